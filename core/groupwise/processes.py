@@ -17,6 +17,7 @@ from torch import Tensor, distributed
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from groupwise import rendezvous
 from groupwise.errors import UserError, first_line, message_of
 
 T = TypeVar("T")
@@ -30,8 +31,8 @@ def accelerator() -> Accelerator:
     """Accelerate's view of this process.
 
     Raises UserError
-    - if the processes cannot connect, or do not know of each other (each would then write a run of
-      its own into the same folder);
+    - if the processes do not meet in time, or do not know of each other (each would then write a
+      run of its own into the same folder);
     - for mixed precision: accelerate would apply it to training's forward pass and not to sampling,
       and the two must compute alike;
     - for gradient accumulation: accelerate would divide gradients that already belong to a whole
@@ -39,9 +40,13 @@ def accelerator() -> Accelerator:
     - for accelerate's FSDP, DeepSpeed or Megatron: `train.shard` does that.
     """
     try:
-        launched = Accelerator()
-    except (distributed.DistNetworkError, distributed.DistStoreError) as error:
-        raise UserError(_not_met(error)) from error
+        launched = Accelerator(kwargs_handlers=[rendezvous.arguments()])
+    except (
+        rendezvous.NotMetError,
+        distributed.DistNetworkError,
+        distributed.DistStoreError,
+    ) as error:
+        raise rendezvous.failed(error) from error
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if "RANK" in os.environ and world != launched.num_processes:
         raise UserError(
@@ -68,20 +73,6 @@ def accelerator() -> Accelerator:
             f"save memory lower train.microbatch, which does not change the gradient"
         )
     return launched
-
-
-def _not_met(error: RuntimeError) -> str:
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    rank, world, address, port = (os.environ.get(name, "unset") for name in names)
-    in_use = "EADDRINUSE" in str(error)
-    why = f"port {port} is in use, perhaps by another run" if in_use else first_line(error)
-    return (
-        f"process {rank} of {world} cannot meet the others at MASTER_ADDR {address}, MASTER_PORT "
-        f"{port}: {why}. MASTER_ADDR must be a name of the first process's machine that all the "
-        f"others reach, and MASTER_PORT a free port there; launchers set them: torchrun "
-        f"--master-addr and --master-port, or --rdzv-endpoint; accelerate launch "
-        f"--main_process_ip and --main_process_port"
-    )
 
 
 def loss_of_others(error: Exception) -> str | None:

@@ -1,10 +1,12 @@
-"""Trust: Python code that comes with a model runs only if the configuration allows it."""
+"""Trust: code that comes with a model, or in a pickle, runs only if the configuration allows it."""
 
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, TypeAdapter, ValidationError
+
+from groupwise.errors import first_line
 
 SETTING = "trust_remote_code"
 """The name of this option in transformers and diffusers."""
@@ -57,3 +59,32 @@ NOT_RUN = (
     "from a reward of your own"
 )
 """The message for such a reward."""
+SAFETENSORS = "use_safetensors"
+"""The name of the option of transformers and diffusers that keeps them from reading pickles."""
+PICKLED = (
+    "it has no weights as safetensors, and pickled ones (.bin) are not read, since a pickle can "
+    "run code; convert them: load the model in Python with use_safetensors=False, and write it by "
+    "save_pretrained"
+)
+"""The message for a model whose weights are pickled, or missing."""
+
+
+def lacks_safetensors(error: BaseException) -> bool:
+    """Whether a library refused a model because it has no weights as safetensors."""
+    return isinstance(error, OSError) and ".safetensors" in str(error)
+
+
+def reason_of_policy(error: Exception) -> str:
+    """Why a policy's model cannot be loaded, in one line."""
+    if brings_code(error):
+        return UNTRUSTED
+    if lacks_safetensors(error):
+        return f"{PICKLED}; or allow pickles by policy.loading.{SAFETENSORS}: false"
+    return first_line(error)
+
+
+def reason_of_reward(error: Exception) -> str:
+    """Why a reward's model cannot be loaded, in one line."""
+    if brings_code(error):
+        return NOT_RUN
+    return PICKLED if lacks_safetensors(error) else first_line(error)

@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from groupwise import trust
 from groupwise.attention import without_cudnn
-from groupwise.errors import UserError, first_line
+from groupwise.errors import UserError
 from groupwise.plugins.registry import installed
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.lora import add_lora
@@ -56,7 +56,7 @@ def _arguments(settings: Settings, index: Mapping[str, Any]) -> dict[str, Any]:
     # diffusers wants components that the folder lacks to be passed as None.
     absent = {name: None for name, part in index.items() if part == [None, None]}
     return {
-        "use_safetensors": True,  # no pickle is loaded
+        trust.SAFETENSORS: True,
         trust.SETTING: False,
         **absent,
         **settings.loading,
@@ -238,7 +238,7 @@ def explained(settings: Settings, problem: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # diffusers, transformers and safetensors raise a dozen kinds
-        reason = trust.UNTRUSTED if trust.brings_code(error) else first_line(error)
+        reason = trust.reason_of_policy(error)
         raise UserError(f"policy.model: {problem} {settings.model!r}: {reason}") from error
 
 

@@ -61,8 +61,8 @@ class Settings(BaseModel):
     model: PathOrName = Field(description="path or hub name of a diffusers pipeline")
     loading: LoadingArguments = Field(
         default_factory=dict,
-        description="arguments of diffusers' from_pretrained; `trust_remote_code` is false unless "
-        "set",
+        description="arguments of diffusers' from_pretrained; `trust_remote_code` is false and "
+        "`use_safetensors` true unless set",
     )
     adapter: AdapterClass | None = Field(
         None,

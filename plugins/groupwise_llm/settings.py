@@ -62,7 +62,8 @@ class Settings(BaseModel):
     loading: LoadingArguments = Field(
         default_factory=dict,
         description="arguments of transformers' from_pretrained; `dtype` applies to frozen weights "
-        "(trained ones are float32), `trust_remote_code` is false unless set",
+        "(trained ones are float32), `trust_remote_code` is false and `use_safetensors` true "
+        "unless set",
     )
     quantize: Literal["4bit", "8bit"] | None = Field(
         None,

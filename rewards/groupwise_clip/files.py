@@ -99,11 +99,11 @@ def read_tensors(path: str) -> dict[str, Tensor]:
     return tensors
 
 
-def reason(error: BaseException) -> str:
+def reason(error: Exception) -> str:
     """Returns the first lines of an error's message, or what to do about it."""
     text = str(error).strip()
-    if trust.brings_code(error):
-        return trust.NOT_RUN
+    if trust.brings_code(error) or trust.lacks_safetensors(error):
+        return trust.reason_of_reward(error)
     if "weights_only" in text or "Weights only" in text:  # torch advises to switch it off
         return _MORE_THAN_TENSORS
     return " ".join(line.strip() for line in text.splitlines()[:3]) or type(error).__name__

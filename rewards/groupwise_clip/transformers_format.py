@@ -27,7 +27,7 @@ class Transformers(Encoder):
                         f"expected a model of type 'clip', found {config.model_type!r}"
                     )
                 model, report = transformers.CLIPModel.from_pretrained(
-                    name, dtype=torch.float32, output_loading_info=True
+                    name, dtype=torch.float32, output_loading_info=True, use_safetensors=True
                 )
         except Exception as error:  # transformers, the hub and safetensors raise a dozen kinds
             close = did_you_mean(name.replace("/", "-"), open_clip.list_models())

@@ -60,8 +60,7 @@ def loading(model: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # transformers, torch, JSON and the hub raise a dozen kinds
-        reason = trust.NOT_RUN if trust.brings_code(error) else first_line(error)
-        raise ValueError(f"{model} cannot be loaded: {reason}") from error
+        raise ValueError(f"{model} cannot be loaded: {trust.reason_of_reward(error)}") from error
 
 
 def default_device(device: str | None) -> str:

@@ -137,6 +137,14 @@ def test_folders_without_a_model_are_refused(folder, transformers_folder, tmp_pa
         load(str(transformers_folder / "config.json"))
 
 
+def test_pickled_weights_of_transformers_are_not_read(transformers_folder, tmp_path):
+    folder = shutil.copytree(transformers_folder, tmp_path / "model")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="no weights as safetensors"):
+        load(str(folder))
+
+
 def test_missing_and_mismatching_weights_are_refused(architecture, weights, tmp_path):
     with pytest.raises(ValueError, match=r"'ViT-B-32' needs weights: set `pretrained` .* openai,"):
         load("ViT-B-32")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from groupwise import Rollouts, processes
 from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError
-from groupwise.rewards import Reward, Scores
+from groupwise.rewards import Reward, SampleErrors, Scores
 from groupwise.scoring.scorer import Scorer
 from groupwise.training.failing import TIMES, Failing
 from groupwise.training.work import SoloWork, Stage, TrainingBatch, parent_scores
@@ -399,6 +400,78 @@ def test_a_reward_that_fails_on_all_samples_again_and_again_ends_the_run(lab, tm
         groupwise.train(policy=lab.Tabular(), **sections(lab, tmp_path, rewards=rewards))
 
 
+def answers_some(completions, **_):
+    """As a judge of a third of the rows, whose server does not answer while AWAY is set."""
+    values = [None if row % 3 else 0.0 for row in range(len(completions))]
+    if "AWAY" in os.environ:
+        rows = range(0, len(completions), 3)
+        raise SampleErrors([None] * len(completions), dict.fromkeys(rows, "got no answer"))
+    return values
+
+
+def dies(completions, **_):
+    if "AWAY" in os.environ:
+        os._exit(3)
+    return [0.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        ({"name": answers_some}, r"'answers_some' failed on every .* 3 steps .* got no answer"),
+        ({"name": dies, "isolate": True}, r"ended its process \(exit code 3\)"),
+    ],
+)
+def test_a_reward_that_is_away_ends_the_run_which_goes_on_when_it_is_back(
+    lab, tmp_path, monkeypatch, reward, message
+):
+    rewards = [lab.ones, {**reward, "on_error": "skip"}]
+    more = sections(lab, tmp_path, train={"steps": 6, "group_size": 8}, rewards=rewards)
+    monkeypatch.setenv("AWAY", "1")
+    with pytest.raises(UserError, match=message):
+        groupwise.train(policy=lab.Tabular(), **more)
+    assert 2 <= len(lines(tmp_path / "run", "failed")) <= TIMES
+    monkeypatch.delenv("AWAY")
+    assert groupwise.train(policy=lab.Tabular(), **more, resume=True).steps == 6
+    steps = lines(tmp_path / "run", "failed")
+    assert [row["step"] for row in steps] == [1, 2, 3, 4, 5, 6]
+    assert steps[-1]["failed"] == 0
+
+
+def test_a_verifier_that_gives_no_labels_again_and_again_ends_the_run(lab, tmp_path):
+    """The reward that learns from it would go on, without learning."""
+
+    class Learns:
+        labels = "verifier"
+
+        def __call__(self, completions, **_):
+            return [0.5] * len(completions)
+
+        def refresh(self, rollouts, scores):
+            return {}
+
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            pass
+
+    calls = []
+
+    def verifier(completions, **_):
+        calls.append(len(completions))
+        if len(calls) > 1:  # the first evaluation is before the server is gone
+            raise ConnectionError("no route to host")
+        return [1.0] * len(completions)
+
+    more = sections(lab, tmp_path, train={"steps": 9}, rewards=[{"name": Learns(), "label": "net"}])
+    more["evaluation"] |= {"greedy": False}
+    watch = [{"name": verifier, "on_error": "skip"}]
+    with pytest.raises(UserError, match=r"reward 'verifier' failed on every .* no route to host"):
+        groupwise.train(policy=lab.Tabular(), watch=watch, **more)
+    assert len(lines(tmp_path / "run")) == TIMES
+
+
 def test_only_failures_in_a_row_end_a_run():
     failing = Failing()
     for failed in (3, 3, 2, 3, 3):  # of 4: more than half, or just half
@@ -406,6 +479,13 @@ def test_only_failures_in_a_row_end_a_run():
         failing.check()
     failing.sampled(4, 4, what="step 6", why={"judge": "reward 'judge' is away"})
     with pytest.raises(UserError, match="step 6: 4 of 4 completions failed"):
+        failing.check()
+    # Of a reward: steps in which it gave no value, but not those in which it had nothing to judge.
+    for failed, values in ((2, 0), (2, 0), (3, 1), (2, 0), (0, 0), (2, 0)):
+        failing.judged("judge", failed=failed, values=values, what="step", why="")
+        failing.check()
+    failing.judged("judge", failed=1, values=0, what="step 9", why="it is away")
+    with pytest.raises(UserError, match=r"step 9: reward 'judge' failed on .* 3 steps .* is away"):
         failing.check()
 
 

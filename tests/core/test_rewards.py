@@ -788,5 +788,5 @@ def test_refresh_receives_the_scored_rollouts(rollouts):
     learner = Learns()
     rewards = Scorer([Reward(name="a", function=learner), Reward(name="b", function=lengths)])
     scores = rewards(rollouts)
-    assert teach(rewards, None, rollouts, scores, RunState()) == {"a/count": 4.0}
+    assert teach(rewards, None, rollouts, scores, RunState(), labelled=print) == {"a/count": 4.0}
     assert learner.received == (rollouts, scores)

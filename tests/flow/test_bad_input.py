@@ -218,7 +218,7 @@ def test_pickled_weights_are_refused(config):
     file.unlink()
     message = refused(config)
     assert "policy.model: cannot load a diffusers pipeline from 'model'" in message
-    assert "safetensors" in message
+    assert "no weights as safetensors" in message
 
 
 @pytest.mark.parametrize("command", ["train", "check"])

@@ -1,6 +1,7 @@
 """Loading: which weights are trained, their dtypes, dropout off, saving, and refused settings."""
 
 import json
+import shutil
 import subprocess
 import sys
 import warnings
@@ -11,6 +12,7 @@ from runpy import run_path
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.torch import load_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Gemma3Config
 
 from groupwise.errors import UserError
@@ -315,6 +317,20 @@ def test_training_quantised_weights_is_refused(make, monkeypatch):
     monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", quantised)
     with pytest.raises(UserError, match="train adapters beside them"):
         make()
+
+
+def test_pickled_weights_are_read_only_where_the_configuration_says_so(saved, tmp_path):
+    folder = shutil.copytree(saved(), tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    settings = {"model": str(folder), "max_new_tokens": 4}
+    with pytest.raises(UserError, match=r"no weights as safetensors.*use_safetensors: false"):
+        LanguageModel(Settings(**settings)).place("cpu")
+    allowed = LanguageModel(Settings(**settings, loading={"use_safetensors": False}))
+    allowed.place("cpu")
+    (loaded,) = (p for name, p in allowed.named_parameters() if name.endswith("model.norm.weight"))
+    assert torch.equal(loaded, weights["model.norm.weight"])
 
 
 # ---- invalid settings: refused before weights are loaded

@@ -404,7 +404,7 @@ def test_pickled_and_quantised_weights_are_refused(sharded_policy, tmp_path, sav
     folder = tmp_path / "model"
     shutil.copytree(saved(), folder)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"model\.safetensors(.|\n)*train\.shard"):
+    with pytest.raises(UserError, match=r"no weights as safetensors(.|\n)*train\.shard"):
         sharded_policy(model=str(folder))
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.verifiable.test_reward_model import SMALL, TEMPLATE, tokenizer
+from tests.verifiable.test_reward_model import SMALL, TEMPLATE, pickled, tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from groupwise import Rollouts, testing
@@ -55,6 +55,11 @@ def texts(count: int, seed: int) -> tuple[list[str], list[float]]:
         for start, end in zip(starts, ends, strict=True)
     ]
     return words, [1.0 - end for end in ends]
+
+
+def test_pickled_weights_are_not_read(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no weights as safetensors"):
+        learned(pickled(base, tmp_path / "model")).load()
 
 
 def test_it_learns_the_labels_of_the_verifier(base: Path) -> None:

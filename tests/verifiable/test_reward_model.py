@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     AutoModelForSequenceClassification,
@@ -198,6 +200,20 @@ def test_other_models_are_refused_in_one_line(llama: Path, tmp_path: Path) -> No
     plain = saved("plain", LlamaForSequenceClassification(LlamaConfig(**SMALL, num_labels=1)))
     with pytest.raises(ValueError, match=r"prompts are messages, but .* has no chat template"):
         reward(plain)([[{"role": "user", "content": "?"}]], ["!"])
+
+
+def pickled(folder: Path, copy: Path) -> Path:
+    """A copy of a model whose weights are pickled."""
+    shutil.copytree(folder, copy)
+    weights = load_file(copy / "model.safetensors")
+    (copy / "model.safetensors").unlink()
+    torch.save(weights, copy / "pytorch_model.bin")
+    return copy
+
+
+def test_pickled_weights_are_not_read(llama: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no weights as safetensors.*save_pretrained"):
+        reward(pickled(llama, tmp_path / "model")).load()
 
 
 def test_it_is_loaded_once(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:

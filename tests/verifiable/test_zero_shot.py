@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.verifiable.test_reward_model import pickled
 from transformers import AutoModelForZeroShotObjectDetection
 
 from groupwise_verifiable.images.box_colors import PaletteColors
@@ -95,6 +96,11 @@ def test_the_model_is_loaded_once(owl: Path, four: np.ndarray, loads: list[str])
     assert detector(four, ["cat"], **ALL) == detector(four, ["cat"], **ALL)
     detector.load()
     assert loads == [str(owl)]
+
+
+def test_pickled_weights_are_not_read(owl: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no weights as safetensors"):
+        ZeroShotDetector(str(pickled(owl, tmp_path / "model")), "cpu").load()
 
 
 def test_image_contents_with_a_zero_shot_detector(owl: Path, four: np.ndarray) -> None:

@@ -13,7 +13,7 @@ from groupwise.config.learners import SOLE
 from groupwise.config.sections import RunConfig
 from groupwise.evaluation import Evaluation
 from groupwise.policy import Policy
-from groupwise.rewards import RunState
+from groupwise.rewards import RunState, Scores
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.teaching import teach
 from groupwise.training.clock import Clock
@@ -21,7 +21,7 @@ from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Experience, Scored
 from groupwise.training.failing import Failing
 from groupwise.training.learner import Learner
-from groupwise.training.step_metrics import FAILED, SAMPLED, joined
+from groupwise.training.step_metrics import FAILED, VALUES, is_count, joined
 from groupwise.training.threads import Threads
 
 
@@ -156,7 +156,24 @@ class Trainer:
         """Train the rewards that learn on the rollouts of the step."""
         watched, state = self.evaluator.watched, self.state
         with self.clock.time("reward"):
-            return teach(self.scorer, watched, scored.rollouts, scored.scores, state)
+            return teach(
+                self.scorer,
+                watched,
+                scored.rollouts,
+                scored.scores,
+                state,
+                labelled=self._labelled,
+            )
+
+    def _labelled(self, name: str, scores: Scores) -> None:
+        """Count the labels of a watched reward. A collective."""
+        self.failing.judged(
+            name,
+            failed=processes.total(scores.failure_counts.get(name, 0)),
+            values=processes.total(int((~scores.column(name).isnan()).sum())),
+            what=f"step {self.step + 1}",
+            why=processes.first_of(scores.failures).get(name, ""),
+        )
 
     def end_step(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Finish a step: afterwards weights and prompts are as a checkpoint saves them.
@@ -178,8 +195,16 @@ class Trainer:
             what=f"step {self.step}",
             why=self.experience.failures,
         )
+        for name in self.scorer.names:
+            self.failing.judged(
+                name,
+                failed=metrics.get(f"{FAILED}/{name}", 0),
+                values=metrics[f"{VALUES}{name}"],
+                what=f"step {self.step}",
+                why=self.experience.failures.get(name, ""),
+            )
         return {
-            **{name: value for name, value in metrics.items() if name not in SAMPLED},
+            **{name: value for name, value in metrics.items() if not is_count(name)},
             **weights,
             "decisions_per_second": decisions / max(now - self.began, 1e-9),
             **({"threads": torch.get_num_threads()} if self.threads.adapts else {}),

@@ -1,6 +1,6 @@
 """Teaching: train the rewards that learn on the rollouts of a step."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,13 @@ from groupwise.scoring.settings import restored
 
 
 def teach(
-    rewards: Scorer, watched: Scorer | None, rollouts: Rollouts, scores: Scores, state: RunState
+    rewards: Scorer,
+    watched: Scorer | None,
+    rollouts: Rollouts,
+    scores: Scores,
+    state: RunState,
+    *,
+    labelled: Callable[[str, Scores], None],
 ) -> dict[str, float]:
     """Call `refresh(rollouts, scores)` of the rewards that learn; returns their metrics.
 
@@ -23,7 +29,9 @@ def teach(
     not trained on; otherwise they are those of the step. With `every`, it is called every so many
     steps, with 0 never. Tensors among the facts are in CPU memory.
 
-    state: when the rollouts were drawn. Raises UserError if a reward cannot learn from them.
+    state: when the rollouts were drawn; labelled: is called with the name and the scores, on this
+    process, of each watched reward that was asked for labels. Raises UserError if a reward cannot
+    learn from them.
     """
     metrics: dict[str, float] = {}
     for reward in rewards.rewards:
@@ -36,7 +44,9 @@ def teach(
             learned = _learned(reward, rollouts, scores)
         else:
             assert watched is not None
-            learned = _learned(reward, rollouts, _labelled(watched, labels, rollouts, state))
+            answers = _labelled(watched, labels, rollouts, state)
+            labelled(labels, answers)
+            learned = _learned(reward, rollouts, answers)
         metrics |= {f"{reward.name}/{name}": value for name, value in learned.items()}
     return metrics
 

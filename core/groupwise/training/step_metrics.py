@@ -21,6 +21,8 @@ FAILED = "failed"
 SAMPLED = frozenset({"sampled", "sampled_decisions"})
 """Counts that are not metrics themselves: of completions, and of decisions."""
 COUNTS = frozenset({FAILED, "unscored"}) | SAMPLED
+VALUES = "values of "
+"""With a reward's name, the count of the values that it gave; no metric itself."""
 
 
 def describe(
@@ -45,6 +47,7 @@ def describe(
         tally.means_of("accuracy", _known(right, failed))
     for name in scores.names:
         tally.means_of(f"rewards/{name}", _known(scores.column(name), failed))
+        tally.total(f"{VALUES}{name}", int((~scores.column(name).isnan()).sum()))
         if count := scores.failure_counts.get(name, 0):
             tally.total(f"{FAILED}/{name}", count)
     for name, (total, count) in scores.metrics.items():  # named REWARD/..., so no name is the same
@@ -128,8 +131,14 @@ def with_round(metrics: Mapping[str, Any], further: Mapping[str, Any]) -> dict[s
 
     Means are of the first round only, since later rounds are no fair sample of the prompts.
     """
-    added = {n for n in further if n in COUNTS or n.startswith(("reward_time/", f"{FAILED}/"))}
+    families = ("reward_time/", f"{FAILED}/", VALUES)
+    added = {n for n in further if n in COUNTS or n.startswith(families)}
     return {**metrics, **{name: metrics.get(name, 0) + further[name] for name in sorted(added)}}
+
+
+def is_count(name: str) -> bool:
+    """Whether it is counted for the run itself, and not a metric."""
+    return name in SAMPLED or name.startswith(VALUES)
 
 
 def joined(metrics: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from groupwise_ppo.policy import LanguageModelWithCritic
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from groupwise import Rollouts, testing
@@ -33,6 +34,15 @@ def test_laws(policy: LanguageModelWithCritic, rows: Rows) -> None:
         return placed(model=str(path), critic=str(path / "critic"))
 
     testing.check_policy(policy, rows, load=load)
+
+
+def test_a_pickled_critic_is_not_read(policy: LanguageModelWithCritic, tmp_path: Path) -> None:
+    policy.save_pretrained(tmp_path)
+    folder = tmp_path / "critic"
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="no weights as safetensors"):
+        placed(model=str(tmp_path), critic=str(folder))
 
 
 def test_values_are_those_of_the_classifier(policy: LanguageModelWithCritic, rows: Rows) -> None:

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAn
 from transformers.utils import logging
 
 from groupwise import trust
-from groupwise.errors import UserError, first_line
+from groupwise.errors import UserError
 from groupwise_llm.files.sharding import Share
 from groupwise_llm.model import modes
 from groupwise_llm.model.adapters import with_adapters
@@ -68,8 +68,7 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
     quantised = quantization_of(settings)
     tokenizer = tokenizer_of(settings)
     try:
-        usual = {"dtype": torch.float32, trust.SETTING: False, **quantised}
-        usual |= {"use_safetensors": True} if share else {}
+        usual = {"dtype": torch.float32, trust.SETTING: False, trust.SAFETENSORS: True, **quantised}
         with share.reading() if share else nullcontext():
             model = AutoModelForCausalLM.from_pretrained(
                 settings.model, **{**usual, **settings.loading}
@@ -79,7 +78,7 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
         hint = "; it may load without train.shard" if share else ""
         raise UserError(
             f"policy.model: cannot load a causal language model from {settings.model!r}: "
-            f"{_reason(error)}{hint}"
+            f"{trust.reason_of_policy(error)}{hint}"
         ) from error
     model = _as_plain(model)
     _keep_layout(model)
@@ -120,7 +119,7 @@ def outline(settings: Settings, config: Any) -> Any:
     except Exception as error:  # as above
         raise UserError(
             f"policy.model: cannot build a causal language model from {settings.model!r}: "
-            f"{_reason(error)}"
+            f"{trust.reason_of_policy(error)}"
         ) from error
     quantization_of(settings)
     _check_arguments(type(model), settings, config)
@@ -221,7 +220,7 @@ def tokenizer_of(settings: Settings) -> Any:
     except Exception as error:  # as above
         raise UserError(
             f"policy.model: cannot load a causal language model from {settings.model!r}: no "
-            f"tokenizer: {_reason(error)}"
+            f"tokenizer: {trust.reason_of_policy(error)}"
         ) from error
 
 
@@ -231,16 +230,12 @@ def _file_arguments(settings: Settings) -> dict[str, Any]:
     return {trust.SETTING: False, **own}
 
 
-def _reason(error: Exception) -> str:
-    return trust.UNTRUSTED if trust.brings_code(error) else first_line(error)
-
-
 def config_of(settings: Settings) -> Any:
     """The model's configuration alone, without its weights."""
     try:
         return AutoConfig.from_pretrained(settings.model, **_file_arguments(settings))
     except Exception as error:  # as above
-        reason = _reason(error)
+        reason = trust.reason_of_policy(error)
         raise UserError(f"policy.model: cannot read {settings.model!r}: {reason}") from error
 
 

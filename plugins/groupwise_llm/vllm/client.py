@@ -21,6 +21,8 @@ FIRST_WAIT, LONGEST_WAIT = 0.25, 10.0
 longest."""
 CONNECTING = 10.0
 """Seconds in which a server must accept a connection."""
+HEALTH = 2.0
+"""Seconds in which a server must say that it works."""
 LARGEST = 2**24
 """Most bytes of an answer without completions."""
 
@@ -56,7 +58,9 @@ class Client:
     def __init__(self, url: str, settings: Settings) -> None:
         self.url, self.settings = url, settings
         key = settings.api_key
-        self._headers = {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
+        self._headers = {"Accept-Encoding": "identity"}
+        if key is not None:
+            self._headers["Authorization"] = f"Bearer {key.get_secret_value()}"
         # Certificates take tens of milliseconds to load, so once.
         self._tls = ssl.create_default_context() if url.startswith("https:") else False
         self.waits = True
@@ -79,12 +83,12 @@ class Client:
         return self._answer("POST", path, repeats=repeats, largest=largest, params=query, json=body)
 
     def answers(self) -> bool:
-        """Whether the server can be reached now."""
+        """Whether the server can be reached now, and says within `HEALTH` seconds that it works."""
         try:
-            answer = httpx.get(f"{self.url}/health", timeout=2.0, trust_env=False, verify=self._tls)
-            return answer.is_success
-        except httpx.TransportError:
+            status, _ = self._received("GET", "health", LARGEST, {}, seconds=HEALTH)
+        except (httpx.HTTPError, TimeoutError, _FailedError):
             return False
+        return 200 <= status < 300
 
     def _answer(
         self,
@@ -126,31 +130,41 @@ class Client:
 
     def _once(self, method: str, path: str, largest: int, request: Mapping[str, Any]) -> Any:
         """Raises TimeoutError, httpx.HTTPError, ValueError where an answer is not JSON."""
-        exchange = self._exchange(method, path, largest, request)
-        status, content = asyncio.run_coroutine_threadsafe(exchange, _loop()).result()
+        seconds = self.settings.timeout
+        status, content = self._received(method, path, largest, request, seconds=seconds)
         if status >= 500:
             raise _FailedError(_reason(status, content))
-        if status >= 400:
+        if status >= 300:  # no redirection is followed
             raise RefusedError(status, _reason(status, content))
-        return json.loads(content)
+        return _parsed(content)
+
+    def _received(
+        self, method: str, path: str, largest: int, request: Mapping[str, Any], *, seconds: float
+    ) -> tuple[int, bytes]:
+        """Status and content of an answer."""
+        exchange = self._exchange(method, path, largest, request, seconds=seconds)
+        return asyncio.run_coroutine_threadsafe(exchange, _loop()).result()
 
     async def _exchange(
-        self, method: str, path: str, largest: int, request: Mapping[str, Any]
+        self, method: str, path: str, largest: int, request: Mapping[str, Any], *, seconds: float
     ) -> tuple[int, bytes]:
-        """Status and content of an answer, in `timeout` seconds from the first byte sent to the
-        last one received, so that a server that sends a byte now and then holds nobody."""
+        """Status and content of an answer, in so many seconds from the first byte sent to the last
+        one received, so that a server that sends a byte now and then holds nobody.
+
+        Nothing is decompressed: a kilobyte may become a gigabyte in one step.
+        """
         client = httpx.AsyncClient(
             trust_env=False,
             verify=self._tls,
             timeout=httpx.Timeout(None, connect=CONNECTING),
         )
         async with (
-            asyncio.timeout(self.settings.timeout),
+            asyncio.timeout(seconds),
             client,
             client.stream(method, f"{self.url}/{path}", headers=self._headers, **request) as answer,
         ):
             content = bytearray()
-            async for part in answer.aiter_bytes():
+            async for part in answer.aiter_raw():
                 content += part
                 if len(content) > largest:
                     raise _FailedError(f"an answer of more than {largest / 2**20:,.0f} MiB")
@@ -195,10 +209,18 @@ class _FailedError(Exception):
     """The server answered with an error of its own (status 5xx), or with too much."""
 
 
+def _parsed(content: bytes) -> Any:
+    """Raises ValueError for content that is not JSON, or nested too deeply."""
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
 def _reason(status: int, content: bytes) -> str:
     """The message in an error answer."""
     try:
-        parsed = json.loads(content)
+        parsed = _parsed(content)
     except ValueError:
         return content.decode(errors="replace").strip()[:500] or f"status {status}"
     error = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed

@@ -11,11 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from groupwise.errors import UserError
 from groupwise_llm.files.loading import location
 from groupwise_llm.policy import LanguageModel
+from groupwise_llm.vllm.client import Client
 from groupwise_llm.vllm.settings import Settings, Start
 
 HOLD = """exec 3<&0
@@ -129,15 +128,12 @@ class Launch:
 
     def _wait(self, url: str) -> None:
         assert self.process is not None
-        end = time.monotonic() + self.start.wait
+        end, client = time.monotonic() + self.start.wait, Client(url, self.settings)
         while time.monotonic() < end:
             if self.process.poll() is not None:
                 raise UserError(f"sampler.start: vLLM did not start:\n{self._last_words()}")
-            try:
-                if httpx.get(f"{url}/health", timeout=5, trust_env=False).is_success:
-                    return
-            except httpx.TransportError:
-                pass
+            if client.answers():
+                return
             time.sleep(POLL_SECONDS)
         raise UserError(
             f"sampler.start.wait: vLLM did not start within {self.start.wait:g} s; its log is "

@@ -89,6 +89,11 @@ class Server:
         """The tag of the weights that the server has."""
         try:
             return str(self.client.get("weight_info")["weight_version"])
+        except (KeyError, TypeError) as error:
+            raise UserError(
+                f"sampler: {self.url} does not state the version of its weights as vLLM {VERSION} "
+                f"does; is it another server, or another version?"
+            ) from error
         except RefusedError as refused:
             raise self._refusal(refused, "state the version of its weights") from refused
 

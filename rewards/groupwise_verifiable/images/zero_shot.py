@@ -27,7 +27,7 @@ class ZeroShotDetector(LazyModel[tuple[Any, Any]]):
 
         with loading(f"`detector`: {self.name!r}"):
             model: Any = AutoModelForZeroShotObjectDetection.from_pretrained(
-                self.name, trust_remote_code=False
+                self.name, trust_remote_code=False, use_safetensors=True
             )
             processor = AutoProcessor.from_pretrained(self.name, trust_remote_code=False)
         return for_use(model, self.device), processor

@@ -57,6 +57,7 @@ class LearnedText(Learned, RewardModel):
                 num_labels=1,
                 output_loading_info=True,
                 trust_remote_code=False,
+                use_safetensors=True,
             )
         body = f"{model.base_model_prefix}."
         missing = sorted(report["missing_keys"])

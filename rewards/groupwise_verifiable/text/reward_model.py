@@ -151,7 +151,11 @@ class RewardModel(LazyModel[tuple[Any, Any]]):
         with loading(f"`model`: {name!r}"):
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
             model, report = AutoModelForSequenceClassification.from_pretrained(
-                name, dtype=dtype, output_loading_info=True, trust_remote_code=False
+                name,
+                dtype=dtype,
+                output_loading_info=True,
+                trust_remote_code=False,
+                use_safetensors=True,
             )
         check_whole(name, report["missing_keys"])  # transformers draws them at random
         _check_outputs(name, model.config)

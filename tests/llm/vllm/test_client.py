@@ -1,14 +1,19 @@
 """The HTTP client: nothing of the environment, and bounds on time and size of a whole answer."""
 
 import asyncio
+import gzip
+import json
 import socket
 import threading
 import time
 from contextlib import suppress
+from queue import Queue
 
 import pytest
 
+from groupwise.errors import UserError
 from groupwise_llm.vllm.client import Client, LostError
+from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.settings import Settings
 
 
@@ -98,6 +103,54 @@ def test_an_answer_is_bounded_in_size(listener):
     with pytest.raises(LostError, match="an answer of more than 16 MiB"):
         client_of(listener(flood), timeout=60).get("server_info")
     assert sent < 2**26
+
+
+def drips(connection):
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+    while True:
+        connection.sendall(b" ")
+        time.sleep(0.01)
+
+
+def floods(connection):
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000000\r\n\r\n")
+    while True:
+        connection.sendall(b" " * 2**20)
+
+
+@pytest.mark.parametrize("answer", [drips, floods])
+def test_whether_a_server_is_up_is_asked_for_a_bounded_time_and_size(listener, answer):
+    url = listener(answer)
+    asked: Queue[bool] = Queue()
+    threading.Thread(target=lambda: asked.put(client_of(url).answers()), daemon=True).start()
+    assert asked.get(timeout=60) is False
+
+
+def test_a_compressed_answer_is_not_unpacked(listener, monkeypatch):
+    """Packed twice, a kilobyte becomes a gigabyte before its size could be known."""
+    packed = gzip.compress(gzip.compress(b" " * 2**27))
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip, gzip\r\nContent-Length: %d\r\n\r\n"
+    url = listener(lambda connection: connection.sendall(head % len(packed) + packed))
+    read = []
+    monkeypatch.setattr(json, "loads", lambda text: read.append(len(text)) or {})
+    client_of(url).get("weight_info")
+    assert read == [len(packed)]
+    assert b"Accept-Encoding: identity" in listener.seen[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "message"),
+    [
+        (b"200 OK", b"[" * 200_000, "does not answer with JSON; is it vLLM"),
+        (b"200 OK", b"[1]", "refuses to state the version of its weights|is it another server"),
+        (b"302 Found", b"{}", "refuses to state the version of its weights: "),
+    ],
+)
+def test_an_answer_of_another_kind_is_an_error_in_a_sentence(listener, status, content, message):
+    head = b"HTTP/1.1 %b\r\nLocation: /other\r\nContent-Length: %d\r\n\r\n"
+    url = listener(lambda connection: connection.sendall(head % (status, len(content)) + content))
+    with pytest.raises(UserError, match=message):
+        Server(client_of(url)).tag  # noqa: B018
 
 
 def test_requests_work_inside_a_running_event_loop(listener):

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 from transformers.utils import logging
 
-from groupwise.errors import UserError, first_line
+from groupwise import trust
+from groupwise.errors import UserError
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.training.passes import Sequences, run_over
@@ -53,11 +54,15 @@ def load(model: str | Path, options: Mapping[str, Any], *, recompute: bool) -> C
     logging.set_verbosity_error()  # no warning about the head that a language model lacks
     try:
         classifier, report = AutoModelForSequenceClassification.from_pretrained(
-            model, **{**options, "dtype": torch.float32}, num_labels=1, output_loading_info=True
+            model,
+            **{trust.SAFETENSORS: True, **options, "dtype": torch.float32},
+            num_labels=1,
+            output_loading_info=True,
         )
     except Exception as error:  # transformers and safetensors raise a dozen kinds
+        reason = trust.reason_of_policy(error)
         raise UserError(
-            f"policy.critic: cannot load a critic from {str(model)!r}: {first_line(error)}"
+            f"policy.critic: cannot load a critic from {str(model)!r}: {reason}"
         ) from error
     finally:
         logging.set_verbosity(level)
