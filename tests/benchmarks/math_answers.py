@@ -58,7 +58,11 @@ def _arguments() -> argparse.Namespace:
 def _files(arguments: argparse.Namespace) -> list[tuple[Path, bool]]:
     """The files with their label; those of the repository where none is named."""
     if arguments.right is None and arguments.wrong is None:
-        return [(ANSWERS / "right.jsonl", True), (ANSWERS / "wrong.jsonl", False)]
+        return [
+            (path, label == "right")
+            for label in ("right", "wrong")
+            for path in sorted(ANSWERS.glob(f"{label}*.jsonl"))
+        ]
     return [(path, True) for path in arguments.right or []] + [
         (path, False) for path in arguments.wrong or []
     ]

@@ -1,0 +1,58 @@
+"""Lists of right and wrong answers in the styles of small language models, and what is paid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise_verifiable.mathematics.reward import MathEquivalence
+from groupwise_verifiable.text.answers import ExactAnswer, NumericAnswer
+
+REWARDS = {"math": MathEquivalence, "numeric_answer": NumericAnswer, "exact_answer": ExactAnswer}
+LISTS = Path(__file__).with_name("answers")
+# What docs/rewards.md says of the last number of a text: words around it do not count.
+PAID = {
+    "It is 17 or 18.",
+    "The possible values are 12, 18",
+    "He certainly does not earn 18.",
+    "He earns 18 cents.",
+    "He earns 18%",
+}
+Row = dict[str, Any]
+
+
+def rows(name: str) -> list[Row]:
+    lines = (LISTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def paid(some: Sequence[Row]) -> list[Row]:
+    every = []
+    for row in some:
+        reward = REWARDS[row["reward"]]
+        judge = reward(reward.Config(**row["config"]))
+        value = judge([row["prompt"]], [row["text"]], answer=[row["gold"]])[0]
+        assert value in (0.0, 1.0, None), row
+        every += [row] if value else []
+    return every
+
+
+@pytest.mark.parametrize("name", ["right", "right_later"])
+def test_right_answers_are_paid(name: str) -> None:
+    some = rows(name)
+    for reward in REWARDS:
+        of_reward = [row for row in some if row["reward"] == reward]
+        assert len(of_reward) > 30
+        assert len(paid(of_reward)) >= 0.98 * len(of_reward), reward
+    assert len(some) > 600
+
+
+@pytest.mark.parametrize("name", ["wrong", "wrong_later"])
+def test_wrong_answers_are_not_paid(name: str) -> None:
+    some = rows(name)
+    assert {row["text"] for row in paid(some)} <= PAID
+    assert len(some) > 600
