@@ -41,18 +41,18 @@ def paid(some: Sequence[Row]) -> list[Row]:
     return every
 
 
-@pytest.mark.parametrize("name", ["right", "right_later"])
+@pytest.mark.parametrize("name", ["right", "right_later", "right_last"])
 def test_right_answers_are_paid(name: str) -> None:
     some = rows(name)
     for reward in REWARDS:
         of_reward = [row for row in some if row["reward"] == reward]
-        assert len(of_reward) > 30
+        assert len(of_reward) > 20
         assert len(paid(of_reward)) >= 0.98 * len(of_reward), reward
-    assert len(some) > 600
+    assert len(some) > 200
 
 
-@pytest.mark.parametrize("name", ["wrong", "wrong_later"])
+@pytest.mark.parametrize("name", ["wrong", "wrong_later", "wrong_last"])
 def test_wrong_answers_are_not_paid(name: str) -> None:
     some = rows(name)
     assert {row["text"] for row in paid(some)} <= PAID
-    assert len(some) > 600
+    assert len(some) > 200

@@ -21,7 +21,9 @@ _PROSE = re.compile(r"[A-Za-z]{2,}\s+[A-Za-z]{2,}|[?!]\s*$")
 _DENIAL = re.compile(r"\b(?:no|not|neither|wrong|wait|guess|only|instead|coefficient)\b", re.I)
 _HUNDREDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
 _SIDES = re.compile(r"(?:[^={}]|\{(?:[^{}]|\{[^{}]*\})*\})+")
-_UNREAD = re.compile(r"\\(?:i*int|cap|sum|prod|lim|det|begin|frac\s*\{d)|\]\s*[_^]|[vV]matrix")
+_UNREAD = re.compile(
+    r"\\(?:i*int|cap|star|circ|oplus|otimes|odot|sum|prod|lim|det|begin|frac\s*\{d)|\]\s*[_^]|[vV]matrix"
+)
 _COMMANDS = re.compile(r"\\[a-zA-Z]+(?:\s*\{[^{}]*\})?|\b(?:and|or)\b")
 
 

@@ -1,15 +1,16 @@
 """Equations: solved for a name, chains, everything on one side."""
 
 from groupwise_verifiable.reading.node import Node, factors
-from groupwise_verifiable.reading.value import NoValueError, equal, value
+from groupwise_verifiable.reading.value import NoValueError, equivalent, value
 
 
 def equals(one: Node, other: Node) -> bool:
-    """Returns whether two constants are equal; sides that have no value are."""
+    """Returns whether two constants are equal, computed or not; sides that have no value are."""
     try:
-        return equal(value(one), value(other))
+        value(one), value(other)
     except NoValueError:
         return True
+    return equivalent(one, other, exact=False)
 
 
 def on_one_side(equation: Node) -> Node:

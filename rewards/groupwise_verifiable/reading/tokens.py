@@ -42,7 +42,7 @@ _TOKEN = re.compile(
     r"|(?P<sign>\S)",
     re.DOTALL,
 )
-_COUNTED = re.compile(r"[0-9})]\s+\Z")  # before a word that says what is counted
+_COUNTED = re.compile(r"(?:[0-9})]|[A-Za-z]{2,})\s+\Z")  # before a word that says what is counted
 
 
 @dataclass(frozen=True)
