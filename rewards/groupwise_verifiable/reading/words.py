@@ -21,7 +21,7 @@ LARGE = {
 
 CHANGING = frozenset({
     "above", "after", "ago", "all", "almost", "alternatively", "another", "anything", "before",
-    "below", "beneath", "besides", "between", "beyond", "bn", "but", "couple", "crore", "cube",
+    "below", "beneath", "besides", "between", "beyond", "bn", "but", "cannot", "couple", "crore", "cube",
     "cubed", "debt", "decreased", "different", "divided", "divisor", "double", "each", "either",
     "exceeding", "except", "excess", "excluding", "factorial", "false", "far", "few", "fewer",
     "fold", "from", "greater", "gross", "half", "halves", "if", "incorrect", "increased",
