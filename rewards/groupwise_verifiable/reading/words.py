@@ -22,9 +22,9 @@ LARGE = {
 CHANGING = frozenset({
     "above", "after", "ago", "all", "almost", "alternatively", "another", "anything", "before",
     "below", "beneath", "besides", "between", "beyond", "bn", "but", "cannot", "couple", "crore",
-    "cube", "cubed", "debt", "decreased", "different", "divided", "divisor", "double", "each", "either",
-    "exceeding", "except", "excess", "excluding", "factorial", "false", "far", "few", "fewer",
-    "fold", "from", "greater", "gross", "half", "halves", "if", "incorrect", "increased",
+    "cube", "cubed", "debt", "decreased", "different", "divided", "divisor", "double", "each",
+    "either", "exceeding", "except", "excess", "excluding", "factorial", "false", "far", "few",
+    "fewer", "fold", "from", "greater", "gross", "half", "halves", "if", "incorrect", "increased",
     "inverse", "k", "lacking", "lakh", "larger", "least", "less", "loss", "lost", "many", "maybe",
     "minus", "missing", "mn", "mod", "modulo", "more", "most", "multiple", "near", "nearly",
     "negative", "neither", "never", "nor", "not", "opposite", "or", "over", "pair", "pairs",
