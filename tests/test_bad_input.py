@@ -111,7 +111,7 @@ def test_missing_extra(config, monkeypatch, package):
         lambda name, *a: None if name == package else find_spec(name, *a),
     )
     monkeypatch.setattr(builtins, "__import__", without)
-    config["rewards"] = ["math"]
+    config["rewards"] = [{"name": "math", "rules": "trl"}]
     assert "groupwise[math]" in refused(config)
 
 

@@ -442,8 +442,12 @@ def test_unreadable_lines_of_metrics_are_counted(project):
 def test_a_folder_without_permission_to_write_is_refused(project, monkeypatch):
     """Simulated, since tests may run as root."""
 
-    def refused(path, *_, **__):
-        raise PermissionError(13, "Permission denied", str(path))
+    opened = os.open
+
+    def refused(path, flags, *rest, **more):
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, flags, *rest, **more)
 
     monkeypatch.setattr(os, "open", refused)
     result = call("resume", "run", "train.steps=4")

@@ -112,8 +112,8 @@ def test_training_ahead_raises_the_reward(lab, policy_class):
 # ---- killed and resumed
 
 
-class Killed(BaseException):
-    pass
+class Killed(KeyboardInterrupt):
+    """Ends a run from within a reward, where any other exception is a failed call."""
 
 
 def run(lab, folder, *, by_engine, kill_at=None, resume=False, **options):

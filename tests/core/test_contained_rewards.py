@@ -116,7 +116,7 @@ def test_a_child_of_a_reward_that_loads_or_learns_ends_there(rollouts):
     scorer = Scorer([Reward(name="reward", function=reward)])
     try:
         scorer.load()
-        teach(scorer, None, rollouts, scorer(rollouts), RunState())
+        teach(scorer, None, rollouts, scorer(rollouts), RunState(), labelled=lambda *_: None)
     finally:
         if os.getpid() != own:
             os._exit(42)

@@ -135,6 +135,7 @@ accelerator = Accelerator(cpu=True)
 fails_here = accelerator.process_index == 1
 
 def failure(folder):
+    folder.mkdir(parents=True, exist_ok=True)
     checkpoint = snapshot.take(trainer_of(lab, "alone", True))
     try:
         Checkpoints(folder, process=rank_and_count()).save(1, checkpoint)

@@ -88,7 +88,7 @@ def whole_number(text: str) -> Number | None:
     Nothing may be left to compute in it. Units, currencies and the signs of LaTeX and Markdown
     around it are allowed, so is a name before it: `x = 18`.
     """
-    if len(text) > _LONGEST_NUMBER:
+    if len(text) > _LONGEST_NUMBER or text.lstrip().startswith("~"):  # about
         return None
     node = read(text)
     node = None if node is None else end_of_chain(unlabelled(node))
