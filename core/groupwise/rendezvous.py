@@ -30,6 +30,8 @@ SCHEME = "groupwise"
 """Of the address by which torch finds this rendezvous."""
 SETTING, SECONDS = "GROUPWISE_START_SECONDS", 30.0
 """The environment variable that says how long processes wait for each other, and its default."""
+SECONDS_OF_AGENT = 300.0
+"""The default where torchrun's agent watches the processes, and ends all if one of them ends."""
 MOST = 4
 """Numbers of missing processes that a message lists."""
 POLL = 0.1
@@ -103,7 +105,8 @@ def _number(name: str) -> int:
 
 
 def _seconds() -> float:
-    value = os.environ.get(SETTING, str(SECONDS))
+    watched = "TORCHELASTIC_RUN_ID" in os.environ
+    value = os.environ.get(SETTING, str(SECONDS_OF_AGENT if watched else SECONDS))
     with suppress(ValueError):
         if 0 < float(value) < 1e6:
             return float(value)

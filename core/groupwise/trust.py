@@ -71,7 +71,13 @@ PICKLED = (
 
 def lacks_safetensors(error: BaseException) -> bool:
     """Whether a library refused a model because it has no weights as safetensors."""
-    return isinstance(error, OSError) and ".safetensors" in str(error)
+    names = (
+        "model.safetensors",
+        "adapter_model.safetensors",
+        "diffusion_pytorch_model.safetensors",
+    )
+    missing = isinstance(error, OSError) and error.errno is None  # and no error of the disk
+    return missing and any(name in str(error) for name in names)
 
 
 def reason_of_policy(error: Exception) -> str:

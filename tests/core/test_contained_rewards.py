@@ -16,10 +16,10 @@ import pytest
 import torch
 from tests.effort import Effort
 
-from groupwise import processes
+from groupwise import processes, trust
 from groupwise.rewards import Reward, RewardError, RunState, SampleErrors
 from groupwise.scoring.scorer import Scorer
-from groupwise.scoring.settings import OF_PROCESS
+from groupwise.scoring.settings import OF_PROCESS, restored
 from groupwise.scoring.teaching import teach
 
 FORKED = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -348,3 +348,33 @@ def test_a_thread_that_goes_on_does_not_hold_the_finished_command(leave, code):
     assert "the thread 'poller' goes on" in done.stderr
     assert ("ZeroDivisionError" in done.stderr) == (leave == "1 / 0")
     assert effort.wall < 60
+
+
+def test_a_folder_that_was_moved_and_a_limit_that_was_raised_stay(tmp_path, monkeypatch):
+    """Neither is the reward's fault, and files that were opened since may need the limit."""
+    inside = tmp_path / "project"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+    try:
+        with restored():
+            inside.rename(tmp_path / "moved")
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert Path.cwd() == tmp_path / "moved"
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [
+        (OSError("Error no file named model.safetensors found in directory m"), True),
+        (PermissionError(13, "Permission denied", "/m/model.safetensors"), False),
+        (OSError(5, "Input/output error", "/m/model.safetensors"), False),
+        (OSError("m has no file named 'model-00002-of-00002.safetensors'"), False),
+    ],
+)
+def test_only_a_model_without_safetensors_is_said_to_lack_them(error, lacks):
+    assert trust.lacks_safetensors(error) is lacks

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -229,14 +230,16 @@ def test_a_browser_that_leaves_prints_nothing(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(watching, "_made", made)
     with serve(begin(tmp_path / "run")) as (request, _):
         for resets in (True, False):
+            left.clear()
             connection = socket.create_connection(("127.0.0.1", request.port), timeout=20)
             # Without waiting, closing resets the connection.
             option = struct.pack("ii", resets, 0)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
             host = f"Host: localhost:{request.port}"
             connection.sendall(f"GET {request.path} HTTP/1.1\r\n{host}\r\n\r\n".encode())
-            while not handlers():
-                pass
+            end = time.monotonic() + 20
+            while not handlers() and time.monotonic() < end:
+                time.sleep(0.01)
             connection.close()
             left.set()
             for thread in handlers():

@@ -100,4 +100,5 @@ def test_two_processes_of_the_same_number_are_refused(meet):
     assert codes[0] == 0, texts
     assert sorted(codes[1:]) == [0, 1]
     refused = texts[1 + codes[1:].index(1)]
-    assert "another process 1 was there before" in sentence(refused)
+    late = "nothing answers there within"  # the others had met and gone
+    assert any(part in sentence(refused) for part in ("another process 1 was there before", late))

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """The exit code that shells expect from a program that Ctrl-C ended."""
-PATIENCE = 30.0
-"""Seconds that a command which is done waits for threads, such as an upload's, to end."""
+NOTE_AFTER, PATIENCE = 30.0, 600.0
+"""Seconds after which a command that is done says for which threads, such as an upload's, it waits,
+and after which it ends without them."""
 
 app = App(
     name="groupwise",
@@ -264,14 +265,23 @@ def main() -> None:
 def _leave_threads(code: int) -> None:
     """Do not wait for ever for threads that called code, such as a reward, has left running."""
 
-    def leave() -> None:
+    def note(then: str) -> None:
         others = (t for t in threading.enumerate() if t is not threading.main_thread())
         names = ", ".join(repr(t.name) for t in others if not t.daemon)
-        typer.secho(f"note: all is done, but the thread {names} goes on; it is ended", err=True)
-        sys.stdout.flush()
-        os._exit(code)
+        typer.secho(f"note: all is done, but the thread {names} goes on; {then}", err=True)
 
-    timer = threading.Timer(PATIENCE, leave)
-    timer.daemon = True
-    atexit.register(timer.cancel)  # called when all threads have ended
-    timer.start()
+    def leave() -> None:
+        try:
+            note("it is ended")
+            sys.stdout.flush()
+        finally:  # even where the output is closed
+            os._exit(code)
+
+    waits = f"waiting {PATIENCE:g} s for it (Ctrl-C ends it)"
+    for timer in (
+        threading.Timer(min(NOTE_AFTER, PATIENCE / 2), note, [waits]),
+        threading.Timer(PATIENCE, leave),
+    ):
+        timer.daemon = True
+        atexit.register(timer.cancel)  # called when all threads have ended
+        timer.start()

@@ -20,15 +20,15 @@ def reported() -> Iterator[None]:
     exits with 1 instead of 0."""
     own, leave = os.getpid(), os._exit
 
-    def ended(code: int) -> None:
+    def ended(status: int) -> None:
         if os.getpid() != own:  # forked processes end so
-            leave(code)
+            leave(status)
         try:
             where = _place(traceback.extract_stack(sys._getframe(1))[-1])
-            message = f"error: os._exit({code}), called in {where}, ended the process {ADVICE}"
+            message = f"error: os._exit({status}), called in {where}, ended the process {ADVICE}"
             print(message, file=sys.__stderr__, flush=True)
         finally:  # even where stderr is closed
-            leave(code or 1)
+            leave(status or 1)
 
     os._exit = ended  # type: ignore[assignment]
     try:
@@ -37,7 +37,8 @@ def reported() -> Iterator[None]:
         where = _place(traceback.extract_tb(error.__traceback__)[-1])
         raise UserError(f"sys.exit({error.code}), called in {where}, came {ADVICE}") from error
     finally:
-        os._exit = leave
+        if os._exit is ended:  # and not that of a run that began later
+            os._exit = leave
 
 
 def _place(frame: traceback.FrameSummary) -> str:

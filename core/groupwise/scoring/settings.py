@@ -29,6 +29,22 @@ def _folder() -> Path | None:
     return None
 
 
+def _set_folder(folder: Path | None) -> None:
+    """The folder may have been moved or removed by somebody else meanwhile."""
+    if folder is not None and folder.is_dir():
+        os.chdir(folder)
+
+
+def _set_limit(number: int, wanted: tuple[int, int]) -> None:
+    """A limit that was raised stays: the files that were opened since may need it."""
+    now = resource.getrlimit(number)
+    amounts = [
+        [float("inf") if n == resource.RLIM_INFINITY else n for n in x] for x in (now, wanted)
+    ]
+    if any(one < other for one, other in zip(*amounts, strict=True)):
+        resource.setrlimit(number, wanted)
+
+
 def _set_device(device: torch.device) -> None:
     torch.set_default_device(None)  # any other one slows down every function of torch
     if torch.get_default_device() != device:
@@ -49,11 +65,11 @@ Settings = Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]]
 
 OF_PROCESS: Settings = {
     "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "the working directory": (_folder, os.chdir),
+    "the working directory": (_folder, _set_folder),
     **{
         f"the limit {name}": (
             partial(resource.getrlimit, number),
-            partial(resource.setrlimit, number),
+            partial(_set_limit, number),
         )
         for name, number in LIMITS.items()
     },
