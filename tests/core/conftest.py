@@ -18,6 +18,7 @@ from groupwise.algorithm import Algorithm
 from groupwise.algorithms.grpo import GRPO
 from groupwise.config.learners import SOLE
 from groupwise.config.sections import RunConfig
+from groupwise.environments.single import Single
 from groupwise.prompts.draws import Prompts
 from groupwise.rewards import Reward, Scores
 from groupwise.run.loop import loop
@@ -26,12 +27,13 @@ from groupwise.sampler import Sampler
 from groupwise.scoring.scorer import Scorer
 from groupwise.training.ahead import Ahead
 from groupwise.training.clock import Clock
+from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Experience
 from groupwise.training.learner import Learner
+from groupwise.training.lineage import NONE, Lineage
 from groupwise.training.sampling import Sampling
 from groupwise.training.step_metrics import joined
-from groupwise.training.team import Solo
 from groupwise.training.threads import Threads
 from groupwise.training.update import Updater
 
@@ -239,11 +241,11 @@ def trainer(
         process=(accelerator.process_index, accelerator.num_processes),
     )
     draws = prompts.evaluation(config.evaluation.prompts) if held_out else []
-    team = Solo(sampling, config.train.group_size)
-    evaluator = Evaluator(team, draws, scorer, config.evaluation)
+    episodes = EpisodeSampler(Single(), {SOLE: sampling}, {SOLE: config.train.group_size})
+    evaluator = Evaluator(episodes, draws, scorer, config.evaluation)
     learner = Learner(policy, algorithm, config.train, accelerator, sampling.sampler)
     experience = (Ahead if config.train.ahead else Experience)(
-        team,
+        episodes,
         prompts,
         scorer,
         evaluator.judge,
@@ -310,7 +312,31 @@ def gap(left: Tensor, right: Tensor) -> float:
     return float((left - right).norm() / right.norm())
 
 
+def credited(
+    scores: Scores,
+    parents: list[int],
+    *,
+    failed: list[bool] | None = None,
+    refused: list[bool] | None = None,
+    value: float = 0.0,
+) -> Scores:
+    """The scores of the completions that judged ones follow; parents: of the judged ones."""
+    count = max(max(parents) + 1, len(failed or ()), len(refused or ()))
+    rows, judged = count + len(parents), range(len(parents))
+    none = [NONE] * count
+    lineage = Lineage(
+        players=torch.tensor([0] * count + [1] * len(parents)),
+        draws=torch.zeros(rows, dtype=torch.int64),
+        judged=torch.tensor([*none, *judged]),
+        parents=torch.tensor([*none, *parents]),
+        refused=torch.tensor([*(refused or [False] * count), *(False for _ in judged)]),
+    )
+    lost = torch.tensor([*(failed or [False] * count), *(False for _ in judged)])
+    return lineage.credit(scores, lost, torch.full((rows,), value).double()).select(range(count))
+
+
 lab_of_tests = SimpleNamespace(
+    credited=credited,
     END=END,
     Tabular=Tabular,
     build=build,

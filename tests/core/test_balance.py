@@ -17,7 +17,6 @@ from groupwise.errors import UserError
 from groupwise.rewards import Reward, RunState, Scores
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.weights import Weights
-from groupwise.training.work import Stage, parent_scores
 
 
 def ones(completions, **_):
@@ -128,13 +127,7 @@ def test_an_earlier_stage_of_a_chain_has_means_of_the_constrained_totals(lab):
     scores = Scorer([Reward(name="ones", function=ones), constrained(at_most=4.0, start=0.6)])(
         rollouts
     )
-    writer = Stage(
-        label="writer",
-        rollouts=rollouts.select([0, 1]),
-        parents=torch.zeros(2, dtype=torch.int64),
-        refused=torch.zeros(2, dtype=torch.bool),
-    )
-    means = parent_scores(scores, torch.tensor([0, 0, 1]), writer)
+    means = lab.credited(scores, [0, 0, 1])
     assert means.total.tolist() == pytest.approx([1 - 0.6 * 2.5 / 4, 2 - 0.6 * 5 / 4])
 
 

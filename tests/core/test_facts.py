@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from groupwise.algorithms.grpo import GRPO
+from groupwise.environments.pool import Pool
 from groupwise.prompts.draws import Draw
 from groupwise.rewards import Reward
+from groupwise.training.episode_sampler import EpisodeSampler
+from groupwise.training.episodes import Episodes
 from groupwise.training.sampling import Sampling
-from groupwise.training.team import Pool
 
 
 class OnDevice(Tensor):
@@ -109,11 +111,12 @@ def test_pictures_sampled_ahead_wait_for_the_update_in_cpu_memory(lab, painter):
 
 def test_pictures_of_a_pool_wait_for_the_other_policies_in_cpu_memory(lab, painter):
     sampling = Sampling(painter, painter, seed=0, batch=4)
-    team = Pool({"one": sampling, "other": sampling}, 2)
-    team.begin(0)
-    team.follow({}, 0)
+    labels = ("one", "other")
+    sampler = EpisodeSampler(Pool(), dict.fromkeys(labels, sampling), dict.fromkeys(labels, 2))
+    sampler.begin(0)
+    sampler.follow({}, 0)
     draws = [Draw(number, row) for number, row in enumerate(lab.rows()[:4])]
-    (work,) = team.draw(draws)
+    work = Episodes.concat([*sampler.draw(draws)])
     assert len(work.judged) == 16
     assert {type(picture) for picture in work.judged.facts["picture"]} == {Tensor}
     assert set(painter.counts) == {0}

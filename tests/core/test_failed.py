@@ -18,8 +18,9 @@ from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, SampleErrors, Scores
 from groupwise.scoring.scorer import Scorer
+from groupwise.training import failures
 from groupwise.training.failing import TIMES, Failing
-from groupwise.training.work import SoloWork, Stage, TrainingBatch, parent_scores
+from groupwise.training.training_batch import TrainingBatch
 
 WHY = "its numbers are not finite"
 
@@ -92,7 +93,7 @@ def test_no_reward_is_called_on_a_failed_rollout(lab, kind):
     assert scores.column("long").nan_to_num(-1).tolist() == [2.0, 1.0, -1.0, 2.0]
     assert scores.extra == {"length": [2, 1, None, 2]}
     assert scores.failures == {}
-    assert SoloWork(judged=rollouts).failures == {
+    assert failures.of_policies({"": rollouts}) == {
         "/": f"a completion failed: {WHY}, at the prompt 'question 2'"
     }
     nothing = Scorer([reward])(replace(rollouts, failures=[WHY] * 4))
@@ -186,24 +187,14 @@ def test_a_step_in_which_all_failed_changes_nothing(lab):
 # ---- several policies
 
 
-def test_a_parent_failed_if_itself_did_or_all_of_its_children():
-    rollouts = Rollouts(
-        prompts=[{}] * 3,
-        completions=[""] * 3,
-        groups=torch.zeros(3, dtype=torch.int64),
-        mask=torch.ones(3, 1, dtype=torch.bool),
-        truncated=torch.zeros(3, dtype=torch.bool),
-        failures=[None, None, WHY],
-    )
-    nothing = torch.zeros(3, dtype=torch.bool)
-    stage = Stage(label="a", rollouts=rollouts, parents=nothing.long(), refused=nothing, value=-9.0)
+def test_a_parent_failed_if_itself_did_or_all_of_its_children(lab):
     scores = Scores(
         names=("r",),
         weights=(1.0,),
         values=torch.tensor([[1.0], [5.0], [7.0], [math.nan]]).double(),
         failed=torch.tensor([False, True, True, True]),
     )
-    means = parent_scores(scores, torch.tensor([0, 0, 1, 1]), stage)
+    means = lab.credited(scores, [0, 0, 1, 1], failed=[False, False, True])
     assert means.failed.tolist() == [False, True, True]
     assert means.total.nan_to_num(-1).tolist() == [1.0, -1.0, -1.0]
 

@@ -9,12 +9,11 @@ import torch
 from tests.core.launching import launch
 
 import groupwise
-from groupwise import Rollouts, advantages, objective
+from groupwise import advantages, objective
 from groupwise.algorithms.grpo import GRPO
 from groupwise.config.load import parse_config
 from groupwise.errors import UserError
 from groupwise.rewards import Scores
-from groupwise.training.work import Stage, parent_scores
 
 TRAIN = {"steps": 2, "groups_per_step": 2, "group_size": 4, "learning_rate": 0.05}
 
@@ -303,17 +302,7 @@ def test_a_chain_goes_on_if_all_completions_are_refused(lab, tmp_path):
     assert result.after["reward"] == 0.0
 
 
-def test_a_completion_is_unscored_if_all_that_it_prompted_are_unscored():
-    rollouts = Rollouts(
-        prompts=[{}] * 4,
-        completions=[""] * 4,
-        groups=torch.zeros(4, dtype=torch.int64),
-        mask=torch.ones(4, 1, dtype=torch.bool),
-        truncated=torch.zeros(4, dtype=torch.bool),
-    )
-    refused = torch.tensor([False, False, False, True])
-    parents = torch.zeros(4, dtype=torch.int64)
-    stage = Stage(label="writer", rollouts=rollouts, parents=parents, refused=refused, value=-1.0)
+def test_a_completion_is_unscored_if_all_that_it_prompted_are_unscored(lab):
     nan = math.nan
     values = torch.tensor([[1.0, nan], [3.0, 2.0], [nan, nan], [nan, nan], [5.0, 1.0], [7.0, 1.0]])
     scores = Scores(
@@ -322,7 +311,7 @@ def test_a_completion_is_unscored_if_all_that_it_prompted_are_unscored():
         values=values.double(),
         failed=torch.tensor([False, False, False, False, True, True]),
     )
-    means = parent_scores(scores, torch.tensor([0, 0, 1, 1, 2, 2]), stage)
+    means = lab.credited(scores, [0, 0, 1, 1, 2, 2], refused=[False] * 3 + [True], value=-1.0)
     expected = torch.tensor([[2.0, 2.0], [nan, nan], [nan, nan], [-1.0, -1.0]]).double()
     assert torch.equal(means.values.nan_to_num(9), expected.nan_to_num(9))
     assert means.failed.tolist() == [False, False, True, False]
@@ -580,7 +569,7 @@ def test_a_chain_refuses_replaced_groups_and_process_rewards(lab, tmp_path):
     def steps(completion_ids, **_):
         return [[1.0] * len(ids) for ids in completion_ids]
 
-    with pytest.raises(UserError, match="a chain does not support process rewards"):
+    with pytest.raises(UserError, match="process rewards judge the decisions of"):
         groupwise.train(**settings(lab, tmp_path, chain=chain(lab), rewards=[steps]))
 
 

@@ -233,7 +233,7 @@ def test_processes_divide_the_prompts(run, lab, tmp_path, monkeypatch):
     parts = []
     for rank in range(2):  # in one process `gather_object` returns only its own object
         with reopened(tmp_path / "run", ["train.sample_batch=4"], objects) as opened:
-            (policy_sampling,) = opened.evaluator.team.samplings.values()
+            (policy_sampling,) = opened.evaluator.sampler.samplings.values()
             policy_sampling.process = (rank, 2)
             results = answers(opened, Selection(per_prompt=2, keep="all", prompts=5))
             parts.append([row for result in results for row in result.kept])

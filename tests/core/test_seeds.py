@@ -1,14 +1,18 @@
 """A sample depends only on its seed: a function of run seed, draw and index in the group."""
 
+from contextlib import closing
 from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
 
+from groupwise.config.learners import SOLE
+from groupwise.environments.single import Single
 from groupwise.prompts.draws import Prompts
 from groupwise.prompts.seeds import seed_for
 from groupwise.rollouts import Rollouts
+from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.sampling import Sampling
 
 
@@ -18,8 +22,10 @@ def sample(policy, draws, *, batch=64, seed=3, space="train", size=3):
 
 def parts(policy, draws, *, batch, seed, space, size):
     sampling = Sampling(policy, policy, seed=seed, batch=batch)
-    sampling.follow(None, 0)
-    return list(sampling.draw(draws, size, space=space, purpose="train"))
+    with closing(EpisodeSampler(Single(), {SOLE: sampling}, {SOLE: size})) as sampler:
+        sampler.follow({}, 0)
+        drawn = sampler.evaluate("", draws, size, "train", space=space)
+        return [episodes.judged for episodes in drawn]
 
 
 def record(rollouts):

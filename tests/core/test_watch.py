@@ -167,7 +167,7 @@ def test_a_failing_watched_reward_may_be_skipped(lab, tmp_path):
     rows = lab.rows(4)
     trainer = lab.trainer(source=rows, held_out=0.9, evaluation={"prompts": 2})
     evaluator = Evaluator(
-        trainer.evaluator.team,
+        trainer.evaluator.sampler,
         trainer.evaluator.draws,
         Scorer([Reward(name="ones", function=lab.ones)]),
         EvaluationSection(),

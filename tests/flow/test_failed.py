@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import groupwise
-from groupwise.training.work import TrainingBatch
+from groupwise.training.training_batch import TrainingBatch
 from groupwise_flow import drawing
 from groupwise_flow.algorithm import FlowGRPO
 

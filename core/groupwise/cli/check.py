@@ -34,7 +34,8 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     notes: list[str] = []
     sizes: dict[str, Sizes] = {}
     rates: dict[str, float] = {}
-    for number, (label, policy) in enumerate(policies.items()):
+    receivers = parts.environment.receivers([*policies])
+    for label, policy in policies.items():
         section, path = config.learners[label].policy, (*config.learners[label].path, "policy")
         settings = check_options(loaded, path, kinds[label], section.name, section.options)
         parts.algorithms[label].check(settings)
@@ -43,8 +44,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
             _check_shard(policy, loaded)
         if settings is None:
             continue
-        receives = config.chain is None or not number  # dataset prompts
-        notes += policy.examine(settings, parts.rows() if receives else ())
+        notes += policy.examine(settings, parts.rows() if label in receivers else ())
         notes += parts.algorithms[label].examine(settings)
         rates[label] = policy.least_rate(settings)
         sizes[label] = estimate(parts, label, policy, settings, processes=processes, shards=shards)

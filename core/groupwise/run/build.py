@@ -9,7 +9,7 @@ from accelerate.utils import set_seed
 
 from groupwise import processes
 from groupwise.callback import Callback
-from groupwise.config.learners import SOLE, Learning
+from groupwise.config.learners import Learning
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options, load_target
@@ -19,14 +19,13 @@ from groupwise.run.parts import Parts, held_out_draws
 from groupwise.run.trainer import Trainer
 from groupwise.training.ahead import Ahead
 from groupwise.training.alarm import Watch
-from groupwise.training.chain import Chain
 from groupwise.training.clock import Clock
+from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Experience
 from groupwise.training.learner import Learner
 from groupwise.training.replay import Replay
 from groupwise.training.sampling import Sampling
-from groupwise.training.team import Pool, Solo, Team
 from groupwise.training.threads import Threads, following_load
 
 
@@ -44,14 +43,13 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
     for label, policy in policies.items():
         policy.needed = parts.algorithms[label].answers
         _place(policy, config, accelerator)
-    # In a chain, only the first policy receives dataset prompts, and only the last is judged.
-    receive = list(policies.values())[: 1 if config.chain else None]
-    for policy in list(policies.values())[-1 if config.chain else 0 :]:
-        policy.requested = policy.optional_facts & parts.named
-    for number, policy in enumerate(policies.values()):
-        policy.check_prompts(parts.rows() if number < len(receive) else ())
+    receivers = parts.environment.receivers([*policies])
+    for label in parts.environment.judged([*policies]):
+        policies[label].requested = policies[label].optional_facts & parts.named
+    for label, policy in policies.items():
+        policy.check_prompts(parts.rows() if label in receivers else ())
     for prompts in (parts.prompts, parts.evaluation_prompts):
-        prompts.skips = lambda row: any(policy.skips(row) for policy in receive)
+        prompts.skips = lambda row: any(policies[label].skips(row) for label in receivers)
     return policies
 
 
@@ -77,10 +75,10 @@ def _policy_settings(parts: Parts, learning: Learning) -> Any:
 
 
 @contextmanager
-def open_team(
+def open_sampler(
     parts: Parts, policies: Mapping[str, Policy], accelerator: Accelerator, threads: Threads
-) -> Iterator[Team]:
-    """The team of policies, each with its sampler or itself; closes samplers at the end."""
+) -> Iterator[EpisodeSampler]:
+    """The environment with its players, each with its sampler or itself; closes all at the end."""
     learners = parts.config.learners
     with ExitStack() as samplers:
         samplings = {
@@ -90,16 +88,8 @@ def open_team(
             for label, policy in policies.items()
         }
         sizes = {label: learning.group_size for label, learning in learners.items()}
-        if parts.config.chain is not None:
-            yield Chain(
-                samplings,
-                sizes=sizes,
-                refused={label: learning.refused for label, learning in learners.items()},
-            )
-        elif parts.config.pool is not None:
-            yield Pool(samplings, min(sizes.values()))
-        else:
-            yield Solo(samplings[SOLE], sizes[SOLE])
+        with closing(EpisodeSampler(parts.environment, samplings, sizes)) as sampler:
+            yield sampler
 
 
 @contextmanager
@@ -120,12 +110,12 @@ def _open_sampling(
         yield Sampling(policy, sampler, seed=seed, batch=batch, process=process, threads=threads)
 
 
-def build_evaluator(parts: Parts, team: Team) -> Evaluator:
+def build_evaluator(parts: Parts, sampler: EpisodeSampler) -> Evaluator:
     config, draws = parts.config, parts.held_out
     if any(parts.evaluation_prompts.skips(draw.row) for draw in draws):
         draws = held_out_draws(parts.evaluation_prompts, config)
     return Evaluator(
-        team,
+        sampler,
         draws,
         parts.rewards,
         config.evaluation,
@@ -145,9 +135,9 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
     policies, settings, clock = build_policies(parts, accelerator), parts.config.train, Clock()
     with (
         following_load(accelerator.device) as threads,
-        open_team(parts, policies, accelerator, threads) as team,
+        open_sampler(parts, policies, accelerator, threads) as sampler,
     ):
-        evaluator = build_evaluator(parts, team)
+        evaluator = build_evaluator(parts, sampler)
         replay = Replay(settings.replay, evaluator.judge) if settings.replay else None
         learners = {
             label: Learner(
@@ -155,14 +145,14 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
                 parts.algorithms[label],
                 learning.train,
                 accelerator,
-                team.samplings[label].sampler,
+                sampler.samplings[label].sampler,
                 replay=replay,
             )
             for label, learning in parts.config.learners.items()
             if learning.learns
         }
         experience = (Ahead if settings.ahead else Experience)(
-            team,
+            sampler,
             parts.prompts,
             parts.rewards,
             evaluator.judge,

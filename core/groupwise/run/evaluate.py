@@ -82,13 +82,13 @@ def _new_folder(output: Path | None, default: Path) -> Path:
 
 def _write(folder: Path, run: Path, opened: Reopened, evaluation: Evaluation) -> None:
     parts = opened.parts
-    team, config = opened.evaluator.team, parts.config
+    sampler, config = opened.evaluator.sampler, parts.config
     source = config.evaluation.source or config.prompts
     result = {
         "run": run.resolve().name,
         "step": opened.state.global_step,
         "prompts": source.options.get("path", source.name),
-        "unit": unit({label: s.policy for label, s in team.samplings.items()}),
+        "unit": unit({label: s.policy for label, s in sampler.samplings.items()}),
         "metrics": evaluation.metrics,
     }
     write_config(folder, with_secrets(parts.loaded, check_sections(parts.loaded, parts.objects)))

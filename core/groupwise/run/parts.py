@@ -15,6 +15,10 @@ from groupwise.config.measures import check_labels, check_schedules
 from groupwise.config.objects import Objects
 from groupwise.config.sections import RunConfig
 from groupwise.config.yaml_lines import KeyPath
+from groupwise.environment import Environment
+from groupwise.environments.chain import Chain
+from groupwise.environments.pool import Pool
+from groupwise.environments.single import Single
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options, load_target
 from groupwise.policy import Policy
@@ -44,6 +48,7 @@ class Parts:
 
     loaded: LoadedConfig
     objects: Objects
+    environment: Environment
     algorithms: Mapping[str, Algorithm]
     prompts: Prompts
     evaluation_prompts: Prompts
@@ -92,7 +97,7 @@ class Parts:
             if not isinstance(policy, type | Policy):
                 return  # a function that builds a policy: checked when it is built
             self._check_algorithm(self.algorithms[label], learning, policy)
-        facts = facts_of(self.config, policies, self.named)
+        facts = facts_of(self.environment, policies, self.named)
         for prompts in self._sources:
             columns = {name: None for name in prompts.source[0] if name != "prompt"}
             for reward in self._measures:
@@ -174,17 +179,21 @@ class Parts:
 
 
 def facts_of(
-    config: RunConfig, policies: Mapping[str, "Policy | type[Policy]"], named: frozenset[str]
+    environment: Environment,
+    policies: Mapping[str, "Policy | type[Policy]"],
+    named: frozenset[str],
 ) -> tuple[str, ...]:
-    """The facts that rewards receive besides the dataset's columns; named: in their signatures.
+    """The facts that rewards receive besides the data set's columns: those that all judged players
+    have, and what the environment returns; named: in the signatures of rewards."""
+    judged = [policies[label] for label in environment.judged([*policies])]
+    facts = [policy.facts | (policy.optional_facts & named) for policy in judged]
+    return (*sorted(frozenset.intersection(*facts)), *environment.columns([*policies]))
 
-    In a pool, the facts that all policies have; in a chain, those of the last policy, and the texts
-    of the others by their labels.
-    """
-    each = [policy.facts | (policy.optional_facts & named) for policy in policies.values()]
+
+def environment_of(config: RunConfig) -> Environment:
     if config.chain is not None:
-        return (*each[-1], *[*policies][:-1])
-    return tuple(sorted(frozenset.intersection(*each)))
+        return Chain({label: learning.refused for label, learning in config.learners.items()})
+    return Single() if config.pool is None else Pool()
 
 
 def checked_rows(source: PromptSource) -> int:
@@ -223,6 +232,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     return Parts(
         loaded=loaded,
         objects=objects,
+        environment=environment_of(config),
         algorithms=algorithms,
         prompts=prompts,
         evaluation_prompts=evaluation_prompts,

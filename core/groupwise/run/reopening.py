@@ -11,7 +11,7 @@ from groupwise import processes
 from groupwise.config.objects import Objects
 from groupwise.rewards import RunState
 from groupwise.run import snapshot
-from groupwise.run.build import build_evaluator, build_policies, open_team
+from groupwise.run.build import build_evaluator, build_policies, open_sampler
 from groupwise.run.parts import Parts, build_parts
 from groupwise.storage.checkpoint import KEPT, Checkpoints, read_weights
 from groupwise.storage.facts import check_kept, check_objects, identity, run_config, written
@@ -64,9 +64,9 @@ def reopened(
             read_weights(policies[label], own, kept=AVERAGE if AVERAGED in own.tensors else None)
         with (
             following_load(accelerator.device) as threads,
-            open_team(parts, policies, accelerator, threads) as team,
+            open_sampler(parts, policies, accelerator, threads) as sampler,
         ):
-            evaluator = build_evaluator(parts, team)
+            evaluator = build_evaluator(parts, sampler)
             evaluator.judge.load_state_dict(checkpoint.state["judge"])
             state = RunState(
                 global_step=checkpoint.state["step"],

@@ -58,15 +58,15 @@ def answers(run: Reopened, selection: Selection) -> Iterator[Answered]:
     again. Raises UserError for `keep: right` if no reward tells right from wrong, and if the split
     has no prompts.
     """
-    evaluator, team, judge = run.evaluator, run.evaluator.team, run.evaluator.judge
+    evaluator, sampler, judge = run.evaluator, run.evaluator.sampler, run.evaluator.judge
     judged = not judge.measures
     if selection.keep == "right" and not judged:
         raise UserError(_unjudged(judge.name))
-    team.follow({}, run.state.global_step)
+    sampler.follow({}, run.state.global_step)
     draws = islice(_draws(run.parts, selection), selection.prompts)
     size, space = selection.per_prompt, f"sample {selection.seed}"
     # Prompts of one batch on all processes together.
-    batch = min(max(1, s.batch // size) * s.process[1] for s in team.samplings.values())
+    batch = min(max(1, s.batch // size) * s.process[1] for s in sampler.samplings.values())
     is_empty = True
     while chunk := list(islice(draws, batch * BATCHES)):
         is_empty = False

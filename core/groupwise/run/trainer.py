@@ -85,7 +85,7 @@ class Trainer:
     @property
     def policies(self) -> Mapping[str, Policy]:
         """All policies of the run by label, also those that only sample."""
-        return {n: sampling.policy for n, sampling in self.experience.team.samplings.items()}
+        return {n: sampling.policy for n, sampling in self.experience.sampler.samplings.items()}
 
     @property
     def averaged(self) -> Mapping[str, str | None]:

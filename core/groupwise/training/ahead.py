@@ -8,8 +8,8 @@ import torch
 
 from groupwise.prompts.draws import Draw
 from groupwise.rewards import RunState
+from groupwise.training.episodes import Episodes
 from groupwise.training.experience import Experience, Round, Scored
-from groupwise.training.work import Work
 
 
 class Ahead(Experience):
@@ -25,11 +25,11 @@ class Ahead(Experience):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._flight: tuple[list[Draw], Future[list[Work]]] | None = None
+        self._flight: tuple[list[Draw], Future[list[Episodes]]] | None = None
         # An engine can sample while this process computes the update. A policy that samples itself
         # cannot, since the update changes its weights: it samples before the update.
         self._thread = None
-        if not self.team.draws_itself:
+        if not self.sampler.draws_itself:
             self._thread = ThreadPoolExecutor(
                 1, thread_name_prefix="ahead", initializer=lambda: _use(self.accelerator.device)
             )
@@ -65,14 +65,14 @@ class Ahead(Experience):
         """Start to sample the next step's rollouts with the weights of this step."""
         draws = self.prompts.take(self.settings.groups_per_step)
         with self.clock.time("sample"):
-            self.team.begin(step + 1)
-            self.team.follow(self.samples_with, step)
+            self.sampler.begin(step + 1)
+            self.sampler.follow(self.samples_with, step)
             if self._thread is not None:
-                self._flight = draws, self._thread.submit(lambda: [*self.team.draw(draws)])
+                self._flight = draws, self._thread.submit(lambda: [*self.sampler.draw(draws)])
                 return
-            done: Future[list[Work]] = Future()
+            done: Future[list[Episodes]] = Future()
             # They wait for the update, which needs the device's memory.
-            done.set_result([*map(_on_cpu, self.team.draw(draws))])
+            done.set_result([*map(_on_cpu, self.sampler.draw(draws))])
             self._flight = draws, done
 
     def drop(self) -> None:
@@ -83,8 +83,8 @@ class Ahead(Experience):
             self.prompts.load_state_dict(self.prompts_state)
 
 
-def _on_cpu(work: Work) -> Work:
-    return replace(work, judged=work.judged.with_facts_on_cpu())
+def _on_cpu(episodes: Episodes) -> Episodes:
+    return replace(episodes, judged=episodes.judged.with_facts_on_cpu())
 
 
 def _use(device: torch.device) -> None:

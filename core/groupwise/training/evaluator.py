@@ -18,10 +18,10 @@ from groupwise.sampler import Purpose
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.scoring import Scoring
 from groupwise.training.alarm import Alarms, Watch
-from groupwise.training.evaluation_subject import EvaluationBatch, Refusal
+from groupwise.training.episode_sampler import EpisodeSampler
+from groupwise.training.episodes import Episodes, Refusal
 from groupwise.training.judge import Judge
 from groupwise.training.summary import joined, summarise
-from groupwise.training.team import Team
 
 OF_EACH = ("accuracy", "greedy_accuracy", "reward", "length")
 """Metrics that are also logged per policy if several are evaluated."""
@@ -40,7 +40,7 @@ class Evaluator:
 
     def __init__(
         self,
-        team: Team,
+        sampler: EpisodeSampler,
         draws: Sequence[Draw],
         rewards: Scorer,
         settings: EvaluationSection,
@@ -52,7 +52,7 @@ class Evaluator:
         self.draws, self.count = draws, len(draws)
         self.distinct = len(draws) if distinct is None else distinct
         self.judge = Judge(settings, rewards.rewards[0])
-        self.team, self.rewards, self.settings = team, rewards, settings
+        self.sampler, self.rewards, self.settings = sampler, rewards, settings
         self.watched = watched
         self.alarms = Alarms(watches or {})
         self.failures: dict[str, str] = {}
@@ -61,7 +61,7 @@ class Evaluator:
         self, state: RunState, weights: Mapping[str, str | None] | None = None
     ) -> Evaluation:
         """weights: by learner, the name of the kept weights to evaluate; None: the current ones."""
-        self.team.follow(weights or {}, state.global_step)
+        self.sampler.follow(weights or {}, state.global_step)
         self.failures = {}
         settings = self.settings
         drawn = self.samples(
@@ -92,7 +92,7 @@ class Evaluator:
                 watched,
                 judged=not self.judge.measures,
             )
-            for name in self.team.subjects
+            for name in self.sampler.casts
         }
         if len(each) == 1:
             return next(iter(each.values()))
@@ -125,29 +125,27 @@ class Evaluator:
         self, draws: Sequence[Draw], size: int, state: RunState, *, space: str, greedy: bool
     ) -> Iterator["_Batch"]:
         """Sampled batches whose scoring has begun."""
-        for name, subject in self.team.subjects.items():
+        for cast in self.sampler.casts:
             sizes: dict[Purpose, int] = {"evaluate": size}
-            if greedy and subject.greedy:
+            if greedy and self.sampler.greedy(cast):
                 sizes["greedy"] = 1
             for purpose, count in sizes.items():
-                for sampled in subject.sample(draws, count, purpose, space=space):
+                for sampled in self.sampler.evaluate(cast, draws, count, purpose, space=space):
                     # No forward pass follows, so the trajectory can be freed.
-                    light = replace(sampled, rollouts=replace(sampled.rollouts, trajectory={}))
+                    light = replace(sampled, judged=replace(sampled.judged, trajectory={}))
                     del sampled  # else this frame holds it while the next one is sampled
-                    yield self._begun(light, state, greedy=purpose == "greedy", learner=name)
+                    yield self._begun(light, state, greedy=purpose == "greedy", learner=cast)
                     del light
 
-    def _begun(
-        self, sampled: EvaluationBatch, state: RunState, *, greedy: bool, learner: str
-    ) -> "_Batch":
+    def _begun(self, sampled: Episodes, state: RunState, *, greedy: bool, learner: str) -> "_Batch":
         """Begin to score a batch; calls its plain rewards, which frees the facts' tensors."""
-        rollouts, final = sampled.rollouts, self.rewards.weights.final
+        rollouts, final = sampled.judged, self.rewards.weights.final
         rewards = self.rewards.start(rollouts, state, weights=final)
         watched = self.watched.start(rollouts, state) if self.watched else None
         for scoring in filter(None, (rewards, watched)):
             scoring.call()
         return _Batch(
-            sampled=replace(sampled, rollouts=rewards.rollouts),
+            sampled=replace(sampled, judged=rewards.rollouts),
             rewards=rewards,
             watched=watched,
             greedy=greedy,
@@ -164,7 +162,7 @@ class Evaluator:
         judged = watched if watched is not None and is_watched else scores
         self.judge.observe(judged)
         right = self.judge.right(judged).masked_fill(scores.failed, math.nan)
-        samples = _records(batch, scores, watched, right, shown=self.team.writers)
+        samples = _records(batch, scores, watched, right, shown=self.sampler.columns)
         return samples + [self._refused(batch, refusal) for refusal in batch.sampled.refusals]
 
     def _refused(self, batch: "_Batch", refusal: Refusal) -> Sample:
@@ -202,7 +200,7 @@ def _place(sample: Sample) -> tuple[bool, int, str, int]:
 class _Batch:
     """A sampled batch that is being scored; learner: its label, "" for the run as a whole."""
 
-    sampled: EvaluationBatch
+    sampled: Episodes
     rewards: Scoring
     watched: Scoring | None
     greedy: bool
@@ -218,7 +216,7 @@ def _records(
     shown: Sequence[str],
 ) -> list[Sample]:
     """The records of a batch; shown: facts to record beside what rewards log (texts of a chain)."""
-    rollouts = batch.sampled.rollouts
+    rollouts = batch.sampled.judged
     written = {name: rollouts.facts[name] for name in shown}
     logged = {**written, **scores.extra, **(watched.extra if watched else {})}
     extra = {name: v for name, v in logged.items() if len(v) == len(rollouts)}

@@ -20,9 +20,10 @@ from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.scoring import Scoring
 from groupwise.training import step_metrics
 from groupwise.training.clock import Clock
+from groupwise.training.episode_sampler import EpisodeSampler
+from groupwise.training.episodes import Episodes
 from groupwise.training.judge import Judge
-from groupwise.training.team import Team
-from groupwise.training.work import TrainingBatch, Work
+from groupwise.training.training_batch import TrainingBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class Round:
     """One round of sampling: batches of whole groups, whose scoring has begun."""
 
     draws: Sequence[Draw]
-    batches: Sequence[Work]
+    batches: Sequence[Episodes]
     scorings: Sequence[Scoring]
 
 
@@ -62,7 +63,7 @@ class Experience:
 
     def __init__(
         self,
-        team: Team,
+        sampler: EpisodeSampler,
         prompts: Prompts,
         scorer: Scorer,
         judge: Judge,
@@ -72,7 +73,7 @@ class Experience:
         accelerator: Accelerator,
         clock: Clock,
     ) -> None:
-        self.team, self.prompts, self.scorer, self.judge = team, prompts, scorer, judge
+        self.sampler, self.prompts, self.scorer, self.judge = sampler, prompts, scorer, judge
         self.settings = settings
         self.algorithms = algorithms
         self.samples_with = {label: a.samples_with for label, a in algorithms.items()}
@@ -101,13 +102,13 @@ class Experience:
         self.drop()
         self.prompts.load_state_dict(state)
         self.prompts_state = self.prompts.state_dict()
-        self.team.forget()
+        self.sampler.forget()
 
     # ---- sampling
 
     def _follow(self, step: int) -> None:
-        self.team.begin(step)
-        self.team.follow(self.samples_with, step)
+        self.sampler.begin(step)
+        self.sampler.follow(self.samples_with, step)
 
     def _first_round(self, state: RunState) -> Round:
         return self._round(self.prompts.take(self.settings.groups_per_step), state)
@@ -116,28 +117,28 @@ class Experience:
         """Sample this process's share of the draws, and begin to score it."""
         with self.clock.time("sample"):
             self._follow(state.global_step)
-            batches = self.team.draw(draws)
+            batches = self.sampler.draw(draws)
         return self._begun(draws, batches, state)
 
-    def _begun(self, draws: Sequence[Draw], batches: Iterator[Work], state: RunState) -> Round:
+    def _begun(self, draws: Sequence[Draw], batches: Iterator[Episodes], state: RunState) -> Round:
         """Begin to score each batch as soon as it is sampled.
 
         Plain rewards are called before the next batch is sampled, so that the facts' tensors of
         one batch at a time are on the device.
         """
-        works: list[Work] = []
+        episodes: list[Episodes] = []
         scorings: list[Scoring] = []
         while True:
             with self.clock.time("sample"):
-                work = next(batches, None)
-            if work is None:
-                return Round(draws=draws, batches=works, scorings=scorings)
+                part = next(batches, None)
+            if part is None:
+                return Round(draws=draws, batches=episodes, scorings=scorings)
             with self.clock.time("reward"):
-                scoring = self.scorer.start(work.judged, state)
-                work = replace(work, judged=scoring.rollouts)
+                scoring = self.scorer.start(part.judged, state)
+                part = replace(part, judged=scoring.rollouts)
                 if self.calls_at_once:
                     scoring.call()
-            works.append(work)
+            episodes.append(part)
             scorings.append(scoring)
 
     @property
@@ -155,91 +156,93 @@ class Experience:
         in the denominators of the loss.
         """
         self.failures = {}
-        work, scores = self._finished(first)
-        spares = self._spares(work, scores)
-        work, scores = self._own(first.draws, work, scores)
-        dead = self._dead(work, scores)
-        metrics = self._describe(work, scores, dead)
+        episodes, scores = self._finished(first)
+        spares = self._spares(episodes, scores)
+        episodes, scores = self._own(first.draws, episodes, scores)
+        dead = self._dead(episodes, scores)
+        metrics = self._describe(episodes, scores, dead)
         if not self.refills:
-            return _scored(work, scores, metrics, spares)
+            return _scored(episodes, scores, metrics, spares)
         refilled = 0
         for _ in range(self.settings.max_refills):
-            missing = processes.total(len(work.judged.groups.cpu()[dead].unique()))
+            missing = processes.total(len(episodes.judged.groups.cpu()[dead].unique()))
             if not missing:
                 break
             more = self._round(self.prompts.take(missing), state)
             fresh, fresh_scores = self._own(more.draws, *self._finished(more))
-            work = type(work).concat([work.select(~dead), fresh])
+            episodes = Episodes.concat([episodes.select(~dead), fresh])
             scores = Scores.concat([scores.select(~dead), fresh_scores])
-            dead = self._dead(work, scores)
+            dead = self._dead(episodes, scores)
             described = self._describe(fresh, fresh_scores, dead[len(dead) - len(fresh.judged) :])
             metrics = step_metrics.with_round(metrics, described)
             refilled += missing
-        return _scored(work, scores, {**metrics, "refilled_groups": refilled}, spares)
+        return _scored(episodes, scores, {**metrics, "refilled_groups": refilled}, spares)
 
-    def _spares(self, work: Work, scores: Scores) -> dict[str, Rollouts | None]:
+    def _spares(self, episodes: Episodes, scores: Scores) -> dict[str, Rollouts | None]:
         """By label, a rollout for dummy passes if there are several processes; a failed one if all
         failed.
 
         Raises UserError, on all processes, if a policy of a chain has none on one of them.
         """
-        batches = work.training_batches(scores)
+        batches = episodes.training_batches(scores)
         if self.accelerator.num_processes == 1:
             return dict.fromkeys(batches)
-        processes.each(work.check_for_spares)
+        processes.each(episodes.check_for_spares)
         return {label: _spare(batch) for label, batch in batches.items()}
 
-    def _finished(self, begun: Round) -> tuple[Work, Scores]:
+    def _finished(self, begun: Round) -> tuple[Episodes, Scores]:
         """The rollouts of a round with their scores; waits for the rewards."""
         with self.clock.time("reward"):
             scores = self.scorer.finish(begun.scorings)
-        return type(begun.batches[0]).concat(begun.batches), scores
+        return Episodes.concat(begun.batches), scores
 
-    def _own(self, draws: Sequence[Draw], work: Work, scores: Scores) -> tuple[Work, Scores]:
+    def _own(
+        self, draws: Sequence[Draw], episodes: Episodes, scores: Scores
+    ) -> tuple[Episodes, Scores]:
         """The same; empty if this process has no share of the draws, so that all are dummies."""
-        if not self.team.share(draws):
+        if not self.sampler.share(draws):
             nothing = torch.empty(0, dtype=torch.int64)
-            return work.select(nothing), scores.select(nothing)
-        return work, scores
+            return episodes.select(nothing), scores.select(nothing)
+        return episodes, scores
 
-    def _dead(self, work: Work, scores: Scores) -> Tensor:
+    def _dead(self, episodes: Episodes, scores: Scores) -> Tensor:
         """[B] bool: rollouts of groups without a training signal for any learner."""
-        judged = TrainingBatch(rollouts=work.judged, scores=scores)
+        judged = TrainingBatch(rollouts=episodes.judged, scores=scores)
         return torch.stack([judged.dead(a) for a in self.algorithms.values()]).all(dim=0)
 
-    def _describe(self, work: Work, scores: Scores, dead: Tensor) -> dict[str, Any]:
+    def _describe(self, episodes: Episodes, scores: Scores, dead: Tensor) -> dict[str, Any]:
         self.judge.observe(scores)
         self.judge.agree()
-        self.failures |= processes.first_of({**work.failures, **scores.failures})
+        self.failures |= processes.first_of({**episodes.failures, **scores.failures})
         right = self.judge.right(scores).masked_fill(scores.failed, math.nan)
         metrics = step_metrics.describe(
-            work.judged,
+            episodes.judged,
             scores,
             dead=dead,
             right=None if self.judge.measures else right,
-            logged=self.team.logged,
+            logged=self.sampler.logged,
         )
         if isinstance(self.prompts, Weighted):
-            outcomes = step_metrics.outcomes(work.judged, right)
+            outcomes = step_metrics.outcomes(episodes.judged, right)
             metrics |= self.prompts.observe(outcomes)
-        batches = work.training_batches(scores)
+        batches = episodes.training_batches(scores)
         if len(batches) == 1:
             return metrics
         each = {label: batches[label].dead(a) for label, a in self.algorithms.items()}
-        logged = {label: s.policy.logged for label, s in self.team.samplings.items()}
+        logged = {label: s.policy.logged for label, s in self.sampler.samplings.items()}
         return metrics | step_metrics.of_learners(batches, each, logged)
 
 
 def _scored(
-    work: Work,
+    episodes: Episodes,
     scores: Scores,
     metrics: Mapping[str, Any],
     spares: Mapping[str, Rollouts | None],
 ) -> Scored:
     return Scored(
-        rollouts=work.judged,
+        rollouts=episodes.judged,
         scores=scores,
-        batches={n: x.without_failed() for n, x in work.training_batches(scores).items()},
+        batches={n: x.without_failed() for n, x in episodes.training_batches(scores).items()},
         metrics=metrics,
         spares=spares,
     )

@@ -19,8 +19,8 @@ from groupwise.training.optimizer import Optimizer
 from groupwise.training.replay import Replay
 from groupwise.training.schedule import schedule
 from groupwise.training.tally import Tally
+from groupwise.training.training_batch import TrainingBatch
 from groupwise.training.update import Update, Updater
-from groupwise.training.work import TrainingBatch
 
 AVERAGE = "average"
 """The name under which the moving average of the weights is kept."""

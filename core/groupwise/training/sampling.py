@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,7 +10,6 @@ import torch
 from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.prompts.draws import Draw
-from groupwise.prompts.seeds import seed_for
 from groupwise.prompts.source import Row
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, Sampler
@@ -20,6 +19,16 @@ END = object()
 """What follows a sampler's last rollouts."""
 PRESENT = "policy"
 """The name of the weights in training, for `Sampler.follow`."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What to sample: a row with its prompt, the number of the group of its rollouts, and a seed
+    for each of these."""
+
+    row: Row
+    group: int
+    seeds: Sequence[int]
 
 
 class Sampling:
@@ -75,66 +84,49 @@ class Sampling:
 
     def draw(
         self,
-        draws: Sequence[Draw],
-        size: int,
+        prompts: Sequence[Prompt],
         *,
-        space: str,
         purpose: Purpose,
-        idle: bool = False,
+        most: int | None = None,
+        spare: Prompt | None = None,
     ) -> Iterator[Rollouts]:
-        """`size` rollouts for each draw of this process's share, with the weights followed.
+        """Rollouts of these prompts, of each as many as it has seeds; equally many of all.
 
-        idle: whether a process without a share samples the first draw anyway, for dummy passes.
+        Raises UserError if the sampler drew with other weights.
+
+        most: the largest number of prompts on any process; spare: a prompt to sample and drop,
+        since processes of a sharded policy must sample equally often.
         """
-        ours = self.share(draws) or (draws[:1] if idle else [])
-        most = len(draws[:: self.process[1]])
-        return self.draw_own(ours, size, space=space, purpose=purpose, most=most, spare=draws[:1])
-
-    def draw_own(
-        self,
-        ours: Sequence[Draw],
-        size: int,
-        *,
-        space: str,
-        purpose: Purpose,
-        most: int,
-        spare: Sequence[Draw],
-    ) -> Iterator[Rollouts]:
-        """`size` rollouts for each of these draws, this process's own.
-
-        The seed of each is a function of (run seed, space, draw, index). Raises UserError if the
-        sampler drew with other weights.
-
-        most: the largest number of draws on any process; spare: a draw to sample and drop, since
-        processes of a sharded policy must sample equally often.
-        """
-        due = [*ours, *self._filling(spare, most - len(ours))]
+        missing = (most or 0) - len(prompts)
+        due = [*prompts, *([spare] * missing if spare is not None and self.is_collective else [])]
+        if not due:
+            return
+        size = len(due[0].seeds)
         each = max(1, self.batch // size)
         start = 0
-        for rollouts in self._parts(due, size, space, purpose, most=each):
-            count = min(each, max(0, len(ours) - start)) * size
+        for rollouts in self._parts(due, size, purpose, most=each):
+            count = min(each, max(0, len(prompts) - start)) * size
             start += each
             if count:
                 yield rollouts if count == len(rollouts) else rollouts.select(range(count))
             del rollouts  # else this frame holds them while the next ones are sampled
 
-    def _filling(self, spare: Sequence[Draw], missing: int) -> Sequence[Draw]:
-        """Draws to sample and drop: processes of a sharded policy must sample equally often."""
-        is_collective = self.policy.mesh is not None and self.sampler is self.policy
-        return [*spare] * missing if is_collective else []
+    @property
+    def is_collective(self) -> bool:
+        """Whether all processes must sample equally often: the policy is sharded."""
+        return self.policy.mesh is not None and self.sampler is self.policy
 
     def _parts(
-        self, draws: Sequence[Draw], size: int, space: str, purpose: Purpose, *, most: int
+        self, prompts: Sequence[Prompt], size: int, purpose: Purpose, *, most: int
     ) -> Iterator[Rollouts]:
-        """The sampler's rollouts in parts of `most` draws, checked, with versions and groups."""
+        """The sampler's rollouts in parts of `most` prompts, checked, with versions and groups."""
         assert self._followed is not None
         name, version = self._followed
         own = self.sampler is self.policy and name != PRESENT
-        seeds = [seed_for(self.seed, space, d.number, i) for d in draws for i in range(size)]
         stream = self.sampler.stream(
-            [draw.row for draw in draws],
+            [prompt.row for prompt in prompts],
             group_size=size,
-            seeds=seeds,
+            seeds=[seed for prompt in prompts for seed in prompt.seeds],
             purpose=purpose,
             most=most,
         )
@@ -146,25 +138,25 @@ class Sampling:
                 rollouts: Any = next(stream, END)
             if rollouts is END:
                 break
-            part = draws[start : start + most]
-            rows = [draw.row for draw in part]
+            part = prompts[start : start + most]
+            rows = [prompt.row for prompt in part]
             self._check(rollouts, rows, size)
             if self.sampler is not self.policy:
                 self._check_answers(rollouts, rows, size, trained_on=purpose == "train")
             versions = self._versions(rollouts, version)
-            numbers = torch.tensor([draw.number for draw in part], device=rollouts.groups.device)
-            own_seeds = seeds[start * size : (start + most) * size]
+            groups = torch.tensor([p.group for p in part], device=rollouts.groups.device)
+            seeds = [seed for prompt in part for seed in prompt.seeds]
             yield replace(
                 rollouts,
-                groups=numbers.repeat_interleave(size),
+                groups=groups.repeat_interleave(size),
                 versions=versions,
-                failures=_with_seeds(rollouts.failures, own_seeds),
+                failures=_with_seeds(rollouts.failures, seeds),
             )
             del rollouts  # else this frame holds them while the next ones are sampled
             start += most
-        if start < len(draws):
+        if start < len(prompts):
             raise UserError(
-                f"{self._name} returned rollouts for {start} of {len(draws)} prompts: `stream` "
+                f"{self._name} returned rollouts for {start} of {len(prompts)} prompts: `stream` "
                 f"must yield those of all prompts"
             )
 

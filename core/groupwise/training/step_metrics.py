@@ -14,7 +14,7 @@ from groupwise.prompts.outcomes import Outcome
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.training.tally import Tally
-from groupwise.training.work import TrainingBatch
+from groupwise.training.training_batch import TrainingBatch
 
 FAILED = "failed"
 """The metric of failed completions; `failed/REWARD` counts those on which a reward failed."""

@@ -19,7 +19,7 @@ from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.training.measured import Checks, Sums
 from groupwise.training.tally import Tally
-from groupwise.training.work import TrainingBatch, skeleton
+from groupwise.training.training_batch import TrainingBatch, skeleton
 
 
 @dataclass(frozen=True, kw_only=True)

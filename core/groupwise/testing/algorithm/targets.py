@@ -9,7 +9,7 @@ from groupwise.rollouts import Rollouts
 from groupwise.testing.algorithm.case import REWARDS, Case
 from groupwise.testing.algorithm.toy import toy_rollouts, toy_scores
 from groupwise.testing.law import law
-from groupwise.training.work import TrainingBatch
+from groupwise.training.training_batch import TrainingBatch
 
 
 @law(

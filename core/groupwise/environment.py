@@ -1,0 +1,137 @@
+"""Environment: plays one episode for a prompt, by calling the policies of a run as its players.
+
+An episode of the default environment, `single`, is one call of one policy. An environment with
+tools, several turns or several players is a class with one coroutine:
+
+    class Review(Environment):
+        async def play(self, row, players):
+            draft = await players["writer"](row)
+            review = await players["critic"](f"Find the mistakes:\\n{draft.text}")
+            return {"draft": draft.text}
+
+All episodes of a step are played at once, each in its own coroutine. When every one of them waits
+for a player, the waiting calls of each player become one batch.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from groupwise.errors import UserError
+
+Row = Mapping[str, Any]
+"""A row of the data set: a mapping with at least a `prompt`."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A player's completion, as rewards would receive it (text, messages, an image).
+
+    truncated: a limit cut it off. Given to a player as its context, its text is that player's
+    prompt, and the reply counts as its parent: see `Player.group`.
+    """
+
+    completion: Any
+    label: str
+    truncated: bool = False
+    source: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def text(self) -> str:
+        """The completion as text; of chat messages, the content of the last. Raises UserError if
+        it is none."""
+        completion = self.completion
+        if isinstance(completion, Sequence) and not isinstance(completion, str) and completion:
+            last = completion[-1]
+            completion = last.get("content") if isinstance(last, Mapping) else completion
+        if not isinstance(completion, str):
+            raise UserError(
+                f"expected text from {self.label!r}, since its completions are prompts of another "
+                f"policy, received {type(completion).__name__}; only a policy whose completions "
+                f"are no prompts (the last of a chain) may return anything else"
+            )
+        return completion
+
+
+class EpisodeEnded(Exception):  # noqa: N818
+    """A player cannot go on, so the episode ends where it is, unless `play` catches this."""
+
+
+class ContextRefused(EpisodeEnded):
+    """The player cannot take this context (it is too long, say), and was not called."""
+
+
+class CompletionFailed(EpisodeEnded):
+    """The player's completion failed: it has no reward and no gradient."""
+
+
+class Player(Protocol):
+    """A policy of the run that an episode can call."""
+
+    async def __call__(self, context: "Context") -> Reply:
+        """One completion of a context.
+
+        Completions of the same turn are compared over all episodes of a prompt. Raises
+        ContextRefused and CompletionFailed.
+        """
+
+    async def group(self, context: "Context") -> Sequence[Reply]:
+        """Completions of one context that are compared with each other, without failed ones.
+
+        In training there are as many as the player's `train.group_size`, in an evaluation there is
+        one. Raises ContextRefused, and CompletionFailed if all of them failed.
+        """
+
+
+Context = Row | str | Sequence[Mapping[str, Any]] | Reply
+"""What a player completes: a data set row, a text, chat messages, or the reply of a player."""
+Columns = Mapping[str, Any]
+"""Columns that rewards receive by name, for one episode."""
+Outcome = Columns | Sequence[tuple[Reply, Columns]] | None
+
+
+class Environment(ABC):
+    """Plays episodes. A plugin's environment is a class with a nested pydantic `Config`."""
+
+    def casts(self, labels: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """The players of an episode, by the name of the cast; by default one cast of all players.
+
+        Several casts play a part of each prompt's episodes each, are compared with each other, and
+        are evaluated each by itself.
+        """
+        return {"": labels}
+
+    def columns(self, labels: Sequence[str]) -> Sequence[str]:
+        """The names of the columns that `play` returns, which samples and the report show, too."""
+        return ()
+
+    def receivers(self, labels: Sequence[str]) -> Sequence[str]:
+        """The players whose context is a data set row as it is: rows are checked before a run, and
+        those that one of these players skips are never drawn."""
+        return labels[:1]
+
+    def judged(self, labels: Sequence[str]) -> Sequence[str]:
+        """The players whose completions rewards judge: rewards receive the facts that all of these
+        policies have."""
+        return labels
+
+    def refused(self, label: str) -> float:
+        """The value of each reward for a reply of this player that became a context which another
+        player refused, if nothing that follows from the reply is judged."""
+        return 0.0
+
+    @abstractmethod
+    async def play(self, row: Row, players: Mapping[str, Player]) -> Outcome:
+        """Play one episode; row: of the data set; players: of the cast, by label.
+
+        Rewards judge the last replies: those that are no other reply's parent. A mapping that is
+        returned has columns for them. To judge other replies, return these, each with its columns.
+        A reply that is not judged has the mean reward of the replies that followed it.
+
+        An exception other than EpisodeEnded and UserError fails the episode: its replies have no
+        reward and no gradient, and are counted.
+        """
+
+    async def close(self) -> None:
+        """Called once when the run ends, also after an error."""

@@ -1,0 +1,54 @@
+"""Chain: several policies; the completion of each is the prompt of the next."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from groupwise.environment import Columns, Environment, EpisodeEnded, Player, Reply, Row
+
+
+class Chain(Environment):
+    """Each policy completes what the one before wrote; rewards judge the completions of the last.
+
+    Take it to train a model that writes prompts for another one. The texts of the policies before
+    the last are columns for rewards, by label.
+
+    values: by label, the value of each reward for a completion that the next policy cannot take.
+    """
+
+    def __init__(self, values: Mapping[str, float] | None = None) -> None:
+        self.values = values or {}
+
+    def columns(self, labels: Sequence[str]) -> Sequence[str]:
+        return labels[:-1]
+
+    def judged(self, labels: Sequence[str]) -> Sequence[str]:
+        return labels[-1:]
+
+    def refused(self, label: str) -> float:
+        return self.values.get(label, 0.0)
+
+    async def play(
+        self, row: Row, players: Mapping[str, Player]
+    ) -> Sequence[tuple[Reply, Columns]]:
+        (first, opener), *later = players.items()
+        try:
+            reply = await opener(row)
+        except EpisodeEnded:
+            return []
+        return await _continued(reply, first, later, {})
+
+
+async def _continued(
+    reply: Reply, label: str, later: Sequence[tuple[str, Player]], written: Mapping[str, str]
+) -> list[tuple[Reply, Columns]]:
+    """The last policies' completions that follow a reply; none where one cannot take its prompt."""
+    if not later:
+        return [(reply, written)]
+    (following, player), *rest = later
+    written = {**written, label: reply.text}
+    try:
+        replies = await player.group(reply)
+    except EpisodeEnded:
+        return []
+    branches = [_continued(each, following, rest, written) for each in replies]
+    return [judged for branch in await asyncio.gather(*branches) for judged in branch]

@@ -1,0 +1,162 @@
+"""Calls: the completions that the players of an episode were called for, and what names each."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from groupwise.environment import Context, Outcome, Reply
+from groupwise.prompts.draws import Draw
+from groupwise.prompts.source import Row
+from groupwise.rollouts import Rollouts
+
+TURN = 2**40
+"""Distance of the group numbers of a player's turns, more than a run has draws."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Episode:
+    """One episode of a batch.
+
+    place: its number in the batch; index: among the `size` episodes of its draw that the same cast
+    plays; cast: labels of its players; calls: in order; answered: the last completion so far;
+    waiting: requests that its coroutine waits for; outcome: what the coroutine returned.
+    """
+
+    draw: Draw
+    place: int
+    index: int
+    size: int
+    cast: Sequence[str]
+    calls: list["Call"] = field(default_factory=list)
+    answered: "Call | None" = None
+    waiting: int = 0
+    over: bool = False
+    assembled: bool = False
+    outcome: Outcome = None
+    failure: str | None = None
+
+    @property
+    def identity(self) -> int:
+        """A number of its own among all episodes of the run with this cast."""
+        return self.draw.number * self.size + self.index
+
+
+@dataclass(eq=False, kw_only=True)
+class Call:
+    """One completion of a player.
+
+    row: with the prompt to complete; parent: the completion that it follows; group: the number of
+    the completions that it is compared with; turn: how many completions of the same player it
+    follows; branch: tells apart calls of the same player with the same parent. The seed is a
+    function of (player, turn, branch, number, index); number: of the draw or of the parent; leads:
+    whether it is the first call for its context; part: the sampled batch with its completion, at `at`;
+    reply: None if the completion failed; refused_by: the player that could not take the reply.
+    """
+
+    label: str
+    episode: Episode
+    parent: "Call | None"
+    row: Row
+    group: int
+    turn: int
+    branch: str
+    number: int
+    index: int
+    size: int
+    leads: bool
+    reply: Reply | None = None
+    part: "Part | None" = None
+    at: int = 0
+    followed: bool = False
+    refused_by: str | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the completion failed, or its episode."""
+        of_part = self.part.rollouts.failures if self.part is not None else None
+        own = None if of_part is None else of_part[self.at]
+        return own or self.episode.failure
+
+    @property
+    def identity(self) -> int:
+        """A number for those that follow, of its own for its player, turn and branch."""
+        return self.number * self.size + self.index
+
+    @property
+    def space(self) -> str:
+        """The name space of its seed, within that of its player."""
+        return (f"/{self.turn}" if self.turn else "") + self.branch
+
+
+@dataclass(eq=False)
+class Part:
+    """A sampled batch, until all its episodes are assembled."""
+
+    rollouts: Rollouts
+
+
+@dataclass(eq=False)
+class Request:
+    """Completions of one context that a coroutine waits for."""
+
+    calls: Sequence[Call]
+    answer: "asyncio.Future[None]"
+
+    @property
+    def is_drawn(self) -> bool:
+        return all(call.part is not None for call in self.calls)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its order in a batch, whatever the timing."""
+        episode = self.calls[0].episode
+        return episode.place, episode.calls.index(self.calls[0])
+
+
+def row_of(context: Context, row: Row) -> Row:
+    """The row that a player completes: the data set's, with the context as its prompt."""
+    if isinstance(context, Mapping):
+        return context
+    return {**row, "prompt": context.text if isinstance(context, Reply) else context}
+
+
+def calls_for(
+    episode: Episode, label: str, row: Row, parent: Call | None, *, grouped: int | None
+) -> list[Call]:
+    """The calls for one context; grouped: how many are compared with each other; None for a single
+    one, which is compared with those of other episodes."""
+    ancestors = [*_ancestors(parent)]
+    turn = sum(call.label == label for call in ancestors)
+    branch = parent.branch if parent else ""
+    same = [call for call in episode.calls if call.label == label and call.parent is parent]
+    if repeated := sum(call.leads for call in same):
+        branch += f"+{repeated}"
+    if parent is not None:
+        number, first, size = parent.identity, 0, grouped or 1
+    elif grouped is not None:
+        number, first, size, branch = episode.identity, 0, grouped, f"{branch}*"
+    else:
+        number, first, size = episode.draw.number, episode.index, episode.size
+    group = number if grouped is not None else episode.draw.number + turn * TURN
+    return [
+        Call(
+            label=label,
+            episode=episode,
+            parent=parent,
+            row=row,
+            group=group,
+            turn=turn,
+            branch=branch,
+            number=number,
+            index=first + index,
+            size=size,
+            leads=index == 0,
+        )
+        for index in range(grouped or 1)
+    ]
+
+
+def _ancestors(call: Call | None) -> Iterator[Call]:
+    while call is not None:
+        yield call
+        call = call.parent

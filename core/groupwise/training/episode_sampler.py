@@ -1,0 +1,230 @@
+"""EpisodeSampler: plays the episodes of a run's environment, with its policies as players."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from accelerate.utils import gather_object
+
+from groupwise import processes
+from groupwise.environment import Environment
+from groupwise.prompts.draws import Draw
+from groupwise.prompts.seeds import seed_for
+from groupwise.sampler import Purpose
+from groupwise.training.assembly import Assembly
+from groupwise.training.calls import Call, Episode, Request
+from groupwise.training.episodes import Episodes
+from groupwise.training.playing import LoopThread, Playing
+from groupwise.training.sampling import Prompt, Sampling
+
+
+class EpisodeSampler:
+    """Samples episodes, in training and in evaluations.
+
+    All processes must call its methods in the same order.
+
+    samplings: by label, that of each player; sizes: by label, `train.group_size`: of the first
+    player of a cast, the number of episodes of a prompt, of others the number of completions of
+    `Player.group`.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        samplings: Mapping[str, Sampling],
+        sizes: Mapping[str, int],
+    ) -> None:
+        self.environment, self.samplings, self.sizes = environment, samplings, sizes
+        self.labels = [*samplings]
+        self.casts = environment.casts(self.labels)
+        self.columns = environment.columns(self.labels)
+        self._thread = LoopThread()
+
+    def begin(self, step: int) -> None:
+        for sampling in self.samplings.values():
+            sampling.policy.begin(step)
+
+    def follow(self, weights: Mapping[str, str | None], version: int) -> None:
+        """Make each sampler follow the kept weights of that name, or the current ones if None."""
+        for label, sampling in self.samplings.items():
+            sampling.follow(weights.get(label), version)
+
+    def forget(self) -> None:
+        """Weights were loaded, so samplers must follow them again."""
+        for sampling in self.samplings.values():
+            sampling.forget()
+
+    def share(self, draws: Sequence[Draw]) -> Sequence[Draw]:
+        """This process's share of the draws."""
+        return next(iter(self.samplings.values())).share(draws)
+
+    def close(self) -> None:
+        """Close the environment, and end the thread in which episodes are played."""
+        self._thread.run(self.environment.close())
+        self._thread.close()
+
+    @property
+    def draws_itself(self) -> bool:
+        """Whether every policy is its own sampler, so that none can sample during an update."""
+        return all(s.sampler is s.policy for s in self.samplings.values())
+
+    @property
+    def logged(self) -> Collection[str]:
+        """Facts of the judged rollouts whose means are metrics."""
+        return frozenset().union(*(s.policy.logged for s in self.samplings.values()))
+
+    def greedy(self, cast: str) -> bool:
+        """Whether a player of this cast has a greedy mode."""
+        return any(self.samplings[label].greedy for label in self.casts[cast])
+
+    # ---- training, evaluation
+
+    def draw(self, draws: Sequence[Draw]) -> Iterator[Episodes]:
+        """Episodes to train on, for this process's share of the draws.
+
+        A process without a share plays those of the first draw, which are dropped later:
+        collectives of a sharded policy need every process.
+        """
+        ours = self.share(draws) or draws[:1]
+        sizes = {cast: self.sizes[labels[0]] for cast, labels in self.casts.items()}
+        yield from self._play(ours, sizes, self.sizes, space="train", purpose="train", spare=draws)
+
+    def evaluate(
+        self, cast: str, draws: Sequence[Draw], size: int, purpose: Purpose, *, space: str
+    ) -> Iterator[Episodes]:
+        """`size` episodes of one cast for each draw of this process's share; space: of the seeds.
+
+        Several players play a part of the draws at a time, so that memory does not grow with their
+        number.
+        """
+        ours, labels = self.share(draws), self.casts[cast]
+        most = processes.largest(len(ours))
+        batch = min(self.samplings[label].batch for label in labels)
+        each = most if len(labels) == 1 else max(1, batch // size)
+        groups = dict.fromkeys(labels, 1)
+        for start in range(0, most, max(1, each)):
+            part = ours[start : start + each]
+            yield from self._play(
+                part, {cast: size}, groups, space=space, purpose=purpose, spare=draws
+            )
+
+    def _play(
+        self,
+        draws: Sequence[Draw],
+        sizes: Mapping[str, int],
+        groups: Mapping[str, int],
+        *,
+        space: str,
+        purpose: Purpose,
+        spare: Sequence[Draw],
+    ) -> Iterator[Episodes]:
+        """Play all episodes of these draws.
+
+        sizes: by cast, the episodes of a draw; groups: by label, for `Player.group`; spare: draws
+        of which the first is sampled and dropped where other processes of a sharded policy have
+        more prompts.
+        """
+        labels = [label for label in self.labels if any(label in self.casts[c] for c in sizes)]
+        episodes = self._episodes(draws, sizes)
+        policies = {label: self.samplings[label].policy for label in labels}
+        assembly = Assembly(
+            self.environment,
+            episodes,
+            policies,
+            trained=purpose == "train",
+            compared=len(sizes) > 1,
+        )
+        playing = Playing(self.environment, episodes, policies=policies, groups=groups)
+        try:
+            waiting = [*self._thread.run(playing.begin())]
+            yield from assembly.finished()
+            while processes.any_process(bool(waiting)) if self._is_collective else waiting:
+                for label in labels:
+                    asked = [request for request in waiting if request.calls[0].label == label]
+                    waiting = [request for request in waiting if request.calls[0].label != label]
+                    named = f"{space}/{label}" if len(labels) > 1 else space
+                    for answered in self._sampled(
+                        label, asked, assembly, space=named, purpose=purpose, spare=spare[0].row
+                    ):
+                        waiting += self._thread.run(playing.go_on(answered))
+                        yield from assembly.finished()
+        finally:
+            self._thread.run(playing.stop())
+
+    @property
+    def _is_collective(self) -> bool:
+        return any(sampling.is_collective for sampling in self.samplings.values())
+
+    def _episodes(self, draws: Sequence[Draw], sizes: Mapping[str, int]) -> list[Episode]:
+        """The episodes of all draws, those of a draw adjacent."""
+        members = [(cast, index) for cast, size in sizes.items() for index in range(size)]
+        return [
+            Episode(
+                draw=draw,
+                place=place * len(members) + number,
+                index=index,
+                size=sizes[cast],
+                cast=self.casts[cast],
+            )
+            for place, draw in enumerate(draws)
+            for number, (cast, index) in enumerate(members)
+        ]
+
+    def _sampled(
+        self,
+        label: str,
+        requests: Sequence[Request],
+        assembly: Assembly,
+        *,
+        space: str,
+        purpose: Purpose,
+        spare: Mapping[str, object],
+    ) -> Iterator[Sequence[Request]]:
+        """Sample the completions of these requests; yields those that are answered."""
+        sampling = self.samplings[label]
+        if purpose == "greedy" and not sampling.greedy:
+            purpose = "evaluate"
+        calls = [call for request in requests for call in request.calls]
+        size, batches = _batches(calls, collective=sampling.is_collective)
+        seed = sampling.seed
+        prompts = [
+            Prompt(
+                batch[0].row,
+                batch[0].group,
+                [seed_for(seed, space + call.space, call.number, call.index) for call in batch],
+            )
+            for batch in batches
+        ]
+        most = processes.largest(len(prompts)) if sampling.is_collective else None
+        drawn = sampling.draw(
+            prompts,
+            purpose=purpose,
+            most=most,
+            spare=Prompt(spare, 0, [seed_for(seed, f"{space} spare", 0, i) for i in range(size)]),
+        )
+        ordered = [call for batch in batches for call in batch]
+        left, start = [*requests], 0
+        for rollouts in drawn:
+            assembly.add(rollouts, ordered[start : start + len(rollouts)])
+            start += len(rollouts)
+            del rollouts  # else this frame holds them while the next ones are sampled
+            yield [request for request in left if request.is_drawn]
+            left = [request for request in left if not request.is_drawn]
+
+
+def _batches(calls: Sequence[Call], *, collective: bool) -> tuple[int, Sequence[Sequence[Call]]]:
+    """The calls with the same prompt, group and name space together, if there are equally many of
+    all, else each by itself; and how many there are.
+
+    collective: whether this holds for all processes together.
+    """
+
+    def prompt(call: Call) -> tuple[int, int, int, str]:
+        return id(call.row), call.group, call.number, call.space
+
+    batches = [[*same] for _, same in groupby(calls, key=prompt)]
+    sizes = {len(batch) for batch in batches}
+    if collective:
+        sizes = set().union(*gather_object([sizes]))
+    if len(sizes) > 1:
+        return 1, [[call] for call in calls]
+    return max(sizes, default=1), batches

@@ -1,0 +1,189 @@
+"""Playing: the episodes of a batch as coroutines, which wait for their players' completions."""
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from groupwise.environment import (
+    CompletionFailed,
+    Context,
+    ContextRefused,
+    Environment,
+    EpisodeEnded,
+    Reply,
+)
+from groupwise.errors import UserError
+from groupwise.policy import Policy
+from groupwise.training.calls import Call, Episode, Request, calls_for, row_of
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in a thread of its own: the caller's thread samples, and in a notebook it has a
+    running loop already. One for a whole run, so that environments can keep async clients."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: Callable[[], object] = lambda: None
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop, and wait for its result."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            thread = threading.Thread(
+                target=_run_forever, args=(self._loop,), daemon=True, name="episodes"
+            )
+            thread.start()
+            self._end = weakref.finalize(self, _stop, self._loop, thread)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def close(self) -> None:
+        self._end()
+        self._loop = None
+
+
+def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+
+
+class Playing:
+    """The episodes of a batch; its methods run in the event loop.
+
+    policies: of the players, by label; groups: by label, how many completions `Player.group`
+    returns.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        episodes: Sequence[Episode],
+        *,
+        policies: Mapping[str, Policy],
+        groups: Mapping[str, int],
+    ) -> None:
+        self.environment, self.episodes = environment, episodes
+        self.policies, self.groups = policies, groups
+        self._requests: list[Request] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._error: UserError | None = None
+        self._changed = asyncio.Event()
+        # Episodes that neither wait for a player nor are over; requests and ends so far.
+        self._busy = self._events = 0
+
+    async def begin(self) -> Sequence[Request]:
+        """Start all episodes; returns their requests once each waits for a player, or is over."""
+        self._busy = len(self.episodes)
+        self._tasks = [asyncio.create_task(self._play(episode)) for episode in self.episodes]
+        return await self._settled()
+
+    async def go_on(self, answered: Sequence[Request]) -> Sequence[Request]:
+        """Go on with the episodes whose requests are answered; returns new requests."""
+        for request in answered:
+            episode = request.calls[0].episode
+            episode.answered = request.calls[-1]
+            if not episode.over:
+                episode.waiting -= 1
+                self._busy += not episode.waiting
+            request.answer.set_result(None)
+        return await self._settled()
+
+    async def stop(self) -> None:
+        """Cancel what still runs."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _settled(self) -> Sequence[Request]:
+        seen = -1
+        while self._busy or seen != self._events:
+            if self._error is not None:
+                raise self._error
+            seen = self._events
+            if self._busy:
+                self._changed.clear()
+                await self._changed.wait()
+            else:  # an episode may call players from several tasks: these have begun after a turn
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+        if self._error is not None:
+            raise self._error
+        requests, self._requests = sorted(self._requests, key=lambda each: each.place), []
+        for request in requests:
+            if request.calls[0].episode.over:
+                request.answer.set_exception(EpisodeEnded("the episode is over"))
+        return [request for request in requests if not request.calls[0].episode.over]
+
+    async def _play(self, episode: Episode) -> None:
+        players = {label: _Player(self, episode, label) for label in episode.cast}
+        try:
+            episode.outcome = await self.environment.play(episode.draw.row, players)
+        except EpisodeEnded:
+            pass
+        except UserError as error:
+            self._error = error
+        except Exception as error:
+            episode.failure = f"the environment raised {type(error).__name__}: {error}"
+        finally:
+            self._busy -= not episode.waiting
+            episode.over, episode.waiting = True, 0
+            self._happened()
+
+    def _happened(self) -> None:
+        self._events += 1
+        self._changed.set()
+
+    async def replies(
+        self, episode: Episode, label: str, context: Context, *, grouped: bool
+    ) -> list[Reply]:
+        """Replies to a context, without those that failed."""
+        if episode.over:
+            raise EpisodeEnded("the episode is over")
+        source = context.source if isinstance(context, Reply) else None
+        parent: Call | None = episode.answered if source is None else source
+        row = row_of(context, episode.draw.row)
+        if row is not episode.draw.row and self.policies[label].skips(row):
+            if parent is not None:
+                parent.refused_by = label
+            raise ContextRefused(f"{label!r} cannot take this context")
+        size = self.groups[label] if grouped else None
+        calls = calls_for(episode, label, row, parent, grouped=size)
+        request = Request(calls, asyncio.get_running_loop().create_future())
+        if parent is not None:
+            parent.followed = True
+        episode.calls += calls
+        self._busy -= not episode.waiting
+        episode.waiting += 1
+        self._requests.append(request)
+        self._happened()
+        await request.answer
+        replies = [call.reply for call in calls if call.reply is not None]
+        if not replies:
+            raise CompletionFailed(f"the completion of {label!r} failed")
+        return replies
+
+
+@dataclass(frozen=True)
+class _Player:
+    """A player of one episode; see `groupwise.environment.Player`."""
+
+    playing: Playing
+    episode: Episode
+    label: str
+
+    async def __call__(self, context: Context) -> Reply:
+        (reply,) = await self.playing.replies(self.episode, self.label, context, grouped=False)
+        return reply
+
+    async def group(self, context: Context) -> Sequence[Reply]:
+        return await self.playing.replies(self.episode, self.label, context, grouped=True)
