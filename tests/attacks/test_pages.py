@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 from tests.attacks.test_report import CONTRAST, MARKUP, NUMBERS, OpenPage, run_of
 
-from groupwise.report import write_comparison
-from groupwise.report.watch import _Server
+from groupwise_report.watch import _Server
+from groupwise_report.writing import write_comparison
 
 PROMISE = "A report executes no content of a run, loads nothing, and fits the window"
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}

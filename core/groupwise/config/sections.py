@@ -28,6 +28,9 @@ from groupwise.config.section import PluginSection, Section, mistake_at
 from groupwise.config.tracking import TrackerSection
 from groupwise.config.train import TrainSection
 
+REPORT = PluginSection(name="html")
+"""The default report. A run writes none if no installed plugin registers it."""
+
 
 class WeightingSection(Section):
     """Draw prompts more often that succeed about half the time, as those teach most."""
@@ -238,6 +241,10 @@ class RunConfig(Section):
     )
     callbacks: list[PluginSection] = Field(
         default=[], description="further actions during the run: trackers, logs"
+    )
+    report: PluginSection | None = Field(
+        default=REPORT,
+        description="the page that the run writes into its folder at its end; null writes none",
     )
     tracking: list[TrackerSection] = Field(
         default=[],

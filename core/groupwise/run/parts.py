@@ -23,6 +23,7 @@ from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
 from groupwise.run.making import make_part
 from groupwise.run.measures import measures
+from groupwise.run.reports import is_missing_default
 from groupwise.run.teachers import check_teachers
 from groupwise.run.weighting import check_weighting, draws_of
 from groupwise.sampler import Sampler
@@ -244,6 +245,8 @@ def check_sections(loaded: LoadedConfig, objects: Objects) -> Mapping[KeyPath, A
     """The imported target of every name in the configuration; checks options, builds nothing."""
     targets = {}
     for kind, path, section in plugin_sections(loaded.config):
+        if kind == "reports" and is_missing_default(loaded, objects):
+            continue
         if path not in objects:
             targets[path] = load_target(loaded, kind, path, section.name)
             check_options(loaded, path, targets[path], section.name, section.options)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.report import live as states
-from groupwise.report import watch as watching
-from groupwise.report.watch import _Server, watch
+from groupwise_report import live as states
+from groupwise_report import watch as watching
+from groupwise_report.watch import _Server, watch
 
 
 def begin(folder: Path, *, process: int | None = None) -> Path:
@@ -102,7 +102,7 @@ def test_the_page_follows_a_run_from_before_its_first_step_to_its_end(tmp_path):
 def test_the_page_is_rendered_once_for_all_requests(tmp_path, monkeypatch):
     renderings = []
     run = begin(tmp_path / "run")
-    monkeypatch.setattr("groupwise.report.watch._made", lambda *_: renderings.append(1) or "page")
+    monkeypatch.setattr("groupwise_report.watch._made", lambda *_: renderings.append(1) or "page")
     with serve(run) as (request, _):
         assert [request()[1] for _ in range(4)] == ["page"] * 4
         step(run, 1)
