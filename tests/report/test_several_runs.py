@@ -167,3 +167,8 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
     result = report(write(tmp_path / "a"), os.devnull)
     assert result.exit_code == 2
     assert "/dev/null is not the folder of a run" in result.stderr
+    result = report(tmp_path)
+    assert result.exit_code == 2
+    assert (
+        result.stderr == f"error: {tmp_path} is not the folder of a run: it has no metrics.jsonl\n"
+    )

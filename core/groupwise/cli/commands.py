@@ -201,8 +201,8 @@ def evaluate(
     for why in evaluated.failures.values():
         typer.secho(f"warning: {why}", err=True)
     _print_metrics(evaluated.metrics)
-    if evaluated.report is not None:
-        typer.echo(f"report: {evaluated.report}", err=True)
+    for path in evaluated.reports:
+        typer.echo(f"report: {path}", err=True)
 
 
 def _print_metrics(metrics: Mapping[str, float]) -> None:

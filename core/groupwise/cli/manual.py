@@ -24,7 +24,7 @@ BEGIN = "<!-- begin: made by python -m groupwise.cli.manual -->"
 END = "<!-- end -->"
 TABLES: Mapping[str, type[BaseModel]] = {
     "The top level": sections.RunConfig,
-    "`policy`, `sampler`, `algorithm`, `report`, `evaluation.source`, each of `callbacks`": (
+    "`policy`, `sampler`, `algorithm`, `evaluation.source`, each of `callbacks` and `reports`": (
         PluginSection
     ),
     "Each of `pool`": LearnerSection,

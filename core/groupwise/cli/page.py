@@ -21,7 +21,7 @@ SECTIONS: Mapping[str, str] = {
     "algorithms": "algorithm: {}",
     "prompts": "prompts: {}",
     "callbacks": "callbacks: [{}]",
-    "reports": "report: {}",
+    "reports": "reports: [{}]",
 }
 """How a configuration names a plugin of each kind; adapters are chosen by the model, and commands
 on the command line."""

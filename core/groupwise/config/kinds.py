@@ -13,13 +13,13 @@ SINGLE: Mapping[KeyPath, str] = {
     ("evaluation", "source"): "prompts",
     ("policy",): "policies",
     ("sampler",): "samplers",
-    ("report",): "reports",
 }
 """By path of a section, the kind of plugin that it names."""
 LISTED: Mapping[str, str] = {
     "rewards": "rewards",
     "watch": "rewards",
     "callbacks": "callbacks",
+    "reports": "reports",
 }
 """By key of a list, the kind of plugin that each of its sections names."""
 
@@ -37,8 +37,6 @@ def plugin_sections(config: RunConfig) -> Iterator[tuple[str, KeyPath, PluginSec
     for key, kind in LISTED.items():
         for number, section in enumerate(getattr(config, key)):
             yield kind, (key, number), section
-    if config.report is not None:
-        yield "reports", ("report",), config.report
     yield "prompts", ("prompts",), config.prompts
     if config.evaluation.source is not None:
         yield "prompts", ("evaluation", "source"), config.evaluation.source

@@ -28,8 +28,8 @@ from groupwise.config.section import PluginSection, Section, mistake_at
 from groupwise.config.tracking import TrackerSection
 from groupwise.config.train import TrainSection
 
-REPORT = PluginSection(name="html")
-"""The default report. A run writes none if no installed plugin registers it."""
+HTML = PluginSection(name="html")
+"""The default report. A run does without it if no installed plugin registers it."""
 
 
 class WeightingSection(Section):
@@ -242,9 +242,9 @@ class RunConfig(Section):
     callbacks: list[PluginSection] = Field(
         default=[], description="further actions during the run: trackers, logs"
     )
-    report: PluginSection | None = Field(
-        default=REPORT,
-        description="the page that the run writes into its folder at its end; null writes none",
+    reports: list[PluginSection] = Field(
+        default=[HTML],
+        description="pages that the run writes into its folder at its end; `[]`: none",
     )
     tracking: list[TrackerSection] = Field(
         default=[],

@@ -13,7 +13,7 @@ from groupwise.run.interruption import orderly
 from groupwise.run.parts import check_sections
 from groupwise.run.record import unit
 from groupwise.run.reopening import Reopened, reopened
-from groupwise.run.reports import build_report
+from groupwise.run.reports import build_reports
 from groupwise.storage import disk
 from groupwise.storage.facts import first_free, write_config
 from groupwise.storage.metrics import as_json
@@ -27,12 +27,12 @@ EVALUATIONS = "evaluations"
 class Evaluated:
     """The metrics of an evaluation and its folder.
 
-    report: the path of its page, if it has one; failures: by cause, a sentence on one.
+    reports: files with its pages; failures: by cause, a sentence on one.
     """
 
     metrics: Mapping[str, float]
     folder: Path
-    report: Path | None
+    reports: Sequence[Path]
     failures: Mapping[str, str]
 
 
@@ -54,19 +54,20 @@ def evaluate_run(
     """
     with orderly(), reopened(run, overrides, objects) as opened:
         evaluator, step = opened.evaluator, opened.state.global_step
-        report = build_report(opened.parts.loaded, opened.parts.objects)
+        reports = build_reports(opened.parts.loaded, opened.parts.objects)
         if not evaluator.count:
             raise UserError(
                 "there is nothing to evaluate: no prompt is held out, or evaluation.prompts is 0; "
                 "to evaluate on other prompts set evaluation.source"
             )
         folder = processes.first(lambda: _new_folder(output, run / EVALUATIONS / f"step_{step}"))
-        chief, page = opened.state.is_world_process_zero, None
+        chief = opened.state.is_world_process_zero
+        pages: list[Path] = []
         try:
             evaluation = evaluator(opened.state)
             if chief:
                 _write(folder, run, opened, evaluation)
-                page = report(folder) if report else None
+                pages = [report(folder) for report in reports]
         except BaseException:
             if chief:
                 disk.remove(folder)
@@ -74,7 +75,7 @@ def evaluate_run(
         return Evaluated(
             metrics=evaluation.metrics,
             folder=folder,
-            report=page,
+            reports=pages,
             failures=dict(evaluator.failures),
         )
 

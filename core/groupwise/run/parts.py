@@ -245,9 +245,7 @@ def check_sections(loaded: LoadedConfig, objects: Objects) -> Mapping[KeyPath, A
     """The imported target of every name in the configuration; checks options, builds nothing."""
     targets = {}
     for kind, path, section in plugin_sections(loaded.config):
-        if kind == "reports" and is_missing_default(loaded, objects):
-            continue
-        if path not in objects:
+        if path not in objects and not is_missing_default(section, path, objects):
             targets[path] = load_target(loaded, kind, path, section.name)
             check_options(loaded, path, targets[path], section.name, section.options)
     return targets

@@ -67,7 +67,7 @@ class Record:
         *,
         checkpoints: Checkpoints,
         callbacks: Sequence[Callback],
-        report: Report | None,
+        reports: Sequence[Report],
         run_folder: RunFolder,
         display: Display,
         writes: bool,
@@ -79,7 +79,7 @@ class Record:
             display,
         )
         self.folder = run_folder.folder if writes else None
-        self.checkpoints, self.callbacks, self.report = checkpoints, callbacks, report
+        self.checkpoints, self.callbacks, self.reports = checkpoints, callbacks, reports
         self.metrics = MetricsFile(run_folder.folder / "metrics.jsonl")
         self.symptoms = {n: Symptoms(x.algorithm) for n, x in trainer.learners.items()}
         self.time_left = TimeLeft(loaded.config)
@@ -314,16 +314,16 @@ class Record:
         self._has_begun()
         if self.folder is not None:
             with self.run_folder.writing():
-                report = self._write_result(self.folder, result, record)
-            where = f"; report: {report}" if report else ""
+                reports = self._write_result(self.folder, result, record)
+            where = "".join(f"; report: {result.folder / name}" for name in reports)
             self.display.say(f"{result.steps} steps in {result.seconds:.0f} s{where}")
         for callback in self.callbacks:
             callback.on_end(record)
 
     def _write_result(
         self, folder: Path, result: RunResult, record: Mapping[str, Any]
-    ) -> Path | None:
-        """Write the result, the cards of the models and the report; returns the report's path."""
+    ) -> list[str]:
+        """Write the result, the cards of the models and the reports; returns the reports' names."""
         self._keep_config()
         disk.write(folder / RESULT, as_json(record))
         model = folder / MODEL
@@ -333,7 +333,7 @@ class Record:
                 for each in (model, own):  # a policy may save nothing
                     each.mkdir(exist_ok=True)
                 write_card(own, result.policies[label], learning, self.loaded, record)
-        return result.folder / self.report(folder).name if self.report else None
+        return [report(folder).name for report in self.reports]
 
 
 def unit(policies: Mapping[str, Policy]) -> str:

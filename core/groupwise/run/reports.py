@@ -5,7 +5,9 @@ from pathlib import Path
 
 from groupwise.config.load import LoadedConfig
 from groupwise.config.objects import Objects
-from groupwise.config.sections import REPORT
+from groupwise.config.section import PluginSection
+from groupwise.config.sections import HTML
+from groupwise.config.yaml_lines import KeyPath
 from groupwise.plugins import registry as plugins
 from groupwise.run.making import make_part
 
@@ -13,17 +15,17 @@ Report = Callable[[Path], Path]
 """Writes a file into a folder, from the other files there; returns its path."""
 
 
-def build_report(loaded: LoadedConfig, objects: Objects) -> Report | None:
-    """The report that the configuration names; None if it names none, or if the default one is not
-    installed."""
-    section = loaded.config.report
-    if section is None or is_missing_default(loaded, objects):
-        return None
-    report: Report = make_part(loaded, objects, "reports", ("report",), section)
-    return report
+def build_reports(loaded: LoadedConfig, objects: Objects) -> list[Report]:
+    """The reports that the configuration names, without a default one that is not installed."""
+    sections = {("reports", number): each for number, each in enumerate(loaded.config.reports)}
+    return [
+        make_part(loaded, objects, "reports", path, section)
+        for path, section in sections.items()
+        if not is_missing_default(section, path, objects)
+    ]
 
 
-def is_missing_default(loaded: LoadedConfig, objects: Objects) -> bool:
-    """Whether the report is the default one and no installed plugin registers it: no error."""
-    is_default = loaded.config.report == REPORT and ("report",) not in objects
-    return is_default and not plugins.installed().named("reports", REPORT.name)
+def is_missing_default(section: PluginSection, path: KeyPath, objects: Objects) -> bool:
+    """Whether a section names the default report and no installed plugin registers it: no error."""
+    is_default = path[0] == "reports" and section == HTML and path not in objects
+    return is_default and not plugins.installed().named("reports", HTML.name)

@@ -91,7 +91,7 @@ def write_facts(folder: Path, loaded: LoadedConfig, objects: Objects, *, run: st
         "begun_in": str(loaded.begun_in or Path.cwd()),
         # Callbacks and reports change no run, so a run can be resumed without them.
         "objects": sorted(
-            ".".join(map(str, path)) for path in objects if path[0] not in ("callbacks", "report")
+            ".".join(map(str, path)) for path in objects if path[0] not in ("callbacks", "reports")
         ),
     }
     write(folder / FACTS, json.dumps(facts, indent=2) + "\n")
