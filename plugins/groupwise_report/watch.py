@@ -44,7 +44,7 @@ def watch(runs: Sequence[Path], port: int = 0, *, say: Callable[[str], None]) ->
     """
     check_runs(runs)
     try:
-        server = _Server(runs, port, say)
+        server = Server(runs, port, say)
     except OSError as error:
         raise ValueError(
             f"port {port} of {ADDRESS} cannot be had: {error.strerror}; leave out --port to take "
@@ -58,7 +58,7 @@ def watch(runs: Sequence[Path], port: int = 0, *, say: Callable[[str], None]) ->
         say("closed")
 
 
-class _Server(ThreadingHTTPServer):
+class Server(ThreadingHTTPServer):
     """Serves the newest page, which is made again only if a run has written something."""
 
     daemon_threads = True  # a browser that holds a connection does not keep the server open
@@ -130,7 +130,7 @@ def _present(run: RunData, now: Live) -> RunData:
 class _Handler(BaseHTTPRequestHandler):
     """Serves the page, and nothing else."""
 
-    server: _Server
+    server: Server
     server_version, sys_version = "groupwise", ""
     headers_sent: ClassVar[dict[str, str]] = {
         "Cache-Control": "no-store",
