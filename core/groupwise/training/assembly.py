@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, takewhile
 
 import torch
 
@@ -52,10 +52,10 @@ class Assembly:
         self._added = part, calls
 
     def finished(self) -> Iterator[Episodes]:
-        """The episodes of draws that are over, if there are such draws."""
-        over = [of_draw for of_draw in self._open if all(e.over for e in of_draw)]
+        """The episodes of the next draws if these are over; in the order of the draws."""
+        over = [*takewhile(lambda of_draw: all(e.over for e in of_draw), self._open)]
         if over:
-            self._open = [of_draw for of_draw in self._open if not all(e.over for e in of_draw)]
+            self._open = self._open[len(over) :]
             yield self._assembled([episode for of_draw in over for episode in of_draw])
         if self._added is not None:
             part, calls = self._added

@@ -1,0 +1,188 @@
+"""Environments: episodes of several calls and players give the same rows whatever the timing."""
+
+import asyncio
+import random
+from contextlib import closing
+
+import pytest
+import torch
+
+from groupwise.environment import ContextRefused, Environment, EpisodeEnded
+from groupwise.environments.single import Single
+from groupwise.errors import UserError
+from groupwise.prompts.draws import Draw
+from groupwise.training.episode_sampler import EpisodeSampler
+from groupwise.training.episodes import Episodes
+from groupwise.training.sampling import Sampling
+
+
+class Talk(Environment):
+    """A writer and a critic in turns, with a wait of random length after each."""
+
+    def __init__(self, turns=2, wait=0.0):
+        self.turns, self.wait = turns, wait
+
+    def columns(self, labels):
+        return ["drafts"]
+
+    async def play(self, row, players):
+        drafts, context = [], row
+        for _ in range(self.turns):
+            reply = await players["writer"](context)
+            drafts.append(reply.text)
+            await asyncio.sleep(random.random() * self.wait)
+            if reply.text.startswith("1"):
+                break  # episodes of different length
+            context = (await players["critic"](reply)).text
+        return {"drafts": drafts}
+
+
+def play(lab, environment, *, batch=64, sizes=None, draws=4, labels=("writer", "critic")):
+    """All episodes of some draws, as one batch."""
+    samplings = {
+        label: Sampling(policy := lab.Tabular(prompts=8, seed=number), policy, seed=3, batch=batch)
+        for number, label in enumerate(labels)
+    }
+    rows = lab.rows(8)
+    with closing(
+        EpisodeSampler(environment, samplings, sizes or dict.fromkeys(labels, 4))
+    ) as sampler:
+        sampler.begin(0)
+        sampler.follow({}, 0)
+        return Episodes.concat([*sampler.draw([Draw(n, rows[n]) for n in range(draws)])])
+
+
+def record(episodes):
+    """What was sampled, by player."""
+    rows = {label: episodes.rollouts(label) for label in episodes.players}
+    return {
+        label: (own.completions, own.groups.tolist(), log_probs(own)) for label, own in rows.items()
+    } | {"judged": (episodes.judged.completions, episodes.judged.facts["drafts"])}
+
+
+def log_probs(rollouts):
+    """Of each completion, rounded, as sums over paddings of different lengths are."""
+    return [
+        round(value, 9) for value in (rollouts.sampler_log_probs * rollouts.mask).sum(1).tolist()
+    ]
+
+
+def test_neither_timing_nor_batches_change_a_sample(lab):
+    expected = record(play(lab, Talk(turns=3)))
+    for batch, wait in ((64, 0.01), (1, 0.0), (3, 0.005)):
+        assert record(play(lab, Talk(turns=3, wait=wait), batch=batch)) == expected
+
+
+def test_a_turn_is_compared_with_the_same_turn_of_other_episodes(lab):
+    episodes = play(lab, Talk(turns=3))
+    for label in ("writer", "critic"):
+        rows = episodes.lineage.of([*episodes.players].index(label))
+        groups, draws = episodes.rollouts(label).groups, episodes.lineage.draws[rows]
+        assert len(groups) > 16
+        for group in groups.unique():
+            of_group = draws[groups == group]
+            assert len(of_group.unique()) == 1  # never of two prompts
+            assert len(of_group) <= 4  # at most one of each episode
+
+
+def test_the_last_reply_is_judged_as_a_completion_of_the_row(lab):
+    episodes = play(lab, Talk(turns=2))
+    assert len(episodes.judged) == 16
+    assert episodes.judged.groups.tolist() == [n for n in range(4) for _ in range(4)]
+    assert [row["id"] for row in episodes.judged.prompts] == episodes.judged.groups.tolist()
+    assert all(1 <= len(drafts) <= 2 for drafts in episodes.judged.facts["drafts"])
+
+
+def test_rows_that_are_not_judged_have_the_reward_of_what_followed(lab):
+    episodes = play(lab, Talk(turns=3))
+    scores = lab.scores_of(torch.arange(16.0))
+    batches = episodes.training_batches(scores)
+    lineage, numbers = episodes.lineage, {}
+    for number, label in enumerate(episodes.players):
+        rows = lineage.of(number).nonzero().flatten().tolist()
+        numbers |= dict(zip(rows, batches[label].scores.total.tolist(), strict=True))
+    for row, value in numbers.items():
+        child = [r for r, parent in enumerate(lineage.parents.tolist()) if parent == row]
+        judged = int(lineage.judged[row])
+        assert value == (float(judged) if judged >= 0 else numbers[child[0]])
+
+
+class Fails(Single):
+    async def play(self, row, players):
+        await players["writer"](row)
+        if row["id"] == 1:
+            raise ConnectionError("the server is gone")
+
+
+def test_an_exception_fails_the_episode_and_nothing_else(lab):
+    episodes = play(lab, Fails(), labels=("writer",))
+    assert episodes.judged.failed.tolist() == [row["id"] == 1 for row in episodes.judged.prompts]
+    assert episodes.failures == {
+        "/writer": "a completion of 'writer' failed: the environment raised ConnectionError: the "
+        "server is gone, at the prompt 'question 1'"
+    }
+
+
+class Misuse(Single):
+    async def play(self, row, players):
+        await players["writer"](row)
+        raise UserError("a file is missing")
+
+
+def test_a_users_error_ends_the_run(lab):
+    with pytest.raises(UserError, match="a file is missing"):
+        play(lab, Misuse(), labels=("writer",))
+
+
+class Branches(Single):
+    """Best of three continuations of a draft, asked for at the same time."""
+
+    async def play(self, row, players):
+        draft = await players["writer"](row)
+        replies = await asyncio.gather(*(players["critic"](draft) for _ in range(3)))
+        return [(max(replies, key=lambda reply: len(reply.text)), {})]
+
+
+def test_calls_at_the_same_time_are_one_batch_with_seeds_of_their_own(lab):
+    episodes = play(lab, Branches())
+    critic = episodes.rollouts("critic")
+    assert len(critic) == 48
+    assert len(episodes.judged) == 16
+    drawn = torch.tensor(log_probs(critic)).reshape(16, 3)
+    assert sum(len(set(row)) > 1 for row in drawn.tolist()) > 8
+    scores = lab.scores_of(torch.ones(16))
+    totals = episodes.training_batches(scores)["critic"].scores.total
+    assert int(totals.isnan().sum()) == 32  # those that are not judged have no reward
+
+
+class Stops(Single):
+    async def play(self, row, players):
+        async def late():
+            await players["critic"](row)
+
+        async def ends():
+            raise EpisodeEnded("enough")
+
+        await players["writer"](row)
+        await asyncio.gather(late(), ends())
+
+
+def test_calls_of_an_episode_that_is_over_are_dropped(lab):
+    episodes = play(lab, Stops())
+    assert len(episodes.rollouts("writer")) == 16
+    assert len(episodes.rollouts("critic")) == 0
+
+
+def test_an_episode_ends_where_a_context_is_refused(lab, monkeypatch):
+    monkeypatch.setattr(lab.Tabular, "skips", lambda self, row: "refuse" in row["prompt"])
+
+    class Refuses(Single):
+        async def play(self, row, players):
+            await players["writer"](row)
+            with pytest.raises(ContextRefused, match="'critic' cannot take this context"):
+                await players["critic"]("refuse this")
+            await players["critic"]("refuse that")
+
+    episodes = play(lab, Refuses())
+    assert len(episodes.judged) == 16
+    assert len(episodes.rollouts("critic")) == 0
