@@ -133,5 +133,5 @@ class Environment(ABC):
         reward and no gradient, and are counted.
         """
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027
         """Called once when the run ends, also after an error."""

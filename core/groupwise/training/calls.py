@@ -49,8 +49,9 @@ class Call:
     the completions that it is compared with; turn: how many completions of the same player it
     follows; branch: tells apart calls of the same player with the same parent. The seed is a
     function of (player, turn, branch, number, index); number: of the draw or of the parent; leads:
-    whether it is the first call for its context; part: the sampled batch with its completion, at `at`;
-    reply: None if the completion failed; refused_by: the player that could not take the reply.
+    whether it is the first call for its context; part: the sampled batch with its completion, in
+    the row `at`; reply: None if the completion failed; refused_by: the player that could not take
+    the reply.
     """
 
     label: str

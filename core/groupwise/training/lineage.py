@@ -16,10 +16,10 @@ NONE = -1
 class Lineage:
     """How the rows of all players hang together: N rows, those of the first player first.
 
-    players: [N] int64, the number of the row's player; draws: [N] int64, the number of the prompt's
-    draw; judged: [N] int64, the row's place among the judged rollouts; parents: [N] int64, the row
-    that it follows; both are `NONE` where there is no such row; refused: [N] bool, rows that another
-    player could not take as its context and that nothing follows.
+    players: [N] int64, the number of the row's player; draws: [N] int64, that of the prompt's draw;
+    judged: [N] int64, the row's place among the judged rollouts; parents: [N] int64, the row that
+    it follows; both are `NONE` where there is no such row; refused: [N] bool, rows that another
+    player could not take as its context, and that nothing follows.
     """
 
     players: Tensor
@@ -74,7 +74,7 @@ class Lineage:
         return depths
 
     def credit(self, scores: Scores, failed: Tensor, refused: Tensor) -> Scores:
-        """The scores of all rows: of judged ones their own, of others the mean of those that follow.
+        """The scores of all rows: their own if they are judged, else the mean of those that follow.
 
         Failed ones are left out of the mean, which is NaN if none is scored. A row that is not
         judged failed if itself did, or all that follow it.
