@@ -48,7 +48,12 @@ def check_reward(
     whole = [row for row in rows for _ in range(group_size)]
     lengths = [1] * len(whole) if decisions is None else list(decisions)
     case = Case(function, whole, list(completions), group_size, dict(facts or {}), lengths)
-    hold(case.scorer.rewards[0].title, LAWS, case)
+    reward = case.scorer.rewards[0]
+    if reward.members.relative and group_size < 2:
+        raise ValueError(
+            "check_reward: a reward that is `relative` needs a group_size of 2 or more"
+        )
+    hold(reward.title, LAWS, case)
 
 
 @dataclass
