@@ -109,6 +109,24 @@ def test_a_resumed_run_compares_with_the_first_evaluation(lab, tmp_path):
     assert all(any(each) for *_, purpose, each in reward.calls if purpose != "train")
 
 
+def test_completions_on_which_a_reward_failed_are_no_references(lab, tmp_path):
+    """A resumed run does not know them, as their samples have failed."""
+
+    def fails_first(completions, purpose, trainer_state):
+        first = purpose == "evaluate" and not trainer_state.global_step
+        return [float("nan") if first and not row else 1.0 for row in range(len(completions))]
+
+    def references(folder, **options):
+        reward = Longer()
+        train(lab, folder, reward, fails_first, **options)
+        return [each for *_, purpose, each in reward.calls if purpose == "greedy"][-1]
+
+    whole = references(tmp_path / "whole")
+    references(tmp_path / "halved", train={"steps": 2})
+    assert references(tmp_path / "halved", resume=True) == whole
+    assert [len(each) for each in whole] == [1, 2, 2]
+
+
 def test_a_run_that_is_evaluated_again_compares_with_its_first_evaluation(lab, tmp_path):
     objects = {
         ("policy",): lab.Tabular(),

@@ -78,6 +78,8 @@ class Evaluator:
         samples: list[Sample] = gather_object([*drawn])
         self.failures = processes.first_of(self.failures)
         samples.sort(key=_place)
+        if self.references is not None and not state.global_step:
+            self.references.remember(samples)  # as a resumed run does
         self.judge.agree()
         if self.judge.measures:  # a later batch may have had a value other than 0 and 1
             samples = [{**sample, "right": None} for sample in samples]

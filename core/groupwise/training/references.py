@@ -21,7 +21,7 @@ class References:
         self._completions: dict[Key, list[Any]] = {}
 
     def keep(self, rollouts: Rollouts, learner: str) -> None:
-        """Keep the completions of whole groups."""
+        """Keep the completions of whole groups, while the first evaluation goes on."""
         keys, failed = _keys(rollouts, learner), rollouts.failed.tolist()
         self._completions |= {key: [] for key in keys}
         for key, completion, fails in zip(keys, rollouts.completions, failed, strict=True):
@@ -29,7 +29,7 @@ class References:
                 self._completions[key].append(completion)
 
     def remember(self, samples: Sequence[Mapping[str, Any]]) -> None:
-        """Set them to those among the samples of the first evaluation, of which a run resumes."""
+        """Set them to those among the samples of the first evaluation."""
         self._completions = {}
         for sample in samples:
             if not (sample["greedy"] or sample.get("failed") or sample.get("refused")):
