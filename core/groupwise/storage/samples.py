@@ -10,6 +10,8 @@ from groupwise.storage.disk import read_text, reason, remove, write
 
 FIRST_SAMPLES = "samples/before.jsonl"
 """The file in a run's folder with the samples of its first evaluation."""
+EVALUATED = "samples/evaluation.jsonl"
+"""The samples of an evaluation that has a folder of its own."""
 
 
 def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:

@@ -8,7 +8,7 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.report.completions import (
+from groupwise_report.completions import (
     Pair,
     Sample,
     heading,
@@ -18,7 +18,7 @@ from groupwise.report.completions import (
     words,
     written,
 )
-from groupwise.report.wording import brief
+from groupwise_report.wording import brief
 
 MOST_PICTURED = 60  # prompts
 MOST_IMAGES = 48
