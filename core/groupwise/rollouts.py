@@ -175,9 +175,13 @@ class Rollouts:
 
     @staticmethod
     def concat(parts: Sequence["Rollouts"]) -> "Rollouts":
-        """One batch of all parts, in order; parts may differ in T and are padded to the longest."""
+        """One batch of all parts, in order; parts may differ in T and are padded to the longest.
+
+        Empty parts are left out, since they may lack columns.
+        """
         if not parts:
             raise ValueError("Rollouts.concat: needs at least one part")
+        parts = [part for part in parts if len(part)] or parts[:1]
         first, longest = parts[0], max(part.mask.shape[1] for part in parts)
 
         def flat(columns: Sequence[Sequence[Any]]) -> list[Any]:

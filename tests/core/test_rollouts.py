@@ -116,6 +116,16 @@ def test_joined_rollouts_have_log_probs_only_if_all_parts_have(rollouts):
     assert without.select([0]).sampler_log_probs is None
 
 
+def test_an_empty_part_without_columns_takes_none_from_the_others(rollouts):
+    bare = rollouts.select([])
+    bare = replace(bare, facts={}, trajectory={}, sampler_log_probs=None)
+    joined = Rollouts.concat([bare, rollouts])
+    assert joined.facts == rollouts.facts
+    assert joined.trajectory.keys() == rollouts.trajectory.keys()
+    assert torch.equal(joined.sampler_log_probs, rollouts.sampler_log_probs)
+    assert len(Rollouts.concat([bare, bare])) == 0
+
+
 def test_concat_of_nothing_raises():
     with pytest.raises(ValueError, match="at least one part"):
         Rollouts.concat([])

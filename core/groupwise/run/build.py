@@ -45,7 +45,9 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
         _place(policy, config, accelerator)
     receivers = parts.environment.receivers([*policies])
     for label in parts.environment.judged([*policies]):
-        policies[label].requested = policies[label].optional_facts & parts.named
+        policies[label].requested = policies[label].optional_facts & (
+            parts.named | policies[label].shown
+        )
     for label, policy in policies.items():
         policy.check_prompts(parts.rows() if label in receivers else ())
     for prompts in (parts.prompts, parts.evaluation_prompts):

@@ -27,6 +27,7 @@ from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
 from groupwise.run.making import make_part
 from groupwise.run.measures import measures
+from groupwise.run.relative import check_relative
 from groupwise.run.reports import is_missing_default
 from groupwise.run.teachers import check_teachers
 from groupwise.run.weighting import check_weighting, draws_of
@@ -98,6 +99,11 @@ class Parts:
             if not isinstance(policy, type | Policy):
                 return  # a function that builds a policy: checked when it is built
             self._check_algorithm(self.algorithms[label], learning, policy)
+            if unknown := sorted(policy.shown - policy.facts - policy.optional_facts):
+                raise UserError(
+                    f"policy {learning.policy.name!r}: {unknown[0]!r} in its `shown` is not among "
+                    f"its facts"
+                )
         facts = facts_of(self.environment, policies, self.named)
         for prompts in self._sources:
             columns = {name: None for name in prompts.source[0] if name != "prompt"}
@@ -187,7 +193,7 @@ def facts_of(
     """The facts that rewards receive besides the data set's columns: those that all judged players
     have, and what the environment returns; named: in the signatures of rewards."""
     judged = [policies[label] for label in environment.judged([*policies])]
-    facts = [policy.facts | (policy.optional_facts & named) for policy in judged]
+    facts = [p.facts | (p.optional_facts & (named | p.shown)) for p in judged]
     return (*sorted(frozenset.intersection(*facts)), *environment.columns([*policies]))
 
 
@@ -229,6 +235,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     watched = measures(loaded, objects, "watch", config.watch)
     check_weighting(loaded, algorithms, rewards[0])
     check_teachers(loaded, rewards, watched)
+    check_relative(loaded, rewards)
     held_out = held_out_draws(evaluation_prompts, config)
     return Parts(
         loaded=loaded,

@@ -37,6 +37,7 @@ class EpisodeSampler:
         self.labels = [*samplings]
         self.casts = environment.casts(self.labels)
         self.columns = environment.columns(self.labels)
+        self.judged = environment.judged(self.labels)
         self._thread = LoopThread()
 
     def begin(self, step: int) -> None:

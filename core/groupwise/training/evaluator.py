@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from accelerate.utils import gather_object
 from groupwise import processes
 from groupwise.config.sections import EvaluationSection
 from groupwise.evaluation import Evaluation, Sample
+from groupwise.policy import Policy
 from groupwise.prompts.draws import Draw
 from groupwise.prompts.source import Row
 from groupwise.rewards import RunState, Scores
@@ -20,7 +22,9 @@ from groupwise.scoring.scoring import Scoring
 from groupwise.training.alarm import Alarms, Watch
 from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.episodes import Episodes, Refusal
+from groupwise.training.facts import recorded
 from groupwise.training.judge import Judge
+from groupwise.training.references import References
 from groupwise.training.summary import joined, summarise
 
 OF_EACH = ("accuracy", "greedy_accuracy", "reward", "length")
@@ -34,7 +38,8 @@ class Evaluator:
 
     distinct: the number of different questions among the draws; watched: rewards that are only
     measured at evaluations; watches: for each of them, what counts as worse; judge: decides which
-    completions are right; failures: by cause (a reward, or `/POLICY`), a sentence on a completion
+    completions are right; references: what relative rewards compare with, None if there are no such
+    rewards; failures: by cause (a reward, or `/POLICY`), a sentence on a completion
     that failed, on any process.
     """
 
@@ -55,6 +60,9 @@ class Evaluator:
         self.sampler, self.rewards, self.settings = sampler, rewards, settings
         self.watched = watched
         self.alarms = Alarms(watches or {})
+        measures = [*rewards.rewards, *(watched.rewards if watched else ())]
+        relative = any(reward.members.relative for reward in measures)
+        self.references = References() if relative else None
         self.failures: dict[str, str] = {}
 
     def __call__(
@@ -70,6 +78,8 @@ class Evaluator:
         samples: list[Sample] = gather_object([*drawn])
         self.failures = processes.first_of(self.failures)
         samples.sort(key=_place)
+        if self.references is not None and not state.global_step:
+            self.references.remember(samples)  # as a resumed run does
         self.judge.agree()
         if self.judge.measures:  # a later batch may have had a value other than 0 and 1
             samples = [{**sample, "right": None} for sample in samples]
@@ -140,8 +150,15 @@ class Evaluator:
     def _begun(self, sampled: Episodes, state: RunState, *, greedy: bool, learner: str) -> "_Batch":
         """Begin to score a batch; calls its plain rewards, which frees the facts' tensors."""
         rollouts, final = sampled.judged, self.rewards.weights.final
-        rewards = self.rewards.start(rollouts, state, weights=final)
-        watched = self.watched.start(rollouts, state) if self.watched else None
+        references = None
+        if self.references is not None:
+            if not (state.global_step or greedy):  # the first evaluation compares with itself
+                self.references.keep(rollouts, learner)
+            references = self.references.of(rollouts, learner)
+        purpose: Purpose = "greedy" if greedy else "evaluate"
+        start = partial(Scorer.start, purpose=purpose, references=references)
+        rewards = start(self.rewards, rollouts, state, weights=final)
+        watched = start(self.watched, rollouts, state) if self.watched else None
         for scoring in filter(None, (rewards, watched)):
             scoring.call()
         return _Batch(
@@ -162,7 +179,9 @@ class Evaluator:
         judged = watched if watched is not None and is_watched else scores
         self.judge.observe(judged)
         right = self.judge.right(judged).masked_fill(scores.failed, math.nan)
-        samples = _records(batch, scores, watched, right, shown=self.sampler.columns)
+        learner = batch.learner or self.sampler.judged[-1]
+        policy = self.sampler.samplings[learner].policy
+        samples = _records(batch, scores, watched, right, policy, returned=self.sampler.columns)
         return samples + [self._refused(batch, refusal) for refusal in batch.sampled.refusals]
 
     def _refused(self, batch: "_Batch", refusal: Refusal) -> Sample:
@@ -212,12 +231,15 @@ def _records(
     scores: Scores,
     watched: Scores | None,
     right: torch.Tensor,
+    policy: Policy,
     *,
-    shown: Sequence[str],
+    returned: Sequence[str],
 ) -> list[Sample]:
-    """The records of a batch; shown: facts to record beside what rewards log (texts of a chain)."""
+    """The records of a batch; policy: whose facts are shown and logged; returned: columns of the
+    environment, recorded beside what rewards log."""
     rollouts = batch.sampled.judged
-    written = {name: rollouts.facts[name] for name in shown}
+    written = {name: rollouts.facts[name] for name in returned}
+    facts = recorded(rollouts, policy)
     logged = {**written, **scores.extra, **(watched.extra if watched else {})}
     extra = {name: v for name, v in logged.items() if len(v) == len(rollouts)}
     reasons = scores.reasons or [None] * len(rollouts)
@@ -237,6 +259,7 @@ def _records(
             "index": batch.sampled.indices[row],
             "length": int(rollouts.lengths[row]),
             **({} if reasons[row] is None else {"failed": reasons[row]}),
+            **facts[row],
             # What rewards logged by TRL's `log_extra`, as text if it is no JSON value.
             **({"extra": {k: _plain(v[row]) for k, v in extra.items()}} if extra else {}),
         }
