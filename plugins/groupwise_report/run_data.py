@@ -103,7 +103,9 @@ class RunData:
     @property
     def writers(self) -> list[str]:
         """Labels of a chain's policies before its last."""
-        return self.learners[:-1] if isinstance(self.settings.get("chain"), list) else []
+        environment = self.settings.get("environment")
+        is_chain = isinstance(environment, Mapping) and environment.get("name") == "chain"
+        return self.learners[:-1] if is_chain else []
 
     @property
     def shown_config(self) -> str:

@@ -13,8 +13,8 @@ from groupwise.config.yaml_lines import KeyPath
 
 SOLE = "policy"
 """The label of the only learner of a run with the section `policy`."""
-LISTS = ("pool", "chain")
-"""The keys of the configuration that list learners."""
+PLAYERS = "players"
+"""The key of the configuration that lists several learners."""
 KINDS: Mapping[str, str] = {"policy": "policies", "sampler": "samplers", "algorithm": "algorithms"}
 """By key of a learner's section, the kind of plugin that it names."""
 RESERVED_LABELS = frozenset(
@@ -79,46 +79,31 @@ class LearnerSection(Section):
         return grpo_unless_named(value)
 
 
-class StageSection(LearnerSection):
-    refused: float = Field(
-        default=0.0,
-        description="value of each reward for a completion that the next policy cannot take as "
-        "its prompt (too long, say)",
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Learning:
     """The settings of one learner of a run, with the run's own where it sets none.
 
-    path: of the section with its keys, () at the top; group_size: completions of a prompt that it
-    samples, in a pool its share of the group.
+    path: of the section with its keys, () at the top.
     """
 
     path: KeyPath
-    group_size: int
     policy: PluginSection
     sampler: PluginSection | None
     algorithm: PluginSection
     train: TrainSection
     learns: bool = True
-    refused: float = 0.0
 
 
-def learning(
-    section: LearnerSection, path: KeyPath, train: TrainSection, *, sharing: int = 1
-) -> Learning:
-    """The settings of a learner; train: the run's; sharing: learners that share a group."""
+def learning(section: LearnerSection, path: KeyPath, train: TrainSection) -> Learning:
+    """The settings of a learner; train: the run's."""
     own = TrainSection.model_validate(
         {**train.model_dump(), **section.train.model_dump(exclude_none=True)}
     )
     return Learning(
         path=path,
-        group_size=own.group_size // sharing,
         policy=section.policy,
         sampler=section.sampler,
         algorithm=section.algorithm,
         train=own,
         learns=section.learns,
-        refused=section.refused if isinstance(section, StageSection) else 0.0,
     )

@@ -92,36 +92,9 @@ def dump(config: RunConfig) -> str:
 def sections(config: RunConfig) -> dict[str, Any]:
     """What the YAML of a configuration holds, without writing and reading it."""
     # With several policies each has its own; a file that sets them for all is refused.
-    several = {"algorithm", "sampler"} if config.pool or config.chain else None
+    several = {"algorithm", "sampler"} if config.players else None
     data: dict[str, Any] = yaml_lines.plain(secrets.masked(config.model_dump(exclude=several)))
     return data
-
-
-def derive(config: RunConfig, *, greedy: bool = True) -> dict[str, int]:
-    """Batch arithmetic: rollouts and updates, per step and in total.
-
-    greedy: whether the policy has a greedy mode.
-    """
-    train, evaluation = config.train, config.evaluation
-    per_step = train.groups_per_step * train.group_size
-    updates = train.updates_per_rollout * train.epochs
-    stages, groups = {}, train.groups_per_step
-    for label, learning in (config.learners if config.chain else {}).items():
-        groups *= learning.train.group_size
-        stages[f"rollouts of {label} per step"] = groups
-    if stages:  # rewards judge the completions of the last policy of a chain
-        per_step = groups
-    return {
-        **stages,
-        "rollouts per step": per_step,
-        "groups per update": train.groups_per_step // train.updates_per_rollout,
-        "rollouts per update": per_step // train.updates_per_rollout,
-        "updates per step": updates,
-        "updates in total": train.steps * updates,
-        "rollouts in total": train.steps * per_step,
-        "rollouts per evaluation": evaluation.count
-        * (evaluation.samples + (evaluation.greedy and greedy)),
-    }
 
 
 def idle_processes(config: RunConfig, processes: int) -> str | None:

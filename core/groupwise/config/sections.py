@@ -15,12 +15,11 @@ from pydantic import (
 
 from groupwise.balance import Constraint, Schedule
 from groupwise.config.learners import (
-    LISTS,
+    PLAYERS,
     RESERVED_LABELS,
     SOLE,
     LearnerSection,
     Learning,
-    StageSection,
     grpo_unless_named,
     learning,
 )
@@ -213,14 +212,15 @@ class RunConfig(Section):
         default=0, ge=0, lt=2**32, description="of prompts, sampling and initialisation"
     )
     policy: PluginSection | None = Field(
-        default=None, description="the policy to train; use `pool` or `chain` instead for several"
+        default=None, description="the policy to train; use `players` instead for several"
     )
-    pool: list[LearnerSection] | None = Field(
-        default=None, description="several policies that each sample a part of every group"
+    players: list[LearnerSection] | None = Field(
+        default=None, description="several policies, which the `environment` calls by their labels"
     )
-    chain: list[StageSection] | None = Field(
-        default=None,
-        description="several policies: the completion of each is the prompt of the next",
+    environment: PluginSection = Field(
+        default=PluginSection(name="single"),
+        description="how an episode is played: `single` is one call of the policy; `pool` and "
+        "`chain` are for several `players`",
     )
     sampler: PluginSection | None = Field(
         default=None, description="the engine that samples completions; the policy itself if unset"
@@ -259,81 +259,64 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _names_what_learns(self) -> Self:
-        several = [key for key in LISTS if getattr(self, key) is not None]
-        if self.policy is None and not several:
+        if self.policy is None and self.players is None:
             raise mistake_at(("policy",), "missing, it has no default")
-        if len(several) + (self.policy is not None) > 1:
-            raise mistake_at(
-                (several[-1],),
-                "a run has a policy, a pool of policies or a chain of them: choose one",
-            )
-        for key in several:
-            self._check_learners(key)
+        if self.policy is not None and self.players is not None:
+            raise mistake_at((PLAYERS,), "a run has a policy, or several players: choose one")
+        if self.players is not None:
+            self._check_players(self.players)
         return self
 
-    def _check_learners(self, key: str) -> None:
-        listed: list[LearnerSection] = getattr(self, key)
-        if len(listed) < 2:
-            raise mistake_at((key,), f"expected at least 2 policies, found {len(listed)}")
-        labels = [section.label for section in listed]
+    def _check_players(self, players: Sequence[LearnerSection]) -> None:
+        labels = [section.label for section in players]
         for number, label in enumerate(labels):
             if label in labels[:number]:
-                raise mistake_at((key, number, "label"), f"another one is labelled {label!r}")
+                raise mistake_at((PLAYERS, number, "label"), f"another one is labelled {label!r}")
             rewards = {section.title for section in (*self.rewards, *self.watch)}
             if label in RESERVED_LABELS or label in rewards:
                 raise mistake_at(
-                    (key, number, "label"),
+                    (PLAYERS, number, "label"),
                     f"{label!r} already names metrics or an argument of rewards; choose another",
                 )
-        if not any(section.learns for section in listed):
-            raise mistake_at((key,), "none of them learns")
-        self._check_shared(key, listed)
-        for number, section in enumerate(listed):
-            try:
-                learning(section, (key, number), self.train)
-            except ValidationError as error:
-                details = error.errors(include_url=False, include_input=False)[0]
-                context = details.get("ctx", {})
-                path = *details["loc"], *context.get("path", ())
-                problem = str(context.get("message") or context.get("error") or details["msg"])
-                raise mistake_at((key, number, "train", *path), problem) from None
-
-    def _check_shared(self, key: str, listed: Sequence[LearnerSection]) -> None:
-        """Check the sections outside the list, which hold for all learners in it."""
-        for name in ("sampler", "algorithm"):
+        if len(players) < 2:
+            raise mistake_at((PLAYERS,), f"expected at least 2 policies, found {len(players)}")
+        if not any(section.learns for section in players):
+            raise mistake_at((PLAYERS,), "none of them learns")
+        for name in ("sampler", "algorithm"):  # sections outside the list
             if name in self.model_fields_set and getattr(self, name) is not None:
-                raise mistake_at((name,), f"each policy of a {key} has its own: set it there")
+                raise mistake_at((name,), "each of several players has its own: set it there")
         for name in ("ahead", "replay"):
             if getattr(self.train, name):
-                raise mistake_at(("train", name), f"a {key} does not support it; leave it out")
-        sized = [n for n, x in enumerate(listed) if dict(x.train)["group_size"] is not None]
-        if key == "pool" and sized:
-            raise mistake_at(
-                (key, sized[0], "train", "group_size"),
-                "the policies of a pool share the run's train.group_size evenly; set that instead",
-            )
-        if key == "pool" and self.train.group_size % len(listed):
-            raise mistake_at(
-                ("train", "group_size"),
-                f"{len(listed)} policies cannot share groups of {self.train.group_size} evenly",
-            )
+                raise mistake_at(
+                    ("train", name), "runs of several players do not support it; leave it out"
+                )
+        for number, section in enumerate(players):
+            self._check_settings(section, number)
+
+    def _check_settings(self, section: LearnerSection, number: int) -> None:
+        try:
+            learning(section, (PLAYERS, number), self.train)
+        except ValidationError as error:
+            details = error.errors(include_url=False, include_input=False)[0]
+            context = details.get("ctx", {})
+            path = *details["loc"], *context.get("path", ())
+            problem = str(context.get("message") or context.get("error") or details["msg"])
+            raise mistake_at((PLAYERS, number, "train", *path), problem) from None
 
     @property
     def learners(self) -> Mapping[str, Learning]:
         """The settings of each learner by label, in the order of the configuration."""
-        if self.policy is not None:
-            sole = Learning(
-                path=(),
-                group_size=self.train.group_size,
-                policy=self.policy,
-                sampler=self.sampler,
-                algorithm=self.algorithm,
-                train=self.train,
-            )
-            return {SOLE: sole}
-        sharing = len(self.pool or [SOLE])
-        return {
-            section.label: learning(section, (key, number), self.train, sharing=sharing)
-            for key in LISTS
-            for number, section in enumerate(getattr(self, key) or ())
-        }
+        if self.players is not None:
+            return {
+                section.label: learning(section, (PLAYERS, number), self.train)
+                for number, section in enumerate(self.players)
+            }
+        assert self.policy is not None
+        sole = Learning(
+            path=(),
+            policy=self.policy,
+            sampler=self.sampler,
+            algorithm=self.algorithm,
+            train=self.train,
+        )
+        return {SOLE: sole}

@@ -24,7 +24,7 @@ FACTS = "run.json"
 """A run's facts besides its configuration; a folder with this file is a run's."""
 KEPT = ("seed", "prompts.held_out", "prompts.key")
 """Keys that a resumed run cannot change: they determine all samples and the held-out split."""
-_OF_LEARNER = re.compile(r"^(pool|chain)\.\d+\.")
+_OF_LEARNER = re.compile(r"^players\.\d+\.")
 STATED = ("policy", "prompts", "rewards", "evaluation.source")
 """Sections that a resumed run changes only by its own command line."""
 MOST = 10
