@@ -49,7 +49,7 @@ def read_chain(text: str, names: frozenset[str]) -> Node | None:
     Returns its last side if no other one can be read; None where it is no such chain. names: see
     `read`.
     """
-    *before, last = _SIDES.findall(text)
+    *before, last = _SIDES.findall(text) or [""]
     end = read(last, names)
     unread = [side for side in before if read(side, names) is None]
     if end is None or not unread or not all(_UNREAD.search(side) for side in unread):
