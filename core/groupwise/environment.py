@@ -102,6 +102,11 @@ class Environment(ABC):
         """
         return {"": labels}
 
+    def groups(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """By label, how many groups of completions a player samples for each prompt, for estimates
+        of memory; sizes: by label, the completions of a group."""
+        return dict.fromkeys(sizes, 1)
+
     def columns(self, labels: Sequence[str]) -> Sequence[str]:
         """The names of the columns that `play` returns, which samples and the report show, too."""
         return ()

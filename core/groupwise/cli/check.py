@@ -7,7 +7,7 @@ from itertools import islice
 from groupwise.algorithm import Algorithm
 from groupwise.cli.memory import Sizes, estimate, excess, size
 from groupwise.config.learners import SOLE
-from groupwise.config.load import LoadedConfig, derive, idle_processes
+from groupwise.config.load import LoadedConfig, idle_processes
 from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options
@@ -34,7 +34,6 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     notes: list[str] = []
     sizes: dict[str, Sizes] = {}
     rates: dict[str, float] = {}
-    receivers = parts.environment.receivers([*policies])
     for label, policy in policies.items():
         section, path = config.learners[label].policy, (*config.learners[label].path, "policy")
         settings = check_options(loaded, path, kinds[label], section.name, section.options)
@@ -44,11 +43,11 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
             _check_shard(policy, loaded)
         if settings is None:
             continue
-        notes += policy.examine(settings, parts.rows() if label in receivers else ())
+        notes += policy.examine(settings, parts.rows() if label in parts.players.receivers else ())
         notes += parts.algorithms[label].examine(settings)
         rates[label] = policy.least_rate(settings)
         sizes[label] = estimate(parts, label, policy, settings, processes=processes, shards=shards)
-    counts = derive(config, greedy=any(policy.greedy for policy in policies.values()))
+    counts = parts.players.counts(greedy=any(policy.greedy for policy in policies.values()))
     idle = idle_processes(config, processes)
     largest, cpu = Counter[str](), Counter[str]()
     for each in sizes.values():

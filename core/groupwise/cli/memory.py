@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from groupwise.config.sections import RunConfig
 from groupwise.policy import Policy
 from groupwise.run.parts import Parts
 
@@ -42,19 +41,20 @@ def estimate(
     label: of its learner; settings: the policy's `Config`.
     """
     learning, evaluation = parts.config.learners[label], parts.config.evaluation
-    train, groups = learning.train, groups_of(parts.config, label)
+    train, group_size = learning.train, parts.players.sizes[label]
+    groups = parts.config.train.groups_per_step * parts.players.groups[label]
     algorithm = parts.algorithms[label]
     # Groups are never split between processes.
     updated = _share(groups // train.updates_per_rollout, processes)
     drawn = max(
-        _share(groups, processes) * learning.group_size,
+        _share(groups, processes) * group_size,
         _share(evaluation.count, processes) * evaluation.samples,
     )
     estimated = partial(
         policy.estimate,
         settings,
-        rollouts=updated * learning.group_size,
-        group_size=learning.group_size,
+        rollouts=updated * group_size,
+        group_size=group_size,
         training=True,
         reference=bool(algorithm.reference) and not algorithm.moves_reference,
         # A reference that moves is a copy, like an average; with adapters, too.
@@ -67,7 +67,7 @@ def estimate(
     rows = {id(p.source): len(p.source) for p in (parts.prompts, parts.evaluation_prompts)}
     cpu = policy.estimate_cpu(
         settings,
-        rollouts=_share(groups, processes) * learning.group_size,
+        rollouts=_share(groups, processes) * group_size,
         prompts=sum(rows.values()),
         requested=policy.optional_facts & (parts.named | policy.shown),
         reference=bool(algorithm.reference),
@@ -76,17 +76,6 @@ def estimate(
         return Sizes(sampling=sampling, cpu=cpu)
     updating = estimated(decisions=train.microbatch, sampled=0)
     return Sizes(sampling=sampling, updating=updating, cpu=cpu)
-
-
-def groups_of(config: RunConfig, label: str) -> int:
-    """The learner's groups per step; in a chain, one for each completion of the policy before."""
-    groups = config.train.groups_per_step
-    if config.chain is not None:
-        for other, learning in config.learners.items():
-            if other == label:
-                break
-            groups *= learning.group_size
-    return groups
 
 
 def _share(count: int, processes: int) -> int:

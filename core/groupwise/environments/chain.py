@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from groupwise.environment import Columns, Environment, EpisodeEnded, Player, Reply, Row
 
 
@@ -11,12 +13,26 @@ class Chain(Environment):
 
     Take it to train a model that writes prompts for another one. The texts of the policies before
     the last are columns for rewards, by label.
-
-    values: by label, the value of each reward for a completion that the next policy cannot take.
     """
 
-    def __init__(self, values: Mapping[str, float] | None = None) -> None:
-        self.values = values or {}
+    class Config(BaseModel):
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+        refused: Mapping[str, float] = Field(
+            {},
+            description="by label, the value of each reward for a completion that the next policy "
+            "cannot take as its prompt (too long, say); 0 if unset",
+        )
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config or self.Config()
+
+    def groups(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        counts, count = {}, 1
+        for label, size in sizes.items():
+            counts[label] = count
+            count *= size
+        return counts
 
     def columns(self, labels: Sequence[str]) -> Sequence[str]:
         return labels[:-1]
@@ -25,7 +41,7 @@ class Chain(Environment):
         return labels[-1:]
 
     def refused(self, label: str) -> float:
-        return self.values.get(label, 0.0)
+        return self.config.refused.get(label, 0.0)
 
     async def play(
         self, row: Row, players: Mapping[str, Player]

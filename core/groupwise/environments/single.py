@@ -2,11 +2,19 @@
 
 from collections.abc import Mapping
 
+from pydantic import BaseModel, ConfigDict
+
 from groupwise.environment import Environment, Player, Row
 
 
 class Single(Environment):
     """One call of one policy: the prompt of the data set, and its completion."""
+
+    class Config(BaseModel):
+        model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config or self.Config()
 
     async def play(self, row: Row, players: Mapping[str, Player]) -> None:
         (player,) = players.values()

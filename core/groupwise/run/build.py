@@ -43,8 +43,8 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
     for label, policy in policies.items():
         policy.needed = parts.algorithms[label].answers
         _place(policy, config, accelerator)
-    receivers = parts.environment.receivers([*policies])
-    for label in parts.environment.judged([*policies]):
+    receivers = parts.players.receivers
+    for label in parts.players.judged:
         policies[label].requested = policies[label].optional_facts & (
             parts.named | policies[label].shown
         )
@@ -81,7 +81,6 @@ def open_sampler(
     parts: Parts, policies: Mapping[str, Policy], accelerator: Accelerator, threads: Threads
 ) -> Iterator[EpisodeSampler]:
     """The environment with its players, each with its sampler or itself; closes all at the end."""
-    learners = parts.config.learners
     with ExitStack() as samplers:
         samplings = {
             label: samplers.enter_context(
@@ -89,8 +88,8 @@ def open_sampler(
             )
             for label, policy in policies.items()
         }
-        sizes = {label: learning.group_size for label, learning in learners.items()}
-        with closing(EpisodeSampler(parts.environment, samplings, sizes)) as sampler:
+        players = parts.players
+        with closing(EpisodeSampler(players.environment, samplings, players.sizes)) as sampler:
             yield sampler
 
 

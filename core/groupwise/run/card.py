@@ -54,7 +54,7 @@ def _what(
         "algorithm": _described(learning.algorithm.name, learning.algorithm.options),
         "trained with": ", ".join(label for label in config.learners if label != own) or None,
         "steps": f"{result['steps']} of {config.train.groups_per_step} groups of "
-        f"{learning.group_size}",
+        f"{learning.train.group_size}",
         "seed": config.seed,
     }
     lines = [f"| {name} | {value} |" for name, value in rows.items() if value is not None]

@@ -15,10 +15,6 @@ from groupwise.config.measures import check_labels, check_schedules
 from groupwise.config.objects import Objects
 from groupwise.config.sections import RunConfig
 from groupwise.config.yaml_lines import KeyPath
-from groupwise.environment import Environment
-from groupwise.environments.chain import Chain
-from groupwise.environments.pool import Pool
-from groupwise.environments.single import Single
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options, load_target
 from groupwise.policy import Policy
@@ -26,6 +22,7 @@ from groupwise.prompts.draws import SCAN, Draw, Prompts
 from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
 from groupwise.run.making import make_part
+from groupwise.run.players import Players
 from groupwise.run.measures import measures
 from groupwise.run.relative import check_relative
 from groupwise.run.reports import is_missing_default
@@ -50,7 +47,7 @@ class Parts:
 
     loaded: LoadedConfig
     objects: Objects
-    environment: Environment
+    players: Players
     algorithms: Mapping[str, Algorithm]
     prompts: Prompts
     evaluation_prompts: Prompts
@@ -104,7 +101,7 @@ class Parts:
                     f"policy {learning.policy.name!r}: {unknown[0]!r} in its `shown` is not among "
                     f"its facts"
                 )
-        facts = facts_of(self.environment, policies, self.named)
+        facts = facts_of(self.players, policies, self.named)
         for prompts in self._sources:
             columns = {name: None for name in prompts.source[0] if name != "prompt"}
             for reward in self._measures:
@@ -145,7 +142,7 @@ class Parts:
             )
         size = learning.train.group_size
         if learning.learns and size < algorithm.smallest_group:
-            path = () if self.config.pool is not None else learning.path
+            path = () if len(self.players.casts) > 1 else learning.path
             problem = (
                 f"algorithm {name!r} compares the completions of a prompt: expected at least "
                 f"{algorithm.smallest_group}, found {size}"
@@ -157,16 +154,11 @@ class Parts:
                 f"weights as configured; leave train.ahead at 0, or set algorithm.importance: "
                 f"token (grpo and its variants)"
             )
-        if self.config.pool is not None and algorithm.sees:
+        if len(self.players.casts) > 1 and algorithm.sees:
             raise UserError(
                 f"algorithm {name!r} needs {', '.join(sorted(algorithm.sees))} for its targets, "
                 f"which a pool does not support: its targets are over all policies together, and "
                 f"each policy computes these only for itself"
-            )
-        if self.config.chain is not None and algorithm.refills:
-            raise UserError(
-                f"algorithm {name!r} replaces groups of equal reward, which a chain does not "
-                f"support; set algorithm.refill: false (grpo and its variants)"
             )
 
     def check_sampler_class(self, label: str, policy: type[Policy]) -> None:
@@ -186,21 +178,15 @@ class Parts:
 
 
 def facts_of(
-    environment: Environment,
+    players: Players,
     policies: Mapping[str, "Policy | type[Policy]"],
     named: frozenset[str],
 ) -> tuple[str, ...]:
     """The facts that rewards receive besides the data set's columns: those that all judged players
     have, and what the environment returns; named: in the signatures of rewards."""
-    judged = [policies[label] for label in environment.judged([*policies])]
+    judged = [policies[label] for label in players.judged]
     facts = [p.facts | (p.optional_facts & (named | p.shown)) for p in judged]
-    return (*sorted(frozenset.intersection(*facts)), *environment.columns([*policies]))
-
-
-def environment_of(config: RunConfig) -> Environment:
-    if config.chain is not None:
-        return Chain({label: learning.refused for label, learning in config.learners.items()})
-    return Single() if config.pool is None else Pool()
+    return (*sorted(frozenset.intersection(*facts)), *players.environment.columns(players.labels))
 
 
 def checked_rows(source: PromptSource) -> int:
@@ -212,6 +198,9 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     """Build all parts that need no weights. Raises UserError if anything is wrong."""
     config = loaded.config
     make = partial(make_part, loaded, objects)
+    environment = make("environments", ("environment",), config.environment)
+    players = Players(environment, config)
+    players.check(loaded)
     check_labels(loaded)
     check_schedules(loaded)
     algorithms = {
@@ -240,7 +229,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     return Parts(
         loaded=loaded,
         objects=objects,
-        environment=environment_of(config),
+        players=players,
         algorithms=algorithms,
         prompts=prompts,
         evaluation_prompts=evaluation_prompts,

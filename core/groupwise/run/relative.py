@@ -1,16 +1,16 @@
 """Relative: rewards that compare the completions of a group, and what they require of a run."""
 
-import math
 from collections.abc import Sequence
 
 from groupwise.config.load import LoadedConfig
-from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
 from groupwise.rewards import Reward
 
 
-def check_relative(loaded: LoadedConfig, rewards: Sequence[Reward]) -> None:
+def check_relative(loaded: LoadedConfig, rewards: Sequence[Reward], size: int) -> None:
     """Raise UserError if a trained reward is relative, and there is nothing to compare.
+
+    size: completions of a prompt that are judged in a training step.
 
     With replay the completions of a group would be compared with one of another group.
     """
@@ -18,7 +18,7 @@ def check_relative(loaded: LoadedConfig, rewards: Sequence[Reward]) -> None:
     for number, reward in enumerate(rewards):
         if not reward.members.relative:
             continue
-        size, message = _group_size(config), loaded.origin.message
+        message = loaded.origin.message
         if size < 2:
             problem = (
                 f"reward {reward.name!r} compares the completions of a prompt (`relative`): "
@@ -32,9 +32,3 @@ def check_relative(loaded: LoadedConfig, rewards: Sequence[Reward]) -> None:
                 f"the weight of this reward to 0"
             )
             raise UserError(message(("train", "replay"), problem))
-
-
-def _group_size(config: RunConfig) -> int:
-    """Completions of a prompt that rewards judge in a training step."""
-    sizes = [learning.group_size for learning in config.learners.values()]
-    return math.prod(sizes) if config.chain is not None else sum(sizes)
