@@ -22,7 +22,7 @@ from groupwise.cli import app
 from groupwise.config import yaml_lines
 from groupwise.config.load import parse_config
 from groupwise.plugins.build import build
-from groupwise.plugins.registry import installed
+from groupwise.registry import installed
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("README.md")])
@@ -182,7 +182,7 @@ def test_the_plugins_of_the_guide_are_built_by_its_configuration(folder: Path) -
 
 
 def test_every_hook_is_in_the_guide() -> None:
-    from groupwise.plugins.registry import KINDS
+    from groupwise.kinds import KINDS
 
     guide = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     assert [kind for kind in KINDS if f"`register_{kind}`" not in guide] == []

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from groupwise import registry as plugins
 from groupwise.cli import app
 from groupwise.cli.columns import Columns
 from groupwise.cli.draft import MODALITIES, TEMPLATES, tasks
 from groupwise.config import yaml_lines
 from groupwise.config.load import load_config
-from groupwise.plugins import registry as plugins
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "examples" / "arithmetic" / "base"

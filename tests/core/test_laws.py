@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from groupwise import testing
-from groupwise.plugins.registry import installed
+from groupwise.registry import installed
 
 TESTS = Path(__file__).parents[1]
 LAWS_OF = {

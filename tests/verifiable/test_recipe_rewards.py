@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.config.kinds import plugin_sections
 from groupwise.config.load import load_config
+from groupwise.config.plugin_sections import plugin_sections
 from groupwise.config.sections import RunConfig
 from groupwise.plugins.build import build, load_target
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from groupwise.errors import UserError
-from groupwise.plugins.registry import installed
+from groupwise.registry import installed
 
 PROMPTS = ("prompt", "question", "problem", "instruction", "input", "query", "caption")
 ANSWERS = ("answer", "solution", "target", "label", "gold", "output", "response")

@@ -19,7 +19,7 @@ def run_folders(incomplete: str) -> list[str]:
 
 def plugin_names(incomplete: str) -> list[str]:
     """Registered names of any kind."""
-    from groupwise.plugins.registry import installed
+    from groupwise.registry import installed
 
     return sorted({e.name for e in installed().entries if e.name.startswith(incomplete)})
 

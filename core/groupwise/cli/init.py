@@ -84,8 +84,8 @@ def init(
 
 def _check(loaded: "LoadedConfig") -> None:
     """Raise UserError for what `check` refuses; hub data sets are not downloaded."""
-    from groupwise.config.kinds import plugin_sections
-    from groupwise.plugins import registry as plugins
+    from groupwise import registry as plugins
+    from groupwise.config.plugin_sections import plugin_sections
 
     registry, missing = plugins.installed(), dict[str, set[str]]()
     for kind, _, section in plugin_sections(loaded.config):

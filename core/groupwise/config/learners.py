@@ -7,16 +7,13 @@ from typing import Any
 from pydantic import Field, create_model, field_validator
 from pydantic.fields import FieldInfo
 
-from groupwise.config.section import PluginSection, Section
 from groupwise.config.train import TrainSection
-from groupwise.config.yaml_lines import KeyPath
+from groupwise.section import KeyPath, PluginSection, Section
 
 SOLE = "policy"
 """The label of the only learner of a run with the section `policy`."""
 LISTS = ("pool", "chain")
 """The keys of the configuration that list learners."""
-KINDS: Mapping[str, str] = {"policy": "policies", "sampler": "samplers", "algorithm": "algorithms"}
-"""By key of a learner's section, the kind of plugin that it names."""
 RESERVED_LABELS = frozenset(
     {
         # Metrics: `time/sample`.

@@ -6,10 +6,11 @@ from typing import Any
 
 from groupwise import secrets
 from groupwise.config import yaml_lines
-from groupwise.config.kinds import LISTED, kind_at
 from groupwise.config.mistakes import described
-from groupwise.config.yaml_lines import KeyPath, Lines
+from groupwise.config.plugin_sections import LISTED, kind_at
+from groupwise.config.yaml_lines import Lines
 from groupwise.errors import UserError
+from groupwise.section import KeyPath
 
 LONGEST = 1_000
 """Characters of a part of a dotted key."""

@@ -24,9 +24,9 @@ from groupwise.config.learners import (
     grpo_unless_named,
     learning,
 )
-from groupwise.config.section import PluginSection, Section, mistake_at
 from groupwise.config.tracking import TrackerSection
 from groupwise.config.train import TrainSection
+from groupwise.section import PluginSection, Section, mistake_at
 
 
 class WeightingSection(Section):

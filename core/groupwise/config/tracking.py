@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from groupwise.config.section import PluginSection
+from groupwise.section import PluginSection
 
 Name = Literal["wandb", "tensorboard", "trackio", "mlflow", "swanlab"]
 

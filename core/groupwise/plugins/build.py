@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
+from groupwise import registry as plugins
 from groupwise import secrets
-from groupwise.config.kinds import kind_at, plugin_sections
 from groupwise.config.mistakes import below, described, explain, unknown_key
-from groupwise.config.yaml_lines import KeyPath
+from groupwise.config.plugin_sections import kind_at, plugin_sections
 from groupwise.errors import UserError
-from groupwise.plugins import registry as plugins
+from groupwise.section import KeyPath
 
 if TYPE_CHECKING:
     from groupwise.config.load import LoadedConfig

@@ -8,18 +8,17 @@ from itertools import islice
 from typing import Any
 
 from groupwise.algorithm import Algorithm
-from groupwise.config.kinds import plugin_sections
 from groupwise.config.learners import Learning
 from groupwise.config.load import LoadedConfig
 from groupwise.config.measures import check_labels, check_schedules
 from groupwise.config.objects import Objects
+from groupwise.config.plugin_sections import plugin_sections
 from groupwise.config.sections import RunConfig
-from groupwise.config.yaml_lines import KeyPath
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options, load_target
 from groupwise.policy import Policy
+from groupwise.prompt_source import PromptSource, Row
 from groupwise.prompts.draws import SCAN, Draw, Prompts
-from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
 from groupwise.run.making import make_part
 from groupwise.run.measures import measures
@@ -27,6 +26,7 @@ from groupwise.run.teachers import check_teachers
 from groupwise.run.weighting import check_weighting, draws_of
 from groupwise.sampler import Sampler
 from groupwise.scoring.scorer import Scorer
+from groupwise.section import KeyPath
 
 ENDLESS = 2_000
 """Rows to check before a run if the source has more than `SCAN`: such sources generate them."""

@@ -8,8 +8,8 @@ import torch
 
 from groupwise import processes
 from groupwise.errors import UserError
+from groupwise.prompt_source import Row
 from groupwise.prompts.draws import Draw
-from groupwise.prompts.source import Row
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
 from groupwise.training.evaluation_subject import EvaluationBatch, EvaluationSubject, Refusal
