@@ -5,10 +5,11 @@ from typing import Any
 
 from rich.text import Text
 
+from groupwise import registry as plugins
 from groupwise.cli.layout import heading, paragraph
 from groupwise.kinds import KINDS, Kind
 from groupwise.plugins.docstrings import line
-from groupwise.registry import SWITCHED_OFF, Entry, Registry, missing_requirements
+from groupwise.registry import SWITCHED_OFF, Entry, Registry
 
 MORE = "`groupwise plugins NAME` shows the options of one."
 
@@ -59,7 +60,7 @@ def _of_kind(entries: list[Entry], width: int | None) -> Text:
 
 def install(entry: Entry) -> str:
     """The command that installs what an entry lacks; "" if nothing is missing."""
-    if not missing_requirements(entry):
+    if not plugins.missing_requirements(entry):
         return ""
     return f"pip install '{entry.distribution}[{entry.extra}]'"
 
