@@ -66,3 +66,9 @@ def register_prompts(register: Register) -> None:
 @hookspec
 def register_callbacks(register: Register) -> None:
     """Callbacks: subclasses of `groupwise.Callback` with a nested `Config`."""
+
+
+@hookspec
+def register_trackers(register: Register) -> None:
+    """Trackers: callbacks that send what they receive elsewhere, named by the section
+    `tracking`."""

@@ -116,6 +116,15 @@ KINDS: Mapping[str, Kind] = {
             sections=("callbacks[]",),
             expected=_instance("Callback"),
         ),
+        Kind(
+            name="trackers",
+            singular="tracker",
+            purpose="where metrics and completions are also sent",
+            sections=("tracking[]",),
+            expected=_instance("Callback"),
+            docs="docs/runs.md",
+            in_manual=True,
+        ),
     )
 }
 """By name, in the order of lists."""

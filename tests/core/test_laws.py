@@ -13,6 +13,7 @@ LAWS_OF = {
     "groupwise": "core",
     "language_model": "llm",
     "flow": "flow",
+    "trackers": "trackers",
     "verifiable": "verifiable",
     "clip": "clip",
 }

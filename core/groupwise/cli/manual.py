@@ -15,7 +15,6 @@ from groupwise import balance, hookspecs
 from groupwise.cli.options import of_model
 from groupwise.config import sections
 from groupwise.config.learners import LearnerSection, StageSection
-from groupwise.config.tracking import TrackerSection
 from groupwise.config.train import ReplaySection, TrainSection
 from groupwise.kinds import KINDS
 from groupwise.registry import installed
@@ -38,24 +37,26 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "`train`": TrainSection,
     "`train.replay`": ReplaySection,
     "`evaluation`": sections.EvaluationSection,
-    "Each of `tracking`": TrackerSection,
 }
 
 
 def tables() -> str:
     """A heading and a table of key, type, default and meaning for every section and plugin.
 
-    Of a plugin whose options inherit from those of an earlier one, only the differences.
+    Of a plugin whose options inherit from those of an earlier one, only the differences; of one
+    with the same options only its name.
     """
     parts = [f"## {title}\n\n{table(model)}" for title, model in TABLES.items()]
     names: dict[type[BaseModel], str] = {}
+    same: dict[str, str] = {}
     for kind, name in _builtin():
         model: type[BaseModel] = installed().load(kind, name).Config
         title = f"## {KINDS[kind].singular.capitalize()} `{name}`"
         base = next((each for each in model.__mro__[1:] if each in names), None)
         options = table(model) if base is None else _variant(model, base, names[base])
-        parts.append(f"{title}\n\n{options}")
+        parts.append(f"{title}\n\n{same.get(options, options)}")
         names[model] = name
+        same.setdefault(options, f"The options of `{name}`.")
     return "\n\n".join(parts)
 
 

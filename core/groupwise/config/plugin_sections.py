@@ -1,6 +1,7 @@
 """Plugin sections: which sections of a configuration name plugins, and of which kind."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from groupwise.config.learners import LISTS
 from groupwise.config.sections import RunConfig
@@ -35,11 +36,13 @@ def plugin_sections(config: RunConfig) -> Iterator[tuple[str, KeyPath, PluginSec
         for number, section in enumerate(getattr(config, key)):
             yield kind, (key, number), section
     for path, kind in SINGLE.items():
-        named = config
-        for key in path:
-            named = getattr(named, str(key))
-        if named is not None and path[0] not in LEARNER_SECTIONS:
-            yield kind, path, named
+        if path[0] in LEARNER_SECTIONS:
+            continue
+        own: Any = config
+        for part in path:
+            own = getattr(own, str(part))
+        if own is not None:
+            yield kind, path, own
     for key, kind in sorted(LEARNER_SECTIONS.items()):
         for learner in config.learners.values():
             named = getattr(learner, key)

@@ -24,7 +24,6 @@ from groupwise.config.learners import (
     grpo_unless_named,
     learning,
 )
-from groupwise.config.tracking import TrackerSection
 from groupwise.config.train import TrainSection
 from groupwise.section import PluginSection, Section, mistake_at
 
@@ -239,16 +238,24 @@ class RunConfig(Section):
     callbacks: list[PluginSection] = Field(
         default=[], description="further actions during the run: trackers, logs"
     )
-    tracking: list[TrackerSection] = Field(
+    tracking: list[PluginSection] = Field(
         default=[],
-        description="where metrics and completions are also sent: wandb, tensorboard, trackio, "
-        "mlflow, swanlab ([Trackers](runs.md#trackers))",
+        description="where metrics and completions are also sent ([Trackers](runs.md#trackers))",
     )
 
     @field_validator("algorithm", mode="before")
     @classmethod
     def _is_grpo_unless_named(cls, value: Any) -> Any:
         return grpo_unless_named(value)
+
+    @model_validator(mode="after")
+    def _names_a_tracker_once(self) -> Self:
+        names = [section.name for section in self.tracking]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                problem = f"{name} is named twice; leave out one of them"
+                raise mistake_at(("tracking", number), problem)
+        return self
 
     @model_validator(mode="after")
     def _names_what_learns(self) -> Self:
