@@ -58,6 +58,12 @@ def register_algorithms(register: Register) -> None:
 
 
 @hookspec
+def register_drafts(register: Register) -> None:
+    """Drafts: subclasses of `groupwise.draft.Draft`, built without arguments. The name is an option
+    of `groupwise init`, whose value is the model."""
+
+
+@hookspec
 def register_prompts(register: Register) -> None:
     """Prompt sources: classes with a nested `Config`, whose instances have `__len__` and
     `__getitem__`; an item is a dataset row, a mapping with at least a `prompt`."""

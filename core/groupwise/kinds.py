@@ -125,6 +125,12 @@ KINDS: Mapping[str, Kind] = {
             docs="docs/runs.md",
             in_manual=True,
         ),
+        Kind(
+            name="drafts",
+            singular="draft",
+            purpose="kinds of models for which `groupwise init` writes a configuration",
+            docs="docs/configuration.md",
+        ),
     )
 }
 """By name, in the order of lists."""

@@ -26,7 +26,8 @@ def plugin_names(incomplete: str) -> list[str]:
 
 def tasks(incomplete: str) -> list[str]:
     """Tasks of `groupwise init`."""
-    from groupwise.cli import draft
+    from groupwise.cli.draft import drafts
+    from groupwise.cli.draft import tasks as tasks_of
 
-    names = {task for modality in draft.MODALITIES for task in draft.tasks(modality)}
+    names = {task for kind in drafts().values() for task in tasks_of(kind)}
     return sorted(name for name in names if name.startswith(incomplete))
