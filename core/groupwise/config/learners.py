@@ -14,17 +14,11 @@ SOLE = "policy"
 """The label of the only learner of a run with the section `policy`."""
 LISTS = ("pool", "chain")
 """The keys of the configuration that list learners."""
-RESERVED_LABELS = frozenset(
-    {
-        # Metrics: `time/sample`.
-        *("alarm", "alarm_since", "evaluation", "failed", "mismatch", "multipliers", "prompts"),
-        *("reference", "replay", "reward_time", "rewards", "time", "watch", "weights"),
-        # Arguments of rewards: a chain passes the text of its policies to rewards by their labels.
-        *("completions", "completion_ids", "environments", "groups", "log_extra", "log_metric"),
-        "trainer_state",
-    }
+ARGUMENTS = (
+    *("completions", "completion_ids", "environments", "groups", "log_extra", "log_metric"),
+    "trainer_state",
 )
-"""Labels that no learner may have: prefixes of metrics, and arguments of rewards."""
+"""Arguments of rewards, which get the texts of a chain's policies by their labels, too."""
 _OWN = (
     *("group_size", "updates_per_rollout", "epochs", "optimizer", "learning_rate", "schedule"),
     *("warmup_steps", "weight_decay", "betas", "max_grad_norm", "ema", "ema_every", "microbatch"),

@@ -15,8 +15,8 @@ from pydantic import (
 
 from groupwise.balance import Constraint, Schedule
 from groupwise.config.learners import (
+    ARGUMENTS,
     LISTS,
-    RESERVED_LABELS,
     SOLE,
     LearnerSection,
     Learning,
@@ -25,6 +25,7 @@ from groupwise.config.learners import (
     learning,
 )
 from groupwise.config.train import TrainSection
+from groupwise.metric_names import problem_of_label
 from groupwise.section import PluginSection, Section, mistake_at
 
 
@@ -280,11 +281,8 @@ class RunConfig(Section):
             if label in labels[:number]:
                 raise mistake_at((key, number, "label"), f"another one is labelled {label!r}")
             rewards = {section.title for section in (*self.rewards, *self.watch)}
-            if label in RESERVED_LABELS or label in rewards:
-                raise mistake_at(
-                    (key, number, "label"),
-                    f"{label!r} already names metrics or an argument of rewards; choose another",
-                )
+            if problem := problem_of_label(label, {*rewards, *ARGUMENTS}):
+                raise mistake_at((key, number, "label"), problem)
         if not any(section.learns for section in listed):
             raise mistake_at((key,), "none of them learns")
         self._check_shared(key, listed)
