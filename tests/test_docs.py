@@ -5,6 +5,7 @@ later blocks can name it as `module:attribute`; so is any block with a `title`. 
 `python no-run` is only compiled. The commands of recipes are run, too.
 """
 
+import ast
 import re
 import shlex
 import sys
@@ -211,6 +212,35 @@ def test_every_public_module_is_in_the_reference() -> None:
     assert [
         name for name in sorted(public) if not any(f"{n}.".startswith(f"{name}.") for n in listed)
     ] == []
+
+
+def test_plugins_import_only_what_the_reference_lists() -> None:
+    """Of the core: what it exports, the modules of docs/api.md, the algorithms and the tests."""
+    listed = re.findall(r"^\| \[`([\w.]+)`\]", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    public = {name for name in listed if not name.startswith(("groupwise.run.", "groupwise_"))}
+    public |= {f"groupwise.{name}" for name in (*groupwise.__all__, "algorithms", "testing")}
+    private = {
+        f"{file.relative_to(ROOT)}: {name}"
+        for folder in ("plugins", "rewards")
+        for file in (ROOT / folder).rglob("*.py")
+        for name in imported_of_core(file)
+        if not any(f"{name}.".startswith(f"{each}.") for each in public)
+    }
+    assert sorted(private) == []
+
+
+def imported_of_core(file: Path) -> Iterator[str]:
+    """`groupwise.policy` for `from groupwise.policy import Policy`, and so on."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "groupwise":
+            names = [f"groupwise.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [str(node.module)]
+        else:
+            continue
+        yield from (name for name in names if name.partition(".")[0] == "groupwise")
 
 
 def test_tests_named_in_pages_exist() -> None:

@@ -26,7 +26,8 @@ from groupwise.config.sections import RunConfig
 from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.options import PathOrName
-from groupwise.plugins.build import build, has_config
+from groupwise.plugins.build import build
+from groupwise.plugins.targets import has_config
 
 BASE = """\
 policy: toy

@@ -19,6 +19,7 @@ from groupwise.callback import RunContext
 from groupwise.errors import UserError
 from groupwise.evaluation import Evaluation
 from groupwise.registry import installed
+from groupwise.run.evaluate import evaluate_run
 from groupwise_trackers import settings
 from groupwise_trackers.samples import LONGEST, shown, words
 from groupwise_trackers.tracker import FAILURES
@@ -457,6 +458,20 @@ def test_secrets_are_sent_to_the_tracker_but_are_in_no_settings(
     assert "key-" not in str(options["config"])
     for file in ("tracking.json", "config.yaml", "run.json"):
         assert "key-" not in (tmp_path / "run" / file).read_text()
+
+
+def test_a_run_is_evaluated_again_without_its_trackers(lab, tmp_path, stand_in, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "key-of-the-environment")
+    section = {"name": "wandb", "api_key": "${MY_KEY}", "hf_token": "key-in-the-file"}
+    run = train(lab, tmp_path, [section], steps=1).folder
+    monkeypatch.delenv("MY_KEY")
+    monkeypatch.setattr(settings, "filter_trackers", lambda names, logging_dir: [])
+    objects = {("policy",): lab.Tabular(), ("rewards", 0): lab.ones}
+    folder = evaluate_run(run, objects=objects).folder
+    config = (folder / "config.yaml").read_text()
+    assert "${MY_KEY}" in config
+    assert "key-in-the-file" not in config
+    assert len(stand_in.opened) == 1
 
 
 def test_importing_groupwise_imports_no_tracker():

@@ -11,8 +11,9 @@ from groupwise.cli.layout import heading, paragraph
 from groupwise.cli.options import REQUIRED, UNSET, Option, of_arguments, of_model
 from groupwise.errors import UserError
 from groupwise.kinds import KINDS
-from groupwise.plugins.build import arguments, has_config
+from groupwise.plugins.build import arguments
 from groupwise.plugins.docstrings import docstring, when
+from groupwise.plugins.targets import has_config
 from groupwise.registry import Entry, target_of
 
 

@@ -11,7 +11,8 @@ from groupwise import processes
 from groupwise.config.learners import SOLE, Learning
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
-from groupwise.plugins.build import check_options, load_target
+from groupwise.plugins.build import check_options
+from groupwise.plugins.targets import load_target
 from groupwise.policy import Policy
 from groupwise.run.making import make_part
 from groupwise.run.parts import Parts, held_out_draws

@@ -6,7 +6,8 @@ from groupwise.config.load import LoadedConfig
 from groupwise.config.objects import Objects
 from groupwise.errors import UserError
 from groupwise.kinds import KINDS
-from groupwise.plugins.build import build, load_target
+from groupwise.plugins.build import build
+from groupwise.plugins.targets import load_target
 from groupwise.scoring.forks import ending_forks
 from groupwise.section import KeyPath, PluginSection
 

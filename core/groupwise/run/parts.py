@@ -15,7 +15,8 @@ from groupwise.config.objects import Objects
 from groupwise.config.plugin_sections import plugin_sections
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
-from groupwise.plugins.build import check_options, load_target
+from groupwise.plugins.build import check_options
+from groupwise.plugins.targets import load_target
 from groupwise.policy import Policy
 from groupwise.prompt_source import PromptSource, Row
 from groupwise.prompts.draws import SCAN, Draw, Prompts

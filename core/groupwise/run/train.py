@@ -15,7 +15,7 @@ from groupwise.config import load as configuration
 from groupwise.config.load import LoadedConfig, idle_processes
 from groupwise.config.objects import Objects, laid_over, set_aside
 from groupwise.errors import UserError
-from groupwise.plugins.build import with_secrets
+from groupwise.plugins.secret_options import with_secrets
 from groupwise.run import snapshot
 from groupwise.run.build import open_trainer
 from groupwise.run.callbacks import build_callbacks, opened
@@ -119,7 +119,8 @@ def _train(
     if resume:  # fail early, before models are loaded
         checkpoints.last()
         check_objects(folder, objects)
-    loaded = with_secrets(loaded, check_sections(loaded, objects))
+    check_sections(loaded, objects)
+    loaded = with_secrets(loaded, objects)
     changed = changes(folder, loaded) if resume else []
     parts = build_parts(loaded, objects)
     with (
