@@ -78,3 +78,16 @@ def register_callbacks(register: Register) -> None:
 def register_trackers(register: Register) -> None:
     """Trackers: callbacks that send what they receive elsewhere, named by the section
     `tracking`."""
+
+
+@hookspec
+def register_reports(register: Register) -> None:
+    """Reports: functions, or classes with a nested `Config` whose instances are called. Called with
+    the folder of a finished run, or of an evaluation, a report writes a file there from the other
+    files, and returns its path."""
+
+
+@hookspec
+def register_commands(register: Register) -> None:
+    """Commands of `groupwise`: functions whose signatures are Typer's. The name of a command of
+    the core is not replaced."""

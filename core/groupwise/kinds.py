@@ -126,10 +126,24 @@ KINDS: Mapping[str, Kind] = {
             in_manual=True,
         ),
         Kind(
+            name="reports",
+            singular="report",
+            purpose="pages of a run",
+            sections=("reports[]",),
+            expected=Expected("a callable", callable),
+            docs="docs/runs.md",
+        ),
+        Kind(
             name="drafts",
             singular="draft",
             purpose="kinds of models for which `groupwise init` writes a configuration",
             docs="docs/configuration.md",
+        ),
+        Kind(
+            name="commands",
+            singular="command",
+            purpose="further commands of the command line",
+            docs="docs/runs.md",
         ),
     )
 }

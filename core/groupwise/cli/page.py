@@ -38,6 +38,8 @@ def _of_entry(entry: Entry, width: int | None) -> Text:
     except UserError as error:
         text.append(paragraph(str(error), width, indent=2), style="red")
         options = None
+    if entry.kind == "commands":
+        text.append(f"  groupwise {entry.name} --help\n\n")
     if kind.sections:
         named = _named(entry.name, options or [])
         text.append(f"  {_in_section(kind.sections[0], named)}\n\n")
@@ -64,7 +66,10 @@ def _described(part: str, width: int | None) -> str:
     return paragraph(" ".join(lines), width, indent=2)
 
 
-def _options(kind: str, target: Any) -> list[Option]:
+def _options(kind: str, target: Any) -> list[Option] | None:
+    """The options that a configuration may set; None of a command, which has arguments."""
+    if kind == "commands":
+        return None
     if has_config(target):
         return list(of_model(target.Config))
     if not callable(target):

@@ -16,7 +16,7 @@ LISTS = ("pool", "chain")
 """The keys of the configuration that list learners."""
 ARGUMENTS = (
     *("completions", "completion_ids", "environments", "groups", "log_extra", "log_metric"),
-    "trainer_state",
+    *("purpose", "references", "trainer_state"),
 )
 """Arguments of rewards, which get the texts of a chain's policies by their labels, too."""
 _OWN = (

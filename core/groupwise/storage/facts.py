@@ -27,8 +27,8 @@ KEPT = ("seed", "prompts.held_out", "prompts.key")
 _OF_LEARNER = re.compile(r"^(pool|chain)\.\d+\.")
 STATED = ("policy", "prompts", "rewards", "evaluation.source")
 """Sections that a resumed run changes only by its own command line."""
-WATCHING = ("callbacks", "tracking")
-"""Sections whose parts only watch a run, so that it can be resumed without them."""
+WATCHING = ("callbacks", "reports", "tracking")
+"""Sections whose parts change no run, so that it can be resumed without them."""
 MOST = 10
 """The most changes that a message lists one by one."""
 
@@ -184,6 +184,22 @@ def _sections(path: Path) -> Mapping[str, Any]:
             f"configuration of this command"
         )
     return data
+
+
+def settings_of(text: str) -> Mapping[str, Any]:
+    """The sections of a configuration's text as plain data, unchecked; {} if it is damaged."""
+    try:
+        data, _ = yaml_lines.read(text, CONFIG)
+    except UserError:
+        return {}
+    return data if isinstance(data, Mapping) else {}
+
+
+def masked_text(text: str) -> str:
+    """A configuration's text with its secrets masked: an old version may have written some."""
+    settings = settings_of(text)
+    masked = secrets.masked(settings)
+    return text if masked is settings else yaml_lines.write(masked)
 
 
 def _moved(folder: Path, loaded: LoadedConfig) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.report.completions import (
+from groupwise_report.completions import (
     MOST_OF_A_REASON,
     Pair,
     Sample,
@@ -12,12 +12,13 @@ from groupwise.report.completions import (
     is_failed,
     output,
     scores,
+    shown,
     verdict,
     words,
     written,
 )
-from groupwise.report.gallery import Images, gallery
-from groupwise.report.wording import brief
+from groupwise_report.gallery import Images, gallery
+from groupwise_report.wording import brief
 
 MOST_PROMPTS = 24
 
@@ -138,4 +139,4 @@ def _card(pair: Pair, names: tuple[str, str], writers: Sequence[str]) -> str:
 def _side(side: str, sample: Sample, writers: Sequence[str]) -> str:
     output = "" if sample.get("refused") else words(sample.get("completion") or "")
     above = heading(side, sample) + written(sample, writers)
-    return f"<section>{above}{output}{scores(sample)}</section>"
+    return f"<section>{above}{output}{shown(sample)}{scores(sample)}</section>"
