@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from groupwise import registry
 from groupwise.errors import UserError
-from groupwise.registry import installed
 from groupwise.section import KeyPath
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def load_target(loaded: "LoadedConfig", kind: str, path: KeyPath, name: str) -> Any:
     """Import the target of a registered name, or `module:attribute`; UserError names the line."""
     try:
-        return installed().load(kind, name, beside=folders(loaded))
+        return registry.installed().load(kind, name, beside=folders(loaded))
     except UserError as error:
         raise UserError(loaded.origin.message((*path, "name"), str(error))) from error
 
