@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def registered() -> Callable[[str], dict[tuple[str, str], Any]]:
     """registered(plugin) -> {(kind, name): the registered object}, of the kinds in CHECKED."""
-    from groupwise.plugins.registry import discover
+    from groupwise.registry import discover
 
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
     points = project["project"]["entry-points"]["groupwise"]

@@ -5,6 +5,7 @@ later blocks can name it as `module:attribute`; so is any block with a `title`. 
 `python no-run` is only compiled. The commands of recipes are run, too.
 """
 
+import ast
 import re
 import shlex
 import sys
@@ -22,7 +23,7 @@ from groupwise.cli import app
 from groupwise.config import yaml_lines
 from groupwise.config.load import parse_config
 from groupwise.plugins.build import build
-from groupwise.plugins.registry import installed
+from groupwise.registry import installed
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("README.md")])
@@ -183,7 +184,7 @@ def test_the_plugins_of_the_guide_are_built_by_its_configuration(folder: Path) -
 
 
 def test_every_hook_is_in_the_guide() -> None:
-    from groupwise.plugins.registry import KINDS
+    from groupwise.kinds import KINDS
 
     guide = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
     assert [kind for kind in KINDS if f"`register_{kind}`" not in guide] == []
@@ -212,6 +213,35 @@ def test_every_public_module_is_in_the_reference() -> None:
     assert [
         name for name in sorted(public) if not any(f"{n}.".startswith(f"{name}.") for n in listed)
     ] == []
+
+
+def test_plugins_import_only_what_the_reference_lists() -> None:
+    """Of the core: what it exports, the modules of docs/api.md, the algorithms and the tests."""
+    listed = re.findall(r"^\| \[`([\w.]+)`\]", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    public = {name for name in listed if not name.startswith(("groupwise.run.", "groupwise_"))}
+    public |= {f"groupwise.{name}" for name in (*groupwise.__all__, "algorithms", "testing")}
+    private = {
+        f"{file.relative_to(ROOT)}: {name}"
+        for folder in ("plugins", "rewards")
+        for file in (ROOT / folder).rglob("*.py")
+        for name in imported_of_core(file)
+        if not any(f"{name}.".startswith(f"{each}.") for each in public)
+    }
+    assert sorted(private) == []
+
+
+def imported_of_core(file: Path) -> Iterator[str]:
+    """`groupwise.policy` for `from groupwise.policy import Policy`, and so on."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "groupwise":
+            names = [f"groupwise.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [str(node.module)]
+        else:
+            continue
+        yield from (name for name in names if name.partition(".")[0] == "groupwise")
 
 
 def test_tests_named_in_pages_exist() -> None:

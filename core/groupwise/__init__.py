@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from groupwise import advantages, objective, testing
     from groupwise.algorithm import Algorithm
     from groupwise.callback import Callback
+    from groupwise.environment import Environment
     from groupwise.policy import Policy
     from groupwise.rollouts import LogProbs, Rollouts
     from groupwise.run.record import RunResult
@@ -22,6 +23,7 @@ _LAZY = {
     "objective": "groupwise.objective",
     "Algorithm": "groupwise.algorithm:Algorithm",
     "Callback": "groupwise.callback:Callback",
+    "Environment": "groupwise.environment:Environment",
     "Policy": "groupwise.policy:Policy",
     "LogProbs": "groupwise.rollouts:LogProbs",
     "Rollouts": "groupwise.rollouts:Rollouts",
@@ -34,6 +36,7 @@ _LAZY = {
 __all__ = [
     "Algorithm",
     "Callback",
+    "Environment",
     "LogProbs",
     "Policy",
     "Rollouts",

@@ -25,6 +25,13 @@ def register_algorithms(register: Register) -> None:
 
 
 @hookimpl
+def register_environments(register: Register) -> None:
+    register("single", "groupwise.environments.single:Single")
+    register("pool", "groupwise.environments.pool:Pool")
+    register("chain", "groupwise.environments.chain:Chain")
+
+
+@hookimpl
 def register_prompts(register: Register) -> None:
     register("rows", "groupwise.prompts.rows:Rows")
     register("dataset", "groupwise.prompts.dataset:Dataset", extra="data")

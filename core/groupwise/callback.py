@@ -1,14 +1,42 @@
 """Callback: watch a run without changing it."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 from groupwise.evaluation import Evaluation
 from groupwise.policy import Policy
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """The facts about a run that a callback may need.
+
+    folder: the run's, absolute; settings: its configuration by dotted key, secrets masked; step:
+    steps done so far, 0 in a new run; say: shows a line to the user.
+    """
+
+    folder: Path
+    settings: Mapping[str, Any]
+    step: int
+    say: Callable[[str], None]
+
+
 class Callback:
-    """Override the methods that you need. An exception in a callback stops the run."""
+    """Override the methods that you need. An exception in a callback stops the run.
+
+    files: names of the files and folders that it writes into the run's folder. They belong to the
+    run, and are replaced with it.
+    """
+
+    files: ClassVar[tuple[str, ...]] = ()
+
+    def on_open(self, run: RunContext) -> None:
+        """Called when all is loaded, before anything is sampled.
+
+        A UserError is shown with the line of the configuration that names the callback.
+        """
 
     def on_start(self, policy: Policy) -> None:
         """Called before the first evaluation; in a run of several policies, once for each."""
@@ -21,3 +49,6 @@ class Callback:
 
     def on_end(self, result: Mapping[str, Any]) -> None:
         """Called after the last evaluation, with the content of result.json."""
+
+    def on_close(self) -> None:
+        """Called when the run ends, also by an error, if `on_open` returned."""

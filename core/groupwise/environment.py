@@ -19,9 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from groupwise.errors import UserError
-
-Row = Mapping[str, Any]
-"""A row of the data set: a mapping with at least a `prompt`."""
+from groupwise.prompt_source import Row
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field
 from statistics import NormalDist
 from typing import Any
 
+from groupwise.metric_names import Family
+
 Sample = Mapping[str, Any]
 """An evaluated completion, with its prompt, its rewards and whether it is right."""
 BEYOND_NOISE = 2.0
@@ -81,7 +83,7 @@ class Evaluation:
         """This evaluation's metrics and alarms, as a line of metrics.jsonl has them."""
         raised = {name: alarm for name, alarm in self.alarms.items() if alarm is not None}
         return {
-            **{f"evaluation/{name}": value for name, value in self.metrics.items()},
-            **{f"alarm/{name}": float(name in raised) for name in self.alarms},
-            **{f"alarm_since/{name}": float(alarm.since) for name, alarm in raised.items()},
+            **{f"{Family.EVALUATION}/{name}": value for name, value in self.metrics.items()},
+            **{f"{Family.ALARM}/{name}": float(name in raised) for name in self.alarms},
+            **{f"{Family.ALARM_SINCE}/{name}": float(raised[name].since) for name in raised},
         }

@@ -48,6 +48,11 @@ def register_adapters(register: Register) -> None:
 
 
 @hookspec
+def register_environments(register: Register) -> None:
+    """Environments: subclasses of `groupwise.Environment` with a nested `Config`."""
+
+
+@hookspec
 def register_rewards(register: Register) -> None:
     """Rewards: functions, or classes with a nested `Config` whose instances are called."""
 
@@ -55,6 +60,12 @@ def register_rewards(register: Register) -> None:
 @hookspec
 def register_algorithms(register: Register) -> None:
     """Algorithms: subclasses of `groupwise.Algorithm` with a nested `Config`."""
+
+
+@hookspec
+def register_drafts(register: Register) -> None:
+    """Drafts: subclasses of `groupwise.draft.Draft`, built without arguments. The name is an option
+    of `groupwise init`, whose value is the model."""
 
 
 @hookspec
@@ -66,6 +77,12 @@ def register_prompts(register: Register) -> None:
 @hookspec
 def register_callbacks(register: Register) -> None:
     """Callbacks: subclasses of `groupwise.Callback` with a nested `Config`."""
+
+
+@hookspec
+def register_trackers(register: Register) -> None:
+    """Trackers: callbacks that send what they receive elsewhere, named by the section
+    `tracking`."""
 
 
 @hookspec

@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 from groupwise import trust
 from groupwise.attention import without_cudnn
 from groupwise.errors import UserError
-from groupwise.plugins.registry import installed
+from groupwise.registry import installed
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.lora import add_lora
 from groupwise_flow.precision import stored

@@ -1,4 +1,4 @@
-"""Registers the flow policy, its adapters and algorithms."""
+"""Registers the flow policy, its adapters, its algorithms and drafts of configurations."""
 
 from groupwise.hookspecs import Register, hookimpl
 
@@ -18,3 +18,8 @@ def register_adapters(register: Register) -> None:
 def register_algorithms(register: Register) -> None:
     register("flow_grpo", "groupwise_flow.algorithm:FlowGRPO")
     register("flow_guard", "groupwise_flow.guard:FlowGuard")
+
+
+@hookimpl
+def register_drafts(register: Register) -> None:
+    register("image", "groupwise_flow.draft:FlowDraft")

@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from groupwise.errors import UserError
 from groupwise.options import PathOrName
-from groupwise.plugins.registry import installed
+from groupwise.registry import installed
 from groupwise.trust import LoadingArguments
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.lengths import Long

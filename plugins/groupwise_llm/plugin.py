@@ -1,4 +1,4 @@
-"""Registers the language-model policy and the vLLM sampler."""
+"""Registers the language-model policy, the vLLM sampler and drafts of configurations."""
 
 from groupwise.hookspecs import Register, hookimpl
 
@@ -11,3 +11,8 @@ def register_policies(register: Register) -> None:
 @hookimpl
 def register_samplers(register: Register) -> None:
     register("vllm", "groupwise_llm.vllm.sampler:VLLM", extra="llm")
+
+
+@hookimpl
+def register_drafts(register: Register) -> None:
+    register("model", "groupwise_llm.draft:LanguageDraft")

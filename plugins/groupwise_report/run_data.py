@@ -96,9 +96,9 @@ class RunData:
     @cached_property
     def learners(self) -> list[str]:
         """The labels of several policies; [] in a run of one."""
-        lists = (self.settings.get(key) for key in ("pool", "chain"))
-        sections = next((each for each in lists if isinstance(each, list)), [])
-        return [str(each["label"]) for each in sections if _has_label(each)]
+        sections = self.settings.get("players")
+        listed = sections if isinstance(sections, list) else []
+        return [str(each["label"]) for each in listed if _has_label(each)]
 
     @property
     def writers(self) -> list[str]:

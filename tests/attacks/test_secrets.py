@@ -463,6 +463,15 @@ def test_secret_types_of_pydantic_may_be_passed_from_python():
     assert not leaked_secrets(str(UserError("refused by phr-xqfourqx and key-xqthreeqx")))
 
 
+def test_an_override_below_a_secret_does_not_show_it():
+    data = {"policy": "p", "prompts": "q", "rewards": [{"name": "r", "api_key": "key-xqthreeqx"}]}
+    with pytest.raises(
+        UserError, match=r"rewards\.0\.api_key is a secret, which has no keys"
+    ) as info:
+        parse_config(data, {"rewards.0.api_key.part": 1})
+    assert not leaked_secrets(str(info.value))
+
+
 def test_secrets_in_a_file_and_on_the_command_line_are_masked(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("policy: p\nprompts: q\nrewards: [{name: r, api_key: key-xqthreeqx}]\n")

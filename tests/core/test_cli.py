@@ -17,6 +17,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from groupwise import Policy
+from groupwise import registry as plugins
 from groupwise.algorithms.grpo import GRPO
 from groupwise.cli import commands as cli
 from groupwise.cli.catalog import catalog
@@ -25,7 +26,6 @@ from groupwise.cli.page import page
 from groupwise.errors import UserError
 from groupwise.hookspecs import Register, hookimpl
 from groupwise.plugins import docstrings
-from groupwise.plugins import registry as plugins
 
 PROCESS_ENDED = (
     "another process of this run has ended or does not answer, so this one cannot go on:"

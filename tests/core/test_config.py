@@ -10,6 +10,7 @@ import pytest
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from groupwise import registry as plugins
 from groupwise import secrets
 from groupwise.cli import algorithms, manual
 from groupwise.config import yaml_lines
@@ -25,8 +26,8 @@ from groupwise.config.sections import RunConfig
 from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.options import PathOrName
-from groupwise.plugins import registry as plugins
-from groupwise.plugins.build import build, has_config
+from groupwise.plugins.build import build
+from groupwise.plugins.targets import has_config
 
 BASE = """\
 policy: toy

@@ -9,10 +9,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from groupwise import registry as plugins
 from groupwise.cli import app
 from groupwise.errors import UserError
 from groupwise.hookspecs import hookimpl
-from groupwise.plugins import registry as plugins
 
 
 def count(words: list[str], twice: Annotated[bool, typer.Option("--twice")] = False) -> None:

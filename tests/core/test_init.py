@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from groupwise import registry as plugins
 from groupwise.cli import app
-from groupwise.cli.columns import Columns
-from groupwise.cli.draft import MODALITIES, TEMPLATES, tasks
-from groupwise.config import yaml_lines
+from groupwise.cli.draft import Choice, draft, drafts, shown, tasks
 from groupwise.config.load import load_config
-from groupwise.plugins import registry as plugins
+from groupwise.draft import Columns, Draft
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "examples" / "arithmetic" / "base"
@@ -68,18 +67,20 @@ def test_the_columns_of_a_dataset_determine_the_reward(folder: Path) -> None:
     ],
 )
 def test_the_task_is_inferred_from_the_answers(answers: list[str], task: str) -> None:
-    assert Columns(prompt="prompt", answer="answer", answers=answers).task == task
+    names = ["prompt", "answer"]
+    data = Columns(path="", prompt="prompt", answer="answer", names=names, answers=answers)
+    assert drafts()["model"].task_of(data) == task
 
 
-@pytest.mark.parametrize("modality", MODALITIES)
-def test_every_task_has_a_complete_template(folder: Path, modality: str) -> None:
+@pytest.mark.parametrize("name", ["model", "image"])
+def test_every_task_has_a_complete_template(folder: Path, name: str) -> None:
     """Each task is written with a dataset of the hub, which is not read."""
-    flag = {"text": "--model", "image": "--image"}[modality]
-    for task in tasks(modality):
-        arguments = ["--task", task if task != "reasoning_gym" else "reasoning_gym:chain_sum"]
-        if task not in yaml_lines.read((TEMPLATES / "data.yaml").read_text("utf-8"), "")[0]:
+    kind = drafts()[name]
+    for task in tasks(kind):
+        arguments = ["--task", shown(kind, task).replace("TASK", "chain_sum")]
+        if task in ("words", "writing"):  # those without prompts of their own
             arguments += ["--dataset", "some/data"]
-        result = call("init", f"{task}.yaml", flag, "some/model", *arguments)
+        result = call("init", f"{task}.yaml", f"--{name}", "some/model", *arguments)
         assert result.exit_code == 0, result.output
         text = Path(f"{task}.yaml").read_text("utf-8")
         assert "$" not in text
@@ -96,7 +97,7 @@ def test_every_task_has_a_complete_template(folder: Path, modality: str) -> None
         (["--model", "m", "--image", "m"], "give one of --model"),
         (["--model", "m"], "give --dataset FILE, or a --task that has prompts of its own: math"),
         (["--model", "m", "--task", "maths"], "--task maths: unknown, did you mean 'math'?"),
-        (["--image", "m", "--task", "math"], "of image models there are preference, writing"),
+        (["--image", "m", "--task", "math"], "for an image model there are preference, writing"),
         (["--model", "m", "--task", "reasoning_gym"], "name one of its tasks, as reasoning_gym:"),
         (["--model", "m", "--task", "reasoning_gym:chain_smu"], "chain_sum"),
         (["--model", "m", "--dataset", "nowhere.csv"], "nowhere.csv: no such file; of a dataset"),
@@ -112,6 +113,39 @@ def test_mistakes_are_refused_and_nothing_is_written(
     assert result.exit_code == 2
     assert message in result.stderr
     assert not Path("run.yaml").exists()
+
+
+def test_the_help_lists_the_models_and_tasks_of_all_plugins() -> None:
+    text = " ".join(call("init", "--help").stdout.replace("│", " ").split())
+    assert "train a language model: hub name or folder" in text
+    assert "train an image model: hub name or folder" in text
+    assert "of --model math, numbers, reasoning_gym:TASK, words; of --image preference" in text
+
+
+def test_a_plugin_brings_its_own_draft(folder: Path) -> None:
+    (folder / "drafts" / "tasks").mkdir(parents=True)
+    (folder / "drafts" / "data.yaml").write_text("steer: {path: here.csv}", "utf-8")
+    (folder / "drafts" / "tasks" / "steer.yaml").write_text("prompts:\n$data\n", "utf-8")
+    run = "# $about\npolicy: {name: rover, model: $model, wheels: $wheels}\n$task"
+    (folder / "drafts" / "run.yaml").write_text(run, "utf-8")
+
+    class RoverDraft(Draft):
+        model = "a rover"
+        templates = folder / "drafts"
+
+        def settings(self, model: str) -> dict[str, int]:
+            return {"wheels": len(model)}
+
+        def task_of(self, data: Columns) -> str:
+            return "steer"
+
+    choice = Choice(model="mars", task="steer", dataset=None, prompt=None, answer=None)
+    assert draft(RoverDraft(), choice, Path("run.yaml")) == (
+        "# mars: made by `groupwise init`.\n"
+        "policy: {name: rover, model: mars, wheels: 4}\n"
+        "prompts:\n  name: dataset\n  path: here.csv                  "
+        "# a file, a folder or a hub name\n"
+    )
 
 
 def test_a_folder_as_the_target_is_refused(folder: Path) -> None:

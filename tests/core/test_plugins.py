@@ -8,15 +8,20 @@ import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from textwrap import dedent
+from typing import get_args, get_origin
 
 import pytest
 
 from groupwise import hookspecs
+from groupwise import registry as plugins
 from groupwise.algorithms.sapo import SAPO
+from groupwise.config.learners import LearnerSection
+from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
+from groupwise.kinds import KINDS
 from groupwise.plugins import docstrings
-from groupwise.plugins import registry as plugins
-from groupwise.plugins.registry import Entry, Registry, discover, missing_requirements
+from groupwise.registry import Entry, Registry, discover, missing_requirements
+from groupwise.section import PluginSection, Section
 
 GOOD = """
 from groupwise import hookimpl
@@ -324,7 +329,7 @@ def own_entry_points():
 LISTING = """
 import sys
 from importlib.metadata import EntryPoint
-from groupwise.plugins.registry import KINDS, discover
+from groupwise.registry import KINDS, discover
 
 points = [EntryPoint(*point.split("="), "groupwise") for point in sys.argv[1:]]
 registry = discover(iter(points))
@@ -364,11 +369,31 @@ def test_every_hook_is_documented_and_is_a_kind():
         for name, function in vars(hookspecs).items()
         if inspect.isfunction(function) and hasattr(function, "groupwise_spec")
     }
-    assert set(hooks) == {f"register_{kind}" for kind in plugins.KINDS}
+    assert set(hooks) == {f"register_{kind}" for kind in KINDS}
     for name, function in hooks.items():
         assert inspect.getdoc(function), name
         assert list(inspect.signature(function).parameters) == ["register"], name
-    assert set(plugins.SINGULAR) == set(plugins.KINDS)
+
+
+def test_every_section_that_names_a_plugin_is_in_the_table_of_kinds():
+    declared = set(named_sections(RunConfig)) - {"pool[]", "chain[]"}
+    assert declared == {key for kind in KINDS.values() for key in kind.sections}
+    own = set(named_sections(LearnerSection))
+    assert own == {key for kind in KINDS.values() if kind.of_learner for key in kind.sections}
+
+
+def named_sections(model, prefix=""):
+    """The dotted keys of a section that name plugins, with `[]` for the items of a list."""
+    for name, info in model.model_fields.items():
+        types = [info.annotation, *get_args(info.annotation)]
+        types += [inner for each in types for inner in get_args(each)]
+        sections = [each for each in types if isinstance(each, type) and issubclass(each, Section)]
+        suffix = "[]" if any(get_origin(each) is list for each in types) else ""
+        for section in sections:
+            if issubclass(section, PluginSection | LearnerSection):
+                yield f"{prefix}{name}{suffix}"
+            else:
+                yield from named_sections(section, f"{prefix}{name}.")
 
 
 def test_every_built_in_name_has_a_one_line_summary():

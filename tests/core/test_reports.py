@@ -5,8 +5,8 @@ import json
 import pytest
 
 import groupwise
+from groupwise import registry as plugins
 from groupwise.errors import UserError
-from groupwise.plugins import registry as plugins
 from groupwise.run.evaluate import evaluate_run
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from groupwise.cli import app
 from groupwise.errors import UserError
 from groupwise.prompts.dataset import Dataset
-from groupwise.prompts.wording import Wording
+from groupwise.wording import Wording
 
 BASES = Path(__file__).parents[2] / "examples"
 

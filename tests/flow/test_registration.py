@@ -3,7 +3,7 @@
 import pytest
 
 from groupwise.errors import UserError
-from groupwise.plugins.registry import Entry, Registry, installed
+from groupwise.registry import Entry, Registry, installed
 from groupwise_flow import loading, settings
 from groupwise_flow.flux import FluxAdapter
 from groupwise_flow.sd3 import SD3Adapter

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.config.kinds import plugin_sections
 from groupwise.config.load import load_config
+from groupwise.config.plugin_sections import plugin_sections
 from groupwise.config.sections import RunConfig
-from groupwise.plugins.build import build, load_target
+from groupwise.plugins.build import build
+from groupwise.plugins.targets import load_target
 
 RECIPES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*.yaml"))
 TRAINED = {

@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from groupwise import hookspecs
-from groupwise.plugins import registry
+from groupwise import hookspecs, registry
 from groupwise.plugins.docstrings import docstring
 
 BEGIN = "<!-- begin: made by python -m groupwise.cli.algorithms -->"

@@ -1,26 +1,16 @@
 """Catalog: all registered names by kind, a line each."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from rich.text import Text
 
+from groupwise import registry as plugins
 from groupwise.cli.layout import heading, paragraph
-from groupwise.plugins import registry as plugins
+from groupwise.kinds import KINDS, Kind
 from groupwise.plugins.docstrings import line
-from groupwise.plugins.registry import KINDS, SWITCHED_OFF, Entry, Registry
+from groupwise.registry import SWITCHED_OFF, Entry, Registry
 
-PURPOSE: Mapping[str, str] = {
-    "policies": "what is trained (policy:)",
-    "samplers": "what draws completions in place of the policy (sampler:)",
-    "adapters": "model architectures that a policy can train, chosen by the model itself",
-    "rewards": "what scores completions (rewards:, watch:)",
-    "algorithms": "how scores become updates (algorithm:)",
-    "prompts": "where prompts come from (prompts:, evaluation.source:)",
-    "callbacks": "what else happens during a run (callbacks:)",
-    "reports": "pages of a run (reports:)",
-    "commands": "further commands of the command line",
-}
 MORE = "`groupwise plugins NAME` shows the options of one."
 
 
@@ -30,10 +20,10 @@ def catalog(registry: Registry, width: int | None) -> Text:
     width: of the terminal, None for lines of any length.
     """
     text = Text()
-    for kind in KINDS:
-        entries = [entry for entry in registry.entries if entry.kind == kind]
+    for kind in KINDS.values():
+        entries = [entry for entry in registry.entries if entry.kind == kind.name]
         if entries:
-            text.append_text(heading(kind, PURPOSE[kind]))
+            text.append_text(heading(kind.name, _purpose(kind)))
             text.append_text(_of_kind(sorted(entries, key=lambda entry: entry.name), width))
             text.append("\n")
     missing = _missing(registry)
@@ -49,6 +39,12 @@ def catalog(registry: Registry, width: int | None) -> Text:
         text.append(paragraph(off, width))
     text.append(f"{MORE}\n")
     return text
+
+
+def _purpose(kind: Kind) -> str:
+    """What the kind is for, and the keys of a configuration that name one."""
+    keys = ", ".join(f"{section.removesuffix('[]')}:" for section in kind.sections)
+    return f"{kind.purpose} ({keys})" if keys else kind.purpose
 
 
 def _of_kind(entries: list[Entry], width: int | None) -> Text:

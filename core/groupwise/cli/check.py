@@ -13,7 +13,6 @@ from groupwise.errors import UserError
 from groupwise.plugins.build import check_options
 from groupwise.policy import Policy
 from groupwise.run.parts import Parts, build_parts, check_sections, checked_rows
-from groupwise.tracking import check_trackers
 
 
 def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
@@ -21,7 +20,6 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
 
     Builds the parts of the run that need no weights. Raises the UserErrors that a run would raise.
     """
-    check_trackers(loaded)
     targets, config = check_sections(loaded, {}), loaded.config
     parts = build_parts(loaded, {})
     kinds = {label: targets[*x.path, "policy"] for label, x in config.learners.items()}

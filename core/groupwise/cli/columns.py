@@ -1,42 +1,17 @@
-"""Columns: which columns of a data file hold prompts and answers, and what the answers are."""
+"""columns: which columns of a data file hold prompts and answers."""
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from groupwise.draft import Columns
 from groupwise.errors import UserError
-from groupwise.plugins.registry import installed
+from groupwise.registry import installed
 
 PROMPTS = ("prompt", "question", "problem", "instruction", "input", "query", "caption")
 ANSWERS = ("answer", "solution", "target", "label", "gold", "output", "response")
 """Usual names of these columns, the most common first."""
 CHECKED_ROWS = 100
-"""Rows whose answers decide on the task."""
-NUMBER = re.compile(r"(?:.*####)?\s*[-+]?\$?[\d,]*\.?\d+\s*", re.DOTALL)
-FORMULA = re.compile(r"[\\^$=]|\d\s*/\s*\d")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """The columns of a data set.
-
-    prompt, answer: their names, answer "" if there is none; names: of all columns, empty for a hub
-    data set; answers: those of the first rows.
-    """
-
-    prompt: str
-    answer: str
-    names: Sequence[str] = ()
-    answers: Sequence[str] = field(default=(), repr=False)
-
-    @property
-    def task(self) -> str:
-        """`numbers` if all answers are numbers, `math` if some are formulas, else `words`."""
-        if all(map(NUMBER.fullmatch, self.answers)):
-            return "numbers"
-        is_math = all(NUMBER.fullmatch(a) or FORMULA.search(a) for a in self.answers)
-        return "math" if is_math else "words"
+"""Rows whose answers may decide on the task."""
 
 
 def columns(path: Path, prompt: str | None, answer: str | None) -> Columns:
@@ -51,7 +26,7 @@ def columns(path: Path, prompt: str | None, answer: str | None) -> Columns:
     prompts = _column(path, "--prompt", prompt, PROMPTS, names)
     gold = _column(path, "--answer", answer, ANSWERS, names, required=answer is not None)
     answers = [str(value) for value in data[:CHECKED_ROWS][gold]] if gold else []
-    return Columns(prompt=prompts, answer=gold, names=names, answers=answers)
+    return Columns(path=str(path), prompt=prompts, answer=gold, names=names, answers=answers)
 
 
 def _column(

@@ -19,14 +19,15 @@ def run_folders(incomplete: str) -> list[str]:
 
 def plugin_names(incomplete: str) -> list[str]:
     """Registered names of any kind."""
-    from groupwise.plugins.registry import installed
+    from groupwise.registry import installed
 
     return sorted({e.name for e in installed().entries if e.name.startswith(incomplete)})
 
 
 def tasks(incomplete: str) -> list[str]:
     """Tasks of `groupwise init`."""
-    from groupwise.cli import draft
+    from groupwise.cli.draft import drafts
+    from groupwise.cli.draft import tasks as tasks_of
 
-    names = {task for modality in draft.MODALITIES for task in draft.tasks(modality)}
+    names = {task for kind in drafts().values() for task in tasks_of(kind)}
     return sorted(name for name in names if name.startswith(incomplete))

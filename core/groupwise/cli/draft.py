@@ -1,22 +1,20 @@
-"""Draft: writes the text of a new configuration from the templates of this package."""
+"""draft: the text of a new configuration, from the templates of a plugin."""
 
 import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from groupwise.cli.columns import Columns, columns
+from groupwise.cli.columns import columns
 from groupwise.config import yaml_lines
+from groupwise.draft import Columns, Draft
 from groupwise.errors import UserError, did_you_mean
+from groupwise.registry import installed
 
-TEMPLATES = files("groupwise.cli") / "templates"
-MODALITIES = ("text", "image")
-REASONING_GYM = "reasoning_gym"
 COMMENT = re.compile(r"^(.*\S) {2,}# ", re.MULTILINE)
 WIDTH_BEFORE_COMMENT = 32
 """Characters of a line before the two spaces and the comment."""
@@ -25,26 +23,30 @@ COMMENTS = {
     "subset": "the name of a part of a hub data set",
     "prompt": "the column of prompts",
 }
-MAX_NEW_TOKENS = 1024
-"""The longest completion, unless the model has fewer than twice as many positions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The user's choice: a model, its modality, and a task, a data set, or both.
+    """The user's choice: a model, and a task, a data set, or both.
 
     prompt, answer: names of the data set's columns; None to recognise them by usual names.
     """
 
     model: str
-    modality: str
     task: str | None
     dataset: str | None
     prompt: str | None
     answer: str | None
 
 
-def draft(choice: Choice, path: Path) -> str:
+def drafts() -> dict[str, Draft]:
+    """All registered drafts by name, which is their option of `groupwise init`, too."""
+    names = {entry.name for entry in installed().entries if entry.kind == "drafts"}
+    kinds = {name: installed().load("drafts", name)() for name in names}
+    return dict(sorted(kinds.items(), key=lambda item: item[1].model))
+
+
+def draft(kind: Draft, choice: Choice, path: Path) -> str:
     """The text of a configuration that will be written to `path`, with aligned comments.
 
     Raises UserError if the task is unknown or the data cannot be read.
@@ -54,39 +56,50 @@ def draft(choice: Choice, path: Path) -> str:
         "file": path,
         "stem": path.stem,
         "model": _scalar(_relative(choice.model, path.parent)),
-        **(_text_settings if choice.modality == "text" else _image_settings)(choice.model),
+        **kind.settings(choice.model),
     }
-    task, task_values = _task(choice, path)
-    sections = _template(f"{choice.modality}/{task}.yaml").substitute({**values, **task_values})
-    text = _template(f"{choice.modality}.yaml").substitute({**values, "task": sections})
+    task, task_values = _task(kind, choice, path)
+    sections = _template(kind, f"tasks/{task}.yaml").substitute({**values, **task_values})
+    text = _template(kind, "run.yaml").substitute({**values, "task": sections})
     return COMMENT.sub(lambda line: f"{line[1]:<{WIDTH_BEFORE_COMMENT}}  # ", text)
 
 
-def tasks(modality: str) -> list[str]:
-    """The names of the tasks of a modality."""
-    return sorted(file.name.removesuffix(".yaml") for file in (TEMPLATES / modality).iterdir())
+def tasks(kind: Draft) -> list[str]:
+    """The names of the tasks of a kind of model."""
+    files = (kind.templates / "tasks").iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files)
 
 
-def _task(choice: Choice, path: Path) -> tuple[str, Mapping[str, Any]]:
+def shown(kind: Draft, task: str) -> str:
+    """A task as the user names it."""
+    return f"{task}:TASK" if "argument" in _defaults(kind).get(task, {}) else task
+
+
+def _task(kind: Draft, choice: Choice, path: Path) -> tuple[str, Mapping[str, Any]]:
     """The task's name, and the values for its template."""
-    task, _, puzzle = (choice.task or "").partition(":")
-    known = tasks(choice.modality)
+    task, _, argument = (choice.task or "").partition(":")
+    known, defaults = tasks(kind), _defaults(kind)
     if task and task not in known:
         raise UserError(
-            f"--task {task}: unknown{did_you_mean(task, known)}; of {choice.modality} models there "
-            f"are {', '.join(known)}"
+            f"--task {task}: unknown{did_you_mean(task, known)}; for {kind.model} there are "
+            f"{', '.join(known)}"
         )
-    if task == REASONING_GYM:
-        if not puzzle:
-            raise UserError(
-                f"--task {REASONING_GYM}: name one of its tasks, as {REASONING_GYM}:chain_sum"
-            )
-        return task, {"puzzle": _scalar(puzzle)}
+    example = defaults.get(task, {}).get("argument")
+    if example is not None:
+        if not argument:
+            raise UserError(f"--task {task}: name one of its tasks, as {task}:{example}")
+        return task, {"argument": _scalar(argument)}
     if choice.dataset is None:
-        return task, _default_data(task)
+        if task not in defaults:
+            raise UserError(
+                f"give --dataset FILE, or a --task that has prompts of its own: "
+                f"{' or '.join(shown(kind, each) for each in defaults)}"
+            )
+        source = dict(defaults[task])
+        return task, {"answer": source.pop("answer", ""), "data": _dataset_lines(source)}
     data = _columns(choice, choice.dataset)
-    task = task or (data.task if choice.modality == "text" else _image_task(data))
-    if choice.modality == "text" and not data.answer:
+    task = task or kind.task_of(data)
+    if not data.answer and "answer" in _template(kind, f"tasks/{task}.yaml").get_identifiers():
         raise UserError(
             f"{choice.dataset} has no column of answers with a usual name (its columns are "
             f"{', '.join(data.names)}); set --answer COLUMN. For rewards that need no answers see "
@@ -96,73 +109,18 @@ def _task(choice: Choice, path: Path) -> tuple[str, Mapping[str, Any]]:
     return task, {"data": _dataset_lines(source), "answer": _scalar(data.answer)}
 
 
-def _default_data(task: str) -> Mapping[str, Any]:
-    """Template values for the default data set of a task. Raises UserError if it has none."""
-    defaults = yaml_lines.read(_text("data.yaml"), "data.yaml")[0]
-    if task not in defaults:
-        raise UserError(
-            f"give --dataset FILE, or a --task that has prompts of its own: {', '.join(defaults)} "
-            f"or {REASONING_GYM}:TASK"
-        )
-    data = dict(defaults[task])
-    answer = data.pop("answer", "")
-    return {"data": _dataset_lines(data), "answer": answer}
-
-
 def _columns(choice: Choice, dataset: str) -> Columns:
-    """The columns of a file; of a hub data set, which is not downloaded, the names of the choice.
-
-    Raises UserError for a hub data set of text without a task.
-    """
+    """The columns of a file; of a hub data set, which is not downloaded, those of the choice."""
     if Path(dataset).exists():
         return columns(Path(dataset), choice.prompt, choice.answer)
-    if choice.task is None and choice.modality == "text":
-        raise UserError(
-            f"{dataset}: no such file; of a dataset on the hub set the kind of its answers, by "
-            f"--task math, numbers or words"
-        )
-    return Columns(prompt=choice.prompt or "prompt", answer=choice.answer or "answer")
-
-
-def _image_task(data: Columns) -> str:
-    return "writing" if "text" in data.names and data.prompt != "text" else "preference"
+    prompt, answer = choice.prompt or "prompt", choice.answer or "answer"
+    return Columns(path=dataset, prompt=prompt, answer=answer)
 
 
 def _dataset_lines(source: Mapping[str, str]) -> str:
     """The lines of a section `prompts` that name a data set."""
     keys = [f"  {key}: {_scalar(value)}  # {COMMENTS[key]}" for key, value in source.items()]
     return "\n".join(["  name: dataset", *keys])
-
-
-def _text_settings(model: str) -> dict[str, Any]:
-    """Whether a language model has a chat template, and how long its completions may be."""
-    folder = Path(model)
-    if not folder.is_dir():
-        return {"chat": "true", "tokens": MAX_NEW_TOKENS}
-    templates = ("chat_template.jinja", "chat_template.json")
-    chat = "chat_template" in _read_json(folder / "tokenizer_config.json") or any(
-        (folder / name).exists() for name in templates
-    )
-    default = 2 * MAX_NEW_TOKENS
-    positions = _read_json(folder / "config.json").get("max_position_embeddings", default)
-    return {"chat": str(chat).lower(), "tokens": min(MAX_NEW_TOKENS, positions // 2)}
-
-
-def _image_settings(model: str) -> dict[str, Any]:
-    """Precision and guidance, which differ between FLUX.1 and Stable Diffusion 3."""
-    is_local = Path(model).exists()
-    name = _read_json(Path(model) / "model_index.json").get("_class_name") if is_local else model
-    is_flux = "flux" in str(name).lower()
-    return {"precision": "bf16" if is_flux else "fp16", "guidance": 3.5 if is_flux else 4.5}
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    """A JSON object in a file of a model; empty if there is none that can be read."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _relative(name: str, folder: Path) -> str:
@@ -178,9 +136,12 @@ def _scalar(value: str) -> str:
     return json.dumps(value) if "\n" in text else text  # YAML folds long strings with spaces
 
 
-def _template(name: str) -> Template:
-    return Template(_text(name))
+def _template(kind: Draft, name: str) -> Template:
+    return Template((kind.templates / name).read_text(encoding="utf-8"))
 
 
-def _text(name: str) -> str:
-    return (TEMPLATES / name).read_text(encoding="utf-8")
+def _defaults(kind: Draft) -> Mapping[str, Any]:
+    """By task, the options of its default data set, or an example of its argument."""
+    text = (kind.templates / "data.yaml").read_text(encoding="utf-8")
+    defaults: Mapping[str, Any] = yaml_lines.read(text, "data.yaml")[0]
+    return defaults

@@ -14,7 +14,7 @@ def extensions() -> Iterator[Any]:
     """The commands of all plugins; one that cannot be loaded only says why."""
     from groupwise.cli.commands import reporting_errors
     from groupwise.cli.help import App
-    from groupwise.plugins.registry import installed
+    from groupwise.registry import installed
 
     for name in dict.fromkeys(e.name for e in installed().entries if e.kind == "commands"):
         app = App(add_completion=False)

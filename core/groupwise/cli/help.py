@@ -67,11 +67,11 @@ class Commands(TyperGroup):
 
 
 class App(typer.Typer):
-    """A Typer application whose commands are `Command`s."""
+    """A Typer application whose commands are `Command`s, unless `cls` says otherwise."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(cls=Commands, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-        decorator: Callable[[F], F] = super().command(name, cls=Command, **settings)
+        decorator: Callable[[F], F] = super().command(name, **{"cls": Command, **settings})
         return decorator

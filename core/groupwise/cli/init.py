@@ -1,37 +1,86 @@
 """`groupwise init`: a configuration to begin with."""
 
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from groupwise.cli.commands import app, reporting_errors
 from groupwise.cli.completion import tasks
+from groupwise.cli.help import Command
 from groupwise.errors import UserError
 
 if TYPE_CHECKING:
     from groupwise.config.load import LoadedConfig
+    from groupwise.draft import Draft
+
+MODELS = "groupwise.models"
+"""In the context of the command: by name of a draft, the model that its option names."""
 
 
-@app.command()
+class Init(Command):
+    """The command, with an option `--NAME MODEL` for every draft that plugins register."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        parameters, options = super().get_params(ctx), _model_options()
+        place = [parameter.name for parameter in parameters].index("task")
+        parameters[place].help = _help_of_tasks()
+        return [*parameters[:place], *options, *parameters[place:]]
+
+
+@cache
+def _model_options() -> list[Any]:
+    from groupwise.cli.draft import drafts
+
+    with reporting_errors():
+        return [_model_option(name, kind) for name, kind in drafts().items()]
+
+
+def _model_option(name: str, kind: "Draft") -> Any:
+    app = typer.Typer(add_completion=False)
+
+    def keep(context: typer.Context, value: str | None) -> None:
+        if value is not None:
+            context.meta.setdefault(MODELS, {})[name] = value
+
+    @app.command()
+    def option(
+        model: Annotated[
+            str | None,
+            typer.Option(
+                f"--{name}",
+                help=f"train {kind.model}: hub name or folder",
+                callback=keep,
+                expose_value=False,
+            ),
+        ] = None,
+    ) -> None: ...
+
+    (made,) = typer.main.get_command(app).params
+    made.name = name  # Typer's is the argument's, which is the same for all
+    return made
+
+
+def _help_of_tasks() -> str:
+    """The tasks of each kind of model."""
+    from groupwise.cli.draft import drafts, shown
+    from groupwise.cli.draft import tasks as tasks_of
+
+    each = (
+        f"of --{name} {', '.join(shown(kind, task) for task in tasks_of(kind))}"
+        for name, kind in drafts().items()
+    )
+    return "; ".join(each)
+
+
+@app.command(cls=Init)
 @reporting_errors()
 def init(
+    context: typer.Context,
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="the YAML file to write")],
     *,
-    model: Annotated[
-        str | None, typer.Option("--model", help="train this language model: hub name or folder")
-    ] = None,
-    image: Annotated[
-        str | None, typer.Option("--image", help="train this image model, in place of --model")
-    ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            "--task",
-            help="math, numbers, words or reasoning_gym:TASK; of images preference or writing",
-            autocompletion=tasks,
-        ),
-    ] = None,
+    task: Annotated[str | None, typer.Option("--task", autocompletion=tasks)] = None,
     dataset: Annotated[
         str | None,
         typer.Option("--dataset", help="prompts: a CSV, JSONL or Parquet file, or a hub name"),
@@ -51,31 +100,26 @@ def init(
 
     groupwise init run.yaml --model MODEL --task math
 
-    groupwise init run.yaml --model MODEL --task reasoning_gym:chain_sum
-
     groupwise init run.yaml --model MODEL --dataset questions.csv
-
-    groupwise init run.yaml --image MODEL --task preference
     """
-    if (model is None) == (image is None):
-        raise UserError("give one of --model, a language model, and --image, an image model")
+    from groupwise.cli.draft import Choice, draft, drafts
+
+    kinds, models = drafts(), context.meta.get(MODELS, {})
+    if not kinds:
+        raise UserError("no installed plugin has a draft of a configuration")
+    if len(models) != 1:
+        options = ", and ".join(f"--{name}, {kind.model}" for name, kind in kinds.items())
+        raise UserError(f"give one of {options}")
     if config.is_dir():
         raise UserError(f"{config} is a folder: name a file in it, as {config / 'run.yaml'}")
     if config.exists() and not force:
         raise UserError(f"{config} is there already; --force replaces it")
-    from groupwise.cli.draft import Choice, draft
     from groupwise.config.load import load_text
     from groupwise.storage import disk
 
-    choice = Choice(
-        model=str(model or image),
-        modality="text" if image is None else "image",
-        task=task,
-        dataset=dataset,
-        prompt=prompt,
-        answer=answer,
-    )
-    text = draft(choice, config)
+    ((name, model),) = models.items()
+    choice = Choice(model=model, task=task, dataset=dataset, prompt=prompt, answer=answer)
+    text = draft(kinds[name], choice, config)
     _check(load_text(text, config))
     config.parent.mkdir(parents=True, exist_ok=True)
     disk.write(config, text)
@@ -84,8 +128,8 @@ def init(
 
 def _check(loaded: "LoadedConfig") -> None:
     """Raise UserError for what `check` refuses; hub data sets are not downloaded."""
-    from groupwise.config.kinds import plugin_sections
-    from groupwise.plugins import registry as plugins
+    from groupwise import registry as plugins
+    from groupwise.config.plugin_sections import plugin_sections
 
     registry, missing = plugins.installed(), dict[str, set[str]]()
     for kind, _, section in plugin_sections(loaded.config):

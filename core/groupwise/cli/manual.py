@@ -14,21 +14,19 @@ from pydantic import BaseModel
 from groupwise import balance, hookspecs
 from groupwise.cli.options import of_model
 from groupwise.config import sections
-from groupwise.config.learners import LearnerSection, StageSection
-from groupwise.config.section import PluginSection
-from groupwise.config.tracking import TrackerSection
+from groupwise.config.learners import LearnerSection
 from groupwise.config.train import ReplaySection, TrainSection
-from groupwise.plugins import registry as plugins
+from groupwise.kinds import KINDS
+from groupwise.registry import installed
+from groupwise.section import PluginSection
 
 BEGIN = "<!-- begin: made by python -m groupwise.cli.manual -->"
 END = "<!-- end -->"
+
 TABLES: Mapping[str, type[BaseModel]] = {
     "The top level": sections.RunConfig,
-    "`policy`, `sampler`, `algorithm`, `evaluation.source`, each of `callbacks` and `reports`": (
-        PluginSection
-    ),
-    "Each of `pool`": LearnerSection,
-    "Each of `chain`": StageSection,
+    "Every section that names a plugin": PluginSection,
+    "Each of `players`": LearnerSection,
     "`prompts`": sections.PromptsSection,
     "`prompts.weighting`": sections.WeightingSection,
     "Each of `rewards`": sections.RewardSection,
@@ -38,26 +36,26 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "`train`": TrainSection,
     "`train.replay`": ReplaySection,
     "`evaluation`": sections.EvaluationSection,
-    "Each of `tracking`": TrackerSection,
 }
-SHOWN = ("policies", "samplers", "algorithms", "prompts")
-"""Kinds of plugins whose options are listed here; those of rewards are in docs/rewards.md."""
 
 
 def tables() -> str:
     """A heading and a table of key, type, default and meaning for every section and plugin.
 
-    Of a plugin whose options inherit from those of an earlier one, only the differences.
+    Of a plugin whose options inherit from those of an earlier one, only the differences; of one
+    with the same options only its name.
     """
     parts = [f"## {title}\n\n{table(model)}" for title, model in TABLES.items()]
     names: dict[type[BaseModel], str] = {}
+    same: dict[str, str] = {}
     for kind, name in _builtin():
-        model: type[BaseModel] = plugins.installed().load(kind, name).Config
-        title = f"## {plugins.SINGULAR[kind].capitalize()} `{name}`"
+        model: type[BaseModel] = installed().load(kind, name).Config
+        title = f"## {KINDS[kind].singular.capitalize()} `{name}`"
         base = next((each for each in model.__mro__[1:] if each in names), None)
         options = table(model) if base is None else _variant(model, base, names[base])
-        parts.append(f"{title}\n\n{options}")
+        parts.append(f"{title}\n\n{same.get(options, options)}")
         names[model] = name
+        same.setdefault(options, f"The options of `{name}`.")
     return "\n\n".join(parts)
 
 
@@ -78,11 +76,10 @@ def _changed(model: type[BaseModel], base: type[BaseModel]) -> set[str]:
 
 def _builtin() -> Iterator[tuple[str, str]]:
     """Kind and name of each plugin of this distribution whose options are shown."""
-    entries = plugins.installed().entries
-    for kind in SHOWN:
-        for entry in entries:
-            if entry.kind == kind and entry.distribution == hookspecs.PROJECT:
-                yield kind, entry.name
+    for kind in KINDS.values():
+        for entry in installed().entries if kind.in_manual else ():
+            if entry.kind == kind.name and entry.distribution == hookspecs.PROJECT:
+                yield kind.name, entry.name
 
 
 def table(model: type[BaseModel], *, keys: Container[str] | None = None) -> str:

@@ -1,6 +1,6 @@
 """Page: what one registered name does, how a configuration names it, and its options."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.text import Text
@@ -10,32 +10,11 @@ from groupwise.cli.catalog import install
 from groupwise.cli.layout import heading, paragraph
 from groupwise.cli.options import REQUIRED, UNSET, Option, of_arguments, of_model
 from groupwise.errors import UserError
-from groupwise.plugins.build import arguments, has_config
+from groupwise.kinds import KINDS
+from groupwise.plugins.build import arguments
 from groupwise.plugins.docstrings import docstring, when
-from groupwise.plugins.registry import SINGULAR, Entry, target_of
-
-SECTIONS: Mapping[str, str] = {
-    "policies": "policy: {}",
-    "samplers": "sampler: {}",
-    "rewards": "rewards: [{}]",
-    "algorithms": "algorithm: {}",
-    "prompts": "prompts: {}",
-    "callbacks": "callbacks: [{}]",
-    "reports": "reports: [{}]",
-}
-"""How a configuration names a plugin of each kind; adapters are chosen by the model, and commands
-on the command line."""
-DOCUMENTED: Mapping[str, str] = {
-    "policies": "docs/configuration.md",
-    "samplers": "docs/configuration.md",
-    "adapters": "docs/plugins.md",
-    "rewards": "docs/rewards.md",
-    "algorithms": "docs/algorithms.md",
-    "prompts": "docs/configuration.md",
-    "reports": "docs/runs.md",
-    "commands": "docs/runs.md",
-}
-"""The page on the built-in plugins of each kind."""
+from groupwise.plugins.targets import has_config
+from groupwise.registry import Entry, target_of
 
 
 def page(entries: Sequence[Entry], width: int | None) -> Text:
@@ -47,7 +26,8 @@ def page(entries: Sequence[Entry], width: int | None) -> Text:
 
 
 def _of_entry(entry: Entry, width: int | None) -> Text:
-    text = heading(entry.name, SINGULAR[entry.kind])
+    kind = KINDS[entry.kind]
+    text = heading(entry.name, kind.singular)
     parts = [*docstring(entry.target).split("\n\n"), when(entry.target)]
     for part in filter(None, dict.fromkeys(parts)):
         text.append("\n")
@@ -60,10 +40,9 @@ def _of_entry(entry: Entry, width: int | None) -> Text:
         options = None
     if entry.kind == "commands":
         text.append(f"  groupwise {entry.name} --help\n\n")
-    section = SECTIONS.get(entry.kind)
-    if section is not None:
-        named = section.format(_named(entry.name, options or []))
-        text.append(f"  {named}\n\n")
+    if kind.sections:
+        named = _named(entry.name, options or [])
+        text.append(f"  {_in_section(kind.sections[0], named)}\n\n")
     if options:
         text.append_text(heading("options"))
         for option in options:
@@ -72,8 +51,8 @@ def _of_entry(entry: Entry, width: int | None) -> Text:
     elif options is not None:
         text.append("  It takes no options.\n\n")
     text.append(f"  source: {entry.target}, of plugin {entry.plugin} ({entry.distribution})\n")
-    if entry.distribution == hookspecs.PROJECT and entry.kind in DOCUMENTED:
-        text.append(f"  docs:   {DOCUMENTED[entry.kind]}\n")
+    if entry.distribution == hookspecs.PROJECT and kind.docs:
+        text.append(f"  docs:   {kind.docs}\n")
     if command := install(entry):
         text.append(f"  needs:  {command}\n")
     return text
@@ -99,6 +78,12 @@ def _options(kind: str, target: Any) -> list[Option] | None:
         return list(of_arguments(arguments(kind, target)))
     except ValueError:  # a built-in type without a signature
         return []
+
+
+def _in_section(section: str, named: str) -> str:
+    """A plugin in its section of a configuration, or in its list of sections."""
+    key = section.removesuffix("[]")
+    return f"{key}: {named}" if key == section else f"{key}: [{named}]"
 
 
 def _named(name: str, options: list[Option]) -> str:

@@ -10,7 +10,7 @@ from groupwise.cli.commands import app, reporting_errors
 from groupwise.cli.completion import plugin_names
 
 if TYPE_CHECKING:
-    from groupwise.plugins.registry import Entry, Registry
+    from groupwise.registry import Entry, Registry
 
 Name = Annotated[
     str | None,
@@ -31,7 +31,7 @@ def plugins(
     Policies, samplers, adapters, rewards, algorithms, prompts, callbacks and reports of all
     plugins, and the commands that plugins add.
     """
-    from groupwise.plugins.registry import installed
+    from groupwise.registry import installed
 
     registry = installed()
     entries = registry.entries if name is None else registry.of_name(name)
@@ -56,7 +56,7 @@ def plugins(
 def _record(registry: "Registry", entries: "Sequence[Entry]") -> dict[str, Any]:
     from groupwise.cli.catalog import duplicates
     from groupwise.plugins.docstrings import WHEN, line, when
-    from groupwise.plugins.registry import missing_requirements
+    from groupwise.registry import missing_requirements
 
     keys = ("kind", "name", "target", "extra", "plugin", "distribution")
     return {

@@ -7,27 +7,18 @@ from typing import Any
 from pydantic import Field, create_model, field_validator
 from pydantic.fields import FieldInfo
 
-from groupwise.config.section import PluginSection, Section
 from groupwise.config.train import TrainSection
-from groupwise.config.yaml_lines import KeyPath
+from groupwise.section import KeyPath, PluginSection, Section
 
 SOLE = "policy"
 """The label of the only learner of a run with the section `policy`."""
 PLAYERS = "players"
 """The key of the configuration that lists several learners."""
-KINDS: Mapping[str, str] = {"policy": "policies", "sampler": "samplers", "algorithm": "algorithms"}
-"""By key of a learner's section, the kind of plugin that it names."""
-RESERVED_LABELS = frozenset(
-    {
-        # Metrics: `time/sample`.
-        *("alarm", "alarm_since", "evaluation", "failed", "mismatch", "multipliers", "prompts"),
-        *("reference", "replay", "reward_time", "rewards", "time", "watch", "weights"),
-        # Arguments of rewards: a chain passes the text of its policies to rewards by their labels.
-        *("completions", "completion_ids", "environments", "groups", "log_extra", "log_metric"),
-        *("purpose", "references", "trainer_state"),
-    }
+ARGUMENTS = (
+    *("completions", "completion_ids", "environments", "groups", "log_extra", "log_metric"),
+    *("purpose", "references", "trainer_state"),
 )
-"""Labels that no learner may have: prefixes of metrics, and arguments of rewards."""
+"""Arguments of rewards, which get the texts of a chain's policies by their labels, too."""
 _OWN = (
     *("group_size", "updates_per_rollout", "epochs", "optimizer", "learning_rate", "schedule"),
     *("warmup_steps", "weight_decay", "betas", "max_grad_norm", "ema", "ema_every", "microbatch"),

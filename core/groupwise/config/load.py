@@ -58,7 +58,6 @@ def load_text(
         raise UserError(f"{path}: the file is empty, expected policy, prompts and rewards")
     if not isinstance(data, Mapping):
         raise UserError(f"{path}, line 1: expected a section of keys, found {described(data)}")
-    data = secrets.concealed(data)
     data, overridden = apply(data, [parse(text) for text in overrides], lines)
     origin = Origin(source=str(path), lines=lines, overridden=overridden)
     output = {"output": f"runs/{path.stem}"}
@@ -139,7 +138,7 @@ def _validated(
     data: Mapping[str, Any], folder: Path, origin: Origin, stated: Sequence[str] = ()
 ) -> LoadedConfig:
     try:
-        config = RunConfig.model_validate(secrets.concealed(data))
+        config = RunConfig.model_validate(data)
     except ValidationError as error:
         raise explain(error, RunConfig, origin) from None  # pydantic's message shows all values
     except RecursionError as error:

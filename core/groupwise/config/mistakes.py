@@ -9,8 +9,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from groupwise import secrets
-from groupwise.config.yaml_lines import KeyPath, Lines
+from groupwise.config.yaml_lines import Lines
 from groupwise.errors import UserError, did_you_mean
+from groupwise.section import KeyPath
 
 EXPECTED = {
     "int": "a whole number",

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise.config.kinds import LISTED, SINGLE, kind_at
-from groupwise.config.learners import KINDS, LISTS
-from groupwise.config.yaml_lines import KeyPath
+from groupwise.config.learners import PLAYERS
+from groupwise.config.plugin_sections import LISTED, SINGLE, kind_at
+from groupwise.kinds import LEARNER_SECTIONS
+from groupwise.section import KeyPath
 
 Objects = Mapping[KeyPath, Any]
 """Python objects passed in place of plugin names, by the key path of their section."""
@@ -30,7 +31,7 @@ def set_aside(key: str, value: Any, objects: dict[KeyPath, Any]) -> Any:
         return [_name_object((key, number), item, objects) for number, item in enumerate(items)]
     if key == "prompts":
         return _named_rows((key,), value, objects)
-    if key in LISTS and isinstance(value, Sequence) and not isinstance(value, str):
+    if key == PLAYERS and isinstance(value, Sequence) and not isinstance(value, str):
         return [_named_parts((key, number), item, objects) for number, item in enumerate(value)]
     if (key,) in SINGLE:
         return _name_object((key,), value, objects)
@@ -44,7 +45,8 @@ def _named_parts(path: KeyPath, value: Any, objects: dict[KeyPath, Any]) -> Any:
     """The section of one of several learners."""
     if not isinstance(value, Mapping):
         return value
-    parts = {k: _name_object((*path, k), value[k], objects) for k in KINDS if k in value}
+    own = [key for key in LEARNER_SECTIONS if key in value]
+    parts = {key: _name_object((*path, key), value[key], objects) for key in own}
     return {**value, **parts}
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 from groupwise import secrets
 from groupwise.config import yaml_lines
-from groupwise.config.kinds import LISTED, kind_at
 from groupwise.config.mistakes import described
-from groupwise.config.yaml_lines import KeyPath, Lines
+from groupwise.config.plugin_sections import LISTED, kind_at
+from groupwise.config.yaml_lines import Lines
 from groupwise.errors import UserError
+from groupwise.section import KeyPath
 
 LONGEST = 1_000
 """Characters of a part of a dotted key."""
@@ -24,13 +25,13 @@ def parse(text: str) -> Override:
         raise UserError(f"override {text!r}: expected key=value, found no '='")
     shown = _shown(key, value)
     data, _ = yaml_lines.read(value, f"override {shown!r}")
-    return _key_path(key, shown), secrets.concealed(data, key.rpartition(".")[2]), shown
+    return _key_path(key, shown), data, shown
 
 
 def from_python(key: str, value: Any) -> Override:
     """An override whose value is a Python object."""
     shown = _shown(key, value)
-    return _key_path(key, shown), secrets.concealed(value, key.rpartition(".")[2]), shown
+    return _key_path(key, shown), value, shown
 
 
 def _shown(key: str, value: Any) -> str:
@@ -58,11 +59,12 @@ def _key_path(key: str, text: str) -> KeyPath:
 def apply(data: Any, overrides: Sequence[Override], lines: Lines) -> tuple[Any, dict[KeyPath, str]]:
     """A copy of the data with the overrides applied, and by path the text of the override.
 
-    The lines of replaced values are dropped from `lines`.
+    Whatever is secret by its key is wrapped in it: everything that a configuration holds comes
+    through here. The lines of replaced values are dropped from `lines`.
     """
-    overridden: dict[KeyPath, str] = {}
+    data, overridden = secrets.concealed(data), dict[KeyPath, str]()
     for path, value, text in overrides:
-        data = _set(data, path, (), value, text)
+        data = secrets.concealed(_set(data, path, (), value, text))
         for known in [known for known in lines if known[: len(path)] == path]:
             del lines[known]
         for known in [known for known in overridden if known[: len(path)] == path]:

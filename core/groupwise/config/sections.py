@@ -15,17 +15,17 @@ from pydantic import (
 
 from groupwise.balance import Constraint, Schedule
 from groupwise.config.learners import (
+    ARGUMENTS,
     PLAYERS,
-    RESERVED_LABELS,
     SOLE,
     LearnerSection,
     Learning,
     grpo_unless_named,
     learning,
 )
-from groupwise.config.section import PluginSection, Section, mistake_at
-from groupwise.config.tracking import TrackerSection
 from groupwise.config.train import TrainSection
+from groupwise.metric_names import problem_of_label
+from groupwise.section import PluginSection, Section, mistake_at
 
 HTML = PluginSection(name="html")
 """The default report. A run does without it if no installed plugin registers it."""
@@ -246,16 +246,24 @@ class RunConfig(Section):
         default=[HTML],
         description="pages that the run writes into its folder at its end; `[]`: none",
     )
-    tracking: list[TrackerSection] = Field(
+    tracking: list[PluginSection] = Field(
         default=[],
-        description="where metrics and completions are also sent: wandb, tensorboard, trackio, "
-        "mlflow, swanlab ([Trackers](runs.md#trackers))",
+        description="where metrics and completions are also sent ([Trackers](runs.md#trackers))",
     )
 
     @field_validator("algorithm", mode="before")
     @classmethod
     def _is_grpo_unless_named(cls, value: Any) -> Any:
         return grpo_unless_named(value)
+
+    @model_validator(mode="after")
+    def _names_a_tracker_once(self) -> Self:
+        names = [section.name for section in self.tracking]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                problem = f"{name} is named twice; leave out one of them"
+                raise mistake_at(("tracking", number), problem)
+        return self
 
     @model_validator(mode="after")
     def _names_what_learns(self) -> Self:
@@ -268,16 +276,7 @@ class RunConfig(Section):
         return self
 
     def _check_players(self, players: Sequence[LearnerSection]) -> None:
-        labels = [section.label for section in players]
-        for number, label in enumerate(labels):
-            if label in labels[:number]:
-                raise mistake_at((PLAYERS, number, "label"), f"another one is labelled {label!r}")
-            rewards = {section.title for section in (*self.rewards, *self.watch)}
-            if label in RESERVED_LABELS or label in rewards:
-                raise mistake_at(
-                    (PLAYERS, number, "label"),
-                    f"{label!r} already names metrics or an argument of rewards; choose another",
-                )
+        self._check_labels([section.label for section in players])
         if len(players) < 2:
             raise mistake_at((PLAYERS,), f"expected at least 2 policies, found {len(players)}")
         if not any(section.learns for section in players):
@@ -292,6 +291,15 @@ class RunConfig(Section):
                 )
         for number, section in enumerate(players):
             self._check_settings(section, number)
+
+    def _check_labels(self, labels: Sequence[str]) -> None:
+        rewards = {section.title for section in (*self.rewards, *self.watch)}
+        for number, label in enumerate(labels):
+            problem = problem_of_label(label, {*rewards, *ARGUMENTS})
+            if label in labels[:number]:
+                problem = f"another one is labelled {label!r}"
+            if problem:
+                raise mistake_at((PLAYERS, number, "label"), problem)
 
     def _check_settings(self, section: LearnerSection, number: int) -> None:
         try:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from groupwise.config.section import Section, mistake_at
+from groupwise.section import Section, mistake_at
 
 
 class ReplaySection(Section):

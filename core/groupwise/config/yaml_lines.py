@@ -12,8 +12,7 @@ import yaml
 from yaml.reader import ReaderError
 
 from groupwise.errors import UserError
-
-KeyPath = tuple[str | int, ...]
+from groupwise.section import KeyPath
 
 MOST_COPIES = 20_000
 """The most values that aliases may repeat."""

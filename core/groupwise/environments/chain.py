@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.environment import Columns, Environment, EpisodeEnded, Player, Reply, Row
+from groupwise.environment import Columns, Environment, EpisodeEnded, Player, Reply
+from groupwise.prompt_source import Row
 
 
 class Chain(Environment):

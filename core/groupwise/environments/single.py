@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict
 
-from groupwise.environment import Environment, Player, Row
+from groupwise.environment import Environment, Player
+from groupwise.prompt_source import Row
 
 
 class Single(Environment):

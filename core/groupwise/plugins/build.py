@@ -2,30 +2,22 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from groupwise import secrets
-from groupwise.config.kinds import kind_at, plugin_sections
-from groupwise.config.mistakes import below, described, explain, unknown_key
-from groupwise.config.yaml_lines import KeyPath
+from groupwise.config.mistakes import described, explain, unknown_key
+from groupwise.config.plugin_sections import kind_at
 from groupwise.errors import UserError
-from groupwise.plugins import registry as plugins
+from groupwise.plugins.secret_options import resolved
+from groupwise.plugins.targets import folders, has_config
+from groupwise.registry import extend_module_path
+from groupwise.section import KeyPath
 
 if TYPE_CHECKING:
     from groupwise.config.load import LoadedConfig
-
-
-def load_target(loaded: "LoadedConfig", kind: str, path: KeyPath, name: str) -> Any:
-    """Import the target of a registered name, or `module:attribute`; UserError names the line."""
-    try:
-        return plugins.installed().load(kind, name, beside=_folders(loaded))
-    except UserError as error:
-        raise UserError(loaded.origin.message((*path, "name"), str(error))) from error
 
 
 def build(
@@ -44,8 +36,8 @@ def build(
 
     beside: further arguments, such as the policy of a sampler.
     """
-    config = check_options(loaded, section_path, target, name, options)
-    options = secrets.revealed(options)
+    options = resolved(loaded, section_path, target, options)
+    config = _checked(loaded, section_path, target, name, options)
     if _is_called_itself(section_path, target):
         return partial(target, **options) if options else target
     if not isinstance(target, type) and not inspect.isroutine(target):
@@ -69,13 +61,18 @@ def check_options(
 
     Raises UserError for options that the target does not take, and for secrets that are missing.
     """
-    problems = [
-        loaded.origin.message(path, problem)
-        for path, problem in secrets.problems(concealed(target, options), section_path)
-    ]
-    if problems:
-        raise UserError("\n".join(problems))
-    options = secrets.revealed(options)
+    options = resolved(loaded, section_path, target, options)
+    return _checked(loaded, section_path, target, name, options)
+
+
+def _checked(
+    loaded: "LoadedConfig",
+    section_path: KeyPath,
+    target: Any,
+    name: str,
+    options: Mapping[str, Any],
+) -> Any:
+    """The target's `Config` of these options, with their secrets; None if it has no `Config`."""
     is_class = isinstance(target, type)
     if is_class and has_config(target):
         return validate(loaded, section_path, target, options)
@@ -88,49 +85,10 @@ def check_options(
     return None
 
 
-def concealed(target: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options with those wrapped whose type in the target's `Config` is a secret type."""
-    hints = [target.Config] if has_config(target) else []
-    hidden: Mapping[str, Any] = secrets.in_types(options, hints, below)
-    return hidden
-
-
-def with_secrets(loaded: "LoadedConfig", targets: Mapping[KeyPath, Any]) -> "LoadedConfig":
-    """The configuration with all options wrapped that a plugin's `Config` declares secret.
-
-    targets: by path of a section, the imported target of its name.
-    """
-    config = loaded.config
-    for _, path, section in plugin_sections(config):
-        options = section.options
-        hidden = concealed(targets.get(path), options)
-        if hidden is not options:
-            config = _changed(config, path, hidden)
-    return replace(loaded, config=config)
-
-
-def _changed(section: Any, path: KeyPath, options: Mapping[str, Any]) -> Any:
-    """A section, or a list of them, with other options where `path` leads."""
-    if not path:
-        return section.model_copy(update=options)
-    key, rest = path[0], path[1:]
-    if isinstance(section, list):
-        return [_changed(x, rest, options) if i == key else x for i, x in enumerate(section)]
-    return section.model_copy(
-        update={str(key): _changed(getattr(section, str(key)), rest, options)}
-    )
-
-
 def _is_called_itself(section_path: KeyPath, target: Any) -> bool:
     """Whether the target is a reward or report that is a function, rather than a class to build."""
     is_object = callable(target) and not isinstance(target, type)
     return is_object and kind_at(section_path) in ("rewards", "reports")
-
-
-def has_config(target: Any) -> bool:
-    """Whether a target is built from a nested pydantic `Config`."""
-    config = getattr(target, "Config", None)
-    return isinstance(config, type) and issubclass(config, BaseModel)
 
 
 def validate(
@@ -138,7 +96,7 @@ def validate(
 ) -> Any:
     """The target's `Config` of these options; raises UserError with lines and suggestions."""
     config: type[BaseModel] = target.Config
-    plugins.extend_module_path(Path.cwd(), *_folders(loaded))  # options, too, may name a module
+    extend_module_path(Path.cwd(), *folders(loaded))  # options, too, may name a module
     context = {"folder": loaded.folder, "begun_in": loaded.begun_in}
     try:
         return config.model_validate(dict(options), context=context)
@@ -146,11 +104,6 @@ def validate(
         known = _section_names(loaded, section_path)
         # Not `from error`: the traceback would show the input with its secrets.
         raise explain(error, config, loaded.origin, section_path, known) from None
-
-
-def _folders(loaded: "LoadedConfig") -> list[Path]:
-    """Folders to search for modules, besides the current one."""
-    return [folder for folder in (loaded.folder, loaded.begun_in) if folder is not None]
 
 
 def _section_names(loaded: "LoadedConfig", section_path: KeyPath) -> list[str]:

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from groupwise.errors import UserError, first_line
 from groupwise.options import PathOrName
-from groupwise.prompts.source import is_chat
-from groupwise.prompts.wording import Wording
+from groupwise.prompt_source import is_chat
+from groupwise.wording import Wording
 
 READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 

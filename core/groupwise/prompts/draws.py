@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from groupwise.errors import UserError
+from groupwise.prompt_source import PromptSource, Row, check_row
 from groupwise.prompts.identity import identity
 from groupwise.prompts.seeds import seed_for
-from groupwise.prompts.source import PromptSource, Row, check_row
 from groupwise.prompts.split import held_out
 
 SCAN = 200_000

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.prompts.source import Row
+from groupwise.prompt_source import Row
 
 
 class Rows:

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from groupwise.prompt_source import PromptSource, Row
 from groupwise.prompts.draws import Draw, Prompts
 from groupwise.prompts.identity import identity
 from groupwise.prompts.outcomes import RESTING, UNSEEN, Outcome, Outcomes, worth
 from groupwise.prompts.seeds import seed_for
-from groupwise.prompts.source import PromptSource, Row
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,11 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from groupwise import processes
-from groupwise.callback import Callback
 from groupwise.config.learners import Learning
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
-from groupwise.plugins.build import check_options, load_target
+from groupwise.plugins.build import check_options
+from groupwise.plugins.targets import load_target
 from groupwise.policy import Policy
 from groupwise.run.making import make_part
 from groupwise.run.parts import Parts, held_out_draws
@@ -173,12 +173,3 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
             )
         finally:
             experience.drop()
-
-
-def build_callbacks(parts: Parts, accelerator: Accelerator) -> list[Callback]:
-    """The callbacks, on the first process only, so that a tracker is opened once."""
-    return [
-        make_part(parts.loaded, parts.objects, "callbacks", ("callbacks", number), section)
-        for number, section in enumerate(parts.config.callbacks)
-        if accelerator.is_main_process
-    ]

@@ -10,6 +10,7 @@ from groupwise.config import yaml_lines
 from groupwise.config.learners import Learning
 from groupwise.config.load import LoadedConfig
 from groupwise.config.sections import RewardSection
+from groupwise.metric_names import Family
 from groupwise.policy import Policy
 from groupwise.storage.disk import write
 from groupwise.version import __version__
@@ -98,7 +99,7 @@ def _results(result: Mapping[str, Any]) -> str:
 
 
 def _watched(metrics: Mapping[str, Any]) -> list[str]:
-    return [name for name in metrics if name.startswith(("rewards/", "watch/"))]
+    return [name for name in metrics if name.startswith((f"{Family.REWARDS}/", f"{Family.WATCH}/"))]
 
 
 def _number(value: float | None) -> str:

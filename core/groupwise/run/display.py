@@ -7,6 +7,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from groupwise.metric_names import Family
+
 WIDTH = 100
 """Columns of a line where there is no terminal."""
 SUMMARY = 62
@@ -16,7 +18,7 @@ SUMMARY = 62
 def brief(metrics: Mapping[str, float]) -> str:
     """An evaluation in one line: accuracy if a reward tells right from wrong, and the reward."""
     leading = "reward" if math.isnan(metrics.get("accuracy", math.nan)) else "accuracy"
-    watched = {n.removeprefix("watch/"): v for n, v in metrics.items() if n.startswith("watch/")}
+    watched = Family.WATCH.of(metrics)
     each = {n.partition("/")[2]: v for n, v in metrics.items() if n.startswith(f"{leading}/")}
     shown = {
         leading: metrics.get(leading),
@@ -95,11 +97,7 @@ class Display:
         every = max(1, self._steps // 20)
         if not self.console.is_terminal and (step % every == 0 or step == self._steps):
             self.say(f"step {step}/{self._steps}  {summary}")
-        evaluation = {
-            name.removeprefix("evaluation/"): value
-            for name, value in metrics.items()
-            if name.startswith("evaluation/")
-        }
+        evaluation = Family.EVALUATION.of(metrics)
         if evaluation:
             self.say(f"step {step}: {brief(evaluation)}")
 

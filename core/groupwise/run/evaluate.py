@@ -8,9 +8,8 @@ from groupwise import processes
 from groupwise.config.objects import Objects
 from groupwise.errors import UserError
 from groupwise.evaluation import Evaluation
-from groupwise.plugins.build import with_secrets
+from groupwise.plugins.secret_options import with_secrets
 from groupwise.run.interruption import orderly
-from groupwise.run.parts import check_sections
 from groupwise.run.record import unit
 from groupwise.run.reopening import Reopened, reopened
 from groupwise.run.reports import build_reports
@@ -101,6 +100,6 @@ def _write(folder: Path, run: Path, opened: Reopened, evaluation: Evaluation) ->
         "unit": unit({label: s.policy for label, s in sampler.samplings.items()}),
         "metrics": evaluation.metrics,
     }
-    write_config(folder, with_secrets(parts.loaded, check_sections(parts.loaded, parts.objects)))
+    write_config(folder, with_secrets(parts.loaded, parts.objects))
     disk.write(folder / RESULT, as_json(result))
     write_samples(folder / EVALUATED, evaluation.samples)

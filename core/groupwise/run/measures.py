@@ -6,10 +6,10 @@ from functools import partial
 from groupwise.config.load import LoadedConfig
 from groupwise.config.objects import Objects
 from groupwise.config.sections import RewardSection, WatchSection
-from groupwise.config.yaml_lines import KeyPath
 from groupwise.errors import UserError
 from groupwise.rewards import Reward
 from groupwise.run.making import make_part
+from groupwise.section import KeyPath
 
 
 def measures(

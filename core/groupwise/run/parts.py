@@ -8,28 +8,29 @@ from itertools import islice
 from typing import Any
 
 from groupwise.algorithm import Algorithm
-from groupwise.config.kinds import plugin_sections
 from groupwise.config.learners import Learning
 from groupwise.config.load import LoadedConfig
 from groupwise.config.measures import check_labels, check_schedules
 from groupwise.config.objects import Objects
+from groupwise.config.plugin_sections import plugin_sections
 from groupwise.config.sections import RunConfig
-from groupwise.config.yaml_lines import KeyPath
 from groupwise.errors import UserError
-from groupwise.plugins.build import check_options, load_target
+from groupwise.plugins.build import check_options
+from groupwise.plugins.targets import load_target
 from groupwise.policy import Policy
+from groupwise.prompt_source import PromptSource, Row
 from groupwise.prompts.draws import SCAN, Draw, Prompts
-from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
 from groupwise.run.making import make_part
-from groupwise.run.players import Players
 from groupwise.run.measures import measures
+from groupwise.run.players import Players
 from groupwise.run.relative import check_relative
 from groupwise.run.reports import is_missing_default
 from groupwise.run.teachers import check_teachers
 from groupwise.run.weighting import check_weighting, draws_of
 from groupwise.sampler import Sampler
 from groupwise.scoring.scorer import Scorer
+from groupwise.section import KeyPath
 
 ENDLESS = 2_000
 """Rows to check before a run if the source has more than `SCAN`: such sources generate them."""
@@ -224,7 +225,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     watched = measures(loaded, objects, "watch", config.watch)
     check_weighting(loaded, algorithms, rewards[0])
     check_teachers(loaded, rewards, watched)
-    check_relative(loaded, rewards)
+    check_relative(loaded, rewards, players.judged_size)
     held_out = held_out_draws(evaluation_prompts, config)
     return Parts(
         loaded=loaded,

@@ -14,6 +14,7 @@ from groupwise.config.learners import SOLE
 from groupwise.config.load import LoadedConfig
 from groupwise.errors import UserError
 from groupwise.evaluation import Alarm, Evaluation
+from groupwise.metric_names import Family
 from groupwise.policy import Policy
 from groupwise.run import snapshot
 from groupwise.run.card import write_card
@@ -103,10 +104,11 @@ class Record:
             self.display.say(f"before: {brief(evaluation.metrics)}")
         elif self.loaded.config.evaluation.count:
             self.display.say("note: no prompts are held out, so there is no evaluation")
-        for name, value in evaluation.metrics.items():
-            if name.startswith("watch/") and math.isnan(value):
+        for name, value in Family.WATCH.of(evaluation.metrics).items():
+            if math.isnan(value):
                 self.display.say(
-                    f"warning: {name} is None for every completion, so it can raise no alarm"
+                    f"warning: {Family.WATCH}/{name} is None for every completion, so it can raise "
+                    f"no alarm"
                 )
 
     def known_before(self) -> Mapping[str, float]:
@@ -142,7 +144,7 @@ class Record:
                 self._keep_config()
         self._has_begun()
         self.display.step(step, metrics, left=self._left(step, metrics))
-        if any(name.startswith("alarm/") for name in metrics):
+        if Family.ALARM.of(metrics):
             self._print_alarms()
         labels_by_warning: dict[str, list[str]] = {}
         for label, learner in self.trainer.learners.items():

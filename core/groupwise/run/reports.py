@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from groupwise import registry as plugins
 from groupwise.config.load import LoadedConfig
 from groupwise.config.objects import Objects
-from groupwise.config.section import PluginSection
 from groupwise.config.sections import HTML
-from groupwise.config.yaml_lines import KeyPath
-from groupwise.plugins import registry as plugins
 from groupwise.run.making import make_part
+from groupwise.section import KeyPath, PluginSection
 
 Report = Callable[[Path], Path]
 """Writes a file into a folder, from the other files there; returns its path."""

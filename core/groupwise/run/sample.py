@@ -14,10 +14,10 @@ from groupwise import processes
 from groupwise.config.objects import Objects
 from groupwise.errors import UserError
 from groupwise.evaluation import Sample
+from groupwise.prompt_source import Row, check_row
 from groupwise.prompts.draws import SCAN, Draw, Prompts
 from groupwise.prompts.identity import identity
 from groupwise.prompts.seeds import seed_for
-from groupwise.prompts.source import Row, check_row
 from groupwise.run.parts import Parts
 from groupwise.run.reopening import Reopened, reopened
 from groupwise.run.selection import Selection, Split

@@ -10,16 +10,15 @@ from typing import Any
 from accelerate import Accelerator
 
 from groupwise import processes
+from groupwise.callback import RunContext
 from groupwise.config import load as configuration
 from groupwise.config.load import LoadedConfig, idle_processes
 from groupwise.config.objects import Objects, laid_over, set_aside
 from groupwise.errors import UserError
-from groupwise.plugins.build import with_secrets
+from groupwise.plugins.secret_options import with_secrets
 from groupwise.run import snapshot
-from groupwise.run.build import (
-    build_callbacks,
-    open_trainer,
-)
+from groupwise.run.build import open_trainer
+from groupwise.run.callbacks import build_callbacks, opened
 from groupwise.run.display import Display
 from groupwise.run.interruption import orderly
 from groupwise.run.loop import run_and_record
@@ -40,7 +39,6 @@ from groupwise.storage.facts import (
     written,
 )
 from groupwise.storage.run_folder import CHECKPOINTS, Resume, RunFolder
-from groupwise.tracking import Tracking, check_trackers
 from groupwise.version import __version__
 
 
@@ -122,8 +120,8 @@ def _train(
     if resume:  # fail early, before models are loaded
         checkpoints.last()
         check_objects(folder, objects)
-    check_trackers(loaded)
-    loaded = with_secrets(loaded, check_sections(loaded, objects))
+    check_sections(loaded, objects)
+    loaded = with_secrets(loaded, objects)
     changed = changes(folder, loaded) if resume else []
     parts = build_parts(loaded, objects)
     with (
@@ -148,12 +146,11 @@ def _train(
             done=trainer.step,
             labels=trainer.policies,
         )
-        tracking = Tracking(loaded, folder, warn=display.say)
         record = Record(
             loaded,
             trainer,
             checkpoints=checkpoints,
-            callbacks=[*callbacks, tracking],
+            callbacks=[*callbacks.values()],
             reports=reports,
             run_folder=run_folder,
             display=display,
@@ -163,18 +160,23 @@ def _train(
             notes += filter(
                 None, [record.metrics.truncate_after(trainer.step), run_folder.left_over()]
             )
-            write_facts(folder, loaded, objects, run=run_folder.identity)
+            files = [name for callback in callbacks.values() for name in callback.files]
+            write_facts(folder, loaded, objects, run=run_folder.identity, files=files)
             if not resume:
                 write_config(folder, loaded)
             elif changed:
                 record.former_config = f"config.until_step_{trainer.step}.yaml"
-        with closing(tracking):
-            # Before the display starts, since the packages of trackers print to the terminal.
-            processes.first(lambda: tracking.open(trainer.step))
-            with display:
-                for note in (*(f"resumed with {change}" for change in changed), *notes):
-                    display.say(f"note: {note}")
-                return run_and_record(trainer, record, started)
+        context = RunContext(
+            folder=folder,
+            settings=written(loaded.config),
+            step=trainer.step,
+            say=display.say,
+        )
+        # Opened before the display starts, since the packages of trackers print to the terminal.
+        with opened(callbacks, loaded, context), display:
+            for note in (*(f"resumed with {change}" for change in changed), *notes):
+                display.say(f"note: {note}")
+            return run_and_record(trainer, record, started)
 
 
 def _restore(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> Iterator[str]:

@@ -6,11 +6,11 @@ from functools import partial
 from groupwise.algorithm import Algorithm
 from groupwise.config.load import LoadedConfig
 from groupwise.config.sections import RunConfig
-from groupwise.config.yaml_lines import KeyPath
 from groupwise.errors import UserError
 from groupwise.prompts.draws import Prompts
 from groupwise.prompts.weighted import Weighted
 from groupwise.rewards import Reward
+from groupwise.section import KeyPath
 from groupwise.training.judge import Judge
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from groupwise.errors import UserError, first_line
+from groupwise.metric_names import Family, problem_of_reward
 from groupwise.rewards import Reward, RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
@@ -21,11 +22,6 @@ from groupwise.scoring.watchdog import watched
 from groupwise.scoring.weights import Weights
 from groupwise.scoring.worker import Worker
 
-FAMILIES = (
-    *("alarm", "alarm_since", "evaluation", "failed", "mismatch", "multipliers", "prompts"),
-    *("reference", "replay", "reward_time", "rewards", "time", "watch", "weights"),
-)
-"""Prefixes of the run's own metrics, which no reward may be named by."""
 MULTIPLIERS = "multipliers"
 """The key of the constraints' multipliers in the state; no reward can have this name."""
 
@@ -51,11 +47,8 @@ class Scorer:
                     f"`{{name: {name}, label: ...}}`, in Python "
                     f'`{{"name": {name}, "label": ...}}` with the function itself as name'
                 )
-            if name.partition("/")[0] in FAMILIES:
-                raise UserError(
-                    f"a reward cannot be named {name!r}: metrics that it logs are named "
-                    f"`{name}/...`, as metrics of the run itself are; give it another `label`"
-                )
+            if problem := problem_of_reward(name):
+                raise UserError(problem)
         self.rewards, self.weights = tuple(rewards), Weights(rewards)
         self._loop = EventLoop()
         self._is_loaded = False
@@ -219,7 +212,7 @@ class Scorer:
         Returns as metrics the scheduled weights and the multipliers that this step used.
         """
         used = self.weights.metrics(step)
-        self.weights.ascend({name: metrics[f"rewards/{name}"] for name in self.names})
+        self.weights.ascend({name: metrics[f"{Family.REWARDS}/{name}"] for name in self.names})
         return used
 
 

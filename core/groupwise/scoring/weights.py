@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from groupwise.balance import Bound, Schedule
 from groupwise.errors import UserError
+from groupwise.metric_names import Family
 from groupwise.rewards import Reward
 
 
@@ -68,12 +69,12 @@ class Weights:
     def metrics(self, step: int) -> dict[str, float]:
         """Scheduled weights at a step and all multipliers, by name."""
         scheduled = {
-            f"weights/{reward.name}": reward.weight.at(step)
+            f"{Family.WEIGHTS}/{reward.name}": reward.weight.at(step)
             for reward in self.rewards
             if isinstance(reward.weight, Schedule) and reward.constraint is None
         }
         return scheduled | {
-            f"multipliers/{name}/{bound}": value
+            f"{Family.MULTIPLIERS}/{name}/{bound}": value
             for name in self.constraints
             for bound, value in self.multipliers(name).items()
         }

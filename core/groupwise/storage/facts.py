@@ -27,6 +27,8 @@ KEPT = ("seed", "prompts.held_out", "prompts.key")
 _OF_LEARNER = re.compile(r"^players\.\d+\.")
 STATED = ("policy", "prompts", "rewards", "evaluation.source")
 """Sections that a resumed run changes only by its own command line."""
+WATCHING = ("callbacks", "reports", "tracking")
+"""Sections whose parts change no run, so that it can be resumed without them."""
 MOST = 10
 """The most changes that a message lists one by one."""
 
@@ -78,10 +80,13 @@ def run_config(run: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     return read_config(run / CONFIG, overrides)
 
 
-def write_facts(folder: Path, loaded: LoadedConfig, objects: Objects, *, run: str) -> None:
+def write_facts(
+    folder: Path, loaded: LoadedConfig, objects: Objects, *, run: str, files: Sequence[str] = ()
+) -> None:
     """Write run.json: the base of the run's paths, and which parts were passed in Python.
 
-    run: the identity of the run, which its checkpoints have, too.
+    run: the identity of the run, which its checkpoints have, too; files: names of what callbacks
+    write into the folder, added to those of the run so far.
     """
     facts = {
         "groupwise": __version__,
@@ -89,12 +94,19 @@ def write_facts(folder: Path, loaded: LoadedConfig, objects: Objects, *, run: st
         "folder": str(folder.resolve()),
         "config_folder": str(loaded.folder.resolve()),
         "begun_in": str(loaded.begun_in or Path.cwd()),
-        # Callbacks and reports change no run, so a run can be resumed without them.
-        "objects": sorted(
-            ".".join(map(str, path)) for path in objects if path[0] not in ("callbacks", "reports")
-        ),
+        "objects": sorted(".".join(map(str, path)) for path in objects if path[0] not in WATCHING),
+        "files": sorted({*files, *callback_files(folder)}),
     }
     write(folder / FACTS, json.dumps(facts, indent=2) + "\n")
+
+
+def callback_files(folder: Path) -> frozenset[str]:
+    """The names of what the callbacks of the run in a folder write there."""
+    try:
+        names = read_record(folder / FACTS).get("files")
+    except ValueError:
+        return frozenset()
+    return frozenset(map(str, names)) if isinstance(names, list) else frozenset()
 
 
 def identity(folder: Path) -> str | None:

@@ -18,16 +18,14 @@ from filelock import FileLock, Timeout
 from groupwise.config.load import LoadedConfig
 from groupwise.errors import UserError
 from groupwise.storage.disk import read_record, reason, remove, write_text
-from groupwise.storage.facts import CONFIG, FACTS, first_free, identity, values
+from groupwise.storage.facts import CONFIG, FACTS, callback_files, first_free, identity, values
 
 LOCK = "run.lock"
 """Locked while a process writes to the folder; contains that process, or the last one."""
 CHECKPOINTS, MODEL, RESULT = "checkpoints", "model", "result.json"
-TRACKED = ("tracking.json", "tensorboard", "wandb", "mlflow", "swanlab")
-"""What trackers write, those that keep local files."""
-REST = ("metrics.jsonl", "samples", "report.html", *TRACKED)
+REST = ("metrics.jsonl", "samples", "report.html")
 OWN = (CONFIG, FACTS, LOCK, CHECKPOINTS, MODEL, RESULT, *REST)
-"""Everything that a run writes into its folder, except older configurations."""
+"""Everything that a run itself writes into its folder, except older configurations."""
 PATIENCE = 120
 """Seconds that a restarted run waits for the lock of the process before it. An NFS server releases
 the locks of a dead machine after about 90 s."""
@@ -330,10 +328,11 @@ def _is_name(text: str) -> bool:
 
 
 def _own(folder: Path) -> Iterator[Path]:
-    """The files in it that a run wrote, finished or not."""
-    for path in folder.iterdir():
+    """The files in it that a run and its callbacks wrote, finished or not."""
+    own = {*OWN, *callback_files(folder)}
+    for path in list(folder.iterdir()):
         older = FORMER.fullmatch(path.name)
-        if older or path.name in OWN or path.name.removesuffix(".new") in OWN:
+        if older or path.name in own or path.name.removesuffix(".new") in own:
             yield path
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from groupwise.environment import Context, Outcome, Reply
+from groupwise.prompt_source import Row
 from groupwise.prompts.draws import Draw
-from groupwise.prompts.source import Row
 from groupwise.rollouts import Rollouts
 
 TURN = 2**40

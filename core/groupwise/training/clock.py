@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from groupwise.metric_names import Family
+
 
 @dataclass
 class Clock:
@@ -21,6 +23,6 @@ class Clock:
 
     def take(self) -> dict[str, float]:
         """The seconds as metrics; resets the clock."""
-        taken = {f"time/{phase}": spent for phase, spent in self.seconds.items()}
+        taken = {f"{Family.TIME}/{phase}": spent for phase, spent in self.seconds.items()}
         self.seconds = {}
         return taken

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from groupwise.errors import UserError
-from groupwise.prompts.source import Row
+from groupwise.prompt_source import Row
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.training.lineage import Lineage

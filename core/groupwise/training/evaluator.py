@@ -13,8 +13,8 @@ from groupwise import processes
 from groupwise.config.sections import EvaluationSection
 from groupwise.evaluation import Evaluation, Sample
 from groupwise.policy import Policy
+from groupwise.prompt_source import Row
 from groupwise.prompts.draws import Draw
-from groupwise.prompts.source import Row
 from groupwise.rewards import RunState, Scores
 from groupwise.sampler import Purpose
 from groupwise.scoring.scorer import Scorer

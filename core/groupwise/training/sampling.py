@@ -9,8 +9,8 @@ import torch
 
 from groupwise.errors import UserError
 from groupwise.policy import Policy
+from groupwise.prompt_source import Row
 from groupwise.prompts.draws import Draw
-from groupwise.prompts.source import Row
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, Sampler
 from groupwise.training.threads import Threads

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from groupwise.advantages import group_std
 from groupwise.errors import UserError
+from groupwise.metric_names import Family
 from groupwise.prompts.outcomes import Outcome
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
@@ -46,17 +47,17 @@ def describe(
     if right is not None:
         tally.means_of("accuracy", _known(right, failed))
     for name in scores.names:
-        tally.means_of(f"rewards/{name}", _known(scores.column(name), failed))
+        tally.means_of(f"{Family.REWARDS}/{name}", _known(scores.column(name), failed))
         tally.total(f"{VALUES}{name}", int((~scores.column(name).isnan()).sum()))
         if count := scores.failure_counts.get(name, 0):
-            tally.total(f"{FAILED}/{name}", count)
+            tally.total(f"{Family.FAILED}/{name}", count)
     for name, (total, count) in scores.metrics.items():  # named REWARD/..., so no name is the same
         tally.mean(name, total, count)
     tally.total("unscored", int((scores.total.isnan() & ~failed).sum()))
     tally.add(_sampled(rollouts))
     longest = rollouts.lengths.cpu()[~failed]
     tally.largest("length_max", float(longest.max()) if len(longest) else 0.0)
-    seconds = {f"reward_time/{name}": spent for name, spent in scores.seconds.items()}
+    seconds = {f"{Family.REWARD_TIME}/{name}": spent for name, spent in scores.seconds.items()}
     return {**tally.of_all_processes().result(), **seconds}
 
 
@@ -131,7 +132,7 @@ def with_round(metrics: Mapping[str, Any], further: Mapping[str, Any]) -> dict[s
 
     Means are of the first round only, since later rounds are no fair sample of the prompts.
     """
-    families = ("reward_time/", f"{FAILED}/", VALUES)
+    families = (f"{Family.REWARD_TIME}/", f"{Family.FAILED}/", VALUES)
     added = {n for n in further if n in COUNTS or n.startswith(families)}
     return {**metrics, **{name: metrics.get(name, 0) + further[name] for name in sorted(added)}}
 

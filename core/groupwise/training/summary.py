@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from groupwise.evaluation import Sample
+from groupwise.metric_names import Family
 from groupwise.training import facts
 
 COUNTS = frozenset({"failed", "unscored"})
@@ -50,9 +51,9 @@ def summarise(
     if len(drawn) < len(sampled):
         metrics["failed"] = float(len(sampled) - len(drawn))
     for name in names:
-        metrics[f"rewards/{name}"] = mean([sample["rewards"][name] for sample in drawn])
+        metrics[f"{Family.REWARDS}/{name}"] = mean([sample["rewards"][name] for sample in drawn])
     for name in watched:
-        metrics[f"watch/{name}"] = mean([sample["watched"][name] for sample in drawn])
+        metrics[f"{Family.WATCH}/{name}"] = mean([sample["watched"][name] for sample in drawn])
     return facts.means(drawn) | metrics | (_pass_at_all(sampled, size) if judged else {})
 
 

@@ -10,7 +10,7 @@ import pytest
 import groupwise
 from groupwise.config.load import load_config
 from groupwise.errors import UserError
-from groupwise.plugins.registry import installed
+from groupwise.registry import installed
 from groupwise.run.parts import check_sections
 from groupwise.storage.checkpoint import Checkpoints
 

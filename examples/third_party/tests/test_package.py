@@ -7,7 +7,7 @@ import pytest
 
 import groupwise
 from groupwise.errors import UserError
-from groupwise.plugins.registry import installed
+from groupwise.registry import installed
 
 NAMES = {
     ("policies", "controller"),

@@ -1,30 +1,36 @@
 """SwanLab."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from groupwise.tracking.samples import SampleTable
-from groupwise.tracking.tracker import Opening, Tracker
+from groupwise.callback import RunContext
+from groupwise_trackers.samples import SampleTable
+from groupwise_trackers.settings import Settings
+from groupwise_trackers.tracker import IDENTITIES, Tracker
 
 
 class SwanLab(Tracker):
     """Texts and images, each with its reward and its prompt as the caption."""
 
-    name = "swanlab"
+    files = (IDENTITIES, "swanlab")
 
-    def arguments(self, opening: Opening) -> dict[str, Any]:
+    class Config(Settings):
+        tracker = "swanlab"
+
+    def arguments(self, run: RunContext, identity: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            "run_name": self.section.project,
-            "experiment_name": self.run_name(opening),
-            "logdir": str(opening.folder / "swanlab"),
-            "config": dict(opening.settings),
-            **({"mode": "offline"} if self.section.offline else {}),
-            **({"resume": "allow", **opening.identity} if opening.identity else {}),
+            "run_name": self.config.project,
+            "experiment_name": self.run_name(run),
+            "logdir": str(run.folder / "swanlab"),
+            "config": dict(run.settings),
+            **({"mode": "offline"} if self.config.offline else {}),
+            **({"resume": "allow", **identity} if identity else {}),
         }
 
     @property
     def identity(self) -> dict[str, Any]:
         # SwanLab can continue a run only if it is stored on a server.
-        return {} if self.section.offline else {"id": self.tracker.tracker.id}
+        return {} if self.config.offline else {"id": self.tracker.tracker.id}
 
     def show(self, shown: SampleTable, step: int) -> None:
         import swanlab

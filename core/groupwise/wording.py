@@ -6,9 +6,9 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from groupwise.config.section import mistake_at
 from groupwise.errors import UserError, did_you_mean
-from groupwise.prompts.source import Row, is_chat
+from groupwise.prompt_source import Row, is_chat
+from groupwise.section import mistake_at
 
 PLACE = re.compile(r"\{\{([^\W\d]\w*)\}\}|\{([^\W\d]\w*)\}")
 """`{{name}}`, which stands for the text `{name}`, or `{name}`, which stands for a column."""

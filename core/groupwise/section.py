@@ -5,7 +5,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from groupwise.config.yaml_lines import KeyPath
+KeyPath = tuple[str | int, ...]
+"""The path to a key of a configuration: keys, and indices of list items."""
 
 
 class Section(BaseModel):

@@ -15,14 +15,14 @@ from accelerate import PartialState
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 
 import groupwise
-from groupwise.config.load import parse_config
+from groupwise.callback import RunContext
 from groupwise.errors import UserError
 from groupwise.evaluation import Evaluation
-from groupwise.tracking import Tracking, check_trackers, tracker
-from groupwise.tracking.samples import LONGEST, shown, words
-from groupwise.tracking.tracking import FAILURES
-
-PARTS = {"policy": "a", "prompts": "b", "rewards": ["c"]}
+from groupwise.registry import installed
+from groupwise.run.evaluate import evaluate_run
+from groupwise_trackers import settings
+from groupwise_trackers.samples import LONGEST, shown, words
+from groupwise_trackers.tracker import FAILURES
 
 
 def train(lab, folder, tracking, *, steps=2, **sections):
@@ -45,16 +45,18 @@ def sample(draw, completion, **fields):
     return {**row, "draw": draw, **fields}
 
 
-def open_tracking(folder, *sections, step=0):
-    """An open `Tracking`, and the list of its warnings."""
+def open_tracker(folder, name, *, step=0, **options):
+    """An open tracker, and the list of its warnings."""
     PartialState()
     folder.mkdir(exist_ok=True)
     warnings: list[str] = []
-    tracking = Tracking(
-        parse_config({**PARTS, "tracking": list(sections)}), folder, warn=warnings.append
+    kind = installed().load("trackers", name)
+    tracker = kind(kind.Config(**options))
+    context = RunContext(
+        folder=folder, settings={"train.steps": 100}, step=step, say=warnings.append
     )
-    tracking.open(step)
-    return tracking, warnings
+    tracker.on_open(context)
+    return tracker, warnings
 
 
 def lines_of(folder):
@@ -136,20 +138,20 @@ def test_tensorboard_has_each_value_of_metrics_jsonl_once_also_after_resuming(la
     # A killed run had sent a step after its checkpoint; the resumed run repeats it.
     checkpoint = result.folder / "checkpoints" / "step_3"
     assert checkpoint.is_dir()
-    killed, _ = open_tracking(result.folder, "tensorboard", step=3)
+    killed, _ = open_tracker(result.folder, "tensorboard", step=3)
     killed.on_step(4, {"reward": 77.0})
-    killed.close()
+    killed.on_close()
     train(lab, tmp_path, settings["tracking"], steps=5, resume=True)
     check_scalars(result.folder)
 
 
 def test_tensorboard_shows_the_image_of_a_prompt_over_the_steps(tmp_path):
     image = pytest.importorskip("PIL.Image")
-    tracking, warnings = open_tracking(tmp_path / "run", "tensorboard")
+    tracker, warnings = open_tracker(tmp_path / "run", "tensorboard")
     for step, blue in ((0, 10), (5, 200)):
         picture = image.new("RGB", (4, 2), (1, 2, blue))
-        tracking.on_evaluation(step, Evaluation({"reward": 1.0}, [sample(6, picture)]))
-    tracking.close()
+        tracker.on_evaluation(step, Evaluation({"reward": 1.0}, [sample(6, picture)]))
+    tracker.on_close()
     events = read_events(tmp_path / "run")
     images = events.Images("images/prompt 6")
     assert [(event.step, event.width, event.height) for event in images] == [(0, 4, 2), (5, 4, 2)]
@@ -192,10 +194,10 @@ def test_trackio_shows_images_in_the_table(tmp_path, trackio):
     from trackio.sqlite_storage import SQLiteStorage as Storage
 
     options = {"auto_log_cpu": False, "auto_log_gpu": False}
-    tracking, _ = open_tracking(tmp_path / "drawn", {"name": "trackio", "project": "q", **options})
+    tracker, _ = open_tracker(tmp_path / "drawn", "trackio", project="q", **options)
     image_sample = sample(1, Image.new("RGB", (3, 3), (9, 8, 7)))
-    tracking.on_evaluation(0, Evaluation({"reward": 1.0}, [image_sample, sample(2, None)]))
-    tracking.close()
+    tracker.on_evaluation(0, Evaluation({"reward": 1.0}, [image_sample, sample(2, None)]))
+    tracker.on_close()
     (table,) = [
         log["samples"]["_value"] for log in Storage.get_logs("q", "drawn") if "samples" in log
     ]
@@ -253,7 +255,7 @@ def stand_in(monkeypatch):
     """Replaces wandb, swanlab and mlflow; `opened` has all open trackers, the newest last."""
     monkeypatch.setattr(StandIn, "opened", [])
     monkeypatch.setattr(StandIn, "broken", frozenset())
-    monkeypatch.setattr(tracker, "filter_trackers", lambda names, logging_dir: names)
+    monkeypatch.setattr(settings, "filter_trackers", lambda names, logging_dir: names)
     calls: list = []
 
     def call(name):
@@ -283,8 +285,8 @@ def evaluation_of(*completions):
 
 
 def test_wandb_has_a_table_and_images(tmp_path, stand_in):
-    section = {"name": "wandb", "project": "p", "entity": "team", "offline": True, "samples": 2}
-    tracking, _ = open_tracking(tmp_path / "folder", section)
+    options = {"project": "p", "entity": "team", "offline": True, "samples": 2}
+    tracker, _ = open_tracker(tmp_path / "folder", "wandb", **options)
     (wandb,) = stand_in.opened
     assert wandb.project == "p"
     assert wandb.options.pop("config")["train.steps"] == 100
@@ -292,9 +294,9 @@ def test_wandb_has_a_table_and_images(tmp_path, stand_in):
         "name": "folder", "dir": str(tmp_path / "folder"), "mode": "offline", "entity": "team"
     }  # fmt: skip
     drawing = Drawing()
-    tracking.on_evaluation(3, evaluation_of("a", drawing, "cut off by samples"))
-    tracking.on_step(3, {"evaluation/reward": 0.25, "kl": 0.1, "nothing": None, "word": "x"})
-    tracking.close()
+    tracker.on_evaluation(3, evaluation_of("a", drawing, "cut off by samples"))
+    tracker.on_step(3, {"evaluation/reward": 0.25, "kl": 0.1, "nothing": None, "word": "x"})
+    tracker.on_close()
     assert wandb.logged == [(3, {"evaluation/reward": 0.25}), (3, {"kl": 0.1})]
     ((name, columns, rows, step),) = wandb.tables
     assert (name, step) == ("samples", 3)
@@ -307,37 +309,37 @@ def test_wandb_has_a_table_and_images(tmp_path, stand_in):
 
 
 def test_swanlab_has_captions(tmp_path, stand_in):
-    tracking, _ = open_tracking(tmp_path / "run", {"name": "swanlab", "run": "mine"})
+    tracker, _ = open_tracker(tmp_path / "run", "swanlab", run="mine")
     (swanlab,) = stand_in.opened
     assert swanlab.options["experiment_name"] == "mine"
     assert "mode" not in swanlab.options
     drawing = Drawing()
-    tracking.on_evaluation(0, evaluation_of("a", drawing))
+    tracker.on_evaluation(0, evaluation_of("a", drawing))
     values = swanlab.logged[1][1]
     assert values["samples"] == [("Text", "a", "prompt 0, reward 0.0: question 0")]
     assert values["images"] == [("Image", drawing, "prompt 1, reward 0.5: question 1")]
 
 
 def test_mlflow_has_valid_names_and_parameters_once(tmp_path, stand_in):
-    address = {"name": "mlflow", "tracking_uri": "http://127.0.0.1:9", "run": "r"}
-    tracking, _ = open_tracking(tmp_path / "run", address)
+    address = {"tracking_uri": "http://127.0.0.1:9", "run": "r"}
+    tracker, _ = open_tracker(tmp_path / "run", "mlflow", **address)
     (mlflow,) = stand_in.opened
     assert stand_in.calls == [("set_tracking_uri", ("http://127.0.0.1:9",), {})]
     assert mlflow.settings["train.steps"] == 100
     assert "tracking_uri" not in mlflow.options
-    tracking.on_step(1, {"rewards/50% right!": 0.5, "writer/kl": 0.25})
+    tracker.on_step(1, {"rewards/50% right!": 0.5, "writer/kl": 0.25})
     assert mlflow.logged == [(1, {"rewards/50_ right_": 0.5, "writer/kl": 0.25})]
     drawing = Drawing()
-    tracking.on_evaluation(2, evaluation_of("a", drawing))
+    tracker.on_evaluation(2, evaluation_of("a", drawing))
     (_, (table, file), _), (_, (image,), key) = stand_in.calls[1:]
     assert (table["completion"], file) == (["a", ""], "samples/step_2.json")
     assert (image, key) == (drawing, {"key": "prompt 1", "step": 2})
-    tracking.close()
-    resumed, _ = open_tracking(tmp_path / "run", address, step=2)
+    tracker.on_close()
+    resumed, _ = open_tracker(tmp_path / "run", "mlflow", step=2, **address)
     assert stand_in.opened[-1].options["run_id"] == "the-id"
     assert stand_in.opened[-1].settings is None
-    resumed.close()
-    open_tracking(tmp_path / "off", {"name": "mlflow", "offline": True})
+    resumed.on_close()
+    open_tracker(tmp_path / "off", "mlflow", offline=True)
     database = tmp_path / "off" / "mlflow" / "mlflow.db"
     assert stand_in.calls[-1] == ("set_tracking_uri", (f"sqlite:///{database}",), {})
 
@@ -376,16 +378,16 @@ def test_a_failing_tracker_loses_no_step_and_warns_once(lab, tmp_path, stand_in,
 
 
 def test_a_tracker_that_keeps_failing_is_no_longer_used(tmp_path, stand_in):
-    tracking, warnings = open_tracking(tmp_path / "run", "wandb", "swanlab")
+    tracker, warnings = open_tracker(tmp_path / "run", "wandb")
     stand_in.kind.broken = frozenset(range(1, 1 + FAILURES))
-    wandb = stand_in.opened[0]
+    (wandb,) = stand_in.opened
     for step in range(1, FAILURES + 3):
-        tracking.on_step(step, {"reward": 1.0})
-    first, last = (warning for warning in warnings if "wandb" in warning)
+        tracker.on_step(step, {"reward": 1.0})
+    first, last = warnings
     assert first.startswith("warning: tracker wandb failed at step 1: no route to host; the run")
     assert last == f"warning: tracker wandb failed {FAILURES} times in a row and is left off"
-    assert wandb.logged == []
-    tracking.close()
+    tracker.on_close()
+    assert (wandb.logged, wandb.closed) == ([], False)
 
 
 def test_trackers_are_closed_when_the_run_fails(lab, tmp_path, stand_in):
@@ -417,29 +419,65 @@ def test_a_tracker_that_cannot_be_opened_ends_the_run_before_its_first_step(lab,
         (["tensorbord"], r"tracking\.0\.name: .*'tensorboard'"),
     ],
 )
-def test_wrong_sections_are_refused_before_anything_is_loaded(monkeypatch, sections, message):
+def test_wrong_sections_are_refused_before_anything_is_loaded(
+    lab, tmp_path, monkeypatch, sections, message
+):
     monkeypatch.setattr(
-        tracker, "filter_trackers", lambda names, logging_dir: [n for n in names if n != "wandb"]
+        settings, "filter_trackers", lambda names, logging_dir: [n for n in names if n != "wandb"]
     )
     with pytest.raises(UserError, match=message):
-        check_trackers(parse_config({**PARTS, "tracking": sections}))
+        train(lab, tmp_path, sections, policy=lambda: pytest.fail("a policy was built"))
+    assert not (tmp_path / "run").exists()
 
 
-def test_secrets_are_sent_to_the_tracker_but_are_in_no_settings(tmp_path, stand_in, monkeypatch):
+def test_a_tracker_is_closed_if_another_one_cannot_be_opened(lab, tmp_path, stand_in):
+    sections = ["wandb", {"name": "tensorboard", "color": 1}]
+    with pytest.raises(UserError, match=r"tracking\.1: tensorboard could not be opened"):
+        train(lab, tmp_path, sections)
+    assert stand_in.opened[0].closed
+
+
+def test_local_files_of_trackers_are_replaced_with_the_run(lab, tmp_path):
+    train(lab, tmp_path, ["tensorboard"], steps=1)
+    (tmp_path / "run" / "wandb").mkdir()  # no tracker of this run wrote it
+    train(lab, tmp_path, [], steps=1, overwrite=True)
+    assert not (tmp_path / "run" / "tensorboard").exists()
+    assert not (tmp_path / "run" / "tracking.json").exists()
+    assert [path.name for path in (tmp_path / "run.replaced").iterdir()] == ["wandb"]
+
+
+def test_secrets_are_sent_to_the_tracker_but_are_in_no_settings(
+    lab, tmp_path, stand_in, monkeypatch
+):
     monkeypatch.setenv("MY_KEY", "key-of-the-environment")
     section = {"name": "wandb", "api_key": "${MY_KEY}", "hf_token": "key-in-the-file"}
-    open_tracking(tmp_path / "run", section)
+    train(lab, tmp_path, [section], steps=1)
     options = stand_in.opened[0].options
     assert options["api_key"] == "key-of-the-environment"
     assert options["hf_token"] == "key-in-the-file"
     assert "key-" not in str(options["config"])
-    assert "key-" not in (tmp_path / "run" / "tracking.json").read_text()
+    for file in ("tracking.json", "config.yaml", "run.json"):
+        assert "key-" not in (tmp_path / "run" / file).read_text()
+
+
+def test_a_run_is_evaluated_again_without_its_trackers(lab, tmp_path, stand_in, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "key-of-the-environment")
+    section = {"name": "wandb", "api_key": "${MY_KEY}", "hf_token": "key-in-the-file"}
+    run = train(lab, tmp_path, [section], steps=1).folder
+    monkeypatch.delenv("MY_KEY")
+    monkeypatch.setattr(settings, "filter_trackers", lambda names, logging_dir: [])
+    objects = {("policy",): lab.Tabular(), ("rewards", 0): lab.ones}
+    folder = evaluate_run(run, objects=objects).folder
+    config = (folder / "config.yaml").read_text()
+    assert "${MY_KEY}" in config
+    assert "key-in-the-file" not in config
+    assert len(stand_in.opened) == 1
 
 
 def test_importing_groupwise_imports_no_tracker():
     names = ["wandb", "tensorboard", "torch.utils.tensorboard", "trackio", "mlflow", "swanlab"]
     code = (
-        "import sys, groupwise, groupwise.run.train, groupwise.tracking\n"
+        "import sys, groupwise, groupwise.run.train, groupwise_trackers.wandb\n"
         f"print([name for name in {names} if name in sys.modules])"
     )
     result = subprocess.run(

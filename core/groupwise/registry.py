@@ -21,19 +21,8 @@ from packaging.requirements import Requirement
 
 from groupwise import hookspecs
 from groupwise.errors import UserError, did_you_mean
+from groupwise.kinds import KINDS
 
-SINGULAR = {
-    "policies": "policy",
-    "samplers": "sampler",
-    "adapters": "adapter",
-    "rewards": "reward",
-    "algorithms": "algorithm",
-    "prompts": "prompt source",
-    "callbacks": "callback",
-    "reports": "report",
-    "commands": "command",
-}
-KINDS = tuple(SINGULAR)
 SWITCHED_OFF = "GROUPWISE_WITHOUT"
 """An environment variable: comma-separated names of plugins not to load."""
 
@@ -91,7 +80,7 @@ class Registry:
         """
         if ":" in name:
             extend_module_path(Path.cwd(), *beside)
-            return _import(name, f"{SINGULAR[kind]} {name!r}", extra=None)
+            return _import(name, f"{KINDS[kind].singular} {name!r}", extra=None)
         entries = self.named(kind, name)
         if not entries:
             raise UserError(self._unknown(kind, name))
@@ -99,7 +88,7 @@ class Registry:
             both = " and ".join(f"{entry.plugin!r} ({entry.target})" for entry in entries)
             choices = " or ".join(repr(f"{entry.plugin}/{name}") for entry in entries)
             raise UserError(
-                f"{SINGULAR[kind]} {name!r} is registered twice: by plugins {both}; "
+                f"{KINDS[kind].singular} {name!r} is registered twice: by plugins {both}; "
                 f"name one of them as {choices}"
             )
         return target_of(entries[0])
@@ -118,7 +107,7 @@ class Registry:
                 f"docs/rewards.md, Reward models, lists such rewards"
             )
         return (
-            f"unknown {SINGULAR[kind]} {name!r}{hint}; "
+            f"unknown {KINDS[kind].singular} {name!r}{hint}; "
             f"registered are {', '.join(known) or 'none'}{self.may_bring}"
         )
 
@@ -139,7 +128,7 @@ class Registry:
 def target_of(entry: Entry) -> Any:
     """What a registered name stands for. Raises UserError where it, or its extra, is missing."""
     extra = entry.extra and f"{entry.distribution}[{entry.extra}]"
-    return _import(entry.target, f"{SINGULAR[entry.kind]} {entry.name!r}", extra)
+    return _import(entry.target, f"{KINDS[entry.kind].singular} {entry.name!r}", extra)
 
 
 def extend_module_path(*folders: Path) -> None:

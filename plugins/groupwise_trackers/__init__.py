@@ -2,7 +2,3 @@
 
 They use accelerate's trackers. The package of a tracker is imported only by a run that names it.
 """
-
-from groupwise.tracking.tracking import Tracking, check_trackers
-
-__all__ = ["Tracking", "check_trackers"]

@@ -4,8 +4,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from groupwise.tracking.samples import SampleTable
-from groupwise.tracking.tracker import Opening, Tracker
+from groupwise.callback import RunContext
+from groupwise_trackers.samples import SampleTable
+from groupwise_trackers.settings import Settings
+from groupwise_trackers.tracker import IDENTITIES, Tracker
 
 NOT_IN_A_NAME = re.compile(r"[^/\w.\- :]")
 """Characters that MLflow refuses in names of metrics and parameters."""
@@ -14,30 +16,33 @@ NOT_IN_A_NAME = re.compile(r"[^/\w.\- :]")
 class MLflow(Tracker):
     """Parameters, metrics, and for each evaluation a table and images as artifacts."""
 
-    name = "mlflow"
-    remote = ("tracking_uri",)
+    files = (IDENTITIES, "mlflow")
 
-    def open(self, opening: Opening) -> None:
+    class Config(Settings):
+        tracker = "mlflow"
+        remote = ("tracking_uri",)
+
+    def open(self, run: RunContext, identity: Mapping[str, Any]) -> None:
         import mlflow
 
         address = super().options.get("tracking_uri")
-        if self.section.offline:
-            folder = opening.folder / "mlflow"
+        if self.config.offline:
+            folder = run.folder / "mlflow"
             folder.mkdir(exist_ok=True)
             address = f"sqlite:///{folder / 'mlflow.db'}"
         if address is not None:
             mlflow.set_tracking_uri(address)
-        super().open(opening)
-        if not opening.identity:  # MLflow refuses to change parameters of an existing run
-            self.tracker.store_init_configuration(_renamed(opening.settings))
+        super().open(run, identity)
+        if not identity:  # MLflow refuses to change parameters of an existing run
+            self.tracker.store_init_configuration(_renamed(run.settings))
 
-    def arguments(self, opening: Opening) -> dict[str, Any]:
-        artifacts = opening.folder / "mlflow" / "artifacts"
+    def arguments(self, run: RunContext, identity: Mapping[str, Any]) -> dict[str, Any]:
+        artifacts = run.folder / "mlflow" / "artifacts"
         return {
-            "experiment_name": self.section.project,
-            "run_name": self.run_name(opening),
-            "logging_dir": artifacts.as_uri() if self.section.offline else None,
-            **opening.identity,
+            "experiment_name": self.config.project,
+            "run_name": self.run_name(run),
+            "logging_dir": artifacts.as_uri() if self.config.offline else None,
+            **identity,
         }
 
     @property

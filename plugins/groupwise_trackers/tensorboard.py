@@ -1,9 +1,12 @@
 """TensorBoard."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from groupwise.tracking.samples import SampleTable
-from groupwise.tracking.tracker import Opening, Tracker
+from groupwise.callback import RunContext
+from groupwise_trackers.samples import SampleTable
+from groupwise_trackers.settings import Settings
+from groupwise_trackers.tracker import IDENTITIES, Tracker
 
 FOLDER = "tensorboard"
 
@@ -11,20 +14,23 @@ FOLDER = "tensorboard"
 class TensorBoard(Tracker):
     """Event files in the run's folder: scalars, a table of texts, and each prompt's image."""
 
-    name = "tensorboard"
+    files = (IDENTITIES, FOLDER)
 
-    def open(self, opening: Opening) -> None:
-        super().open(opening)
-        if not opening.step:
-            lines = "\n".join(f"    {key}: {value}" for key, value in opening.settings.items())
+    class Config(Settings):
+        tracker = "tensorboard"
+
+    def open(self, run: RunContext, identity: Mapping[str, Any]) -> None:
+        super().open(run, identity)
+        if not run.step:
+            lines = "\n".join(f"    {key}: {value}" for key, value in run.settings.items())
             self.tracker.log({"configuration": lines}, step=0)  # indented: Markdown keeps the lines
 
-    def arguments(self, opening: Opening) -> dict[str, Any]:
+    def arguments(self, run: RunContext, identity: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "run_name": FOLDER,  # accelerate's name for the folder
-            "logging_dir": str(opening.folder),
+            "logging_dir": str(run.folder),
             # Hide steps after the checkpoint of a resumed run, since they are repeated.
-            **({"purge_step": opening.step + 1} if opening.step else {}),
+            **({"purge_step": run.step + 1} if run.step else {}),
         }
 
     def show(self, shown: SampleTable, step: int) -> None:

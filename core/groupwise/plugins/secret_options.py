@@ -1,0 +1,71 @@
+"""Secret options: the only place where secrets of a configuration are revealed, to plugins alone.
+
+What a key's name tells is wrapped when a configuration is read (`groupwise.config.overrides`); what
+only the `Config` of a plugin tells, here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from groupwise import secrets
+from groupwise.config.mistakes import below
+from groupwise.config.objects import Objects
+from groupwise.config.plugin_sections import plugin_sections
+from groupwise.errors import UserError
+from groupwise.plugins.targets import has_config, load_target
+from groupwise.section import KeyPath
+
+if TYPE_CHECKING:
+    from groupwise.config.load import LoadedConfig
+
+
+def resolved(
+    loaded: "LoadedConfig", section_path: KeyPath, target: Any, options: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The options as the target gets them: secrets unwrapped, environment variables replaced.
+
+    Raises UserError for secrets that are missing.
+    """
+    problems = [
+        loaded.origin.message(path, problem)
+        for path, problem in secrets.problems(_wrapped(target, options), section_path)
+    ]
+    if problems:
+        raise UserError("\n".join(problems))
+    revealed: Mapping[str, Any] = secrets.revealed(options)
+    return revealed
+
+
+def with_secrets(loaded: "LoadedConfig", objects: Objects) -> "LoadedConfig":
+    """The configuration with all options wrapped that a plugin's `Config` declares secret.
+
+    objects: passed in Python in place of names; their sections stay as they are.
+    """
+    config = loaded.config
+    for kind, path, section in plugin_sections(config):
+        if path not in objects and section.options:
+            options = section.options
+            hidden = _wrapped(load_target(loaded, kind, path, section.name), options)
+            if hidden is not options:
+                config = _changed(config, path, hidden)
+    return replace(loaded, config=config)
+
+
+def _wrapped(target: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options with those wrapped whose type in the target's `Config` is a secret type."""
+    hints = [target.Config] if has_config(target) else []
+    hidden: Mapping[str, Any] = secrets.in_types(options, hints, below)
+    return hidden
+
+
+def _changed(section: Any, path: KeyPath, options: Mapping[str, Any]) -> Any:
+    """A section, or a list of them, with other options where `path` leads."""
+    if not path:
+        return section.model_copy(update=options)
+    key, rest = path[0], path[1:]
+    if isinstance(section, list):
+        return [_changed(x, rest, options) if i == key else x for i, x in enumerate(section)]
+    return section.model_copy(
+        update={str(key): _changed(getattr(section, str(key)), rest, options)}
+    )

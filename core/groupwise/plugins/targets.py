@@ -1,0 +1,32 @@
+"""Targets: what the names in a configuration stand for, imported."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from groupwise import registry
+from groupwise.errors import UserError
+from groupwise.section import KeyPath
+
+if TYPE_CHECKING:
+    from groupwise.config.load import LoadedConfig
+
+
+def load_target(loaded: "LoadedConfig", kind: str, path: KeyPath, name: str) -> Any:
+    """Import the target of a registered name, or `module:attribute`; UserError names the line."""
+    try:
+        return registry.installed().load(kind, name, beside=folders(loaded))
+    except UserError as error:
+        raise UserError(loaded.origin.message((*path, "name"), str(error))) from error
+
+
+def folders(loaded: "LoadedConfig") -> list[Path]:
+    """Folders to search for modules, besides the current one."""
+    return [folder for folder in (loaded.folder, loaded.begun_in) if folder is not None]
+
+
+def has_config(target: Any) -> bool:
+    """Whether a target is built from a nested pydantic `Config`."""
+    config = getattr(target, "Config", None)
+    return isinstance(config, type) and issubclass(config, BaseModel)

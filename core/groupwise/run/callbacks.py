@@ -1,0 +1,49 @@
+"""Callbacks: those that a configuration names, trackers among them, built and opened."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+from accelerate import Accelerator
+
+from groupwise import processes
+from groupwise.callback import Callback, RunContext
+from groupwise.config.load import LoadedConfig
+from groupwise.errors import UserError
+from groupwise.run.making import make_part
+from groupwise.run.parts import Parts
+from groupwise.section import KeyPath
+
+KINDS = {"callbacks": "callbacks", "tracking": "trackers"}
+"""By key of the configuration's list, the kind of plugin that is called."""
+
+
+def build_callbacks(parts: Parts, accelerator: Accelerator) -> dict[KeyPath, Callback]:
+    """By path of the section; on the first process only, so that a tracker is opened once."""
+    return {
+        (key, number): make_part(parts.loaded, parts.objects, kind, (key, number), section)
+        for key, kind in KINDS.items()
+        for number, section in enumerate(getattr(parts.config, key))
+        if accelerator.is_main_process
+    }
+
+
+@contextmanager
+def opened(
+    callbacks: Mapping[KeyPath, Callback], loaded: LoadedConfig, run: RunContext
+) -> Iterator[None]:
+    """Opens all callbacks, and closes them at the end.
+
+    Raises UserError on all processes, with the line of the section, if one refuses to open.
+    """
+    with ExitStack() as stack:
+
+        def open_all() -> None:
+            for path, callback in callbacks.items():
+                try:
+                    callback.on_open(run)
+                except UserError as error:
+                    raise UserError(loaded.origin.message(path, str(error))) from error
+                stack.callback(callback.on_close)
+
+        processes.first(open_all)
+        yield
