@@ -26,11 +26,7 @@ def plugins(
     name: Name = None,
     as_json: Annotated[bool, typer.Option("--json", help="as JSON, for other programs")] = False,
 ) -> None:
-    """List what a configuration can name; or show the options of one.
-
-    Policies, samplers, adapters, rewards, algorithms, prompts, callbacks and reports of all
-    plugins, and the commands that plugins add.
-    """
+    """List what plugins register, by kind; or show the options of one."""
     from groupwise.registry import installed
 
     registry = installed()
