@@ -241,7 +241,9 @@ def trainer(
     draws = prompts.evaluation(config.evaluation.prompts) if held_out else []
     team = Solo(sampling, config.train.group_size)
     evaluator = Evaluator(team, draws, scorer, config.evaluation)
-    learner = Learner(policy, algorithm, config.train, accelerator, sampling.sampler)
+    learner = Learner(
+        policy, algorithm, config.train, accelerator, sampling.sampler, weights=sampling.weights
+    )
     experience = (Ahead if config.train.ahead else Experience)(
         team,
         prompts,

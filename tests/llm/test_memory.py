@@ -10,6 +10,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Qwen2Config
 
 from groupwise.errors import UserError
+from groupwise.memory import Workload
 from groupwise_llm.estimates import counting, memory
 from groupwise_llm.estimates.counting import Shape
 from groupwise_llm.files import loading
@@ -101,8 +102,9 @@ def test_the_estimate_of_saved_activations_matches_autograd(name, settings, shap
 def test_logits_of_heads_beyond_a_product_are_counted(name, changes, plain):
     config = CONFIG_MAPPING[name](**{**TABLE[name], **changes})
     settings = Settings(model="m", max_new_tokens=40, max_prompt_tokens=60)
-    counts = {"budget": 860, "rollouts": 100, "group_size": 100, "sampled": 4}
-    sizes = memory.estimate(config, settings, **counts, training=True, reference=False, averages=0)
+    counts = {"decisions": 860, "rollouts": 100, "group_size": 100, "sampled": 4}
+    load = Workload(**counts, training=True, reference=False, averages=0)
+    sizes = memory.estimate(config, settings, load)
     logits = 4 * 800 * config.vocab_size
     assert (sizes[memory.LOGITS] == 2 * logits) == (not plain)
     # The layers are tiny: hidden states of 32, logits of 258.

@@ -52,7 +52,7 @@ class CISPO(GRPO):
             high=self.config.clip_high,
         )
 
-    def damping(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
+    def clip_metrics(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """[b, t]: 1 at decisions whose weight `surrogate` clips, else 0."""
         cut = objective.is_capped(
             self.log_ratio(current, batch), low=self.config.clip_low, high=self.config.clip_high

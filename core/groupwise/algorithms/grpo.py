@@ -20,6 +20,7 @@ from groupwise.rollouts import LogProbs, Rollouts
 if TYPE_CHECKING:
     from groupwise.policy import Policy
     from groupwise.rewards import Scores
+    from groupwise.weights import KeptWeights
 
 
 class GRPO(Algorithm):
@@ -150,7 +151,7 @@ class GRPO(Algorithm):
         if self.beta and self.gaussian:
             self.needs |= {"mean", "std"}
 
-    def prepare(self, policy: "Policy") -> None:
+    def prepare(self, policy: "Policy", weights: "KeptWeights") -> None:
         """Set `length`, the divisor of `normalize: constant`: the longest completion allowed.
 
         Raises UserError if the reference cannot be mixed with the policy.
@@ -169,7 +170,7 @@ class GRPO(Algorithm):
                 "policy has no limit; set algorithm.length"
             )
 
-    def end_step(self, policy: "Policy", step: int) -> Mapping[str, float]:
+    def end_step(self, weights: "KeptWeights", step: int) -> Mapping[str, float]:
         """The reference becomes the policy (DeepSeekMath, arXiv:2402.03300, algorithm 1) or mixes
         with it (TR-DPO, arXiv:2404.09656), every `reference_every` steps.
 
@@ -181,19 +182,19 @@ class GRPO(Algorithm):
             return {}
         if step % every:
             return {"reference/age": step % every}
-        moved = mix * policy.distance("reference")
+        moved = mix * weights.distance("reference")
         if mix == 1:
-            policy.keep("reference")
+            weights.keep("reference")
         else:
-            policy.blend("reference", 1 - mix)
+            weights.blend("reference", 1 - mix)
         return {"reference/age": 0, "reference/moved": moved}
 
     def targets(
-        self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]
+        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
         """`advantages` [B], or [B, T] with process rewards; `weights` [B, T]; both float32."""
         config = self.config
-        estimated = self.estimate(scores, rollouts, answers)
+        estimated = self.estimate(scores, rollouts, inputs)
         if config.advantage_clip is not None:
             estimated = estimated.clamp(-config.advantage_clip, config.advantage_clip)
         mask = rollouts.mask
@@ -205,12 +206,12 @@ class GRPO(Algorithm):
         }
 
     def estimate(
-        self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]
+        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Tensor:
         """[B], or [B, T] with process rewards: the advantages; variants override this."""
         return self._compared(scores, rollouts)
 
-    def dead(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+    def no_signal(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
         """[B] bool: all advantages in the rollout's group are 0, as below `least_std`."""
         compared = objective.per_decision(self._compared(scores, rollouts))
         return advantages.groups_without((compared != 0).any(dim=1), rollouts.groups)
@@ -268,9 +269,9 @@ class GRPO(Algorithm):
         return torch.where(batch["mask"], loss * batch["weights"], 0.0)
 
     def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
-        """`damping`; importance weights and KL if they are in the loss; `trained_entropy` if the
-        policy provides the entropy."""
-        measured, importance = dict(self.damping(current, batch)), self.importance(batch)
+        """`clip_metrics`; importance weights and KL if they are in the loss; `trained_entropy` if
+        the policy provides the entropy."""
+        measured, importance = dict(self.clip_metrics(current, batch)), self.importance(batch)
         if importance is not None:
             measured["importance"] = importance
         if self.reference:
@@ -317,7 +318,7 @@ class GRPO(Algorithm):
             cap=self.config.ratio_cap,
         )
 
-    def damping(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
+    def clip_metrics(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """[b, t] each, to log: how much `surrogate` reduces gradients away from ratio 1.
 
         Variants that override `surrogate` override this, too. Here: 1 at clipped decisions.

@@ -52,15 +52,15 @@ class ReinforcePP(GRPO):
         super().__init__(config or self.Config())
         self.beta = 0.0  # none in the loss
         if self.config.beta:
-            self.sees = frozenset({"old_log_probs", "reference_log_probs"})
+            self.target_inputs = frozenset({"old_log_probs", "reference_log_probs"})
 
     def estimate(
-        self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]
+        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Tensor:
         mask, returns = rollouts.mask, self._returns(scores, rollouts)
-        if self.sees:
+        if self.target_inputs:
             kl = objective.token_log_ratio(
-                answers["old_log_probs"], answers["reference_log_probs"], mask
+                inputs["old_log_probs"], inputs["reference_log_probs"], mask
             )
             returns = returns - self.config.beta * advantages.to_go(kl.to(returns.dtype))
         return advantages.whitened(returns, judged(scores, mask), epsilon=self.config.epsilon)
@@ -69,7 +69,7 @@ class ReinforcePP(GRPO):
         """[B]: the rewards themselves."""
         return scores.outcome.nan_to_num()
 
-    def dead(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+    def no_signal(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
         """[B] bool: all of the group equals the batch mean, or none of it has a reward."""
         compared = advantages.whitened(
             self._returns(scores, rollouts), judged(scores, rollouts.mask)

@@ -41,8 +41,8 @@ class ReinforcePPBaseline(GRPO):
         epsilon: float = Field(1e-8, gt=0, description="added to the std")
 
     def estimate(
-        self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]
+        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Tensor:
-        centred = objective.per_decision(super().estimate(scores, rollouts, answers))
+        centred = objective.per_decision(super().estimate(scores, rollouts, inputs))
         mask = judged(scores, rollouts.mask)
         return advantages.whitened(centred.expand(mask.shape), mask, epsilon=self.config.epsilon)

@@ -41,7 +41,7 @@ class SAPO(GRPO):
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
         return objective.sapo(self.log_ratio(current, batch), batch["advantages"], **self._tau)
 
-    def damping(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
+    def clip_metrics(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """[b, t]: the share of the gradient that the gate passes."""
         ratio = self.log_ratio(current, batch)
         return {"gate": objective.sapo_gate(ratio, batch["advantages"], **self._tau)}

@@ -62,7 +62,7 @@ class VESPO(GRPO):
         phi = self._phi(current, batch)
         return -phi * objective.per_decision(batch["advantages"]) * log_probs
 
-    def damping(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
+    def clip_metrics(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """[b, t]: the weight of the completion, at all of its decisions."""
         return {"phi": self._phi(current, batch)}
 

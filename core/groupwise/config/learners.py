@@ -88,7 +88,7 @@ class StageSection(LearnerSection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class LearnerSettings:
     """The settings of one learner of a run, with the run's own where it sets none.
 
     path: of the section with its keys, () at the top; group_size: completions of a prompt that it
@@ -107,12 +107,12 @@ class Learning:
 
 def learning(
     section: LearnerSection, path: KeyPath, train: TrainSection, *, sharing: int = 1
-) -> Learning:
+) -> LearnerSettings:
     """The settings of a learner; train: the run's; sharing: learners that share a group."""
     own = TrainSection.model_validate(
         {**train.model_dump(), **section.train.model_dump(exclude_none=True)}
     )
-    return Learning(
+    return LearnerSettings(
         path=path,
         group_size=own.group_size // sharing,
         policy=section.policy,

@@ -19,7 +19,7 @@ from groupwise.config.learners import (
     RESERVED_LABELS,
     SOLE,
     LearnerSection,
-    Learning,
+    LearnerSettings,
     StageSection,
     grpo_unless_named,
     learning,
@@ -312,10 +312,10 @@ class RunConfig(Section):
             )
 
     @property
-    def learners(self) -> Mapping[str, Learning]:
+    def learners(self) -> Mapping[str, LearnerSettings]:
         """The settings of each learner by label, in the order of the configuration."""
         if self.policy is not None:
-            sole = Learning(
+            sole = LearnerSettings(
                 path=(),
                 group_size=self.train.group_size,
                 policy=self.policy,

@@ -9,7 +9,7 @@ from accelerate.utils import set_seed
 
 from groupwise import processes
 from groupwise.callback import Callback
-from groupwise.config.learners import SOLE, Learning
+from groupwise.config.learners import SOLE, LearnerSettings
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options, load_target
@@ -41,13 +41,13 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
         path = (*learning.path, "policy")
         policies[label] = make_part(parts.loaded, parts.objects, "policies", path, learning.policy)
     parts.check_policies(policies)
-    for label, policy in policies.items():
-        policy.needed = parts.algorithms[label].answers
-        _place(policy, config, accelerator)
     # In a chain, only the first policy receives dataset prompts, and only the last is judged.
     receive = list(policies.values())[: 1 if config.chain else None]
-    for policy in list(policies.values())[-1 if config.chain else 0 :]:
-        policy.requested = policy.optional_facts & parts.named
+    judged = list(policies)[-1 if config.chain else 0 :]
+    for label, policy in policies.items():
+        named = parts.named if label in judged else frozenset()
+        policy.prepare(outputs=parts.algorithms[label].outputs, facts=policy.optional_facts & named)
+        _place(policy, config, accelerator)
     for number, policy in enumerate(policies.values()):
         policy.check_prompts(parts.rows() if number < len(receive) else ())
     for prompts in (parts.prompts, parts.evaluation_prompts):
@@ -67,7 +67,7 @@ def _place(policy: Policy, config: RunConfig, accelerator: Accelerator) -> None:
     policy.place(accelerator.device)
 
 
-def _policy_settings(parts: Parts, learning: Learning) -> Any:
+def _policy_settings(parts: Parts, learning: LearnerSettings) -> Any:
     """The policy's `Config`; for a policy passed in Python its attribute `config`, or None."""
     path, section = (*learning.path, "policy"), learning.policy
     if path in parts.objects:
@@ -114,7 +114,7 @@ def _open_sampling(
         sampler = make_part(parts.loaded, parts.objects, "samplers", path, learning.sampler, policy)
     with closing(sampler):
         if sampler is not policy:
-            policy.check_sampler_class(type(sampler))
+            type(sampler).check_policy_class(type(policy))
             policy.check_sampler(sampler)
         batch, seed = learning.train.sample_batch, parts.config.seed
         yield Sampling(policy, sampler, seed=seed, batch=batch, process=process, threads=threads)
@@ -156,6 +156,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
                 learning.train,
                 accelerator,
                 team.samplings[label].sampler,
+                weights=team.samplings[label].weights,
                 replay=replay,
             )
             for label, learning in parts.config.learners.items()

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -48,6 +49,36 @@ class Round:
     draws: Sequence[Draw]
     batches: Sequence[Work]
     scorings: Sequence[Scoring]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """The rollouts of all policies, and the scores of those that rewards see."""
+
+    work: Work
+    scores: Scores
+
+    @property
+    def rollouts(self) -> Rollouts:
+        """Those that rewards see."""
+        return self.work.judged
+
+    @cached_property
+    def batches(self) -> Mapping[str, TrainingBatch]:
+        """The training batch of each learner, by label."""
+        return self.work.training_batches(self.scores)
+
+    def select(self, rows: Tensor) -> "Judged":
+        """The part with whole groups only, as `Work.select`."""
+        return Judged(work=self.work.select(rows), scores=self.scores.select(rows))
+
+    @staticmethod
+    def concat(parts: "Sequence[Judged]") -> "Judged":
+        """All parts as one, in order."""
+        works = [part.work for part in parts]
+        return Judged(
+            work=type(works[0]).concat(works), scores=Scores.concat([part.scores for part in parts])
+        )
 
 
 class Experience:
@@ -155,59 +186,57 @@ class Experience:
         in the denominators of the loss.
         """
         self.failures = {}
-        work, scores = self._finished(first)
-        spares = self._spares(work, scores)
-        work, scores = self._own(first.draws, work, scores)
-        dead = self._dead(work, scores)
-        metrics = self._describe(work, scores, dead)
+        judged = self._finished(first)
+        spares = self._spares(judged)
+        judged = self._own(first.draws, judged)
+        no_signal = self._no_signal(judged)
+        metrics = self._describe(judged, no_signal)
         if not self.refills:
-            return _scored(work, scores, metrics, spares)
+            return _scored(judged, metrics, spares)
         refilled = 0
         for _ in range(self.settings.max_refills):
-            missing = processes.total(len(work.judged.groups.cpu()[dead].unique()))
+            missing = processes.total(len(judged.rollouts.groups.cpu()[no_signal].unique()))
             if not missing:
                 break
             more = self._round(self.prompts.take(missing), state)
-            fresh, fresh_scores = self._own(more.draws, *self._finished(more))
-            work = type(work).concat([work.select(~dead), fresh])
-            scores = Scores.concat([scores.select(~dead), fresh_scores])
-            dead = self._dead(work, scores)
-            described = self._describe(fresh, fresh_scores, dead[len(dead) - len(fresh.judged) :])
+            fresh = self._own(more.draws, self._finished(more))
+            judged = Judged.concat([judged.select(~no_signal), fresh])
+            no_signal = self._no_signal(judged)
+            described = self._describe(fresh, no_signal[len(no_signal) - len(fresh.rollouts) :])
             metrics = step_metrics.with_round(metrics, described)
             refilled += missing
-        return _scored(work, scores, {**metrics, "refilled_groups": refilled}, spares)
+        return _scored(judged, {**metrics, "refilled_groups": refilled}, spares)
 
-    def _spares(self, work: Work, scores: Scores) -> dict[str, Rollouts | None]:
+    def _spares(self, judged: Judged) -> dict[str, Rollouts | None]:
         """By label, a rollout for dummy passes if there are several processes; a failed one if all
         failed.
 
         Raises UserError, on all processes, if a policy of a chain has none on one of them.
         """
-        batches = work.training_batches(scores)
         if self.accelerator.num_processes == 1:
-            return dict.fromkeys(batches)
-        processes.each(work.check_for_spares)
-        return {label: _spare(batch) for label, batch in batches.items()}
+            return dict.fromkeys(judged.batches)
+        processes.each(judged.work.check_for_spares)
+        return {label: _spare(batch) for label, batch in judged.batches.items()}
 
-    def _finished(self, begun: Round) -> tuple[Work, Scores]:
+    def _finished(self, begun: Round) -> Judged:
         """The rollouts of a round with their scores; waits for the rewards."""
         with self.clock.time("reward"):
             scores = self.scorer.finish(begun.scorings)
-        return type(begun.batches[0]).concat(begun.batches), scores
+        return Judged(work=type(begun.batches[0]).concat(begun.batches), scores=scores)
 
-    def _own(self, draws: Sequence[Draw], work: Work, scores: Scores) -> tuple[Work, Scores]:
+    def _own(self, draws: Sequence[Draw], judged: Judged) -> Judged:
         """The same; empty if this process has no share of the draws, so that all are dummies."""
         if not self.team.share(draws):
-            nothing = torch.empty(0, dtype=torch.int64)
-            return work.select(nothing), scores.select(nothing)
-        return work, scores
+            return judged.select(torch.empty(0, dtype=torch.int64))
+        return judged
 
-    def _dead(self, work: Work, scores: Scores) -> Tensor:
+    def _no_signal(self, judged: Judged) -> Tensor:
         """[B] bool: rollouts of groups without a training signal for any learner."""
-        judged = TrainingBatch(rollouts=work.judged, scores=scores)
-        return torch.stack([judged.dead(a) for a in self.algorithms.values()]).all(dim=0)
+        batch = TrainingBatch(rollouts=judged.rollouts, scores=judged.scores)
+        return torch.stack([batch.no_signal(a) for a in self.algorithms.values()]).all(dim=0)
 
-    def _describe(self, work: Work, scores: Scores, dead: Tensor) -> dict[str, Any]:
+    def _describe(self, judged: Judged, no_signal: Tensor) -> dict[str, Any]:
+        work, scores, batches = judged.work, judged.scores, judged.batches
         self.judge.observe(scores)
         self.judge.agree()
         self.failures |= processes.first_of({**work.failures, **scores.failures})
@@ -215,31 +244,27 @@ class Experience:
         metrics = step_metrics.describe(
             work.judged,
             scores,
-            dead=dead,
+            no_signal=no_signal,
             right=None if self.judge.measures else right,
             logged=self.team.logged,
         )
         if isinstance(self.prompts, Weighted):
             outcomes = step_metrics.outcomes(work.judged, right)
             metrics |= self.prompts.observe(outcomes)
-        batches = work.training_batches(scores)
         if len(batches) == 1:
             return metrics
-        each = {label: batches[label].dead(a) for label, a in self.algorithms.items()}
+        each = {label: batches[label].no_signal(a) for label, a in self.algorithms.items()}
         logged = {label: s.policy.logged for label, s in self.team.samplings.items()}
         return metrics | step_metrics.of_learners(batches, each, logged)
 
 
 def _scored(
-    work: Work,
-    scores: Scores,
-    metrics: Mapping[str, Any],
-    spares: Mapping[str, Rollouts | None],
+    judged: Judged, metrics: Mapping[str, Any], spares: Mapping[str, Rollouts | None]
 ) -> Scored:
     return Scored(
-        rollouts=work.judged,
-        scores=scores,
-        batches={n: x.without_failed() for n, x in work.training_batches(scores).items()},
+        rollouts=judged.rollouts,
+        scores=judged.scores,
+        batches={n: x.without_failed() for n, x in judged.batches.items()},
         metrics=metrics,
         spares=spares,
     )

@@ -29,7 +29,7 @@ class PPO(GRPO):
     """
 
     old = frozenset({"log_probs", "value"})
-    sees = frozenset({"old_value"})
+    target_inputs = frozenset({"old_value"})
 
     class Config(GRPO.Config):
         normalize: objective.Normalize = Field("token", description="how losses are averaged")
@@ -66,13 +66,13 @@ class PPO(GRPO):
         self.needs = self.needs | {"value"}
 
     def targets(
-        self, scores: Scores, rollouts: Rollouts, answers: Mapping[str, Tensor]
+        self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
         """`advantages`, `returns` (the critic's targets) and `weights`, each [B, T].
 
         A rollout without a reward has weight 0, for the critic, too.
         """
-        config, values = self.config, answers["old_value"].double()
+        config, values = self.config, inputs["old_value"].double()
         mask = rollouts.mask & ~scores.total.isnan().unsqueeze(1)
         rewards = self.rewards(scores, rollouts)
         better = gae(rewards, values, mask, gamma=config.gamma, decay=config.gae_lambda)
@@ -102,7 +102,7 @@ class PPO(GRPO):
         """[B, T]: the advantages of the loss, from those of GAE; variants override this."""
         return whitened(better, mask, groups, scale=self.config.scale, epsilon=self.config.epsilon)
 
-    def dead(self, scores: Scores, rollouts: Rollouts) -> Tensor:
+    def no_signal(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B] bool: groups in which no rollout has a reward; the critic learns from all others."""
         return advantages.groups_without(~scores.total.isnan(), rollouts.groups)
 
