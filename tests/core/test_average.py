@@ -1,6 +1,7 @@
 """The moving average of the weights: its formula, its use in evaluations, its checkpoints."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 from groupwise import Policy, train
 from groupwise.errors import UserError
+from groupwise.policy import Uncopied
 from groupwise.prompts.seeds import seed_for
 from groupwise.storage.checkpoint import Checkpoint, Checkpoints, read_weights
 from groupwise.weights import KeptWeights
@@ -133,6 +135,41 @@ def test_names_without_kept_weights_are_refused():
         kept.blend("old", 0.5)
     with pytest.raises(ValueError, match=r"a file of that name, received '\.\./x'"):
         kept.keep("../x")
+
+
+class Switched(Pair):
+    """Returns to its first weights, 0, by a switch."""
+
+    def __init__(self, value=0.0):
+        super().__init__(value)
+        self.off = 0
+
+    def uncopied(self):
+        @contextmanager
+        def using():
+            self.off += 1
+            yield
+
+        return Uncopied(using, lambda: {"trained": torch.zeros(1, dtype=torch.float64)})
+
+
+def test_a_policy_may_serve_the_first_reference_without_a_copy():
+    policy = Switched()
+    kept = KeptWeights(policy)
+    kept.keep("reference")
+    kept.keep("average")
+    assert kept.copies("reference") == {}
+    assert kept.copies("average").keys() == {"trained"}
+    policy.move(4.0)
+    with kept.using("reference"):
+        assert policy.off == 1
+    assert kept.distance("reference") == 4.0  # of a copy, made now
+    kept.blend("reference", 0.5)
+    assert kept_weight(kept, "reference") == 2.0
+    with kept.using("reference"):
+        assert (policy.off, policy.trained.item()) == (1, 2.0)
+    kept.keep("reference")
+    assert kept_weight(kept, "reference") == 4.0
 
 
 # ---- in training

@@ -79,6 +79,17 @@ def test_a_pass_is_asked_for_the_outputs_that_are_read(lab, actor_critic):
     assert requests == [["log_probs"], ["value"], ["log_probs", "value"]]
 
 
+def test_a_forward_without_outputs_is_not_asked_and_computes_all(lab, actor_critic):
+    """`forward(rollouts, decisions)` of a simple policy stays as short as that."""
+    rollouts = lab.build(lab.rows(2), [[1, 0], [2]])
+    asked = frozenset({"log_probs"})
+    plain = lab.Tabular()(rollouts, slice(0, 1), asked)
+    assert plain.entropy.shape == (2, 1)
+    actor_critic(rollouts, outputs=asked)
+    actor_critic(rollouts)
+    assert actor_critic.requests == [asked, None]
+
+
 def test_unkept_weights_have_no_copies_and_a_resumed_run_is_equal(lab, actor_critic, tmp_path):
     def run(name, steps, policy):
         return train(

@@ -109,17 +109,20 @@ def test_outputs_of_all_microbatches_are_joined(lab):
 
 
 @pytest.mark.parametrize(("gradient", "saved"), [("both", 0), ("conditional", 2)])
-def test_the_reference_is_evaluated_once_for_the_rollouts_of_a_step(lab, tmp_path, gradient, saved):
+def test_the_reference_is_evaluated_once_for_the_rollouts_of_a_step(
+    lab, tmp_path, monkeypatch, gradient, saved
+):
     window = {"kind": "fixed", "size": 2}
     policy = lab.policy(guidance=2.0, guidance_gradient=gradient, window=window)
     lab.nudge(policy)
-    sizes, switches, using = lab.calls(policy), [], policy.using
+    sizes, switches, using = lab.calls(policy), [], KeptWeights.using
 
-    def counted(name):
-        switches.append((name, len(sizes)))
-        return using(name)
+    def counted(kept, name):
+        if name is not None:
+            switches.append((name, len(sizes)))
+        return using(kept, name)
 
-    policy.using = counted
+    monkeypatch.setattr(KeptWeights, "using", counted)
     groupwise.train(
         policy=policy,
         algorithm={"name": "flow_grpo", "beta": 0.1},

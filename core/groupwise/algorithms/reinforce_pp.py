@@ -12,21 +12,27 @@ long completions count more in the mean; OpenRLHF uses the biased std, verl and 
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from groupwise import advantages, objective
-from groupwise.algorithms.grpo import GRPO
+from groupwise.algorithms.parts.advantages import Advantages
+from groupwise.algorithms.parts.clipped import Clipped
+from groupwise.algorithms.parts.composed import Options
+from groupwise.algorithms.parts.divisor import Divisor
+from groupwise.algorithms.parts.entropy import EntropyBonus
+from groupwise.algorithms.parts.importance import ImportanceWeights
+from groupwise.algorithms.parts.reference import Reference
 from groupwise.rollouts import Rollouts
 
 if TYPE_CHECKING:
     from groupwise.rewards import Scores
 
 
-class ReinforcePP(GRPO):
+class ReinforcePP(Clipped, Advantages, ImportanceWeights, Divisor, EntropyBonus, Reference):
     """REINFORCE++, arXiv:2501.03262: the batch is the baseline, for rewards of one scale.
 
     R = r - beta (sum of log_prob - reference from the decision on)
@@ -34,23 +40,25 @@ class ReinforcePP(GRPO):
     loss = -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
     """
 
-    class Config(GRPO.Config):
+    class Config(
+        ImportanceWeights.Config,
+        Divisor.Config,
+        EntropyBonus.Config,
+        Reference.Config,
+        Advantages.Config,
+        Clipped.Config,
+    ):
         beta: float = Field(
             0.0, ge=0, description="weight of the KL to the reference in the reward"
         )
-        kl: ClassVar[objective.Estimator] = "k1"  # type: ignore[misc]
-        scale: ClassVar[advantages.Scale] = "none"  # type: ignore[misc]
-        steps: ClassVar[Literal["rewards", "returns"]] = "returns"  # type: ignore[misc]
         normalize: objective.Normalize = "token"
         epsilon: float = Field(1e-8, gt=0, description="added to the std")
-        least_std: ClassVar[float] = 0.0  # type: ignore[misc]
 
     config: Config
     smallest_group = 1
 
-    def __init__(self, config: Config | None = None) -> None:
-        super().__init__(config or self.Config())
-        self.beta = 0.0  # none in the loss
+    def __init__(self, config: Options | None = None) -> None:
+        super().__init__(config)
         if self.config.beta:
             self.target_inputs = frozenset({"old_log_probs", "reference_log_probs"})
 
@@ -58,7 +66,7 @@ class ReinforcePP(GRPO):
         self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Tensor:
         mask, returns = rollouts.mask, self._returns(scores, rollouts)
-        if self.target_inputs:
+        if self.config.beta:
             kl = objective.token_log_ratio(
                 inputs["old_log_probs"], inputs["reference_log_probs"], mask
             )

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.unclipped import Unclipped
+from groupwise.algorithms.parts.advantages import GroupRelative
+from groupwise.algorithms.parts.usual import Usual
 from groupwise.rollouts import LogProbs
 
 
-class SAPO(GRPO):
+class SAPO(GroupRelative, Usual):
     """SAPO, arXiv:2511.20347: a soft gate in place of the clip, for several updates per step.
 
         loss = -A sigmoid(tau (rho - 1)) 4 / tau
@@ -30,7 +30,7 @@ class SAPO(GRPO):
     The metric `gate` is the share of the gradient that passes, 1 at ratio 1.
     """
 
-    class Config(Unclipped):
+    class Config(Usual.Config, GroupRelative.Config):
         tau_positive: float = Field(
             1.0, gt=0, description="temperature of the gate where the advantage is positive"
         )

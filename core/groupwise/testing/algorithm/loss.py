@@ -8,7 +8,7 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Algorithm
-from groupwise.algorithms.grpo import GRPO
+from groupwise.algorithms.parts.composed import Composed
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.testing import compare
@@ -229,7 +229,7 @@ def own_advantage(case: Case) -> str | None:
     toy = case.toy()
     rollouts = toy_rollouts(toy)
     every = [toy_scores(REWARDS)]
-    if isinstance(case.algorithm, GRPO):  # its variants support process rewards
+    if isinstance(case.algorithm, Composed):  # supports process rewards
         every.append(_with_steps(every[0], rollouts))
     for scores in every:
         leaves, current, batch, algorithm = _batch(case, toy, rollouts, scores)
