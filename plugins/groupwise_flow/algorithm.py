@@ -8,7 +8,7 @@ from torch import Tensor
 
 from groupwise.algorithm import Batch
 from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.parts.composed import Options
+from groupwise.algorithms.parts import Options
 from groupwise.errors import UserError
 from groupwise.rollouts import LogProbs
 

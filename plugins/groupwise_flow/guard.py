@@ -6,7 +6,7 @@ from torch import Tensor
 
 from groupwise.algorithm import Batch
 from groupwise.algorithms.guard import Guard
-from groupwise.algorithms.parts.composed import Options
+from groupwise.algorithms.parts import Options
 from groupwise.errors import UserError
 from groupwise.rollouts import LogProbs
 from groupwise_flow.algorithm import FlowGRPO

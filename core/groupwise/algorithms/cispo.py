@@ -19,8 +19,7 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.parts.advantages import GroupRelative
-from groupwise.algorithms.parts.usual import Usual
+from groupwise.algorithms.parts import GroupRelative, Usual
 from groupwise.rollouts import LogProbs
 
 

@@ -5,9 +5,7 @@ changes one thing. It assumes that completions of one prompt are comparable, so 
 reward is a fair baseline, and that rewards differ within groups: equal rewards teach nothing.
 """
 
-from groupwise.algorithms.parts.advantages import GroupRelative
-from groupwise.algorithms.parts.clipped import Clipped
-from groupwise.algorithms.parts.usual import Usual
+from groupwise.algorithms.parts import Clipped, GroupRelative, Usual
 
 
 class GRPO(Clipped, GroupRelative, Usual):

@@ -19,7 +19,7 @@ from torch import Tensor
 from groupwise import objective
 from groupwise.algorithm import Batch
 from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.parts.composed import Options
+from groupwise.algorithms.parts import Options
 from groupwise.rollouts import LogProbs
 
 

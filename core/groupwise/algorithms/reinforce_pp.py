@@ -19,13 +19,15 @@ from pydantic import Field
 from torch import Tensor
 
 from groupwise import advantages, objective
-from groupwise.algorithms.parts.advantages import Advantages
-from groupwise.algorithms.parts.clipped import Clipped
-from groupwise.algorithms.parts.composed import Options
-from groupwise.algorithms.parts.divisor import Divisor
-from groupwise.algorithms.parts.entropy import EntropyBonus
-from groupwise.algorithms.parts.importance import ImportanceWeights
-from groupwise.algorithms.parts.reference import Reference
+from groupwise.algorithms.parts import (
+    Advantages,
+    Clipped,
+    Divisor,
+    EntropyBonus,
+    ImportanceWeights,
+    Options,
+    Reference,
+)
 from groupwise.rollouts import Rollouts
 
 if TYPE_CHECKING:

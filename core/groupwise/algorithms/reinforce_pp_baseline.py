@@ -18,9 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from groupwise import advantages, objective
-from groupwise.algorithms.parts.advantages import GroupCentred
-from groupwise.algorithms.parts.clipped import Clipped
-from groupwise.algorithms.parts.usual import Usual
+from groupwise.algorithms.parts import Clipped, GroupCentred, Usual
 from groupwise.algorithms.reinforce_pp import judged
 from groupwise.rollouts import Rollouts
 

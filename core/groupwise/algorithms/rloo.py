@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from groupwise import advantages, objective
-from groupwise.algorithms.parts.advantages import GroupCentred
-from groupwise.algorithms.parts.clipped import Clipped
-from groupwise.algorithms.parts.usual import Usual
+from groupwise.algorithms.parts import Clipped, GroupCentred, Usual
 from groupwise.rollouts import Rollouts
 
 if TYPE_CHECKING:

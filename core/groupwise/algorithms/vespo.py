@@ -20,11 +20,7 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.parts.advantages import GroupRelative
-from groupwise.algorithms.parts.composed import Options
-from groupwise.algorithms.parts.divisor import Divisor
-from groupwise.algorithms.parts.entropy import EntropyBonus
-from groupwise.algorithms.parts.reference import ReferenceKL
+from groupwise.algorithms.parts import Divisor, EntropyBonus, GroupRelative, Options, ReferenceKL
 from groupwise.rollouts import LogProbs
 
 

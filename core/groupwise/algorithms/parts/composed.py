@@ -46,7 +46,7 @@ class Composed(Algorithm):
         """[B], or [B, T] with process rewards; arguments as of `targets`."""
 
     @abstractmethod
-    def divided(self, rollouts: Rollouts) -> Tensor:
+    def loss_weights(self, rollouts: Rollouts) -> Tensor:
         """[B, T] float32: the loss weight of each decision."""
 
     @abstractmethod
@@ -78,7 +78,7 @@ class Composed(Algorithm):
         """`advantages` [B], or [B, T] with process rewards; `weights` [B, T]; both float32."""
         return {
             "advantages": self.advantages(scores, rollouts, inputs).to(torch.float32),
-            "weights": self.divided(rollouts),
+            "weights": self.loss_weights(rollouts),
         }
 
     def active(self, targets: Mapping[str, Tensor]) -> Tensor:

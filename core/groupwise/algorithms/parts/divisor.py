@@ -50,7 +50,7 @@ class Divisor(Composed):
                 "policy has no limit; set algorithm.length"
             )
 
-    def divided(self, rollouts: Rollouts) -> Tensor:
+    def loss_weights(self, rollouts: Rollouts) -> Tensor:
         """[B, T] float32: the loss weight of each decision."""
         mask = rollouts.mask
         if self.config.mask_truncated:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Algorithm
-from groupwise.algorithms.parts.composed import Composed
+from groupwise.algorithms.parts import Composed
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.testing import compare

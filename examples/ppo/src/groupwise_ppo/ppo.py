@@ -12,10 +12,7 @@ from torch import Tensor
 
 from groupwise import LogProbs, Rollouts, advantages, objective
 from groupwise.algorithm import Algorithm, Batch
-from groupwise.algorithms.parts.advantages import Advantages
-from groupwise.algorithms.parts.clipped import Clipped
-from groupwise.algorithms.parts.composed import Options
-from groupwise.algorithms.parts.usual import Usual
+from groupwise.algorithms.parts import Advantages, Clipped, Options, Usual
 from groupwise.rewards import Scores
 from groupwise_ppo.estimates import at_the_end, gae, value_loss, whitened
 
