@@ -23,6 +23,7 @@ from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
 from groupwise.run.making import make_part
 from groupwise.run.measures import measures
+from groupwise.run.reports import is_missing_default
 from groupwise.run.teachers import check_teachers
 from groupwise.run.weighting import check_weighting, draws_of
 from groupwise.sampler import Sampler
@@ -245,7 +246,7 @@ def check_sections(loaded: LoadedConfig, objects: Objects) -> Mapping[KeyPath, A
     """The imported target of every name in the configuration; checks options, builds nothing."""
     targets = {}
     for kind, path, section in plugin_sections(loaded.config):
-        if path not in objects:
+        if path not in objects and not is_missing_default(section, path, objects):
             targets[path] = load_target(loaded, kind, path, section.name)
             check_options(loaded, path, targets[path], section.name, section.options)
     return targets

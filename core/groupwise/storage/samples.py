@@ -8,6 +8,9 @@ from typing import Any
 
 from groupwise.storage.disk import read_text, reason, remove, write
 
+EVALUATED = "samples/evaluation.jsonl"
+"""The samples of an evaluation that has a folder of its own."""
+
 
 def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object per line; images are saved as PNGs in a folder of the file's name."""

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from groupwise.report.charts import Chart, Series
-from groupwise.report.record import Record
+from groupwise_report.charts import Chart, Series
+from groupwise_report.run_data import RunData
 
 _HELD_OUT = {
     "accuracy": "Accuracy by policy, sampled",
@@ -11,7 +11,7 @@ _HELD_OUT = {
 }
 
 
-def of_each(run: Record, chart: Chart, key: str) -> Chart:
+def of_each(run: RunData, chart: Chart, key: str) -> Chart:
     """The chart with a line for each policy with a metric `LABEL/key`; unchanged if none has it."""
     lines = _lines(run, key)
     if not lines:
@@ -21,7 +21,7 @@ def of_each(run: Record, chart: Chart, key: str) -> Chart:
     return replace(chart, title=title, series=lines)
 
 
-def learner_charts(run: Record) -> list[Chart]:
+def learner_charts(run: RunData) -> list[Chart]:
     """The reward of each policy in training, and its accuracy on held-out prompts."""
     note = "Mean over each policy's own completions."
     if run.writers:
@@ -35,7 +35,7 @@ def learner_charts(run: Record) -> list[Chart]:
     ]
 
 
-def _held_out(run: Record, key: str, title: str) -> Chart:
+def _held_out(run: RunData, key: str, title: str) -> Chart:
     series = [
         Series(name=label, points=run.points(f"evaluation/{key}/{label}"), colour=colour, dots=True)
         for colour, label in enumerate(run.learners)
@@ -43,7 +43,7 @@ def _held_out(run: Record, key: str, title: str) -> Chart:
     return Chart(title=title, series=series, note="Of held-out prompts.", percent=True, wide=True)
 
 
-def _lines(run: Record, key: str) -> list[Series]:
+def _lines(run: RunData, key: str) -> list[Series]:
     lines = [
         Series(name=label, points=run.points(f"{label}/{key}"), colour=colour)
         for colour, label in enumerate(run.learners)

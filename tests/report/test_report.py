@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from groupwise.report import gallery, write_report
-from groupwise.report.charts import Chart, Series, draw, draw_stacked, smooth, thin, ticks
-from groupwise.report.comparison import MOST_PROMPTS, chosen, paired
-from groupwise.report.wording import brief, display, duration, number, tick_labels, wilson
+from groupwise_report import gallery
+from groupwise_report.charts import Chart, Series, draw, draw_stacked, smooth, thin, ticks
+from groupwise_report.comparison import MOST_PROMPTS, chosen, paired
+from groupwise_report.wording import brief, display, duration, number, tick_labels, wilson
+from groupwise_report.writing import write_report
 
 HOSTILE = "</script><img onerror=\"x()\" src='x'><svg/onload=x()>&amp;\x07\ud800"
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16

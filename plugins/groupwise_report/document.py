@@ -8,9 +8,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from groupwise.report.charts import Chart, draw
-from groupwise.report.wording import brief, text
-from groupwise.storage.disk import read_text, write_text
+from groupwise_report.charts import Chart, draw
+from groupwise_report.wording import brief, text
 
 _HERE = Path(__file__).parent
 MARK = '<meta name="generator" content="groupwise">'
@@ -39,21 +38,6 @@ def document(
         f'<body><main data-last="{max(last_step, 1)}"{follows}>'
         f"{''.join(sections)}</main><script>{script}</script></body></html>\n"
     )
-
-
-def write_page(path: Path, html: str) -> Path:
-    """Write a page and return its path."""
-    # A model can write half a surrogate pair, which cannot be encoded.
-    write_text(path, html, errors="replace")
-    return path
-
-
-def check_replaceable(path: Path) -> None:
-    """Raise ValueError if the path is a folder, or a file that is not a page of ours."""
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: name a file")
-    if path.exists() and MARK not in read_text(path, errors="replace")[:1000]:
-        raise ValueError(f"{path} is no page of groupwise: name another file, or remove it")
 
 
 def section(title: str, intro: str, *parts: str) -> str:

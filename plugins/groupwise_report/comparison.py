@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.report.completions import (
+from groupwise_report.completions import (
     MOST_OF_A_REASON,
     Pair,
     Sample,
@@ -16,8 +16,8 @@ from groupwise.report.completions import (
     words,
     written,
 )
-from groupwise.report.gallery import Images, gallery
-from groupwise.report.wording import brief
+from groupwise_report.gallery import Images, gallery
+from groupwise_report.wording import brief
 
 MOST_PROMPTS = 24
 

@@ -4,23 +4,20 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from groupwise.report.charts import COLOURS, Chart, Series, swatch
-from groupwise.report.differences import EN_DASH, differences
-from groupwise.report.document import (
+from groupwise_report.charts import COLOURS, Chart, Series, swatch
+from groupwise_report.differences import EN_DASH, differences
+from groupwise_report.document import (
     charts,
-    check_replaceable,
     document,
     section,
     table,
-    write_page,
 )
-from groupwise.report.live import Live
-from groupwise.report.page import CHARTS, how_to_read, intervals
-from groupwise.report.record import Record, Row, check_runs, read_record
-from groupwise.report.tiles import interval
-from groupwise.report.wording import brief, display, duration, number
+from groupwise_report.live import Live
+from groupwise_report.page import CHARTS, how_to_read, intervals
+from groupwise_report.run_data import Row, RunData
+from groupwise_report.tiles import interval
+from groupwise_report.wording import brief, display, duration, number
 
-NAME = "comparison.html"
 _MEASURES = {  # key of an evaluation: heading
     "accuracy": "accuracy, sampled",
     "greedy_accuracy": "accuracy, greedy",
@@ -30,21 +27,7 @@ _MEASURES = {  # key of an evaluation: heading
 }
 
 
-def write_comparison(runs: Sequence[Path], path: Path | None = None) -> Path:
-    """Write the page of several runs, beside them if no path is given; return the path.
-
-    Raises ValueError if a folder has no run, or if a file that is no page of ours would be
-    overwritten.
-    """
-    check_runs(runs)
-    if path is None:
-        folder, here = Path(os.path.commonpath([r.resolve().parent for r in runs])), Path.cwd()
-        path = (folder.relative_to(here) if folder.is_relative_to(here) else folder) / NAME
-    check_replaceable(path)
-    return write_page(path, page([read_record(run) for run in runs]))
-
-
-def page(runs: Sequence[Record], live: Live | None = None) -> str:
+def page(runs: Sequence[RunData], live: Live | None = None) -> str:
     """The whole page; live: the state of the runs, if the page is served while they go on."""
     names = labels([run.folder for run in runs])
     # A name always has the colour of its lines before it.
@@ -83,7 +66,7 @@ def labels(folders: Sequence[Path]) -> list[str]:
     return ["/".join(each) or name for each, name in zip(parts, names, strict=True)]
 
 
-def _results(runs: Sequence[Record], heads: Sequence[str]) -> str:
+def _results(runs: Sequence[RunData], heads: Sequence[str]) -> str:
     measured = [run.evaluations() for run in runs]
     known = {k for before, after, _ in measured for k in (*before, *after)}
     shown = [each for each in _MEASURES if each in known]
@@ -109,7 +92,7 @@ def _change(measure: str, before: Row, after: Row) -> str:
     return f"<span>{texts[0]} →</span> <b>{texts[1]}</b>{small}"
 
 
-def _learned(runs: Sequence[Record], names: Sequence[str]) -> Iterator[Chart]:
+def _learned(runs: Sequence[RunData], names: Sequence[str]) -> Iterator[Chart]:
     rewards = dict.fromkeys(name for run in runs for name in run.names("rewards/"))
     watched = dict.fromkeys(name for run in runs for name in run.names("evaluation/watch/"))
     note = "Of held-out prompts; vertical bars: 95 % intervals for the number of prompts."
@@ -128,7 +111,7 @@ def _learned(runs: Sequence[Record], names: Sequence[str]) -> Iterator[Chart]:
         yield _over(runs, names, f"evaluation/watch/{reward}", title, wide=True, dots=True)
 
 
-def _trained(runs: Sequence[Record], names: Sequence[str]) -> Iterator[Chart]:
+def _trained(runs: Sequence[RunData], names: Sequence[str]) -> Iterator[Chart]:
     units = {run.unit for run in runs if run.steps}
     unit = units.pop() if len(units) == 1 else "decisions"
     for title, its_unit, metric, _, percent, note in CHARTS:
@@ -138,7 +121,7 @@ def _trained(runs: Sequence[Record], names: Sequence[str]) -> Iterator[Chart]:
     yield _over(runs, names, "length", "Length", unit=unit)
 
 
-def _time(runs: Sequence[Record], names: Sequence[str]) -> Iterator[Chart]:
+def _time(runs: Sequence[RunData], names: Sequence[str]) -> Iterator[Chart]:
     lines = [
         Series(name=name, points=run.step_seconds, colour=n)
         for n, (run, name) in enumerate(zip(runs, names, strict=True))
@@ -148,7 +131,7 @@ def _time(runs: Sequence[Record], names: Sequence[str]) -> Iterator[Chart]:
 
 
 def _over(
-    runs: Sequence[Record],
+    runs: Sequence[RunData],
     names: Sequence[str],
     metric: str,
     title: str,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from groupwise.report.wording import brief, display, text, tick_labels
+from groupwise_report.wording import brief, display, text, tick_labels
 
 Point = tuple[float, float]
 Spread = tuple[float, float, float]

@@ -19,9 +19,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 
-from groupwise.report import page, several
-from groupwise.report.live import Live, live
-from groupwise.report.record import Record, check_runs, read_record
+from groupwise_report import page, several
+from groupwise_report.live import Live, live
+from groupwise_report.run_data import RunData, check_runs, read_run
 
 ADDRESS = "127.0.0.1"
 OWN = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")
@@ -44,7 +44,7 @@ def watch(runs: Sequence[Path], port: int = 0, *, say: Callable[[str], None]) ->
     """
     check_runs(runs)
     try:
-        server = _Server(runs, port, say)
+        server = Server(runs, port, say)
     except OSError as error:
         raise ValueError(
             f"port {port} of {ADDRESS} cannot be had: {error.strerror}; leave out --port to take "
@@ -58,7 +58,7 @@ def watch(runs: Sequence[Path], port: int = 0, *, say: Callable[[str], None]) ->
         say("closed")
 
 
-class _Server(ThreadingHTTPServer):
+class Server(ThreadingHTTPServer):
     """Serves the newest page, which is made again only if a run has written something."""
 
     daemon_threads = True  # a browser that holds a connection does not keep the server open
@@ -116,12 +116,12 @@ class _Server(ThreadingHTTPServer):
 
 
 def _made(runs: Sequence[Path], now: Live) -> str:
-    records = [_present(read_record(run), live([run])) for run in runs]
-    return page.page(records[0], now) if len(records) == 1 else several.page(records, now)
+    data = [_present(read_run(run), live([run])) for run in runs]
+    return page.page(data[0], now) if len(data) == 1 else several.page(data, now)
 
 
-def _present(run: Record, now: Live) -> Record:
-    """The record; while the run goes on, without the result from before it was resumed."""
+def _present(run: RunData, now: Live) -> RunData:
+    """The run; while it goes on, without the result from before it was resumed."""
     if now.over:
         return run
     return replace(run, result={k: v for k, v in run.result.items() if k in _KEPT})
@@ -130,7 +130,7 @@ def _present(run: Record, now: Live) -> Record:
 class _Handler(BaseHTTPRequestHandler):
     """Serves the page, and nothing else."""
 
-    server: _Server
+    server: Server
     server_version, sys_version = "groupwise", ""
     headers_sent: ClassVar[dict[str, str]] = {
         "Cache-Control": "no-store",

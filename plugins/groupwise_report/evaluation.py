@@ -2,19 +2,18 @@
 
 from pathlib import Path
 
-from groupwise.report.comparison import MOST_PROMPTS, compare
-from groupwise.report.document import document, section, write_page
-from groupwise.report.gallery import MOST_PICTURED
-from groupwise.report.page import configuration
-from groupwise.report.record import Record, read_lines, read_text
-from groupwise.report.tiles import tiles
-from groupwise.report.wording import brief, number
+from groupwise.storage.samples import EVALUATED
+from groupwise_report.comparison import MOST_PROMPTS, compare
+from groupwise_report.document import document, section
+from groupwise_report.gallery import MOST_PICTURED
+from groupwise_report.page import configuration
+from groupwise_report.run_data import RunData, read_lines, read_text
+from groupwise_report.tiles import tiles
+from groupwise_report.wording import brief, number
 
-SAMPLES = "samples/evaluation.jsonl"
 
-
-def write_evaluation(folder: Path) -> Path:
-    """Write `report.html` of an evaluation from the files of its folder; return its path."""
+def page(folder: Path) -> str:
+    """The whole page of the evaluation in a folder."""
     evaluation = _read(folder)
     title = f"{evaluation.result.get('run', '')}, step {evaluation.last_step}"
     sections = (
@@ -23,18 +22,17 @@ def write_evaluation(folder: Path) -> Path:
         _completions(evaluation),
         configuration(evaluation),
     )
-    page = document(title, sections, last_step=evaluation.last_step)
-    return write_page(folder / "report.html", page)
+    return document(title, sections, last_step=evaluation.last_step)
 
 
-def _read(folder: Path) -> Record:
-    """The evaluation as the record of a run with one step, that of the evaluation."""
+def _read(folder: Path) -> RunData:
+    """The evaluation as a run with one step, that of the evaluation."""
     results, _ = read_lines(folder / "result.json", whole=True)
     result = results[0] if results else {}
     metrics, step = result.get("metrics"), number(result.get("step"))
     row = {f"evaluation/{k}": v for k, v in metrics.items()} if isinstance(metrics, dict) else {}
-    samples, unreadable = read_lines(folder / SAMPLES)
-    return Record(
+    samples, unreadable = read_lines(folder / EVALUATED)
+    return RunData(
         folder=folder,
         config=read_text(folder / "config.yaml"),
         steps={int(step or 0): row},
@@ -44,23 +42,23 @@ def _read(folder: Path) -> Record:
     )
 
 
-def _header(evaluation: Record, title: str) -> str:
+def _header(evaluation: RunData, title: str) -> str:
     row = evaluation.steps[evaluation.last_step]
-    facts = [f"{number(row.get('evaluation/prompts')) or 0:.0f} prompts"]
+    summary = [f"{number(row.get('evaluation/prompts')) or 0:.0f} prompts"]
     source = evaluation.result.get("prompts")
-    facts += [f"from {brief(source)}"] if source else []
+    summary += [f"from {brief(source)}"] if source else []
     policy = evaluation.configured("policy")
-    facts += [f"policy {brief(policy)}"] if policy else []  # "" in a run of several policies
-    summary = f'<p class="summary">{" · ".join(facts)}</p>'
-    return f"<header><h1>Evaluation of {brief(title)}</h1>{summary}</header>"
+    summary += [f"policy {brief(policy)}"] if policy else []  # "" in a run of several policies
+    line = f'<p class="summary">{" · ".join(summary)}</p>'
+    return f"<header><h1>Evaluation of {brief(title)}</h1>{line}</header>"
 
 
-def _completions(evaluation: Record) -> str:
+def _completions(evaluation: RunData) -> str:
     samples = evaluation.samples["after"]
     most = MOST_PICTURED if any(sample.get("image") for sample in samples) else MOST_PROMPTS
     intro = (
         f"The first {most} prompts at most, one completion each: the greedy one, or the first "
-        f"that was sampled. All {len(samples):,} are in {SAMPLES}."
+        f"that was sampled. All {len(samples):,} are in {EVALUATED}."
     )
     shown = compare(
         evaluation.folder, [], samples, names=("", "Completion"), writers=evaluation.writers

@@ -1,12 +1,12 @@
 """The numbers at the head of a run's page: before and after, with their intervals."""
 
-from groupwise.report.record import Record, Row
-from groupwise.report.wording import MINUS, brief, display, number, wilson
+from groupwise_report.run_data import Row, RunData
+from groupwise_report.wording import MINUS, brief, display, number, wilson
 
 MOST = 8
 
 
-def tiles(run: Record) -> str:
+def tiles(run: RunData) -> str:
     """The results of the evaluations before and after, the most important first."""
     before, after, note = run.evaluations()
     known = dict.fromkeys((*before, *after))

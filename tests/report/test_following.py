@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.report import live as states
-from groupwise.report import watch as watching
-from groupwise.report.watch import _Server, watch
+from groupwise_report import live as states
+from groupwise_report import watch as watching
+from groupwise_report.watch import Server, watch
 
 
 def begin(folder: Path, *, process: int | None = None) -> Path:
@@ -45,7 +45,7 @@ def end(run: Path, **fields: object) -> None:
 def serve(*runs: Path):
     """Serves the runs; yields a function that requests a path, and the messages of the server."""
     messages: list[str] = []
-    with _Server(runs, 0, messages.append) as server:
+    with Server(runs, 0, messages.append) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
 
@@ -102,7 +102,7 @@ def test_the_page_follows_a_run_from_before_its_first_step_to_its_end(tmp_path):
 def test_the_page_is_rendered_once_for_all_requests(tmp_path, monkeypatch):
     renderings = []
     run = begin(tmp_path / "run")
-    monkeypatch.setattr("groupwise.report.watch._made", lambda *_: renderings.append(1) or "page")
+    monkeypatch.setattr("groupwise_report.watch._made", lambda *_: renderings.append(1) or "page")
     with serve(run) as (request, _):
         assert [request()[1] for _ in range(4)] == ["page"] * 4
         step(run, 1)
@@ -186,7 +186,7 @@ def test_nothing_but_the_page_is_served(tmp_path, path):
 def test_the_page_is_served_only_at_its_own_address(tmp_path):
     """Every user of the machine reaches the port; only who runs the server knows the address."""
     run = begin(tmp_path / "run")
-    with _Server([run], 0, print) as one, _Server([run], 0, print) as two:
+    with Server([run], 0, print) as one, Server([run], 0, print) as two:
         assert one.path != two.path
         assert one.address == f"http://127.0.0.1:{one.server_port}{one.path}"
         assert re.fullmatch(r"/[\w-]{20,}", one.path)
@@ -256,7 +256,7 @@ def test_an_error_of_the_page_itself_is_shown(tmp_path, monkeypatch, capfd):
 
 
 def test_the_server_listens_only_on_the_local_interface(tmp_path):
-    with _Server([begin(tmp_path / "run")], 0, print) as server:
+    with Server([begin(tmp_path / "run")], 0, print) as server:
         assert server.socket.getsockname()[0] == "127.0.0.1"
 
 

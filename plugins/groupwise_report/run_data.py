@@ -1,4 +1,4 @@
-"""Record: what a run wrote into its folder, read as far as possible.
+"""RunData: what a run wrote into its folder, read as far as possible.
 
 A run may have been killed at any time, so a missing file or a damaged line is no error here.
 """
@@ -10,11 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from groupwise import secrets
-from groupwise.config import yaml_lines
-from groupwise.errors import UserError
-from groupwise.report.wording import display, number
-from groupwise.storage.facts import FACTS
+from groupwise.storage.facts import FACTS, masked_text, settings_of
+from groupwise_report.wording import display, number
 
 MOST_STEPS = 10**9
 MOST_OF_CONFIG = 100_000  # characters
@@ -25,7 +22,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class RunData:
     """The content of a run's folder.
 
     config: config.yaml; steps: metrics by step; result: result.json; samples: by "before" and
@@ -94,11 +91,7 @@ class Record:
     @cached_property
     def settings(self) -> Mapping[str, object]:
         """The configuration, of a very long one the first keys; {} if it cannot be read."""
-        try:
-            settings, _ = yaml_lines.read(_beginning(self.config), "config.yaml")
-        except UserError:
-            return {}
-        return settings if isinstance(settings, Mapping) else {}
+        return settings_of(_beginning(self.config))
 
     @cached_property
     def learners(self) -> list[str]:
@@ -114,11 +107,9 @@ class Record:
 
     @property
     def shown_config(self) -> str:
-        """The configuration as text, with secrets masked: an old version may have written some."""
-        masked = secrets.masked(self.settings)
+        """The configuration as text, with secrets masked."""
         text = _beginning(self.config)
-        left_out = len(self.config) - len(text)
-        shown = text if masked is self.settings else yaml_lines.write(masked)
+        left_out, shown = len(self.config) - len(text), masked_text(text)
         return f"{shown}\n[{left_out:,} characters left out]" if left_out else shown
 
     def configured(self, key: str) -> str:
@@ -163,7 +154,8 @@ def check_runs(folders: Sequence[Path]) -> None:
             raise ValueError(f"{folder} is not the folder of a run: it has no {FACTS}")
 
 
-def read_record(run: Path) -> Record:
+def read_run(run: Path) -> RunData:
+    """The content of a run's folder, as far as it can be read."""
     rows, unreadable = read_lines(run / "metrics.jsonl")
     steps: dict[int, dict[str, object]] = {}
     for row in rows:
@@ -173,7 +165,7 @@ def read_record(run: Path) -> Record:
         steps.setdefault(key, {}).update(row)  # a resumed run repeats steps: the last line counts
     result, _ = read_lines(run / "result.json", whole=True)
     sides = {side: read_lines(run / "samples" / f"{side}.jsonl") for side in ("before", "after")}
-    record = Record(
+    data = RunData(
         folder=run,
         config=read_text(run / "config.yaml"),
         steps=steps,
@@ -181,17 +173,17 @@ def read_record(run: Path) -> Record:
         samples={side: rows for side, (rows, _) in sides.items()},
         unreadable=unreadable,
     )
-    return record if _is_judged(record) else _without_verdicts(record)
+    return data if _is_judged(data) else _without_verdicts(data)
 
 
-def _is_judged(record: Record) -> bool:
+def _is_judged(run: RunData) -> bool:
     """Whether the last evaluation has an accuracy, so that its reward tells right from wrong."""
-    rows = [row for _, row in sorted(record.steps.items()) if "evaluation/reward" in row]
+    rows = [row for _, row in sorted(run.steps.items()) if "evaluation/reward" in row]
     return not rows or "evaluation/accuracy" in rows[-1]
 
 
-def _without_verdicts(record: Record) -> Record:
-    """The record without accuracies: the run's reward only measures.
+def _without_verdicts(run: RunData) -> RunData:
+    """The data without accuracies: the run's reward only measures.
 
     The run assumed otherwise until the first value that was neither 0 nor 1.
     """
@@ -203,11 +195,11 @@ def _without_verdicts(record: Record) -> Record:
         return kept(value) if isinstance(value, dict) else value
 
     return replace(
-        record,
-        steps={step: kept(row) for step, row in record.steps.items()},
-        result=kept(record.result),
+        run,
+        steps={step: kept(row) for step, row in run.steps.items()},
+        result=kept(run.result),
         samples={
-            side: [{**row, "right": None} for row in rows] for side, rows in record.samples.items()
+            side: [{**row, "right": None} for row in rows] for side, rows in run.samples.items()
         },
     )
 

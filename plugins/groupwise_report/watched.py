@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from groupwise.report.charts import Chart, Series
-from groupwise.report.record import Record
-from groupwise.report.wording import brief, display, number
+from groupwise_report.charts import Chart, Series
+from groupwise_report.run_data import RunData
+from groupwise_report.wording import brief, display, number
 
 _ONE_SCALE = 10  # curves whose largest values differ by more than this factor get their own axes
 
 
-def watched_charts(run: Record) -> list[Chart]:
+def watched_charts(run: RunData) -> list[Chart]:
     """The held-out means of the watched rewards, on common axes if their scales are similar."""
     names = run.names("evaluation/watch/")
     series = [
@@ -23,18 +23,18 @@ def watched_charts(run: Record) -> list[Chart]:
     return [_chart(f"Watched: {s.name}", [s], note + _at(alarm_steps(run, s.name))) for s in series]
 
 
-def alarm_steps(run: Record, reward: str) -> list[float]:
+def alarm_steps(run: RunData, reward: str) -> list[float]:
     """The evaluations at which a watched reward gave an alarm."""
     return [step for step, raised in run.points(f"alarm/{reward}") if raised]
 
 
-def alarm_lines(run: Record) -> list[str]:
+def alarm_lines(run: RunData) -> list[str]:
     """A sentence of HTML for each watched reward that ever gave an alarm."""
     names = run.names("alarm/")
     return [_line(run, each, steps) for each in names if (steps := alarm_steps(run, each))]
 
 
-def _line(run: Record, reward: str, steps: Sequence[float]) -> str:
+def _line(run: RunData, reward: str, steps: Sequence[float]) -> str:
     last = steps[-1]
     earlier = f" Earlier alarms: {_steps(steps[:-1])}." if steps[:-1] else ""
     measured = [step for step, _ in run.points(f"alarm/{reward}")]
@@ -50,7 +50,7 @@ def _line(run: Record, reward: str, steps: Sequence[float]) -> str:
     )
 
 
-def _change(run: Record, key: str, step: float, since: float = 0) -> str:
+def _change(run: RunData, key: str, step: float, since: float = 0) -> str:
     """The value at step `since`, or the first one, and that at `step`, where they are known."""
     values = dict(run.points(f"evaluation/{key}"))
     now = values.get(step)

@@ -8,8 +8,8 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise.report.completions import Pair, Sample, heading, scores, verdict, words, written
-from groupwise.report.wording import brief
+from groupwise_report.completions import Pair, Sample, heading, scores, verdict, words, written
+from groupwise_report.wording import brief
 
 MOST_PICTURED = 60  # prompts
 MOST_IMAGES = 48

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
-from groupwise.report.charts import Chart, Series
-from groupwise.report.record import Record
-from groupwise.report.wording import display, number
+from groupwise_report.charts import Chart, Series
+from groupwise_report.run_data import RunData
+from groupwise_report.wording import display, number
 
 _BOUNDS = {"at_most": "at most", "at_least": "at least"}
 
 
-def reward_charts(run: Record) -> list[Chart]:
+def reward_charts(run: RunData) -> list[Chart]:
     """The curve of every reward, then the weights of schedules and multipliers of constraints."""
     names = dict.fromkeys([*run.names("rewards/"), *run.names("evaluation/rewards/")])
     bounds = _bounds(run)
@@ -17,7 +17,7 @@ def reward_charts(run: Record) -> list[Chart]:
     return [*rewards, *_weights(run)]
 
 
-def note_on_sums(run: Record) -> str:
+def note_on_sums(run: RunData) -> str:
     """A sentence on the sum of all rewards, if weights changed during the run; else ""."""
     if not any(chart.series for chart in _weights(run)):
         return ""
@@ -27,7 +27,7 @@ def note_on_sums(run: Record) -> str:
     )
 
 
-def _reward(run: Record, name: str, bounds: Mapping[str, float], *, wide: bool) -> Chart:
+def _reward(run: RunData, name: str, bounds: Mapping[str, float], *, wide: bool) -> Chart:
     dots = run.points(f"evaluation/rewards/{name}")
     series = [
         Series(name="training", points=run.points(f"rewards/{name}")),
@@ -43,7 +43,7 @@ def _reward(run: Record, name: str, bounds: Mapping[str, float], *, wide: bool) 
     )
 
 
-def _weights(run: Record) -> list[Chart]:
+def _weights(run: RunData) -> list[Chart]:
     """Charts of the weights of schedules and of the multipliers of constraints."""
     notes = {
         "weights/": ("Weight", "Its weight in the total reward, by its schedule."),
@@ -70,7 +70,7 @@ def _readable(name: str) -> str:
     return f"{reward} {_BOUNDS[bound]}" if reward and bound in _BOUNDS else name
 
 
-def _bounds(run: Record) -> dict[str, dict[str, float]]:
+def _bounds(run: RunData) -> dict[str, dict[str, float]]:
     """The bounds of constraints in the configuration, by reward."""
     sections = run.settings.get("rewards")
     bounds: dict[str, dict[str, float]] = {}

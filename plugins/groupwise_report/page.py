@@ -6,9 +6,8 @@ run has a page, too, without the missing parts.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from groupwise.report.charts import (
+from groupwise_report.charts import (
     SMOOTH_FROM,
     Chart,
     Series,
@@ -18,23 +17,21 @@ from groupwise.report.charts import (
     share_bar,
     swatch,
 )
-from groupwise.report.comparison import compare
-from groupwise.report.document import (
+from groupwise_report.comparison import compare
+from groupwise_report.document import (
     charts,
-    check_replaceable,
     document,
     grid,
     section,
     table,
-    write_page,
 )
-from groupwise.report.learners import learner_charts, of_each
-from groupwise.report.live import Live
-from groupwise.report.record import Record, read_record
-from groupwise.report.rewards import note_on_sums, reward_charts
-from groupwise.report.tiles import tiles
-from groupwise.report.watched import alarm_lines, watched_charts
-from groupwise.report.wording import brief, display, duration, number, text, wilson
+from groupwise_report.learners import learner_charts, of_each
+from groupwise_report.live import Live
+from groupwise_report.rewards import note_on_sums, reward_charts
+from groupwise_report.run_data import RunData
+from groupwise_report.tiles import tiles
+from groupwise_report.watched import alarm_lines, watched_charts
+from groupwise_report.wording import brief, display, duration, number, text, wilson
 
 _LOSS = (
     "The loss has no chart: the advantages of a group sum to 0, so its value shows no progress. "
@@ -60,16 +57,7 @@ CHARTS = (  # title, unit, key, name, percent, note
 )  # fmt: skip
 
 
-def write_report(run: Path, path: Path | None = None) -> Path:
-    """Write a run's page, `report.html` in its folder if no path is given; return the path."""
-    if not (run / "metrics.jsonl").is_file():
-        raise ValueError(f"{run} is not the folder of a run: it has no metrics.jsonl")
-    if path is not None:
-        check_replaceable(path)
-    return write_page(path or run / "report.html", page(read_record(run)))
-
-
-def page(run: Record, live: Live | None = None) -> str:
+def page(run: RunData, live: Live | None = None) -> str:
     """The whole page; live: the state of the run, if the page is served while the run goes on."""
     parts = (tiles, _learning, _training, _time, _samples, configuration)
     sections = [_header(run, live), *(part(run) for part in parts)]
@@ -77,13 +65,13 @@ def page(run: Record, live: Live | None = None) -> str:
     return document(run.name, sections, last_step=run.last_step, version=version)
 
 
-def _header(run: Record, live: Live | None) -> str:
-    facts = [run.progress]
+def _header(run: RunData, live: Live | None) -> str:
+    summary = [run.progress]
     seconds = number(run.result.get("seconds"))
-    facts += [duration(seconds)] if seconds is not None else []
+    summary += [duration(seconds)] if seconds is not None else []
     for key in ("policy", "algorithm"):
         value = run.configured(key)
-        facts += [f"{key} {brief(value)}"] if value else []
+        summary += [f"{key} {brief(value)}"] if value else []
     warnings = []
     if not run.result and live is None:
         warnings.append("The run was interrupted or is still training: it has no result.json.")
@@ -93,11 +81,11 @@ def _header(run: Record, live: Live | None) -> str:
     note = live.line if live else ""
     note += f'<p class="warning">{" ".join(warnings)}</p>' if warnings else ""
     note += "".join(f'<p class="warning alarm">{line}</p>' for line in alarm_lines(run))
-    summary = f'<p class="summary">{" · ".join(facts)}</p>'
-    return f"<header><h1>{brief(run.name)}</h1>{summary}{note}</header>"
+    line = f'<p class="summary">{" · ".join(summary)}</p>'
+    return f"<header><h1>{brief(run.name)}</h1>{line}{note}</header>"
 
 
-def _learning(run: Record) -> str:
+def _learning(run: RunData) -> str:
     spread = dict(run.points("reward_std"))
     points = run.points("reward")
     band = [(x, y - spread[x], y + spread[x]) for x, y in points if x in spread]
@@ -110,7 +98,7 @@ def _learning(run: Record) -> str:
     return section("What it learned", how_to_read([run]), charts(shown, run.last_step))
 
 
-def how_to_read(runs: Sequence[Record]) -> str:
+def how_to_read(runs: Sequence[RunData]) -> str:
     """The sentences above the charts of these runs."""
     words = "All charts are over training steps. Point at one to read every chart at that step."
     if any(run.trained_steps > SMOOTH_FROM for run in runs):
@@ -118,7 +106,7 @@ def how_to_read(runs: Sequence[Record]) -> str:
     return words
 
 
-def _accuracy(run: Record) -> Chart:
+def _accuracy(run: RunData) -> Chart:
     ranges = [intervals(run, key) for key in ("accuracy", "greedy_accuracy")]
     series = [
         Series(name="training", points=run.points("accuracy")),
@@ -132,19 +120,19 @@ def _accuracy(run: Record) -> Chart:
     return Chart(title="Accuracy", series=series, note=note, percent=True, wide=True)
 
 
-def _dots(run: Record, key: str, name: str, colour: int, spread: Sequence[Spread] = ()) -> Series:
+def _dots(run: RunData, key: str, name: str, colour: int, spread: Sequence[Spread] = ()) -> Series:
     points = run.points(f"evaluation/{key}")
     return Series(name=name, points=points, colour=colour, dots=True, spread=spread)
 
 
-def intervals(run: Record, key: str) -> list[Spread]:
+def intervals(run: RunData, key: str) -> list[Spread]:
     """Of each evaluation the 95% interval of a share, by how many prompts it was measured on."""
     counts = dict(run.points("evaluation/prompts"))
     points = run.points(f"evaluation/{key}")
     return [(x, *wilson(p, counts[x])) for x, p in points if counts.get(x, 0) > 0 and 0 <= p <= 1]
 
 
-def _training(run: Record) -> str:
+def _training(run: RunData) -> str:
     shown = []
     for title, unit, key, name, percent, note in CHARTS:
         series = [Series(name=name, points=run.points(key), colour=0)]
@@ -159,7 +147,7 @@ def _training(run: Record) -> str:
     return section("How training went", _LOSS, charts(shown, run.last_step))
 
 
-def _length(run: Record) -> list[Chart]:
+def _length(run: RunData) -> list[Chart]:
     """The chart of lengths; none if all completions have the same length."""
     series = [
         Series(name="mean", points=run.points("length")),
@@ -171,7 +159,7 @@ def _length(run: Record) -> list[Chart]:
     return [] if constant else [chart]
 
 
-def _failed(run: Record) -> list[Chart]:
+def _failed(run: RunData) -> list[Chart]:
     """The chart of failed completions; none if there were none."""
     points = run.points("failed")
     note = "Completions of a step without reward and gradient, since they or a reward failed."
@@ -179,7 +167,7 @@ def _failed(run: Record) -> list[Chart]:
     return [of_each(run, chart, "failed")] if any(count for _, count in points) else []
 
 
-def _weighting_and_replay(run: Record) -> list[Chart]:
+def _weighting_and_replay(run: RunData) -> list[Chart]:
     """Charts of prompts weighted by success, and of replayed completions."""
     kinds = ("always right", "never right", "between")
     known = [
@@ -194,7 +182,7 @@ def _weighting_and_replay(run: Record) -> list[Chart]:
     ]
 
 
-def _time(run: Record) -> str:
+def _time(run: RunData) -> str:
     names = run.names("time/")
     names.sort(key=lambda name: _PHASES.index(name) if name in _PHASES else len(_PHASES))
     phases = [
@@ -232,7 +220,7 @@ def _phases(phases: Sequence[Series]) -> str:
     return table("Total by phase", ("phase", "total", "share", "mean"), rows, bar)
 
 
-def _rewards_time(run: Record) -> str:
+def _rewards_time(run: RunData) -> str:
     rows = []
     for reward in run.names("reward_time/"):
         spent = [y for _, y in run.points(f"reward_time/{reward}")]
@@ -243,7 +231,7 @@ def _rewards_time(run: Record) -> str:
     return table("Time in each reward", ("reward", "total", "mean", "slowest"), rows)
 
 
-def _samples(run: Record) -> str:
+def _samples(run: RunData) -> str:
     sides = run.samples["before"], run.samples["after"]
     every = [sample for side in sides for sample in side]
     has_images = any(sample.get("image") for sample in every)
@@ -260,7 +248,7 @@ def _samples(run: Record) -> str:
     return section("Before and after", intro, compare(run.folder, *sides, writers=run.writers))
 
 
-def configuration(run: Record) -> str:
+def configuration(run: RunData) -> str:
     """The run's configuration, folded."""
     if not run.config.strip():
         return ""

@@ -5,7 +5,7 @@ Completions are untrusted: every character of them is escaped.
 
 from collections.abc import Mapping, Sequence
 
-from groupwise.report.wording import MINUS, brief, text
+from groupwise_report.wording import MINUS, brief, text
 
 Sample = Mapping[str, object]
 Pair = tuple[Sample | None, Sample | None]

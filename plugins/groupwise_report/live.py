@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from groupwise.report.wording import text
 from groupwise.storage.disk import read_record
 from groupwise.storage.run_folder import LOCK, RESULT
+from groupwise_report.wording import text
 
 SHOWN = ("metrics.jsonl", RESULT, "config.yaml", "samples/before.jsonl", "samples/after.jsonl")
 """The files that a page is made of; the version changes with them."""

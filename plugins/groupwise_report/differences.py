@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 
 from groupwise import secrets
-from groupwise.report.document import table
-from groupwise.report.record import Record
-from groupwise.report.wording import brief
 from groupwise.storage.facts import values
+from groupwise_report.document import table
+from groupwise_report.run_data import RunData
+from groupwise_report.wording import brief
 
 MOST_KEYS = 200
 LONGEST_VALUE = 200  # characters
 EN_DASH = "\N{EN DASH}"
 
 
-def differences(runs: Sequence[Record], heads: Sequence[str]) -> str:
+def differences(runs: Sequence[RunData], heads: Sequence[str]) -> str:
     """A row for each key whose values differ, a column for each run; heads: of columns, as HTML."""
     settings = [dict(values(secrets.masked(run.settings))) for run in runs]
     known = [number for number, each in enumerate(settings) if each]

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from groupwise.cli.commands import app
-from groupwise.report import write_comparison, write_report
-from groupwise.report.differences import EN_DASH
-from groupwise.report.several import labels
+from groupwise_report.differences import EN_DASH
+from groupwise_report.several import labels
+from groupwise_report.writing import write_comparison, write_report
 
 CONFIG = """output: runs/{name}
 seed: {seed}
@@ -157,7 +157,7 @@ def test_another_file_is_not_overwritten(tmp_path):
     for arguments in ([a, b], [a, "--out", tmp_path / "comparison.html"]):
         result = report(*arguments)
         assert result.exit_code == 2
-        assert "comparison.html is no page of groupwise" in result.stderr
+        assert "comparison.html is not a page of groupwise" in result.stderr
     assert (tmp_path / "comparison.html").read_text() == "mine"
     (a / "report.html").write_text("from an earlier version")
     assert write_report(a).read_text().startswith("<!DOCTYPE")
@@ -167,3 +167,8 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
     result = report(write(tmp_path / "a"), os.devnull)
     assert result.exit_code == 2
     assert "/dev/null is not the folder of a run" in result.stderr
+    result = report(tmp_path)
+    assert result.exit_code == 2
+    assert (
+        result.stderr == f"error: {tmp_path} is not the folder of a run: it has no metrics.jsonl\n"
+    )
