@@ -134,10 +134,7 @@ class Policy(nn.Module, Sampler):
     # ---- log-probs
 
     def __call__(
-        self,
-        rollouts: Rollouts,
-        decisions: Decisions = slice(None),
-        outputs: Outputs | None = None,
+        self, rollouts: Rollouts, decisions: Decisions = slice(None), outputs: Outputs | None = None
     ) -> LogProbs:
         """`forward`, also where it has no parameter `outputs`: it then computes all of them."""
         if _takes_outputs(type(self)):
@@ -145,18 +142,14 @@ class Policy(nn.Module, Sampler):
         return super().__call__(rollouts, decisions)
 
     @abstractmethod
-    def forward(
-        self,
-        rollouts: Rollouts,
-        decisions: Decisions = slice(None),
-        outputs: Outputs | None = None,
+    def forward(  # open, so that type checkers accept it with and without `outputs`
+        self, rollouts: Rollouts, decisions: Decisions = slice(None), *args: Any, **kwargs: Any
     ) -> LogProbs:
         """Log-probs [b, t] of the given decisions of every rollout, with gradients.
 
-        Values outside the mask are ignored, but must be finite.
-
-        outputs: those in `provides` that will be read, None for all; others may be left out. A
-            policy that always computes all of them may leave out this parameter.
+        Values outside the mask are ignored, but must be finite. A third parameter, `outputs`, may
+        be left out by a policy that always computes all that it provides: it receives the names of
+        those in `provides` that will be read, None for all.
         """
 
     def with_constants(self, rollouts: Rollouts) -> Rollouts:
