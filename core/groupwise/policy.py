@@ -50,7 +50,9 @@ class Policy(nn.Module, Sampler):
         evaluation has no noise to leave out.
     facts: the names of `Rollouts.facts`; a reward can take them as arguments, like columns.
     logged: numeric `facts`, each a mean over the decisions of its rollout; the mean over all
-        decisions is a metric of every step. By convention `entropy` is that of the policy.
+        decisions is a metric of steps and evaluations. By convention `entropy` is that of the
+        policy.
+    shown: `facts` that are in the samples of evaluations, and so in the report.
     optional_facts: further facts that cost time or memory: `sample` returns those that `prepare`
         named.
     max_decisions: the most decisions that a rollout can have; None without a limit.
@@ -70,6 +72,7 @@ class Policy(nn.Module, Sampler):
     greedy: ClassVar[bool] = True
     facts: ClassVar[frozenset[str]] = frozenset()
     logged: ClassVar[frozenset[str]] = frozenset()
+    shown: ClassVar[frozenset[str]] = frozenset()
     optional_facts: ClassVar[frozenset[str]] = frozenset()
     max_decisions: int | None = None
     notes: Sequence[str] = ()
@@ -103,7 +106,8 @@ class Policy(nn.Module, Sampler):
         """Called before `place`: what the run will read of this policy.
 
         outputs: of `forward`, in any pass; what only others need does not have to be loaded.
-        facts: the `optional_facts` that some reward takes as arguments, for `sample` to return.
+        facts: the `optional_facts` that are `shown` or that some reward takes as arguments, for
+            `sample` to return.
         """
 
     def place(self, device: torch.device | str) -> None:

@@ -12,6 +12,7 @@ from groupwise_report.completions import (
     is_failed,
     output,
     scores,
+    shown,
     verdict,
     words,
     written,
@@ -138,4 +139,4 @@ def _card(pair: Pair, names: tuple[str, str], writers: Sequence[str]) -> str:
 def _side(side: str, sample: Sample, writers: Sequence[str]) -> str:
     output = "" if sample.get("refused") else words(sample.get("completion") or "")
     above = heading(side, sample) + written(sample, writers)
-    return f"<section>{above}{output}{scores(sample)}</section>"
+    return f"<section>{above}{output}{shown(sample)}{scores(sample)}</section>"

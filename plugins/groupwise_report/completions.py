@@ -3,6 +3,7 @@
 Completions are untrusted: every character of them is escaped.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 
 from groupwise_report.wording import MINUS, brief, text
@@ -110,6 +111,15 @@ def written(sample: Sample, writers: Sequence[str]) -> str:
         f"{shortened(texts[label])}</div>"
         for label in writers
         if label in texts
+    )
+
+
+def shown(sample: Sample) -> str:
+    """The facts that the policy shows, by name."""
+    return "".join(
+        f'<div class="words" dir="auto"><small>{brief(name)}</small>\n{shortened(fact)}</div>'
+        for name, value in _named(sample, "shown")
+        for fact in [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)]
     )
 
 

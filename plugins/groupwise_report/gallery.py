@@ -8,7 +8,16 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from groupwise_report.completions import Pair, Sample, heading, scores, verdict, words, written
+from groupwise_report.completions import (
+    Pair,
+    Sample,
+    heading,
+    scores,
+    shown,
+    verdict,
+    words,
+    written,
+)
 from groupwise_report.wording import brief
 
 MOST_PICTURED = 60  # prompts
@@ -63,7 +72,7 @@ def _side(side: str, sample: Sample, images: "Images", writers: Sequence[str]) -
     image = images.embed(sample["image"]) if sample.get("image") else ""
     output = words(sample["completion"]) if sample.get("completion") else ""
     above = heading(side, sample) + written(sample, writers)
-    return f"<section>{above}{image}{output}{scores(sample, EN_DASH)}</section>"
+    return f"<section>{above}{image}{output}{shown(sample)}{scores(sample, EN_DASH)}</section>"
 
 
 class Images:

@@ -68,7 +68,7 @@ def estimate(
         settings,
         rollouts=_share(groups, processes) * learning.group_size,
         prompts=sum(rows.values()),
-        facts=policy.optional_facts & parts.named,
+        facts=policy.optional_facts & (parts.named | policy.shown),
         reference=bool(algorithm.reference),
     )
     if not learning.learns:

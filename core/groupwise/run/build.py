@@ -45,8 +45,8 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
     receive = list(policies.values())[: 1 if config.chain else None]
     judged = list(policies)[-1 if config.chain else 0 :]
     for label, policy in policies.items():
-        named = parts.named if label in judged else frozenset()
-        policy.prepare(outputs=parts.algorithms[label].outputs, facts=policy.optional_facts & named)
+        read = parts.named | policy.shown if label in judged else frozenset()
+        policy.prepare(outputs=parts.algorithms[label].outputs, facts=policy.optional_facts & read)
         _place(policy, config, accelerator)
     for number, policy in enumerate(policies.values()):
         policy.check_prompts(parts.rows() if number < len(receive) else ())

@@ -27,7 +27,7 @@ from groupwise.storage.checkpoint import Checkpoints
 from groupwise.storage.facts import FACTS, kept, write_config
 from groupwise.storage.metrics import MetricsFile, as_json
 from groupwise.storage.run_folder import MODEL, RESULT, RunFolder
-from groupwise.storage.samples import read_samples, write_samples
+from groupwise.storage.samples import read_samples, with_completions, write_samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +119,9 @@ class Record:
             metrics: Mapping[str, float] = disk.read_record(self._first_metrics)
             samples = read_samples(self._first_metrics.with_suffix(".jsonl"))
             self.trainer.evaluator.alarms.remember(samples)
+            if self.trainer.evaluator.references is not None:
+                whole = with_completions(samples, self.run_folder.folder)
+                self.trainer.evaluator.references.remember(whole)
         except ValueError as error:
             self.display.say(f"note: there is no first evaluation to compare with: {error}")
             return {}

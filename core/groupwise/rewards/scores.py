@@ -1,161 +1,19 @@
-"""Rewards: TRL's call convention, and `Scores`, the rewards of a batch.
+"""Scores: the rewards of a batch."""
 
-A reward is any callable `f(prompts, completions, **columns) -> list[float | None]`, sync or async.
-It receives whole groups, in order, and the columns of the dataset with one value per completion. If
-its signature has them, it also receives `groups` (the number of each completion's group: the same
-prompt may be drawn twice), `truncated`, the policy's facts (`completion_ids`, ...) and TRL's
-`trainer_state`, `log_extra` and `log_metric`. `None` means "does not apply to this completion". NaN
-means that the reward failed on it: as if the completion itself had failed, it has no reward and no
-gradient.
-
-A process reward returns a list per completion instead of a number, with one entry per decision: the
-reward of the step that ends there, or `None` if none ends there.
-"""
-
-import inspect
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from groupwise.advantages import zero_variance, zero_variance_of_steps
-from groupwise.balance import Constraint, Schedule
-from groupwise.errors import UserError
+from groupwise.rewards.errors import RewardError
 
-StepRewards = Sequence[float | None]
-RewardFunction = Callable[..., "Sequence[float | StepRewards | None] | Awaitable[Any]"]
 Number = TypeVar("Number", int, float)
-OWN_ARGUMENTS = (
-    *("prompts", "completions", "groups", "truncated"),
-    *("trainer_state", "log_extra", "log_metric"),
-)
-
-
-class SampleErrors(Exception):  # noqa: N818
-    """Raised by a reward that failed on some samples and scored the others.
-
-    values: a reward for each sample, None at the failed ones; errors: sample index -> reason.
-    """
-
-    def __init__(self, values: Sequence[float | None], errors: Mapping[int, str]) -> None:
-        super().__init__(f"{len(errors)} of {len(values)} samples failed")
-        self.values, self.errors = values, errors
-
-
-class RewardError(UserError):
-    """A reward failed, and its `on_error` is "stop"."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunState:
-    """The argument `trainer_state` of rewards: the fields of transformers' `TrainerState`.
-
-    A run sets the steps done (`global_step`), the steps in all (`max_steps`), the passes over the
-    training prompts (`epoch`), and which process this is. The other fields have transformers'
-    defaults, since they concern its Trainer only.
-    """
-
-    global_step: int = 0
-    max_steps: int = 0
-    epoch: float = 0.0
-    is_world_process_zero: bool = True
-    is_local_process_zero: bool = True
-
-    num_train_epochs: int = 0
-    logging_steps: int = 500
-    eval_steps: int = 500
-    save_steps: int = 500
-    train_batch_size: int | None = None
-    num_input_tokens_seen: int = 0
-    total_flos: float = 0.0
-    log_history: list[dict[str, float]] = field(default_factory=list)
-    best_metric: float | None = None
-    best_global_step: int | None = None
-    best_model_checkpoint: str | None = None
-    is_hyper_param_search: bool = False
-    trial_name: str | None = None
-    trial_params: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reward:
-    """A named, weighted reward function with its limits.
-
-    weight: a number, or a schedule over the steps; unused with a constraint, whose multiplier is
-        the weight.
-    deadline: seconds that a call on a whole batch may take.
-    on_error: "stop" the run, or "skip": learn nothing from the failed samples, and count them.
-    isolate: call it in a worker process, which can be killed.
-    bound: names of options bound to the function; no column may have one of these names.
-    remake: builds the function again in a worker process, instead of pickling it.
-    """
-
-    name: str
-    function: RewardFunction
-    weight: float | Schedule = 1.0
-    constraint: Constraint | None = None
-    deadline: float = 120.0
-    on_error: Literal["stop", "skip"] = "stop"
-    isolate: bool = False
-    bound: frozenset[str] = frozenset()
-    remake: "Callable[[], RewardFunction] | None" = None
-
-    @property
-    def target(self) -> Any:
-        """The function or object without bound options; it may have `load` or `refresh`."""
-        return target_of(self.function)
-
-    @cached_property
-    def is_async(self) -> bool:
-        return is_async(self.function)
-
-    @property
-    def has_state(self) -> bool:
-        """Whether its state belongs in a checkpoint; a frozen `nn.Module` has none."""
-        target = self.target
-        saves = all(callable(getattr(target, n, None)) for n in ("state_dict", "load_state_dict"))
-        return saves and (hasattr(target, "refresh") or not isinstance(target, nn.Module))
-
-    @cached_property
-    def parameters(self) -> tuple[frozenset[str], frozenset[str], bool]:
-        """Names of its parameters, of those without default, and whether it has `**columns`."""
-        parameters = inspect.signature(self.function).parameters.values()
-        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        required = frozenset(p.name for p in named if p.default is p.empty)
-        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        return frozenset(p.name for p in named), required, takes_all
-
-    def check_columns(self, columns: Mapping[str, Any], facts: Sequence[str] = ()) -> None:
-        """Raise UserError if a column has the name of an argument, or a required one is missing."""
-        reserved = {*OWN_ARGUMENTS, *facts, *self.bound}
-        for column in columns:
-            if column in reserved:
-                raise UserError(
-                    f"reward {self.name!r}: the dataset's column {column!r} collides with the "
-                    f"argument of that name; rename the column"
-                )
-        missing = self.parameters[1] - reserved - set(columns)
-        if missing:
-            raise UserError(
-                f"reward {self.name!r} needs the column {sorted(missing)[0]!r}; "
-                f"the dataset has {', '.join(sorted(columns)) or 'none'}"
-            )
-
-
-def target_of(function: RewardFunction) -> Any:
-    """The function or object itself, without bound options."""
-    return function.func if isinstance(function, partial) else function
-
-
-def is_async(function: RewardFunction) -> bool:
-    target = target_of(function)
-    call = getattr(target, "__call__", None)  # noqa: B004 - to inspect the method
-    return any(map(inspect.iscoroutinefunction, (target, call)))
 
 
 @dataclass(frozen=True, kw_only=True)
