@@ -16,21 +16,21 @@ from torch.distributed.device_mesh import DeviceMesh
 from groupwise.policy import Microbatch, Policy
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose, products_are_exact
-from groupwise_flow.card import card
-from groupwise_flow.denoising import Denoised
-from groupwise_flow.drawing import draw
-from groupwise_flow.examining import checked, examine
-from groupwise_flow.guided import Guided
-from groupwise_flow.levels import levels
-from groupwise_flow.loading import check_shardable, load
-from groupwise_flow.lora import adds_nothing
-from groupwise_flow.memory import estimate, estimate_cpu
-from groupwise_flow.reach import Reach
-from groupwise_flow.rounding import Rounding
-from groupwise_flow.saving import save
+from groupwise_flow.estimates.memory import estimate, estimate_cpu
+from groupwise_flow.files.card import card
+from groupwise_flow.files.loading import check_shardable, load
+from groupwise_flow.files.saving import save
+from groupwise_flow.model.lora import adds_nothing
+from groupwise_flow.model.unused_parameters import UnusedParameters
+from groupwise_flow.model.versions import Versions
+from groupwise_flow.passes.guidance import Guided
+from groupwise_flow.passes.rounding import Rounding
+from groupwise_flow.passes.sampling import sample_latents
+from groupwise_flow.passes.transitions import Transitions
+from groupwise_flow.preflight import checked, examine
+from groupwise_flow.process.denoising import Denoised
+from groupwise_flow.process.schedules import levels
 from groupwise_flow.settings import Settings
-from groupwise_flow.transitions import Transitions
-from groupwise_flow.weights import Weights
 
 
 class FlowPolicy(Policy):
@@ -70,7 +70,7 @@ class FlowPolicy(Policy):
         self.rounding = Rounding(config.precision)
         self.facts = self.facts | self.rounding.metrics  # type: ignore[misc]
         self.logged = self.rounding.metrics  # type: ignore[misc]
-        self._reach = Reach()
+        self._unused = UnusedParameters()
         self._loaded = False
         self._step = 0
 
@@ -101,8 +101,8 @@ class FlowPolicy(Policy):
         self.sigmas = levels(self.adapter, self.config.steps)
         # Beside them on the device, since every copy to it waits.
         self.register_buffer("_sigmas", self.sigmas.clone(), persistent=False)
-        self._weights_now = Weights(self.adapter.model)
-        self.transitions = Transitions(self.guided, self._weights_now, self.mesh)
+        self._versions = Versions(self.adapter.model)
+        self.transitions = Transitions(self.guided, self._versions, self.mesh)
         self._loaded = True
 
     def train(self, mode: bool = True) -> Self:
@@ -173,7 +173,7 @@ class FlowPolicy(Policy):
         starts = self.config.window.starts(self.config.steps, seeds[::group_size], self._step)
         first = starts[groups]
         sigmas = self.sigmas if training else levels(self.adapter, self.config.evaluation_steps)
-        done = draw(
+        done = sample_latents(
             self.guided,
             rows,
             seeds,
@@ -243,7 +243,7 @@ class FlowPolicy(Policy):
         log_probs = answer.log_probs
         assert log_probs is not None
         if self.mesh is None:
-            log_probs = self._reach(log_probs, self.parameters())
+            log_probs = self._unused.connect(log_probs, self.parameters())
         return LogProbs(log_probs=log_probs, extra=extra)
 
     def with_constants(self, rollouts: Rollouts) -> Rollouts:
@@ -277,7 +277,7 @@ class FlowPolicy(Policy):
         restored.
         """
         model: Any = self.adapter.model
-        with self._weights_now.temporary():
+        with self._versions.temporary():
             if self.mesh is not None or not adds_nothing(self._weights(name)):
                 with super().using(name):
                     yield

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from groupwise_flow.algorithm import FlowGRPO
+from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 
 pytestmark = [
     pytest.mark.gpu,
@@ -124,9 +124,9 @@ def test_saved_weights_draw_the_same_pictures(lab, make, tmp_path, architecture,
 @pytest.mark.parametrize("foreach", [True, False])
 def test_a_step_of_the_optimizer_gives_the_weights_a_new_number(lab, make, foreach):
     policy = make()
-    before = policy._weights_now.number
+    before = policy._versions.number
     optimizer = torch.optim.AdamW(lab.trained(policy), lr=0.05, foreach=foreach)
     for parameter in lab.trained(policy):
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    assert policy._weights_now.number != before
+    assert policy._versions.number != before

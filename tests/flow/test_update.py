@@ -6,8 +6,8 @@ import torch
 import groupwise
 from groupwise.algorithms.cispo import CISPO
 from groupwise.algorithms.reinforce_pp import ReinforcePP
-from groupwise_flow.algorithm import FlowGRPO
-from groupwise_flow.guard import FlowGuard
+from groupwise_flow.algorithms.flow_grpo import FlowGRPO
+from groupwise_flow.algorithms.flow_guard import FlowGuard
 
 FORMS = {
     "plain": ({}, {}),
