@@ -25,7 +25,7 @@ from groupwise_flow.model.unused_parameters import UnusedParameters
 from groupwise_flow.model.versions import Versions
 from groupwise_flow.passes.guidance import Guided
 from groupwise_flow.passes.rounding import Rounding
-from groupwise_flow.passes.sampling import sample_latents
+from groupwise_flow.passes.sampling import failures, sample_latents
 from groupwise_flow.passes.transitions import Transitions
 from groupwise_flow.preflight import checked, examine
 from groupwise_flow.process.denoising import Denoised
@@ -101,8 +101,8 @@ class FlowPolicy(Policy):
         self.sigmas = levels(self.adapter, self.config.steps)
         # Beside them on the device, since every copy to it waits.
         self.register_buffer("_sigmas", self.sigmas.clone(), persistent=False)
-        self._versions = Versions(self.adapter.model)
-        self.transitions = Transitions(self.guided, self._versions, self.mesh)
+        self._weights_now = Versions(self.adapter.model)
+        self.transitions = Transitions(self.guided, self._weights_now, self.mesh)
         self._loaded = True
 
     def train(self, mode: bool = True) -> Self:
@@ -195,22 +195,11 @@ class FlowPolicy(Policy):
             mask=torch.ones_like(done.log_probs, dtype=torch.bool),
             truncated=torch.zeros(len(rows), dtype=torch.bool, device=self.device),
             sampler_log_probs=done.log_probs,
-            failures=self._failures(broken),
+            failures=failures(broken, self.config.precision),
             facts={"images": list(images), **self._predictions(done, images)},
             trajectory=self.transitions.trajectory(done, first) if training else {},
         )
         return self.rounding.measured(rollouts, self._exact_log_probs) if training else rollouts
-
-    def _failures(self, broken: Tensor) -> list[str | None] | None:
-        """Why rows failed: latents or pictures that are not finite."""
-        if not bool(broken.any()):
-            return None
-        precision = self.config.precision
-        hint = "a lower train.learning_rate may help"
-        if precision == "fp16":
-            hint = "policy.precision: bf16 has a wider range"
-        reason = f"the model's outputs in {precision} are not finite; {hint}"
-        return [reason if bad else None for bad in broken.tolist()]
 
     def _predictions(self, done: Denoised, images: Tensor) -> dict[str, Sequence[Any]]:
         if "predictions" not in self.requested:
@@ -277,7 +266,7 @@ class FlowPolicy(Policy):
         restored.
         """
         model: Any = self.adapter.model
-        with self._versions.temporary():
+        with self._weights_now.temporary():
             if self.mesh is not None or not adds_nothing(self._weights(name)):
                 with super().using(name):
                     yield

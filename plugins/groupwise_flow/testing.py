@@ -29,7 +29,10 @@ def check_adapter(
     width: int | None = None,
     prompt_tokens: int = 96,
 ) -> None:
-    """Raises AssertionError, which names the first law that is broken.
+    """Check an adapter on a pipeline. Raises AssertionError, which names the first law that is
+    broken.
+
+    `groupwise.testing.check_adapter` calls this function for every subclass of `Adapter`.
 
     pipeline: in float32, ideally a tiny one with random weights. rows: two or more, with prompts of
     different lengths and the columns that the adapter reads.

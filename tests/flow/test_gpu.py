@@ -124,9 +124,9 @@ def test_saved_weights_draw_the_same_pictures(lab, make, tmp_path, architecture,
 @pytest.mark.parametrize("foreach", [True, False])
 def test_a_step_of_the_optimizer_gives_the_weights_a_new_number(lab, make, foreach):
     policy = make()
-    before = policy._versions.number
+    before = policy._weights_now.number
     optimizer = torch.optim.AdamW(lab.trained(policy), lr=0.05, foreach=foreach)
     for parameter in lab.trained(policy):
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    assert policy._versions.number != before
+    assert policy._weights_now.number != before

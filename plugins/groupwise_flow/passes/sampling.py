@@ -10,6 +10,7 @@ from groupwise_flow.adapter import Row
 from groupwise_flow.model.sharding import largest
 from groupwise_flow.passes.guidance import Guided, select
 from groupwise_flow.process.denoising import Denoised, Plan, Rows, denoise, without_broken
+from groupwise_flow.settings import Precision
 
 
 def sample_latents(
@@ -68,6 +69,20 @@ def sample_latents(
         return torch.cat([part for part, _ in parts]), torch.cat(constant) if constant else None
 
     return without_broken(denoise(velocity, start, noise, plan))
+
+
+def failures(broken: Tensor, precision: Precision) -> list[str | None] | None:
+    """Why rows failed, where their latents or pictures are not finite; None if none did.
+
+    broken: [B] bool.
+    """
+    if not bool(broken.any()):
+        return None
+    hint = "a lower train.learning_rate may help"
+    if precision == "fp16":
+        hint = "policy.precision: bf16 has a wider range"
+    reason = f"the model's outputs in {precision} are not finite; {hint}"
+    return [reason if bad else None for bad in broken.tolist()]
 
 
 def _passes(plan: Plan, batch: int, mesh: DeviceMesh | None) -> list[int]:

@@ -26,8 +26,8 @@ class Transitions:
     velocities have no gradient `unconditional` [decisions, ...], these velocities, and `version`,
     the number of the weights that computed them. Paths and velocities are stored in CPU memory.
 
-    versions: of the trained weights; mesh: of a sharded model. In all methods
-    sigmas [steps + 1] are the noise levels, on the device.
+    versions: of the trained weights; mesh: of a sharded model. In all methods sigmas [steps + 1]
+    are the noise levels, on the device.
     """
 
     def __init__(self, guided: Guided, versions: Versions, mesh: DeviceMesh | None) -> None:
