@@ -1,7 +1,8 @@
 """LanguageModel: a policy over any transformers causal language model; its decisions are tokens."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,8 +15,10 @@ from groupwise.policy import Microbatch, Policy
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose, Sampler
 from groupwise_llm.card import card_of
-from groupwise_llm.completions import Completions, as_completion
+from groupwise_llm.codec.codec import Codec
+from groupwise_llm.codec.contexts import Context, Turn
 from groupwise_llm.decoding import drawing, sampling
+from groupwise_llm.decoding.prefixes import PrefixCache
 from groupwise_llm.estimates.memory import estimate
 from groupwise_llm.examining import check_uncut, examine
 from groupwise_llm.files import sharding
@@ -31,14 +34,14 @@ from groupwise_llm.files.saving import save
 from groupwise_llm.model import adapters, rotary
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.probing import probes
-from groupwise_llm.prompts import Prompts
+from groupwise_llm.sampler import TextSampler
 from groupwise_llm.settings import Settings
 from groupwise_llm.training import passes
 from groupwise_llm.training.packing import ENOUGH, pack
 from groupwise_llm.training.passes import Sequences, distinct
 
 
-class LanguageModel(Policy):
+class LanguageModel(TextSampler, Policy):
     """Causal language models of transformers; decisions are tokens.
 
     Log-probs are log softmax(logits / temperature)[token] over the full vocabulary, in sampling as
@@ -72,6 +75,8 @@ class LanguageModel(Policy):
         self.factored = config.lora is not None
         self._loaded: Loaded | None = None
         self._ability: probes.Ability | None = None
+        self._prefixes: PrefixCache | None = None
+        self._stops: dict[tuple[str, ...], StopStringCriteria] = {}
 
     # ---- loading and probing
 
@@ -122,12 +127,10 @@ class LanguageModel(Policy):
         self.train(self.training)
         self._notes = list(self._loaded.notes)
         self.ends = end_tokens(self.model, self.tokenizer)
-        self.prompts = Prompts(self.tokenizer, config, positions=positions_of(self.model.config))
-        self.completions = Completions(
-            self.tokenizer, self.ends, keep_special=config.keep_special_tokens
-        )
+        positions = positions_of(self.model.config)
+        self.codec = Codec(self.tokenizer, config, self.ends, positions=positions)
+        self.prompts, self.completions = self.codec.prompts, self.codec.completions
         self._notes += rotary.fix(self.model, self.prompts.longest)
-        self._stop = StopStringCriteria(self.tokenizer, config.stop) if config.stop else None
         # Gradients that pass through frozen float16 weights are float16 too, and may underflow.
         self.scale_loss = any(p.dtype == torch.float16 for p in self.model.parameters())
 
@@ -190,36 +193,51 @@ class LanguageModel(Policy):
         purpose: Purpose = "train",
     ) -> Rollouts:
         """Completions of text prompts or chat messages; see `Policy.sample`."""
+        owners = [number for number in range(len(prompts)) for _ in range(group_size)]
+        contexts, limits = self.encode(prompts), [self.config.max_new_tokens] * len(owners)
         decoder = self._decoder(purpose)
-        ids = [self.prompts.encode(row) for row in prompts]
-        draws = None
-        if purpose != "greedy":
-            draws = drawing.uniforms(seeds, self.config.max_new_tokens)
-        with nullcontext() if self.mesh is None else sharding.gathered(self.causal):
-            sampled = sampling.decode(decoder, ids, group_size, draws)
-        rows = [row for row in prompts for _ in range(group_size)]
-        tokens = [
-            row[mask].tolist()
-            for row, mask in zip(sampled.ids.cpu(), sampled.mask.cpu(), strict=True)
-        ]
-        groups = torch.arange(len(prompts)).repeat_interleave(group_size)
-        completions, facts = self.completions_and_facts(tokens, rows)
-        kept, entropy = torch.stack([sampled.kept, sampled.entropy]).tolist()
-        return Rollouts(
-            prompts=rows,
-            completions=completions,
-            groups=groups.to(sampled.ids.device),
-            mask=sampled.mask,
-            truncated=sampled.truncated,
-            sampler_log_probs=sampled.log_probs,
-            failures=_failures(sampled.broken.tolist()),
-            facts={**facts, "sampled_mass": kept, "entropy": entropy},
-            trajectory={
-                "prompt_ids": [ids[group] for group in groups.tolist()],
-                "completion_ids": sampled.ids,
-                "attention": sampled.mask,
-            },
+        turns = self._turns(decoder, contexts, owners, limits=limits, seeds=seeds, purpose=purpose)
+        finished = [contexts[own].with_turn(turn) for own, turn in zip(owners, turns, strict=True)]
+        return self.assemble([prompts[own] for own in owners], finished, groups=owners)
+
+    def draw(
+        self,
+        contexts: Sequence[Context],
+        *,
+        seeds: Sequence[int],
+        limits: Sequence[int],
+        purpose: Purpose = "train",
+        stop: Sequence[str] = (),
+    ) -> list[Turn]:
+        """The next turn in each context; see `TextSampler.draw`."""
+        if not contexts:
+            return []
+        self.check_draw(contexts, limits)
+        decoder = self._decoder(purpose)
+        if stop:
+            decoder = replace(decoder, stop=self._stopping((*self.config.stop, *stop)))
+        if self._prefixes is not None:
+            self._prefixes.follow(self.causal.weights_in_use())
+            decoder = replace(decoder, prefixes=self._prefixes)
+        numbers: dict[tuple[int, ...], int] = {}
+        owners = [numbers.setdefault(tuple(own.ids.tolist()), len(numbers)) for own in contexts]
+        different = [contexts[owners.index(number)] for number in range(len(numbers))]
+        return self._turns(
+            decoder, different, owners, limits=limits, seeds=seeds, purpose=purpose
         )
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Draws within it keep a KV cache of at most `cache_tokens`, and a sharded policy's
+        weights stay gathered; see `TextSampler.session`."""
+        outer = self._prefixes
+        with nullcontext() if self.mesh is None else sharding.gathered(self.causal):
+            if self.ability.continues:
+                self._prefixes = PrefixCache(self.config.cache_tokens)
+            try:
+                yield
+            finally:
+                self._prefixes = outer
 
     def completions_and_facts(
         self,
@@ -233,11 +251,49 @@ class LanguageModel(Policy):
         tokens: all of each completion, from any sampler; rows: of the dataset, one per completion;
         sampled: for each token whether the model sampled it, or a tool wrote it; all if None.
         """
-        texts = [self.completions.text(ids) for ids in tokens]
-        completions = [as_completion(text, row) for text, row in zip(texts, rows, strict=True)]
-        optional = self.completions.optional_facts(self.requested, tokens, texts, sampled=sampled)
-        prefixes = self.prompts.thinking_prefixes(rows)
-        return completions, {"completion_ids": tokens, "thinking_prefix": prefixes, **optional}
+        return self.codec.completions_and_facts(
+            tokens, rows, sampled=sampled, requested=self.requested
+        )
+
+    def _turns(
+        self,
+        decoder: sampling.Decoder,
+        contexts: Sequence[Context],
+        owners: Sequence[int],
+        *,
+        limits: Sequence[int],
+        seeds: Sequence[int],
+        purpose: Purpose,
+    ) -> list[Turn]:
+        """A turn for each row, in the context that owns it."""
+        work = sampling.Work(
+            contexts=[context.ids for context in contexts],
+            owners=owners,
+            limits=limits,
+            draws=None if purpose == "greedy" else drawing.uniforms(seeds, limits),
+            drawn=[context.drawn for context in contexts],
+        )
+        with nullcontext() if self.mesh is None else sharding.gathered(self.causal):
+            sampled = sampling.decode(decoder, work)
+        columns = (
+            sampled.ids,
+            sampled.log_probs,
+            sampled.mask.sum(dim=1),
+            *(sampled.truncated, sampled.broken, sampled.kept, sampled.entropy),
+        )
+        return [
+            Turn(
+                ids=tuple(ids[:length]),
+                text=self.completions.text(ids[:length]),
+                ended="failed" if broken else "length" if truncated else "stop",
+                log_probs=tuple(log_probs[:length]),
+                sampled_mass=mass,
+                entropy=entropy,
+            )
+            for ids, log_probs, length, truncated, broken, mass, entropy in zip(
+                *(column.tolist() for column in columns), strict=True
+            )
+        ]
 
     def _decoder(self, purpose: Purpose) -> sampling.Decoder:
         choice = self.config if purpose == "train" else self.config.for_evaluation()
@@ -248,13 +304,18 @@ class LanguageModel(Policy):
             way=ability.decoding,
             filters=drawing.filters_for(choice),
             ends=torch.tensor(self.ends, device=self.device),
-            stop=self._stop,
+            stop=self._stopping(tuple(self.config.stop)),
             temperature=self.config.temperature,
             sampling_temperature=choice.temperature,
-            max_new_tokens=self.config.max_new_tokens,
             cache_tokens=self.config.cache_tokens,
             check_every=sampling.check_interval(self.device),
         )
+
+    def _stopping(self, strings: tuple[str, ...]) -> StopStringCriteria | None:
+        """Tells which rows end with one of the strings."""
+        if strings and strings not in self._stops:
+            self._stops[strings] = StopStringCriteria(self.tokenizer, list(strings))
+        return self._stops.get(strings)
 
     # ---- log-probs
 
@@ -403,8 +464,3 @@ class LanguageModel(Policy):
             shards=shards,
         )
 
-
-def _failures(broken: Sequence[bool]) -> list[str | None] | None:
-    """Why completions failed: those whose next logits were not finite."""
-    reason = "the model's logits are not finite; a lower train.learning_rate may help"
-    return [reason if bad else None for bad in broken] if any(broken) else None

@@ -11,7 +11,7 @@ from trl.rewards import think_format_reward
 from groupwise.rewards import Reward
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
-from groupwise_llm.prompts import Prompts
+from groupwise_llm.codec.prompts import Prompts
 from groupwise_llm.settings import Settings
 from groupwise_verifiable.mathematics.reward import MathEquivalence
 from groupwise_verifiable.steps import stepwise
