@@ -5,7 +5,7 @@ from itertools import compress, groupby
 from typing import Any
 
 from groupwise_llm.codec.characters import ends
-from groupwise_llm.codec.contexts import Context, Message, Turn, is_reply
+from groupwise_llm.codec.contexts import Context, Message, Segment, Turn, is_reply
 
 
 class Completions:
@@ -33,11 +33,21 @@ class Completions:
     def of(self, context: Context) -> Any:
         """The completion as rewards receive it: the text of all its tokens; of a chat the messages
         after the prompt, the assistant's and those of tools and users."""
-        if not isinstance(context.prompt, str):
-            return [dict(message) for message in context.completion]
-        turns = context.turns
-        alone = len(context.segments) == len(turns) == 1
-        return turns[0].text if alone else self.text(context.completion_ids)
+        if isinstance(context.prompt, str):
+            return self._text(context.segments)
+        messages = [dict(message) for message in context.completion]
+        number = 0
+        for replies, group in groupby(context.segments, key=is_reply):
+            segments = [*group]
+            if not replies and len(segments) > 1 and not messages[number].get("tool_calls"):
+                messages[number]["content"] = self._text(segments)
+            number += sum(len(own.messages) for own in segments) if replies else 1
+        return messages
+
+    def _text(self, segments: Sequence[Segment]) -> str:
+        if len(segments) == 1 and isinstance(segments[0], Turn):
+            return segments[0].text
+        return self.text([token for segment in segments for token in segment.ids])
 
     def optional_facts(
         self, requested: Collection[str], contexts: Sequence[Context], completions: Sequence[Any]
