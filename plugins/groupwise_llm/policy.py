@@ -1,24 +1,19 @@
 """LanguageModel: a policy over any transformers causal language model; its decisions are tokens."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from transformers import StopStringCriteria
 
 from groupwise.policy import Microbatch, Policy
 from groupwise.rollouts import LogProbs, Rollouts
-from groupwise.sampler import Purpose, Sampler
+from groupwise.sampler import Sampler
 from groupwise_llm.card import card_of
 from groupwise_llm.codec.codec import Codec
-from groupwise_llm.codec.contexts import Context, Turn
-from groupwise_llm.decoding import drawing, sampling
-from groupwise_llm.decoding.prefixes import PrefixCache
 from groupwise_llm.estimates.memory import estimate
 from groupwise_llm.examining import check_uncut, examine
 from groupwise_llm.files import sharding
@@ -31,17 +26,17 @@ from groupwise_llm.files.loading import (
     positions_of,
 )
 from groupwise_llm.files.saving import save
+from groupwise_llm.in_process import InProcess
 from groupwise_llm.model import adapters, rotary
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.probing import probes
-from groupwise_llm.sampler import TextSampler
 from groupwise_llm.settings import Settings
 from groupwise_llm.training import passes
 from groupwise_llm.training.packing import ENOUGH, pack
 from groupwise_llm.training.passes import Sequences, distinct
 
 
-class LanguageModel(TextSampler, Policy):
+class LanguageModel(InProcess, Policy):
     """Causal language models of transformers; decisions are tokens.
 
     Log-probs are log softmax(logits / temperature)[token] over the full vocabulary, in sampling as
@@ -75,8 +70,6 @@ class LanguageModel(TextSampler, Policy):
         self.factored = config.lora is not None
         self._loaded: Loaded | None = None
         self._ability: probes.Ability | None = None
-        self._prefixes: PrefixCache | None = None
-        self._stops: dict[tuple[str, ...], StopStringCriteria] = {}
 
     # ---- loading and probing
 
@@ -181,141 +174,6 @@ class LanguageModel(TextSampler, Policy):
     def least_rate(cls, config: Settings) -> float:
         """1e-5 for LoRA, whose adapters start at 0 and usually take 1e-5 to 1e-3."""
         return 0.0 if config.lora is None else 1e-5
-
-    # ---- sampling
-
-    def sample(
-        self,
-        prompts: Sequence[Mapping[str, Any]],
-        *,
-        group_size: int,
-        seeds: Sequence[int],
-        purpose: Purpose = "train",
-    ) -> Rollouts:
-        """Completions of text prompts or chat messages; see `Policy.sample`."""
-        owners = [number for number in range(len(prompts)) for _ in range(group_size)]
-        contexts, limits = self.encode(prompts), [self.config.max_new_tokens] * len(owners)
-        decoder = self._decoder(purpose)
-        turns = self._turns(decoder, contexts, owners, limits=limits, seeds=seeds, purpose=purpose)
-        finished = [contexts[own].with_turn(turn) for own, turn in zip(owners, turns, strict=True)]
-        return self.assemble([prompts[own] for own in owners], finished, groups=owners)
-
-    def draw(
-        self,
-        contexts: Sequence[Context],
-        *,
-        seeds: Sequence[int],
-        limits: Sequence[int],
-        purpose: Purpose = "train",
-        stop: Sequence[str] = (),
-    ) -> list[Turn]:
-        """The next turn in each context; see `TextSampler.draw`."""
-        if not contexts:
-            return []
-        self.check_draw(contexts, limits)
-        decoder = self._decoder(purpose)
-        if stop:
-            decoder = replace(decoder, stop=self._stopping((*self.config.stop, *stop)))
-        if self._prefixes is not None:
-            self._prefixes.follow(self.causal.weights_in_use())
-            decoder = replace(decoder, prefixes=self._prefixes)
-        numbers: dict[tuple[int, ...], int] = {}
-        owners = [numbers.setdefault(tuple(own.ids.tolist()), len(numbers)) for own in contexts]
-        different = [contexts[owners.index(number)] for number in range(len(numbers))]
-        return self._turns(
-            decoder, different, owners, limits=limits, seeds=seeds, purpose=purpose
-        )
-
-    @contextmanager
-    def session(self) -> Iterator[None]:
-        """Draws within it keep a KV cache of at most `cache_tokens`, and a sharded policy's
-        weights stay gathered; see `TextSampler.session`."""
-        outer = self._prefixes
-        with nullcontext() if self.mesh is None else sharding.gathered(self.causal):
-            if self.ability.continues:
-                self._prefixes = PrefixCache(self.config.cache_tokens)
-            try:
-                yield
-            finally:
-                self._prefixes = outer
-
-    def completions_and_facts(
-        self,
-        tokens: Sequence[Sequence[int]],
-        rows: Sequence[Mapping[str, Any]],
-        *,
-        sampled: Sequence[Sequence[bool]] | None = None,
-    ) -> tuple[list[Any], dict[str, Sequence[Any]]]:
-        """Completions as rewards receive them (text or messages), and the facts about them.
-
-        tokens: all of each completion, from any sampler; rows: of the dataset, one per completion;
-        sampled: for each token whether the model sampled it, or a tool wrote it; all if None.
-        """
-        return self.codec.completions_and_facts(
-            tokens, rows, sampled=sampled, requested=self.requested
-        )
-
-    def _turns(
-        self,
-        decoder: sampling.Decoder,
-        contexts: Sequence[Context],
-        owners: Sequence[int],
-        *,
-        limits: Sequence[int],
-        seeds: Sequence[int],
-        purpose: Purpose,
-    ) -> list[Turn]:
-        """A turn for each row, in the context that owns it."""
-        work = sampling.Work(
-            contexts=[context.ids for context in contexts],
-            owners=owners,
-            limits=limits,
-            draws=None if purpose == "greedy" else drawing.uniforms(seeds, limits),
-            drawn=[context.drawn for context in contexts],
-        )
-        with nullcontext() if self.mesh is None else sharding.gathered(self.causal):
-            sampled = sampling.decode(decoder, work)
-        columns = (
-            sampled.ids,
-            sampled.log_probs,
-            sampled.mask.sum(dim=1),
-            *(sampled.truncated, sampled.broken, sampled.kept, sampled.entropy),
-        )
-        return [
-            Turn(
-                ids=tuple(ids[:length]),
-                text=self.completions.text(ids[:length]),
-                ended="failed" if broken else "length" if truncated else "stop",
-                log_probs=tuple(log_probs[:length]),
-                sampled_mass=mass,
-                entropy=entropy,
-            )
-            for ids, log_probs, length, truncated, broken, mass, entropy in zip(
-                *(column.tolist() for column in columns), strict=True
-            )
-        ]
-
-    def _decoder(self, purpose: Purpose) -> sampling.Decoder:
-        choice = self.config if purpose == "train" else self.config.for_evaluation()
-        ability = self.ability
-        return sampling.Decoder(
-            model=self.causal,
-            numerics=ability.numerics,
-            way=ability.decoding,
-            filters=drawing.filters_for(choice),
-            ends=torch.tensor(self.ends, device=self.device),
-            stop=self._stopping(tuple(self.config.stop)),
-            temperature=self.config.temperature,
-            sampling_temperature=choice.temperature,
-            cache_tokens=self.config.cache_tokens,
-            check_every=sampling.check_interval(self.device),
-        )
-
-    def _stopping(self, strings: tuple[str, ...]) -> StopStringCriteria | None:
-        """Tells which rows end with one of the strings."""
-        if strings and strings not in self._stops:
-            self._stops[strings] = StopStringCriteria(self.tokenizer, list(strings))
-        return self._stops.get(strings)
 
     # ---- log-probs
 
@@ -463,4 +321,3 @@ class LanguageModel(TextSampler, Policy):
             averages=averages,
             shards=shards,
         )
-

@@ -62,8 +62,8 @@ class TextSampler(Sampler):
         """The next turn in each context; equal contexts are computed once.
 
         seeds, limits: for each context its seed and the most tokens of the turn. stop: strings that
-        end a turn, besides `policy.stop`. A turn depends on its context, seed and purpose, and is cut
-        at its limit; other contexts do not change it, if the sampler is `seeded`.
+        end a turn, besides `policy.stop`. A turn depends on its context, seed and purpose, and is
+        cut at its limit; other contexts do not change it, if the sampler is `seeded`.
 
         Raises ValueError for a limit below 1 or above the context's `room`.
         """
@@ -86,6 +86,22 @@ class TextSampler(Sampler):
         """A rollout for each context, whose row is at its place in `rows`; see `Codec.assemble`."""
         return self.codec.assemble(
             rows, contexts, groups=groups, requested=self.requested, device=self.device
+        )
+
+    def completions_and_facts(
+        self,
+        tokens: Sequence[Sequence[int]],
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        sampled: Sequence[Sequence[bool]] | None = None,
+    ) -> tuple[list[Any], dict[str, Sequence[Any]]]:
+        """Completions as rewards receive them (text or messages), and the facts about them.
+
+        tokens: all of each completion, from any sampler; rows: of the dataset, one per completion;
+        sampled: for each token whether the model sampled it, or a tool wrote it; all if None.
+        """
+        return self.codec.completions_and_facts(
+            tokens, rows, sampled=sampled, requested=self.requested
         )
 
     def check_draw(self, contexts: Sequence[Context], limits: Sequence[int]) -> None:

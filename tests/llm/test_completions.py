@@ -301,45 +301,58 @@ def test_tokens_text_steps_and_log_probs_agree_over_several_turns(
         return context
 
     @settings(max_examples=40, deadline=None, derandomize=True, database=None)
-    @given(st.lists(st.tuples(st.lists(drawn, min_size=1, max_size=3), st.lists(text, max_size=3)),
-                    min_size=1, max_size=3))
+    @given(
+        st.lists(
+            st.tuples(st.lists(drawn, min_size=1, max_size=3), st.lists(text, max_size=3)),
+            min_size=1,
+            max_size=3,
+        )
+    )
     def check(episodes):
         contexts = [context_of(*episode) for episode in episodes]
         rollouts = policy.assemble([row] * len(contexts), contexts)
         scores = Scorer([Reward(name="ones", function=ones)])(rollouts)
         ours, theirs = policy(rollouts).log_probs, transformers_log_probs(policy, rollouts)
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
-        facts = rollouts.facts
         for number, context in enumerate(contexts):
-            ids, completion = facts["completion_ids"][number], rollouts.completions[number]
-            mask, ends = facts["completion_mask"][number], facts["character_ends"][number]
-            places = rollouts.mask[number].nonzero().flatten().tolist()
-            assert ids == rollouts.tensor("completion_ids")[number, : len(ids)].tolist()
-            assert [place for place, own in enumerate(mask) if own] == places
-            assert len(ends) == len(places)
+            completion = rollouts.completions[number]
             written = whole_text(completion)
             if not chat:
-                assert written == policy.completions.text(ids)
-            alone = len(context.turns) == len(context.completion) + 1 - len(context.turns)
-            if alone:
-                assert tuple(completion) == context.messages[1:]
-            # Each turn's tokens end in its own text.
-            at = 0
-            for turn in context.turns:
-                before = ends[at - 1] if at else 0
-                start = written.index(turn.text, before) if alone else before
-                own = ends[at : at + len(turn.ids)]
-                assert own == sorted(own)
-                assert start <= own[0]
-                if alone:
-                    assert own[-1] == start + len(turn.text)
-                at += len(turn.ids)
+                assert written == policy.completions.text(context.completion_ids)
+            check_facts(rollouts, number)
+            check_ends(context, completion, rollouts.facts["character_ends"][number])
             steps = scores.steps[number]
             judged = (~steps.isnan()).nonzero().flatten().tolist()
-            assert set(judged) <= set(places)
+            assert set(judged) <= set(rollouts.mask[number].nonzero().flatten().tolist())
             assert float(steps.nansum()) == len([x for x in written.split("\n") if x.strip()])
 
     check()
+
+
+def check_facts(rollouts, number):
+    facts, mask = rollouts.facts, rollouts.facts["completion_mask"][number]
+    ids = facts["completion_ids"][number]
+    places = rollouts.mask[number].nonzero().flatten().tolist()
+    assert ids == rollouts.tensor("completion_ids")[number, : len(ids)].tolist()
+    assert [place for place, own in enumerate(mask) if own] == places
+    assert len(facts["character_ends"][number]) == len(places)
+
+
+def check_ends(context, completion, ends):
+    """Each turn's tokens end in its own text."""
+    written = whole_text(completion)
+    alone = len(context.completion) == 2 * len(context.turns) - 1  # each in a message of its own
+    if alone:
+        assert tuple(completion) == context.messages[1:]
+    at = before = 0
+    for turn in context.turns:
+        start = written.index(turn.text, before) if alone else before
+        own = ends[at : at + len(turn.ids)]
+        assert own == sorted(own)
+        assert start <= own[0]
+        if alone:
+            assert own[-1] == start + len(turn.text)
+        at, before = at + len(turn.ids), own[-1]
 
 
 def test_a_message_of_parsed_calls_has_the_text_before_them(make):

@@ -9,7 +9,11 @@ from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Turn
 from groupwise_llm.settings import Settings
 
-FUNCTION = {"name": "add", "description": "adds", "parameters": {"type": "object", "properties": {}}}
+FUNCTION = {
+    "name": "add",
+    "description": "adds",
+    "parameters": {"type": "object", "properties": {}},
+}
 TOOLS = [{"type": "function", "function": FUNCTION}]
 USER = {"role": "user", "content": "3+4?"}
 REPLY = {"role": "tool", "name": "add", "content": "7"}
@@ -25,7 +29,9 @@ LLAMA = (
 )
 REWRITES = CHATML.replace("m['content']", "m['content'].split('</think>')[-1]")
 NUMBERED = CHATML.replace("'<|im_start|>'", "'<|im_start|>' + (messages | length) | string")
-LEAVES_OUT = CHATML.replace("%}{{ '<|im_start|>'", "%}{% if m['role'] != 'tool' %}{{ '<|im_start|>'", 1)
+LEAVES_OUT = CHATML.replace(
+    "%}{{ '<|im_start|>'", "%}{% if m['role'] != 'tool' %}{{ '<|im_start|>'", 1
+)
 LEAVES_OUT = LEAVES_OUT.replace("{% endfor %}", "{% endif %}{% endfor %}")
 OTHER_END = CHATML.replace("'<|im_end|>\n'", "('<|end|>' if loop.last else '<|im_end|>') + '\n'")
 FORGETS_OPENING = CHATML.replace("assistant\n'", "assistant\n<think>\n\n</think>\n\n'").replace(
@@ -179,7 +185,7 @@ def test_templates_that_do_not_keep_turns_are_refused(codec, template, fault):
 def test_a_template_may_keep_turns_before_tools_alone(codec):
     own = codec("qwen3", "<|im_end|>")
     extended(own, "<think>\nSum.\n</think>\n\nSeven<|im_end|>")
-    with pytest.raises(UserError, match="drops the assistant's thinking once .* 'user' follows"):
+    with pytest.raises(UserError, match=r"thinking once .* 'user' follows"):
         extended(own, "Seven", [USER])
     other = codec("qwen3", "<|im_end|>", chat_template=CHATML)
     extended(other, "Seven", [USER])

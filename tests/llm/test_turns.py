@@ -20,17 +20,15 @@ def reply(number):
 
 def play(policy, rows, *, turns=3, size=2, order=lambda contexts: contexts, **options):
     """Contexts after some turns of each of `size` episodes a row; the number of turns differs."""
-    contexts = {
-        number: context
-        for number, context in enumerate(
-            context for context in policy.encode(rows) for _ in range(size)
-        )
-    }
+    contexts = dict(enumerate(own for own in policy.encode(rows) for _ in range(size)))
     for turn in range(turns):
         due = order([n for n in contexts if turn == 0 or (n + turn) % 3])
         limits = [min(3 + n % 5 + turn, policy.room(contexts[n])) for n in due]
         drawn = policy.draw(
-            [contexts[n] for n in due], seeds=[1000 * turn + n for n in due], limits=limits, **options
+            [contexts[n] for n in due],
+            seeds=[1000 * turn + n for n in due],
+            limits=limits,
+            **options,
         )
         for n, own in zip(due, drawn, strict=True):
             contexts[n] = contexts[n].with_turn(own)
@@ -156,7 +154,9 @@ def test_other_weights_are_never_continued_from_a_cache(make, settings):
         later = [policy.extend(context, " and") for context in contexts]
         turns = policy.draw(later, seeds=[5, 6], limits=[6, 6])
         with torch.no_grad():
-            rollouts = policy.assemble(rows, [c.with_turn(t) for c, t in zip(later, turns, strict=True)])
+            rollouts = policy.assemble(
+                rows, [c.with_turn(t) for c, t in zip(later, turns, strict=True)]
+            )
             ours = policy(rollouts).log_probs
     for row, turn in enumerate(turns):
         places = rollouts.mask[row].nonzero().flatten()[-len(turn.ids) :]

@@ -63,7 +63,9 @@ class Codec:
         if isinstance(context.prompt, str):
             raise ValueError("extend: a prompt that is a text is continued by a text, not messages")
         if not context.segments or is_reply(context.segments[-1]):
-            raise ValueError("extend: replies follow a turn, and none was drawn since the last ones")
+            raise ValueError(
+                "extend: replies follow a turn, and none was drawn since the last ones"
+            )
         last = context.segments[-1].ids
         ids = self.suffixes.after(last, replies, context.tools)
         return context.with_replies(replies, ids)
@@ -116,7 +118,6 @@ class Codec:
             },
         )
 
-
     def completions_and_facts(
         self,
         tokens: Sequence[Sequence[int]],
@@ -127,9 +128,7 @@ class Codec:
     ) -> tuple[list[Any], dict[str, Sequence[Any]]]:
         """See `LanguageModel.completions_and_facts`."""
         masks = [[True] * len(ids) for ids in tokens] if sampled is None else sampled
-        contexts = [
-            self._written(*columns) for columns in zip(rows, tokens, masks, strict=True)
-        ]
+        contexts = [self._written(*columns) for columns in zip(rows, tokens, masks, strict=True)]
         completions = [self.completions.of(context) for context in contexts]
         optional = self.completions.optional_facts(requested, contexts, completions)
         prefixes = self.prompts.thinking_prefixes(rows)
@@ -145,7 +144,9 @@ class Codec:
         for drawn, group in groupby(zip(sampled, ids, strict=True), key=itemgetter(0)):
             own = tuple(token for _, token in group)
             written = text if len(own) == len(ids) else self.completions.text(own)
-            segments.append(Turn(ids=own, text=written, ended="stop") if drawn else Segment(ids=own))
+            segments.append(
+                Turn(ids=own, text=written, ended="stop") if drawn else Segment(ids=own)
+            )
         prompt = row["prompt"]
         return Context(
             prompt=prompt,

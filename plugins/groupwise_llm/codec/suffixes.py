@@ -146,9 +146,7 @@ class Suffixes:
 
     # ---- rendering and encoding
 
-    def _rendered(
-        self, form: _Form, replies: Sequence[Message], tools: Tools
-    ) -> tuple[str, str]:
+    def _rendered(self, form: _Form, replies: Sequence[Message], tools: Tools) -> tuple[str, str]:
         """The placeholder conversation up to its turn, and with the replies."""
         turn = form.turn(replies)
         return self._render([turn], tools, **FINISHED), self._render([turn, *replies], tools)
@@ -170,8 +168,8 @@ class Suffixes:
 
     def _fault(self, fault: str) -> UserError:
         return UserError(
-            f"{self.template.settings.model}: its chat template {fault}, so a model that is trained "
-            f"on several turns would meet other contexts in use; set a template that keeps earlier "
+            f"{self.template.settings.model}: its chat template {fault}, so a model trained on "
+            f"several turns would meet other contexts in use; set a template that keeps earlier "
             f"turns as they were (policy.chat_template: {{chat_template: ...}})"
         )
 

@@ -101,13 +101,11 @@ def joined(
             if (own := cache.layers[number]).is_initialized
         ]
         if parts:  # some models share a layer's keys and values with other layers
-            layer.fill(
-                *(
-                    _taken([(getattr(own, name), rows, order) for own, rows, order in parts], width)
-                    for name in ("keys", "values")
-                ),
-                width,
-            )
+            keys, values = [
+                _taken([(getattr(own, name), rows, order) for own, rows, order in parts], width)
+                for name in ("keys", "values")
+            ]
+            layer.fill(keys, values, width)
     empty.layers = layers
     return empty, attention.long()
 

@@ -81,9 +81,7 @@ class PrefixCache:
             if total > most:
                 break
             kept.add(key)
-        self._prefixes = {
-            key: own for key, own in self._prefixes.items() if id(own.part) in kept
-        }
+        self._prefixes = {key: own for key, own in self._prefixes.items() if id(own.part) in kept}
 
 
 def _key(ids: Tensor) -> bytes:

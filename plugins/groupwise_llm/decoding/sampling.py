@@ -167,7 +167,12 @@ class _Batch:
         self.decoder, self.work = decoder, work
         copies = [len(rows) for rows in work.rows]
         self.rows = begin(
-            decoder.model, decoder.numerics, work.contexts, copies, decoder.way, self._prefixes()
+            decoder.model,
+            decoder.numerics,
+            work.contexts,
+            copies,
+            decoder.way,
+            prefixes=self._prefixes(),
         )
         device, limit = decoder.ends.device, max(work.limits)
         size = len(work.owners)

@@ -3,6 +3,7 @@ time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -37,7 +38,10 @@ class Way:
 
 
 class Cached:
-    """Rows with a KV cache; context i has copies[i] rows, and a cached prefix where one is found."""
+    """Rows with a KV cache; context i has copies[i] rows.
+
+    prefixes: of each context what is cached of it, None for one that is computed whole.
+    """
 
     def __init__(
         self,
@@ -46,6 +50,7 @@ class Cached:
         contexts: Sequence[Tensor],
         copies: Sequence[int],
         way: Way,
+        *,
         prefixes: Sequence[Prefix | None],
     ) -> None:
         self._model, self._numerics, self._way = model, numerics, way
@@ -58,10 +63,7 @@ class Cached:
         contexts, prefixes = self._contexts, self._prefixes
         if not self._way.shared:
             contexts, prefixes = [repeated(own, self._copies) for own in (contexts, prefixes)]
-        if any(prefixes):
-            logits = self._resume(contexts, prefixes)
-        else:
-            logits = self._prefill(contexts)
+        logits = self._resume(contexts, prefixes) if any(prefixes) else self._prefill(contexts)
         self._prefixes = ()  # so that their memory is freed
         if self._way.shared and max(self._copies) > 1:
             copies = torch.tensor(self._copies, device=device)
@@ -82,39 +84,44 @@ class Cached:
 
     def _resume(self, contexts: Sequence[Tensor], prefixes: Sequence[Prefix | None]) -> Tensor:
         """The logits after one pass over what follows cached prefixes, and one over the contexts
-        without any."""
-        found = [(row, prefix) for row, prefix in enumerate(prefixes) if prefix is not None]
-        missing = [row for row, prefix in enumerate(prefixes) if prefix is None]
-        device = self._model.device
-        parts = list({id(prefix.part): prefix.part for _, prefix in found}.values())
-        rows = [[(row, own) for row, own in found if own.part is part] for part in parts]
-        order = [row for own in rows for row, _ in own]
-        lengths = torch.tensor([prefix.length for own in rows for _, prefix in own], device=device)
-        sources = []
-        for part, own in zip(parts, rows, strict=True):
-            taken = torch.tensor([prefix.row for _, prefix in own], device=device)
-            sources.append((part.cache, taken, part.valid[taken]))
-        self._cache, cached = joined(sources, self._model.new_cache())
-        rest = [contexts[row][own.length :] for part in rows for row, own in part]
-        ids, attention, steps = left_padded(rest, device)
-        positions = steps + lengths.unsqueeze(1)
-        self._attention = torch.cat([cached, attention], dim=1)
-        self._position = positions[:, -1]
-        logits = self._pass(ids, positions)
-        if missing:
-            fresh = Cached(self._model, self._numerics, (), (), self._way, ())
-            logits = torch.cat([logits, fresh._prefill([contexts[row] for row in missing])])
-            everyone = [
-                (one._cache, torch.arange(len(one._position), device=device), one.valid)
+        without any, which then share a cache."""
+        known = [(row, own) for row, own in enumerate(prefixes) if own is not None]
+        parts: dict[int, int] = {}
+        known.sort(key=lambda pair: parts.setdefault(id(pair[1].part), len(parts)))
+        new = [row for row, own in enumerate(prefixes) if own is None]
+        logits = self._continue([contexts[row] for row, _ in known], [own for _, own in known])
+        if new:
+            fresh = Cached(self._model, self._numerics, (), (), self._way, prefixes=())
+            logits = torch.cat([logits, fresh._prefill([contexts[row] for row in new])])
+            both = [
+                (one._cache, torch.arange(len(one._position), device=logits.device), one.valid)
                 for one in (self, fresh)
             ]
-            self._cache, self._attention = joined(everyone, self._model.new_cache())
+            self._cache, self._attention = joined(both, self._model.new_cache())
             self._position = torch.cat([self._position, fresh._position])
-        back = torch.tensor([*order, *missing], device=device).argsort()
-        if not bool((back[1:] > back[:-1]).all()):
-            self.keep(back)
-            logits = logits[back]
-        return logits
+        order = [*(row for row, _ in known), *new]
+        if order == sorted(order):
+            return logits
+        back = torch.tensor(order, device=logits.device).argsort()
+        self.keep(back)
+        return logits[back]
+
+    def _continue(self, contexts: Sequence[Tensor], prefixes: Sequence[Prefix]) -> Tensor:
+        """The logits after one pass over what follows these prefixes, sorted by their part."""
+        device = self._model.device
+        sources = []
+        for _, group in groupby(prefixes, key=lambda own: id(own.part)):
+            owns = [*group]
+            part, rows = owns[0].part, torch.tensor([own.row for own in owns], device=device)
+            sources.append((part.cache, rows, part.valid[rows]))
+        self._cache, cached = joined(sources, self._model.new_cache())
+        lengths = [own.length for own in prefixes]
+        rest = [context[length:] for context, length in zip(contexts, lengths, strict=True)]
+        ids, attention, places = left_padded(rest, device)
+        positions = places + torch.tensor(lengths, device=device).unsqueeze(1)
+        self._attention = torch.cat([cached, attention], dim=1)
+        self._position = positions[:, -1]
+        return self._pass(ids, positions)
 
     @property
     def valid(self) -> Tensor:
@@ -203,11 +210,12 @@ def begin(
     contexts: Sequence[Tensor],
     copies: Sequence[int],
     way: Way,
+    *,
     prefixes: Sequence[Prefix | None],
 ) -> Cached | Recomputed:
     """The rows of these contexts, with or without a cache."""
     if way.cached:
-        return Cached(model, numerics, contexts, copies, way, prefixes)
+        return Cached(model, numerics, contexts, copies, way, prefixes=prefixes)
     return Recomputed(model, numerics, contexts, copies)
 
 

@@ -34,8 +34,8 @@ OWN_HEAD = (
 @dataclass(frozen=True, kw_only=True)
 class Ability:
     """The model's numerics, how completions are decoded, whether training shares prompts, and
-    whether a KV cache goes on from one turn to the next; notes say which fast path is not taken, and
-    why."""
+    whether a KV cache goes on from one turn to the next; notes say which fast path is not taken,
+    and why."""
 
     numerics: Numerics
     decoding: Way

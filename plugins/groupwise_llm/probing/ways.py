@@ -123,7 +123,7 @@ def _work(
 def _decoded(
     trial: Trial, decoder: sampling.Decoder, work: sampling.Work
 ) -> tuple[float, list[Tensor]]:
-    """The largest error in nats of the log-probs of the tokens drawn, and the tokens of each row."""
+    """The largest error in nats of the log-probs of the tokens drawn; the tokens of each row."""
     sampled = sampling.decode(decoder, work)
     rows = [work.contexts[owner] for owner in work.owners]
     right = truth(trial.model, decoder.numerics, rows, sampled.ids, sampled.mask)

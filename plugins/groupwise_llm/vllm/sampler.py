@@ -323,4 +323,3 @@ class VLLM(TextSampler):
     def _stop(self) -> None:
         if self._launch is not None:
             self._launch.close()
-
