@@ -51,9 +51,9 @@ class InProcess(TextSampler):
         purpose: Purpose = "train",
     ) -> Rollouts:
         """Completions of text prompts or chat messages; see `Sampler.sample`."""
+        decoder = self._decoder(purpose)
         owners = [number for number in range(len(prompts)) for _ in range(group_size)]
         contexts, limits = self.encode(prompts), [self.config.max_new_tokens] * len(owners)
-        decoder = self._decoder(purpose)
         turns = self._turns(decoder, contexts, owners, limits=limits, seeds=seeds, purpose=purpose)
         finished = [contexts[own].with_turn(turn) for own, turn in zip(owners, turns, strict=True)]
         return self.assemble([prompts[own] for own in owners], finished, groups=owners)
@@ -68,10 +68,10 @@ class InProcess(TextSampler):
         stop: Sequence[str] = (),
     ) -> list[Turn]:
         """The next turn in each context; see `TextSampler.draw`."""
+        decoder = self._decoder(purpose)
         if not contexts:
             return []
         self.check_draw(contexts, limits)
-        decoder = self._decoder(purpose)
         if stop:
             decoder = replace(decoder, stop=self._stopping((*self.config.stop, *stop)))
         if self._prefixes is not None:
