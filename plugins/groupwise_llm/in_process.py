@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -36,7 +36,9 @@ class InProcess(TextSampler):
     mesh: DeviceMesh | None
 
     _prefixes: PrefixCache | None = None
-    """What the draws of a session keep; None outside one."""
+    """What the draws of a session keep; None outside one, and for models whose cache does not keep
+    every token."""
+    _sessions: int = 0
 
     @property
     @abstractmethod
@@ -84,16 +86,25 @@ class InProcess(TextSampler):
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Draws within it keep a KV cache of at most `cache_tokens`, and a sharded policy's
-        weights stay gathered; see `TextSampler.session`."""
-        outer = self._prefixes
-        with nullcontext() if self.mesh is None else sharding.gathered(self.causal):
+        """Draws within it keep a KV cache of at most `cache_tokens` between them; a sharded
+        policy's weights stay gathered, so that processes may draw different numbers of times. See
+        `TextSampler.session`."""
+        outer, self._prefixes = self._prefixes, None
+        with self._gathered():
+            self._sessions += 1
             if self.ability.continues:
                 self._prefixes = PrefixCache(self.config.cache_tokens)
             try:
                 yield
             finally:
                 self._prefixes = outer
+                self._sessions -= 1
+
+    def _gathered(self) -> AbstractContextManager[None]:
+        """The context in which this process has all weights."""
+        if self.mesh is None or self._sessions:
+            return nullcontext()
+        return sharding.gathered(self.causal)
 
     def _turns(
         self,
@@ -113,7 +124,7 @@ class InProcess(TextSampler):
             draws=None if purpose == "greedy" else drawing.uniforms(seeds, limits),
             drawn=[context.drawn for context in contexts],
         )
-        with nullcontext() if self.mesh is None else sharding.gathered(self.causal):
+        with self._gathered():
             sampled = sampling.decode(decoder, work)
         columns = (
             sampled.ids,

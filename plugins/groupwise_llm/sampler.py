@@ -69,10 +69,12 @@ class TextSampler(Sampler):
         """
 
     def session(self) -> AbstractContextManager[None]:
-        """The context of the draws of some episodes, in which weights do not change.
+        """The context of the draws of some episodes, in which weights neither change nor are
+        exchanged.
 
         What was computed for a context is kept within it for its next turn, and dropped at its end;
-        `draw` works outside, too, and then computes contexts as a whole.
+        `draw` works outside, too, and then computes contexts as a whole. It contains a collective
+        for a sharded policy.
         """
         return nullcontext()
 
