@@ -151,4 +151,15 @@ def test_an_entry_of_a_missing_extra_names_the_pip_command(environment):
     config.write_text("policy: language_model\nprompts: {name: rows, rows: []}\nrewards: [math]\n")
     process = run(environment, "-m", "groupwise", "check", str(config))
     assert process.returncode == 2
-    assert "pip install 'groupwise[math]'" in process.stderr
+    assert "pip install 'groupwise[llm]'" in process.stderr
+
+
+def test_only_the_published_rules_of_math_need_its_extra(environment):
+    script = (
+        "from groupwise_verifiable.mathematics.reward import MathEquivalence as Math\n"
+        "print(Math()(['1 + 1?'] * 2, [r'\\boxed{2}', r'\\boxed{3}'], answer=['2', '2']))\n"
+        "Math(Math.Config(rules='trl'))"
+    )
+    process = run(environment, "-c", script)
+    assert process.stdout == "[1.0, 0.0]\n", process.stderr
+    assert "needs math-verify: pip install 'groupwise[math]'" in process.stderr

@@ -172,6 +172,7 @@ def test_the_plugins_of_the_guide_are_built_by_its_configuration(folder: Path) -
         ("algorithms", ("algorithm",), config.algorithm),
         ("callbacks", ("callbacks", 0), config.callbacks[0]),
         ("samplers", ("sampler",), config.sampler),
+        ("reports", ("reports", 1), config.reports[1]),
     ]
     built: dict[str, Any] = {}
     for kind, path, section in sections:

@@ -66,3 +66,16 @@ def register_prompts(register: Register) -> None:
 @hookspec
 def register_callbacks(register: Register) -> None:
     """Callbacks: subclasses of `groupwise.Callback` with a nested `Config`."""
+
+
+@hookspec
+def register_reports(register: Register) -> None:
+    """Reports: functions, or classes with a nested `Config` whose instances are called. Called with
+    the folder of a finished run, or of an evaluation, a report writes a file there from the other
+    files, and returns its path."""
+
+
+@hookspec
+def register_commands(register: Register) -> None:
+    """Commands of `groupwise`: functions whose signatures are Typer's. The name of a command of
+    the core is not replaced."""

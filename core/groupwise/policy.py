@@ -35,10 +35,12 @@ class Policy(nn.Module, Sampler):
         evaluation has no noise to leave out.
     facts: the names of `Rollouts.facts`; a reward can take them as arguments, like columns.
     logged: numeric `facts`, each a mean over the decisions of its rollout; the mean over all
-        decisions is a metric of every step. By convention `entropy` is that of the policy.
+        decisions is a metric of steps and evaluations. By convention `entropy` is that of the
+        policy.
+    shown: `facts` that are in the samples of evaluations, and so in the report.
     optional_facts: further facts that cost time or memory: `sample` returns those in `requested`.
-    requested: the `optional_facts` that some reward has in its signature by name; set by the core
-        before anything is sampled.
+    requested: the `optional_facts` that are `shown`, or that some reward has in its signature by
+        name; set by the core before anything is sampled.
     max_decisions: the most decisions that a rollout can have; None without a limit.
     notes: messages about how this policy runs, printed once at the start.
     needed: the outputs in `provides` that will be read; None for all. The core sets it to those of
@@ -59,6 +61,7 @@ class Policy(nn.Module, Sampler):
     greedy: ClassVar[bool] = True
     facts: ClassVar[frozenset[str]] = frozenset()
     logged: ClassVar[frozenset[str]] = frozenset()
+    shown: ClassVar[frozenset[str]] = frozenset()
     optional_facts: ClassVar[frozenset[str]] = frozenset()
     requested: frozenset[str] = frozenset()
     max_decisions: int | None = None

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from groupwise.rewards import SampleErrors
-from groupwise_verifiable.workers import WorkerFailure
-
-Outcome = float | WorkerFailure | None
+from groupwise_verifiable.outcome import Outcome, WorkerFailure
 
 
 def values_of(outcomes: Sequence[Outcome]) -> list[float | None]:

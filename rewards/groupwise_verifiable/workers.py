@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from multiprocessing import popen_spawn_posix, spawn, util
 from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.process import BaseProcess
@@ -24,20 +23,14 @@ from typing import Any, Literal, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
+from groupwise_verifiable.outcome import WorkerFailure
+
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 MEMORY_LIMIT = 2 * 1024**3
 _MOST_WORKERS = 8
 _ATTEMPTS = 3  # when a pool breaks between two items, unfinished items go to a new pool
-
-
-@dataclass(frozen=True)
-class WorkerFailure:
-    """Why an item has no value: `kind` for code, `reason` for messages."""
-
-    kind: Literal["hung", "crashed", "memory", "raised"]
-    reason: str
 
 
 def map_each(

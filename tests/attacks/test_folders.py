@@ -369,7 +369,7 @@ WRITES = (
     "groupwise.storage.checkpoint.write_list",
     "groupwise_llm.policy.LanguageModel.save_pretrained",
     "groupwise.run.record.write_samples",
-    "groupwise.run.record.write_report",
+    "groupwise_report.writing.write",
 )
 
 

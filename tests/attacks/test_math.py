@@ -17,7 +17,7 @@ from groupwise_verifiable.mathematics.check import equivalent
 from groupwise_verifiable.mathematics.reward import MathEquivalence
 from groupwise_verifiable.reading.answers import gold_answer, stated_answer
 from groupwise_verifiable.reading.grammar import read
-from groupwise_verifiable.reading.question import question
+from groupwise_verifiable.reading.question import read_question
 
 Expression = tuple[Fraction, str]  # a value, and LaTeX with an operation that has this value
 
@@ -140,7 +140,7 @@ def test_random_latex_is_parsed_without_an_error(tries: Callable[[int], None], f
     boxed = [rf"\boxed{{{text}}}" for text in random_texts]
     tries(2 * count)
     for text in (*random_texts, *boxed):
-        stated_answer(text), gold_answer(text), read(text), question(text)
+        stated_answer(text), gold_answer(text), read(text), read_question(text)
     values = MathEquivalence()(random_texts, boxed, answer=["5"] * count)
     assert set(values) <= {0.0, 1.0}
     golds = MathEquivalence.Config(rules="any_form")

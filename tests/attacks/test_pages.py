@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 from tests.attacks.test_report import CONTRAST, MARKUP, NUMBERS, OpenPage, run_of
 
-from groupwise.report import write_comparison
-from groupwise.report.watch import _Server
+from groupwise_report.watch import Server
+from groupwise_report.writing import write_comparison
 
 PROMISE = "A report executes no content of a run, loads nothing, and fits the window"
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
@@ -66,7 +66,7 @@ def test_the_report_of_nine_runs_is_readable(browser, tmp_path):
 @contextmanager
 def follow(browser, run):
     """Opens a page that follows the run; yields the page, its server and a list of errors."""
-    with _Server([run], 0, lambda _: None) as server:
+    with Server([run], 0, lambda _: None) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         page = browser.new_page()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.report import write_report
+from groupwise_report.writing import write_report
 
 PROMISE = "A report executes no content of a run, loads nothing, and fits the window"
 WIDTHS = (360, 800, 1600)

@@ -7,7 +7,7 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -126,3 +126,27 @@ def launch(
     )
     job.succeed()
     return json.loads(out.read_text())
+
+
+CALL = """
+import json, os, sys
+os.environ["ACCELERATE_USE_CPU"] = "true"
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from tests.core.conftest import lab_of_tests
+from {module} import {name}
+out = Path(sys.argv[2])
+result = {name}(lab_of_tests, out.with_suffix(""))
+if os.environ["RANK"] == "0":
+    out.write_text(json.dumps(result))
+"""
+
+
+def call(function: Callable[[Any, Path], Any], folder: Path, count: int) -> Any:
+    """Calls `function(lab, folder)` of a test module in several distributed processes.
+
+    Returns what it returns in the first one, by way of JSON.
+    """
+    code = CALL.format(module=function.__module__, name=function.__name__)
+    return launch(code, folder, count)

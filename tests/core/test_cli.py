@@ -349,12 +349,6 @@ def test_plugins_json_has_entries_failures_and_duplicates() -> None:
     ]
 
 
-def test_a_report_of_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    result = call("report", tmp_path)
-    assert result.exit_code == 2
-    assert result.stderr.startswith("error: ")
-
-
 def test_an_unknown_command_gets_a_suggestion() -> None:
     result = call("tain")
     assert result.exit_code == 2

@@ -258,6 +258,37 @@ def test_what_an_async_reward_sets_in_the_process_is_undone(rollouts, untouched,
     assert devices == ["cpu", "cpu"]
 
 
+def test_what_others_change_between_async_calls_stays(rollouts, untouched, tmp_path):
+    """A callback may move to another folder, or lower a limit, between two steps."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.mkdir()
+    theirs.mkdir()
+
+    async def sets(completions):
+        return changes_settings(theirs)(completions)
+
+    trained = Scorer([Reward(name="sets", function=sets)])
+    watched = Scorer([Reward(name="sets", function=sets)])
+    trained(rollouts)
+    os.chdir(ours)
+    soft, hard = untouched["limit"]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+    now = settings()
+    # As in an evaluation: the calls of both run at once.
+    begun = [(scorer, scorer.start(rollouts)) for scorer in (trained, watched)]
+    for scorer, scoring in begun:
+        scorer.finish([scoring])
+        assert settings() == now
+    assert Path.cwd() == ours
+    trained.start(rollouts)  # its result is never taken
+    for scorer in (trained, watched):
+        scorer.close()
+    os.chdir(tmp_path)
+    watched(rollouts)
+    assert Path.cwd() == tmp_path
+    watched.close()
+
+
 def test_a_limit_that_cannot_be_raised_again_ends_the_run(rollouts, monkeypatch):
     """As for a hard limit, which only root may raise."""
     original = resource.setrlimit

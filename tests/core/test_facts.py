@@ -2,6 +2,7 @@
 the next batch is sampled; then the tensors are only in CPU memory."""
 
 import asyncio
+import json
 import weakref
 from dataclasses import replace
 from typing import ClassVar
@@ -10,9 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from groupwise import train
 from groupwise.algorithms.grpo import GRPO
+from groupwise.errors import UserError
 from groupwise.prompts.draws import Draw
 from groupwise.rewards import Reward
+from groupwise.storage.samples import read_samples
 from groupwise.training.sampling import Sampling
 from groupwise.training.team import Pool
 
@@ -118,3 +122,108 @@ def test_pictures_of_a_pool_wait_for_the_other_policies_in_cpu_memory(lab, paint
     assert {type(picture) for picture in work.judged.facts["picture"]} == {Tensor}
     assert set(painter.counts) == {0}
     assert not OnDevice.alive
+
+
+# ---- facts of evaluations
+
+
+@pytest.fixture
+def tool_user(lab):
+    class ToolUser(lab.Tabular):
+        facts = frozenset({"completion_ids", "calls", "ones", "environments"})
+        optional_facts = frozenset({"trace"})
+        logged = frozenset({"ones"})
+        shown = frozenset({"calls", "trace"})
+
+        def sample(self, *args, **options):
+            rollouts = super().sample(*args, **options)
+            ids = rollouts.facts["completion_ids"]
+            facts = {
+                **rollouts.facts,
+                "calls": [[{"tool": "add", "symbols": symbols}] for symbols in ids],
+                "ones": [symbols.count(1) / len(symbols) for symbols in ids],
+                "environments": [Environment(symbols) for symbols in ids],
+            }
+            if "trace" in self.requested:
+                facts["trace"] = [torch.tensor(symbols) for symbols in ids]
+            return replace(rollouts, facts=facts)
+
+    return ToolUser()
+
+
+class Environment:
+    """A live environment, as TRL's `environment_factory` makes one for each completion."""
+
+    def __init__(self, symbols):
+        self.solved = float(symbols[-1] == 0)
+
+
+def solves(completions, environments, **columns):
+    """A reward of TRL's form for environments."""
+    return [environment.solved for environment in environments]
+
+
+def evaluated(policy, lab, folder):
+    rows = {"name": lab.rows(), "held_out": 0.5}
+    settings = {"groups_per_step": 2, "group_size": 2, "steps": 2}
+    evaluation = {"prompts": 3, "samples": 4, "every": 1}
+    return train(
+        policy=policy,
+        prompts=rows,
+        rewards=[solves],
+        train=settings,
+        evaluation=evaluation,
+        output=folder,
+        quiet=True,
+    )
+
+
+def test_a_fact_named_environments_reaches_a_reward_by_name(lab, tmp_path, tool_user):
+    evaluated(tool_user, lab, tmp_path / "run")
+    for sample in read_samples(tmp_path / "run/samples/before.jsonl"):
+        assert sample["rewards"]["solves"] == float(sample["completion"].endswith("0"))
+
+
+def test_shown_facts_are_in_samples_and_in_the_report(lab, tmp_path, tool_user):
+    evaluated(tool_user, lab, tmp_path / "run")
+    for sample in read_samples(tmp_path / "run/samples/after.jsonl"):
+        symbols = [int(symbol) for symbol in sample["completion"]]
+        assert sample["shown"] == {
+            "calls": [{"tool": "add", "symbols": symbols}],
+            "trace": symbols,
+        }
+    page = (tmp_path / "run/report.html").read_text()
+    assert "<small>calls</small>" in page
+    assert "&quot;tool&quot;: &quot;add&quot;" in page
+
+
+def test_logged_facts_are_means_over_held_out_decisions(lab, tmp_path, tool_user):
+    result = evaluated(tool_user, lab, tmp_path / "run")
+    samples = read_samples(tmp_path / "run/samples/after.jsonl")
+    whole = "".join(sample["completion"] for sample in samples if not sample["greedy"])
+    assert result.after["ones"] == pytest.approx(whole.count("1") / len(whole))
+    rows = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
+    assert all("evaluation/ones" in row for row in rows if "evaluation/reward" in row)
+
+
+def test_each_policy_of_a_pool_logs_and_shows_its_own_facts(lab, tmp_path, tool_user):
+    pool = [{"label": "one", "policy": tool_user}, {"label": "two", "policy": lab.Tabular()}]
+    train(
+        pool=pool,
+        prompts={"name": lab.rows(), "held_out": 0.5},
+        rewards=[lab.ones],
+        train={"groups_per_step": 2, "group_size": 4, "steps": 1},
+        evaluation={"prompts": 2},
+        output=tmp_path / "run",
+        quiet=True,
+    )
+    for sample in read_samples(tmp_path / "run/samples/after.jsonl"):
+        assert ("shown" in sample) == ("logged" in sample) == (sample["learner"] == "one")
+
+
+def test_a_shown_fact_that_the_policy_lacks_is_refused(lab, tmp_path):
+    class Misspelt(lab.Tabular):
+        shown = frozenset({"completion_id"})
+
+    with pytest.raises(UserError, match="'completion_id' in its `shown` is not among its facts"):
+        evaluated(Misspelt(), lab, tmp_path / "run")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from accelerate.utils import gather_object
-from tests.core.launching import launch
+from tests.core.launching import call
 
 import groupwise
 from groupwise import Rollouts, processes
@@ -352,40 +352,24 @@ def test_an_evaluation_of_a_chain_names_the_prompt_of_a_failure(lab, tmp_path, c
     assert len(re.findall(why, printed)) == 1
 
 
-CHILD = """
-import importlib.util, json, os, sys
-os.environ["ACCELERATE_USE_CPU"] = "true"
-from pathlib import Path
-sys.path.insert(0, str(Path(sys.argv[1]).parents[2]))
-spec = importlib.util.spec_from_file_location("lab_of_tests", sys.argv[1])
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-from tests.core.test_failed import chain_that_fails_on_one_process
-out = Path(sys.argv[2])
-chain_that_fails_on_one_process(module.lab_of_tests, out)
-"""
-
-
-def chain_that_fails_on_one_process(lab, out):
-    """Write the error of each process of a run in which all of process 1's first texts failed."""
+def chain_that_fails_on_one_process(lab, folder):
+    """The error of each process of a run in which all of process 1's first texts failed."""
     rank = processes.accelerator().process_index
     members = [
         {"label": "first", "policy": breaking(lab, lambda row, seed: rank == 1)},
         {"label": "second", "policy": second(lab)},
     ]
-    more = sections(lab, out.with_suffix(""))
+    more = sections(lab, folder)
     message = None
     try:
         groupwise.train(**more, chain=members)
     except UserError as error:
         message = str(error)
-    messages = gather_object([message])
-    if rank == 0:
-        out.write_text(json.dumps(messages))
+    return gather_object([message])
 
 
 def test_a_chain_without_prompts_on_one_process_ends_on_all_with_the_cause(lab, tmp_path):
-    messages = launch(CHILD, tmp_path, 2)
+    messages = call(chain_that_fails_on_one_process, tmp_path, 2)
     assert messages[0] == messages[1]
     assert re.search(r"of 4 completions of 'first' 4 failed, and 'second' cannot", messages[0])
     assert re.search(rf"failures:\n  a completion of 'first' failed: {WHY} \(seed", messages[0])

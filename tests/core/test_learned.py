@@ -5,7 +5,8 @@ from typing import Literal
 
 import pytest
 import torch
-from tests.core.launching import launch
+from accelerate.utils import gather_object
+from tests.core.launching import call
 from torch import nn
 
 from groupwise import train
@@ -206,27 +207,14 @@ def test_the_state_of_another_network_is_refused():
         counts().load_state_dict(state)
 
 
-TWO = """
-import json, os, sys
-from pathlib import Path
-
-os.environ["ACCELERATE_USE_CPU"] = "true"
-import torch
-torch.set_num_threads(1)
-from accelerate.utils import gather_object
-from tests.core import test_learned
-from tests.core.conftest import lab_of_tests
-
-reward, out = test_learned.counts(), Path(sys.argv[2])
-test_learned.run(lab_of_tests, out.with_suffix(""), reward, steps=3)
-weights = gather_object([reward.linear.weight.tolist()])
-if int(os.environ["RANK"]) == 0:
-    out.write_text(json.dumps(weights))
-"""
+def weights_of_each_process(lab, folder):
+    reward = counts()
+    run(lab, folder, reward, steps=3)
+    return gather_object([reward.linear.weight.tolist()])
 
 
 def test_two_processes_learn_the_same_reward_as_one(lab, tmp_path):
-    two = launch(TWO, tmp_path, 2)
+    two = call(weights_of_each_process, tmp_path, 2)
     reward = counts()
     run(lab, tmp_path / "alone", reward, steps=3)
     assert two[0] == two[1]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from tests.core.launching import launch
+from tests.core.launching import call
 
 import groupwise
 from groupwise import Rollouts, advantages, objective
@@ -382,26 +382,9 @@ def runs(lab, folder):
     return results
 
 
-CHILD = """
-import importlib.util, json, os, sys
-os.environ["ACCELERATE_USE_CPU"] = "true"
-from pathlib import Path
-sys.path.insert(0, str(Path(sys.argv[1]).parents[2]))
-spec = importlib.util.spec_from_file_location("lab_of_tests", sys.argv[1])
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-from groupwise import processes
-from tests.core.test_learners import runs
-out = Path(sys.argv[2])
-results = runs(module.lab_of_tests, out.with_suffix(""))
-if processes.accelerator().is_main_process:
-    out.write_text(json.dumps(results))
-"""
-
-
 def test_two_processes_train_as_one(lab, tmp_path):
     """The second process has fewer groups."""
-    one, two = runs(lab, tmp_path / "one"), launch(CHILD, tmp_path, 2)
+    one, two = runs(lab, tmp_path / "one"), call(runs, tmp_path, 2)
     for kind in ("pool", "chain"):
         assert one[kind]["after"] == pytest.approx(two[kind].pop("after"))
         for label, table in two[kind].items():

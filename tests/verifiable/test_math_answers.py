@@ -244,6 +244,12 @@ def test_letters_of_the_prompt_are_variables_and_not_units() -> None:
     assert rewards_of(metres) == dict.fromkeys(metres, 1.0)
 
 
+@pytest.mark.parametrize("answer", ["=", "==", "{", "=}"])
+def test_an_answer_without_any_side_of_an_equation_is_wrong(answer: str) -> None:
+    texts = [rf"\boxed{{{answer}}}", f"The answer is {answer}"]
+    assert MathEquivalence()([""] * 2, texts, answer=["5"] * 2) == [0.0, 0.0]
+
+
 def test_millions_that_the_prompt_asks_for() -> None:
     cases = (("5 million", "5"), ("5 million", "5000000"), ("5", "5"))
     assert rewards_of(cases, prompt="How many millions?") == dict.fromkeys(cases, 1.0)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from groupwise.rewards import SampleErrors
 from groupwise_verifiable import workers
+from groupwise_verifiable.outcome import WorkerFailure
 from groupwise_verifiable.puzzles import reward as puzzles_reward
 from groupwise_verifiable.puzzles import source as puzzles_source
 from groupwise_verifiable.puzzles.reward import ReasoningGymScore
@@ -235,7 +236,7 @@ def test_gold_answers_have_a_longer_timeout(monkeypatch: pytest.MonkeyPatch) -> 
 
     def slow(function: object, attempts: list[Any], timeout: float) -> list[Any]:
         calls.extend((attempt.answer, timeout) for attempt in attempts)
-        return [1.0 if timeout > 3 else workers.WorkerFailure("hung", "slow") for _ in attempts]
+        return [1.0 if timeout > 3 else WorkerFailure("hung", "slow") for _ in attempts]
 
     monkeypatch.setattr(puzzles_reward, "map_each", slow)
     row = source(task="chain_sum")[0]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from tests.effort import Effort
 
-from groupwise_verifiable.workers import WorkerFailure, map_each
+from groupwise_verifiable.outcome import WorkerFailure
+from groupwise_verifiable.workers import map_each
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hostile import behave

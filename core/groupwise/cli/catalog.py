@@ -18,6 +18,8 @@ PURPOSE: Mapping[str, str] = {
     "algorithms": "how scores become updates (algorithm:)",
     "prompts": "where prompts come from (prompts:, evaluation.source:)",
     "callbacks": "what else happens during a run (callbacks:)",
+    "reports": "pages of a run (reports:)",
+    "commands": "further commands of the command line",
 }
 MORE = "`groupwise plugins NAME` shows the options of one."
 

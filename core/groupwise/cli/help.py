@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from groupwise.cli.extensions import extensions
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 PANELS: Mapping[str, str] = {
@@ -13,12 +15,13 @@ PANELS: Mapping[str, str] = {
     "check": "Start a run",
     "train": "Start a run",
     "resume": "Start a run",
-    "report": "Use a run",
     "eval": "Use a run",
     "sample": "Use a run",
     "plugins": "See what is installed",
 }
 """The panel of each command in `--help`, in the order in which users need them."""
+EXTENSIONS = "eval"
+"""The commands of plugins come before this one, in its panel."""
 
 
 def _without_values(parameters: list[Any]) -> list[Any]:
@@ -43,14 +46,24 @@ class Commands(TyperGroup):
         return _without_values(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
-        names, order = super().list_commands(ctx), list(PANELS)
-        return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
+        self._extend()
+        # A plugin's command is before the one that it is put beside.
+        order = {name: place for place, name in enumerate(PANELS)}
+        beside = order[EXTENSIONS] - 0.5
+        return sorted(super().list_commands(ctx), key=lambda name: order.get(name, beside))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands:
+            self._extend()
         command: Any = super().get_command(ctx, cmd_name)
-        if command is not None and cmd_name in PANELS:
-            command.rich_help_panel = PANELS[cmd_name]
+        if command is not None:
+            command.rich_help_panel = PANELS.get(cmd_name, PANELS[EXTENSIONS])
         return command
+
+    def _extend(self) -> None:
+        """Add the commands of plugins: only where one is asked for, since others start faster."""
+        for command in extensions():
+            self.commands.setdefault(command.name, command)
 
 
 class App(typer.Typer):

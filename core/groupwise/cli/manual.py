@@ -24,7 +24,9 @@ BEGIN = "<!-- begin: made by python -m groupwise.cli.manual -->"
 END = "<!-- end -->"
 TABLES: Mapping[str, type[BaseModel]] = {
     "The top level": sections.RunConfig,
-    "`policy`, `sampler`, `algorithm`, `evaluation.source`, each of `callbacks`": (PluginSection),
+    "`policy`, `sampler`, `algorithm`, `evaluation.source`, each of `callbacks` and `reports`": (
+        PluginSection
+    ),
     "Each of `pool`": LearnerSection,
     "Each of `chain`": StageSection,
     "`prompts`": sections.PromptsSection,

@@ -69,7 +69,7 @@ def estimate(
         settings,
         rollouts=_share(groups, processes) * learning.group_size,
         prompts=sum(rows.values()),
-        requested=policy.optional_facts & parts.named,
+        requested=policy.optional_facts & (parts.named | policy.shown),
         reference=bool(algorithm.reference),
     )
     if not learning.learns:

@@ -106,5 +106,6 @@ def _value(default: Any) -> str:
     if isinstance(default, BaseModel):
         return "see below"
     if isinstance(default, tuple | list):
-        return f"`{list(default)}`"
+        names = [item.name if isinstance(item, PluginSection) else str(item) for item in default]
+        return f"`[{', '.join(names)}]`"
     return f"`{yaml_lines.write({'value': default}).removeprefix('value: ').strip()}`"

@@ -21,8 +21,10 @@ SECTIONS: Mapping[str, str] = {
     "algorithms": "algorithm: {}",
     "prompts": "prompts: {}",
     "callbacks": "callbacks: [{}]",
+    "reports": "reports: [{}]",
 }
-"""How a configuration names a plugin of each kind; adapters are chosen by the model."""
+"""How a configuration names a plugin of each kind; adapters are chosen by the model, and commands
+on the command line."""
 DOCUMENTED: Mapping[str, str] = {
     "policies": "docs/configuration.md",
     "samplers": "docs/configuration.md",
@@ -30,6 +32,8 @@ DOCUMENTED: Mapping[str, str] = {
     "rewards": "docs/rewards.md",
     "algorithms": "docs/algorithms.md",
     "prompts": "docs/configuration.md",
+    "reports": "docs/runs.md",
+    "commands": "docs/runs.md",
 }
 """The page on the built-in plugins of each kind."""
 
@@ -54,6 +58,8 @@ def _of_entry(entry: Entry, width: int | None) -> Text:
     except UserError as error:
         text.append(paragraph(str(error), width, indent=2), style="red")
         options = None
+    if entry.kind == "commands":
+        text.append(f"  groupwise {entry.name} --help\n\n")
     section = SECTIONS.get(entry.kind)
     if section is not None:
         named = section.format(_named(entry.name, options or []))
@@ -81,7 +87,10 @@ def _described(part: str, width: int | None) -> str:
     return paragraph(" ".join(lines), width, indent=2)
 
 
-def _options(kind: str, target: Any) -> list[Option]:
+def _options(kind: str, target: Any) -> list[Option] | None:
+    """The options that a configuration may set; None of a command, which has arguments."""
+    if kind == "commands":
+        return None
     if has_config(target):
         return list(of_model(target.Config))
     if not callable(target):

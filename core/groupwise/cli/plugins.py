@@ -28,7 +28,8 @@ def plugins(
 ) -> None:
     """List what a configuration can name; or show the options of one.
 
-    Policies, samplers, adapters, rewards, algorithms, prompts and callbacks of all plugins.
+    Policies, samplers, adapters, rewards, algorithms, prompts, callbacks and reports of all
+    plugins, and the commands that plugins add.
     """
     from groupwise.plugins.registry import installed
 

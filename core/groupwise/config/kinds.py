@@ -19,6 +19,7 @@ LISTED: Mapping[str, str] = {
     "rewards": "rewards",
     "watch": "rewards",
     "callbacks": "callbacks",
+    "reports": "reports",
 }
 """By key of a list, the kind of plugin that each of its sections names."""
 

@@ -24,7 +24,7 @@ RESERVED_LABELS = frozenset(
         *("reference", "replay", "reward_time", "rewards", "time", "watch", "weights"),
         # Arguments of rewards: a chain passes the text of its policies to rewards by their labels.
         *("completions", "completion_ids", "environments", "groups", "log_extra", "log_metric"),
-        "trainer_state",
+        *("purpose", "references", "trainer_state"),
     }
 )
 """Labels that no learner may have: prefixes of metrics, and arguments of rewards."""

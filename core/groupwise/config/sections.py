@@ -28,6 +28,9 @@ from groupwise.config.section import PluginSection, Section, mistake_at
 from groupwise.config.tracking import TrackerSection
 from groupwise.config.train import TrainSection
 
+HTML = PluginSection(name="html")
+"""The default report. A run does without it if no installed plugin registers it."""
+
 
 class WeightingSection(Section):
     """Draw prompts more often that succeed about half the time, as those teach most."""
@@ -238,6 +241,10 @@ class RunConfig(Section):
     )
     callbacks: list[PluginSection] = Field(
         default=[], description="further actions during the run: trackers, logs"
+    )
+    reports: list[PluginSection] = Field(
+        default=[HTML],
+        description="pages that the run writes into its folder at its end; `[]`: none",
     )
     tracking: list[TrackerSection] = Field(
         default=[],

@@ -39,14 +39,14 @@ def build(
     """The object that a section of the configuration names.
 
     A class with a nested `Config` is called with a `Config`, another class with the options as
-    arguments. For a reward that is a function the options are bound; any other function is called
-    with them. A target that is an object already is returned.
+    arguments. For a reward or a report that is a function the options are bound; any other function
+    is called with them. A target that is an object already is returned.
 
     beside: further arguments, such as the policy of a sampler.
     """
     config = check_options(loaded, section_path, target, name, options)
     options = secrets.revealed(options)
-    if _is_reward(section_path, target):
+    if _is_called_itself(section_path, target):
         return partial(target, **options) if options else target
     if not isinstance(target, type) and not inspect.isroutine(target):
         return target
@@ -76,11 +76,12 @@ def check_options(
     if problems:
         raise UserError("\n".join(problems))
     options = secrets.revealed(options)
-    is_class, is_reward = isinstance(target, type), _is_reward(section_path, target)
+    is_class = isinstance(target, type)
     if is_class and has_config(target):
         return validate(loaded, section_path, target, options)
-    if is_class or is_reward or inspect.isroutine(target):
-        _check_arguments(loaded, section_path, target, options, whole=not is_reward)
+    if is_class or _is_called_itself(section_path, target) or inspect.isroutine(target):
+        whole = is_class or kind_at(section_path) != "rewards"
+        _check_arguments(loaded, section_path, target, options, whole=whole)
     elif options:
         problem = f"{name!r} is an object already and takes no options, found {described(options)}"
         raise UserError(loaded.origin.message(section_path, problem))
@@ -120,10 +121,10 @@ def _changed(section: Any, path: KeyPath, options: Mapping[str, Any]) -> Any:
     )
 
 
-def _is_reward(section_path: KeyPath, target: Any) -> bool:
-    """Whether the target itself is the reward function, rather than a class to build."""
+def _is_called_itself(section_path: KeyPath, target: Any) -> bool:
+    """Whether the target is a reward or report that is a function, rather than a class to build."""
     is_object = callable(target) and not isinstance(target, type)
-    return is_object and kind_at(section_path) == "rewards"
+    return is_object and kind_at(section_path) in ("rewards", "reports")
 
 
 def has_config(target: Any) -> bool:
@@ -200,8 +201,8 @@ def arguments(kind: str | None, target: Callable[..., Any]) -> list[inspect.Para
     """
     parameters = inspect.signature(target).parameters.values()
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    if kind == "samplers":
-        return named[1:]  # the policy, which the core gives
+    if kind == "samplers" or (kind == "reports" and not isinstance(target, type)):
+        return named[1:]  # the policy, or the folder, which the core passes
     if kind == "rewards" and not isinstance(target, type):
         return [p for p in named if p.name not in _reward_arguments()]
     return named

@@ -30,6 +30,8 @@ SINGULAR = {
     "algorithms": "algorithm",
     "prompts": "prompt source",
     "callbacks": "callback",
+    "reports": "report",
+    "commands": "command",
 }
 KINDS = tuple(SINGULAR)
 SWITCHED_OFF = "GROUPWISE_WITHOUT"

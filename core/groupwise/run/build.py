@@ -47,7 +47,7 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
     # In a chain, only the first policy receives dataset prompts, and only the last is judged.
     receive = list(policies.values())[: 1 if config.chain else None]
     for policy in list(policies.values())[-1 if config.chain else 0 :]:
-        policy.requested = policy.optional_facts & parts.named
+        policy.requested = policy.optional_facts & (parts.named | policy.shown)
     for number, policy in enumerate(policies.values()):
         policy.check_prompts(parts.rows() if number < len(receive) else ())
     for prompts in (parts.prompts, parts.evaluation_prompts):

@@ -9,26 +9,30 @@ from groupwise.config.objects import Objects
 from groupwise.errors import UserError
 from groupwise.evaluation import Evaluation
 from groupwise.plugins.build import with_secrets
-from groupwise.report.evaluation import SAMPLES, write_evaluation
 from groupwise.run.interruption import orderly
 from groupwise.run.parts import check_sections
 from groupwise.run.record import unit
 from groupwise.run.reopening import Reopened, reopened
+from groupwise.run.reports import build_reports
 from groupwise.storage import disk
 from groupwise.storage.facts import first_free, write_config
 from groupwise.storage.metrics import as_json
 from groupwise.storage.run_folder import RESULT
-from groupwise.storage.samples import write_samples
+from groupwise.storage.samples import EVALUATED, write_samples
 
 EVALUATIONS = "evaluations"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """The metrics of an evaluation and its folder; failures: by cause, a sentence on one."""
+    """The metrics of an evaluation and its folder.
+
+    reports: files with its pages; failures: by cause, a sentence on one.
+    """
 
     metrics: Mapping[str, float]
     folder: Path
+    reports: Sequence[Path]
     failures: Mapping[str, str]
 
 
@@ -50,6 +54,7 @@ def evaluate_run(
     """
     with orderly(), reopened(run, overrides, objects) as opened:
         evaluator, step = opened.evaluator, opened.state.global_step
+        reports = build_reports(opened.parts.loaded, opened.parts.objects)
         if not evaluator.count:
             raise UserError(
                 "there is nothing to evaluate: no prompt is held out, or evaluation.prompts is 0; "
@@ -57,16 +62,21 @@ def evaluate_run(
             )
         folder = processes.first(lambda: _new_folder(output, run / EVALUATIONS / f"step_{step}"))
         chief = opened.state.is_world_process_zero
+        pages: list[Path] = []
         try:
             evaluation = evaluator(opened.state)
             if chief:
                 _write(folder, run, opened, evaluation)
+                pages = [report(folder) for report in reports]
         except BaseException:
             if chief:
                 disk.remove(folder)
             raise
         return Evaluated(
-            metrics=evaluation.metrics, folder=folder, failures=dict(evaluator.failures)
+            metrics=evaluation.metrics,
+            folder=folder,
+            reports=pages,
+            failures=dict(evaluator.failures),
         )
 
 
@@ -93,5 +103,4 @@ def _write(folder: Path, run: Path, opened: Reopened, evaluation: Evaluation) ->
     }
     write_config(folder, with_secrets(parts.loaded, check_sections(parts.loaded, parts.objects)))
     disk.write(folder / RESULT, as_json(result))
-    write_samples(folder / SAMPLES, evaluation.samples)
-    write_evaluation(folder)
+    write_samples(folder / EVALUATED, evaluation.samples)

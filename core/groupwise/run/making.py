@@ -54,6 +54,7 @@ _EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "algorithms": ("a groupwise.Algorithm", lambda part: isinstance(part, Algorithm)),
     "callbacks": ("a groupwise.Callback", lambda part: isinstance(part, Callback)),
     "rewards": ("a callable", callable),
+    "reports": ("a callable", callable),
     "prompts": ("rows, with len() and [index]", _is_source),
 }
 """By kind of plugin: the expected type, for messages and as a test."""

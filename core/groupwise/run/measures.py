@@ -29,20 +29,23 @@ def _reward(
 ) -> Reward:
     function = make_part(loaded, objects, "rewards", path, section)
     trained = section if isinstance(section, RewardSection) else None
-    reward = Reward(
-        name=section.title,
-        function=function,
-        weight=1.0 if trained is None or trained.weight is None else trained.weight,
-        constraint=trained.constraint if trained else None,
-        deadline=section.deadline or Reward.deadline,
-        on_error=section.on_error,
-        isolate=section.isolate,
-        bound=frozenset(function.keywords) if isinstance(function, partial) else frozenset(),
-        # A worker builds it again by its name, so that models and locks need not be pickled.
-        remake=None
-        if path in objects
-        else partial(make_part, loaded, {}, "rewards", path, section),
-    )
+    try:
+        reward = Reward(
+            name=section.title,
+            function=function,
+            weight=1.0 if trained is None or trained.weight is None else trained.weight,
+            constraint=trained.constraint if trained else None,
+            deadline=section.deadline or Reward.deadline,
+            on_error=section.on_error,
+            isolate=section.isolate,
+            bound=frozenset(function.keywords) if isinstance(function, partial) else frozenset(),
+            # A worker builds it again by its name, so that models and locks need not be pickled.
+            remake=None
+            if path in objects
+            else partial(make_part, loaded, {}, "rewards", path, section),
+        )
+    except UserError as error:
+        raise UserError(loaded.origin.message(path, str(error))) from error
     if section.deadline and section.on_error == "skip" and not (reward.is_async or reward.isolate):
         problem = (
             "on_error: skip needs a reward that can be ended at its deadline, in a process of its "

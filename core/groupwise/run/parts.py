@@ -23,6 +23,8 @@ from groupwise.prompts.source import PromptSource, Row
 from groupwise.rewards import Reward
 from groupwise.run.making import make_part
 from groupwise.run.measures import measures
+from groupwise.run.relative import check_relative
+from groupwise.run.reports import is_missing_default
 from groupwise.run.teachers import check_teachers
 from groupwise.run.weighting import check_weighting, draws_of
 from groupwise.sampler import Sampler
@@ -92,6 +94,11 @@ class Parts:
             if not isinstance(policy, type | Policy):
                 return  # a function that builds a policy: checked when it is built
             self._check_algorithm(self.algorithms[label], learning, policy)
+            if unknown := sorted(policy.shown - policy.facts - policy.optional_facts):
+                raise UserError(
+                    f"policy {learning.policy.name!r}: {unknown[0]!r} in its `shown` is not among "
+                    f"its facts"
+                )
         facts = facts_of(self.config, policies, self.named)
         for prompts in self._sources:
             columns = {name: None for name in prompts.source[0] if name != "prompt"}
@@ -181,7 +188,10 @@ def facts_of(
     In a pool, the facts that all policies have; in a chain, those of the last policy, and the texts
     of the others by their labels.
     """
-    each = [policy.facts | (policy.optional_facts & named) for policy in policies.values()]
+    each = [
+        policy.facts | (policy.optional_facts & (named | policy.shown))
+        for policy in policies.values()
+    ]
     if config.chain is not None:
         return (*each[-1], *[*policies][:-1])
     return tuple(sorted(frozenset.intersection(*each)))
@@ -219,6 +229,7 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     watched = measures(loaded, objects, "watch", config.watch)
     check_weighting(loaded, algorithms, rewards[0])
     check_teachers(loaded, rewards, watched)
+    check_relative(loaded, rewards)
     held_out = held_out_draws(evaluation_prompts, config)
     return Parts(
         loaded=loaded,
@@ -244,7 +255,7 @@ def check_sections(loaded: LoadedConfig, objects: Objects) -> Mapping[KeyPath, A
     """The imported target of every name in the configuration; checks options, builds nothing."""
     targets = {}
     for kind, path, section in plugin_sections(loaded.config):
-        if path not in objects:
+        if path not in objects and not is_missing_default(section, path, objects):
             targets[path] = load_target(loaded, kind, path, section.name)
             check_options(loaded, path, targets[path], section.name, section.options)
     return targets

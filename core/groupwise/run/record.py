@@ -15,10 +15,10 @@ from groupwise.config.load import LoadedConfig
 from groupwise.errors import UserError
 from groupwise.evaluation import Alarm, Evaluation
 from groupwise.policy import Policy
-from groupwise.report import write_report
 from groupwise.run import snapshot
 from groupwise.run.card import write_card
 from groupwise.run.display import Display, brief
+from groupwise.run.reports import Report
 from groupwise.run.symptoms import Symptoms
 from groupwise.run.time_left import TimeLeft
 from groupwise.run.trainer import Trainer
@@ -27,7 +27,7 @@ from groupwise.storage.checkpoint import Checkpoints
 from groupwise.storage.facts import FACTS, kept, write_config
 from groupwise.storage.metrics import MetricsFile, as_json
 from groupwise.storage.run_folder import MODEL, RESULT, RunFolder
-from groupwise.storage.samples import read_samples, write_samples
+from groupwise.storage.samples import read_samples, with_completions, write_samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,7 @@ class Record:
         *,
         checkpoints: Checkpoints,
         callbacks: Sequence[Callback],
+        reports: Sequence[Report],
         run_folder: RunFolder,
         display: Display,
         writes: bool,
@@ -78,7 +79,7 @@ class Record:
             display,
         )
         self.folder = run_folder.folder if writes else None
-        self.checkpoints, self.callbacks = checkpoints, callbacks
+        self.checkpoints, self.callbacks, self.reports = checkpoints, callbacks, reports
         self.metrics = MetricsFile(run_folder.folder / "metrics.jsonl")
         self.symptoms = {n: Symptoms(x.algorithm) for n, x in trainer.learners.items()}
         self.time_left = TimeLeft(loaded.config)
@@ -118,6 +119,9 @@ class Record:
             metrics: Mapping[str, float] = disk.read_record(self._first_metrics)
             samples = read_samples(self._first_metrics.with_suffix(".jsonl"))
             self.trainer.evaluator.alarms.remember(samples)
+            if self.trainer.evaluator.references is not None:
+                whole = with_completions(samples, self.run_folder.folder)
+                self.trainer.evaluator.references.remember(whole)
         except ValueError as error:
             self.display.say(f"note: there is no first evaluation to compare with: {error}")
             return {}
@@ -313,13 +317,16 @@ class Record:
         self._has_begun()
         if self.folder is not None:
             with self.run_folder.writing():
-                report = self._write_result(self.folder, result, record)
-            self.display.say(f"{result.steps} steps in {result.seconds:.0f} s; report: {report}")
+                reports = self._write_result(self.folder, result, record)
+            where = "".join(f"; report: {result.folder / name}" for name in reports)
+            self.display.say(f"{result.steps} steps in {result.seconds:.0f} s{where}")
         for callback in self.callbacks:
             callback.on_end(record)
 
-    def _write_result(self, folder: Path, result: RunResult, record: Mapping[str, Any]) -> Path:
-        """Write the result, the cards of the models and the report; returns the report's path."""
+    def _write_result(
+        self, folder: Path, result: RunResult, record: Mapping[str, Any]
+    ) -> list[str]:
+        """Write the result, the cards of the models and the reports; returns the reports' names."""
         self._keep_config()
         disk.write(folder / RESULT, as_json(record))
         model = folder / MODEL
@@ -329,7 +336,7 @@ class Record:
                 for each in (model, own):  # a policy may save nothing
                     each.mkdir(exist_ok=True)
                 write_card(own, result.policies[label], learning, self.loaded, record)
-        return result.folder / write_report(folder).name
+        return [report(folder).name for report in self.reports]
 
 
 def unit(policies: Mapping[str, Policy]) -> str:

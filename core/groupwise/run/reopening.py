@@ -16,6 +16,7 @@ from groupwise.run.parts import Parts, build_parts
 from groupwise.storage.checkpoint import KEPT, Checkpoints, read_weights
 from groupwise.storage.facts import check_kept, check_objects, identity, run_config, written
 from groupwise.storage.run_folder import CHECKPOINTS
+from groupwise.storage.samples import FIRST_SAMPLES, read_samples, with_completions
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.learner import AVERAGE
 from groupwise.training.threads import following_load
@@ -68,6 +69,8 @@ def reopened(
         ):
             evaluator = build_evaluator(parts, team)
             evaluator.judge.load_state_dict(checkpoint.state["judge"])
+            if evaluator.references is not None:
+                evaluator.references.remember(_first_samples(run))
             state = RunState(
                 global_step=checkpoint.state["step"],
                 max_steps=loaded.config.train.steps,
@@ -76,6 +79,15 @@ def reopened(
                 is_local_process_zero=accelerator.is_local_main_process,
             )
             yield Reopened(parts=parts, evaluator=evaluator, state=state)
+
+
+def _first_samples(run: Path) -> list[dict[str, Any]]:
+    """The samples of the run's first evaluation; without them a note."""
+    try:
+        return with_completions(read_samples(run / FIRST_SAMPLES), run)
+    except ValueError as error:
+        print(f"note: there is no first evaluation to compare with: {error}", file=sys.stderr)
+        return []
 
 
 def check_of(run: Path) -> Callable[[Mapping[str, Any]], None]:

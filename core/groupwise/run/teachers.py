@@ -14,12 +14,12 @@ def check_teachers(
     """Raise UserError if a reward's `labels` name no reward that is only watched."""
     config = loaded.config
     for number, reward in enumerate(rewards):
-        name = getattr(reward.target, "labels", None)
+        name = reward.members.labels
         problem = None if name is None else _problem(name, config.rewards, config.watch)
         if problem:
             raise UserError(loaded.origin.message(("rewards", number, "labels"), problem))
     for number, reward in enumerate(watched):
-        if getattr(reward.target, "labels", None) is not None:
+        if reward.members.labels is not None:
             problem = "a reward that learns must be trained on; list it under `rewards`"
             raise UserError(loaded.origin.message(("watch", number), problem))
 

@@ -26,6 +26,7 @@ from groupwise.run.loop import run_and_record
 from groupwise.run.parts import build_parts, check_sections
 from groupwise.run.record import Record, RunResult, unit
 from groupwise.run.reopening import check_of
+from groupwise.run.reports import build_reports
 from groupwise.run.tf32 import products_in_tf32
 from groupwise.run.trainer import Trainer
 from groupwise.storage.checkpoint import Checkpoints
@@ -130,7 +131,7 @@ def _train(
         products_in_tf32(settings.tf32, accelerator.device),
         open_trainer(parts, accelerator) as trainer,
     ):
-        callbacks = build_callbacks(parts, accelerator)
+        callbacks, reports = build_callbacks(parts, accelerator), build_reports(loaded, objects)
         # Loading a model may have added notes to the policy.
         notes = [*parts.notes, *(n for p in trainer.policies.values() for n in p.notes)]
         notes += filter(None, [idle_processes(loaded.config, accelerator.num_processes)])
@@ -153,6 +154,7 @@ def _train(
             trainer,
             checkpoints=checkpoints,
             callbacks=[*callbacks, tracking],
+            reports=reports,
             run_folder=run_folder,
             display=display,
             writes=is_main,

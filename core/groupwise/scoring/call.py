@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -10,7 +10,9 @@ import torch
 
 from groupwise.errors import message_of
 from groupwise.rewards import Reward, RunState, SampleErrors
+from groupwise.rewards.reward import REFERENCES
 from groupwise.rollouts import Rollouts
+from groupwise.sampler import Purpose
 from groupwise.scoring.forks import ending_forks
 
 HOOKS = ("log_extra", "log_metric")
@@ -36,28 +38,39 @@ class Failure(Exception):  # noqa: N818
 class Call:
     """The call of one reward on one batch; it can be pickled and made in a worker process.
 
+    purpose: what the rollouts were sampled for; references: for each rollout, the completions that
+    a relative reward compares it with, besides those of its group; none if unset.
     extra, metrics: what the reward logged; seconds: how long it took; began: when it started, by
     the monotonic clock of the process that makes the call, None before.
     """
 
     def __init__(
-        self, reward: Reward, rollouts: Rollouts, columns: Mapping[str, list[Any]], state: RunState
+        self,
+        reward: Reward,
+        rollouts: Rollouts,
+        columns: Mapping[str, list[Any]],
+        state: RunState,
+        *,
+        purpose: Purpose = "train",
+        references: Sequence[Sequence[Any]] | None = None,
     ) -> None:
+        compared = [[] for _ in range(len(rollouts))] if references is None else references
         offered = {
             "prompts": [row.get("prompt") for row in rollouts.prompts],
             "completions": _Traced(rollouts.completions),
             "groups": rollouts.groups.tolist(),
+            "purpose": purpose,
             "truncated": rollouts.truncated.tolist(),
             **{name: list(column) for name, column in rollouts.facts.items()},
             # Copies: rewards may run concurrently, and one may sort or empty its lists.
             **{name: list(column) for name, column in columns.items()},
             "trainer_state": state,
+            **({REFERENCES: [list(each) for each in compared]} if reward.members.relative else {}),
         }
-        named, _, takes_all = reward.parameters
         self.arguments: dict[str, Any] = {
-            name: value for name, value in offered.items() if takes_all or name in named
+            name: value for name, value in offered.items() if reward.takes(name)
         }
-        self.hooks = [hook for hook in HOOKS if takes_all or hook in named]
+        self.hooks = [hook for hook in HOOKS if reward.takes(hook)]
         self.size = len(rollouts)
         self.extra: dict[str, list[Any]] = {}
         self.metrics: dict[str, list[float]] = {}

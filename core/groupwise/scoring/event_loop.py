@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
@@ -20,19 +20,51 @@ HANDOVER = 0.25
 """The least seconds to wait for a result, so that the loop can deliver one that is ready."""
 
 
+class InFlight:
+    """The async calls of this process whose results are not taken yet.
+
+    What changes in the process's settings while there are any is taken for their doing, and undone
+    with the result of each. What is changed between calls (by a callback, say) stays.
+    """
+
+    def __init__(self) -> None:
+        self._calls: set[Future[Any]] = set()
+        self._kept = Kept({})
+
+    def add(self, call: "Future[Any]") -> None:
+        """Before the call could change anything."""
+        if not self._calls:
+            self._kept = Kept(OF_PROCESS)
+        self._calls.add(call)
+
+    def remove(self, call: "Future[Any]") -> None:
+        """Raises a final Failure if a setting cannot be restored."""
+        self._calls.discard(call)
+        self._kept.restore()
+
+    def forget(self, calls: set["Future[Any]"]) -> None:
+        """Nobody will take their results."""
+        self._calls -= calls
+
+
+_in_flight = InFlight()
+"""Of all event loops, since they share the process."""
+
+
 class EventLoop:
     """One loop for the whole run, so that rewards can keep async clients between calls."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._began = 0.0
-        self._kept = Kept({})
+        self._calls: set[Future[Any]] = set()
 
     def start(self, reward: Reward, call: Call) -> Callable[[], Any]:
         """Start a call; returns a function that waits for its values, or raises SampleErrors or
         Failure."""
         loop, answer = self._running(), Future[Any]()
-        kept = self._kept
+        _in_flight.add(answer)
+        self._calls.add(answer)
         task = asyncio.run_coroutine_threadsafe(self._call(reward, call, answer), loop)
         started = time.monotonic()
 
@@ -50,10 +82,15 @@ class EventLoop:
                         continue  # the call has begun since
                     task.cancel()
                     raise self._too_late(reward, loop) from error
-                finally:
-                    kept.restore()
 
-        return result
+        def taken() -> Any:
+            try:
+                return result()
+            finally:
+                self._calls.discard(answer)
+                _in_flight.remove(answer)
+
+        return taken
 
     def _too_late(self, reward: Reward, loop: asyncio.AbstractEventLoop) -> Failure:
         """The Failure for a call that a blocked loop could not even cancel."""
@@ -63,15 +100,20 @@ class EventLoop:
         blocked = "" if busy is None else f"; {busy.get_name()} keeps the event loop busy"
         return Failure(_too_late(reward) + blocked)
 
+    def wait(self, work: Coroutine[Any, Any, Any], deadline: float) -> None:
+        """Run other async code in the loop, and wait for it; TimeoutError after `deadline` s."""
+        asyncio.run_coroutine_threadsafe(work, self._running()).result(deadline)
+
     def close(self) -> None:
         """End the loop; running calls are cancelled."""
+        _in_flight.forget(self._calls)
+        self._calls = set()
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
 
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            self._kept = Kept(OF_PROCESS)  # before any call of the loop could change it
             self._loop = asyncio.new_event_loop()
             # A daemon thread, so that a call that hangs cannot keep the program from ending.
             threading.Thread(target=_run, args=(self._loop,), daemon=True, name="rewards").start()

@@ -1,13 +1,16 @@
 """Scorer: calls several rewards on batches of rollouts, each with its deadline."""
 
+import inspect
+import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from groupwise.errors import UserError
+from groupwise.errors import UserError, first_line
 from groupwise.rewards import Reward, RunState, Scores
 from groupwise.rollouts import Rollouts
+from groupwise.sampler import Purpose
 from groupwise.scoring.call import Call, Failure
 from groupwise.scoring.event_loop import EventLoop
 from groupwise.scoring.forks import ending_forks
@@ -55,6 +58,7 @@ class Scorer:
                 )
         self.rewards, self.weights = tuple(rewards), Weights(rewards)
         self._loop = EventLoop()
+        self._is_loaded = False
         self._workers = {r.name: worker for r in rewards if (worker := _worker(r)) is not None}
 
     @property
@@ -70,6 +74,8 @@ class Scorer:
         rollouts: Rollouts,
         state: RunState | None = None,
         *,
+        purpose: Purpose = "train",
+        references: Sequence[Sequence[Any]] | None = None,
         only: Collection[str] | None = None,
         weights: tuple[float, ...] | None = None,
     ) -> Scoring:
@@ -79,19 +85,26 @@ class Scorer:
         the facts' tensors on the device of the policy, in `Scoring.call`; the others, which may
         hold theirs for long, and `Scoring.rollouts` have them in CPU memory.
 
-        only: names of the rewards to call, all if unset; weights: of all rewards, if unset those of
-        the step in `state`. Raises UserError if a reward does not fit the batch's columns.
+        purpose: what the batch was sampled for; references: for each rollout, the completions that
+        relative rewards compare it with, in evaluations; only: names of the rewards to call, all if
+        unset; weights: of all rewards, if unset those of the step in `state`. Raises UserError if a
+        reward does not fit the batch's columns.
         """
         whole = rollouts.with_facts_on_cpu()
         judged, on_cpu = _judged(rollouts), _judged(whole)
         columns, state = _columns(judged), state or RunState()
+        if references is not None:
+            references = [
+                each for each, fails in zip(references, rollouts.failed, strict=True) if not fails
+            ]
         weights = weights or self.weights.at(state.global_step)
         chosen = [n for n, r in enumerate(self.rewards) if only is None or r.name in only]
         for number in chosen if len(judged) else ():
             self.rewards[number].check_columns(columns, tuple(judged.facts))
         sources = {True: judged, False: on_cpu}
+        call = partial(Call, columns=columns, state=state, purpose=purpose, references=references)
         outcomes = [
-            Outcome(reward, Call(reward, sources[self._is_here(reward)], columns, state), on_cpu)
+            Outcome(reward, call(reward, sources[self._is_here(reward)]), on_cpu)
             for reward in (self.rewards[number] for number in chosen)
         ]
         places: dict[bool, list[tuple[Outcome, Answer]]] = {True: [], False: []}
@@ -133,32 +146,55 @@ class Scorer:
 
     def load(self) -> None:
         """Load the models of rewards that have one. Raises UserError if that fails."""
+        self._is_loaded = True
         for reward in self.rewards:
             if reward.name in self._workers:
                 self._workers[reward.name].load()
                 continue
-            load = getattr(reward.target, "load", None)
-            if not callable(load):
+            if reward.members.load is None:
                 continue
             try:
                 with restored(), ending_forks():
-                    load()
+                    reward.members.load()
             except UserError:
                 raise
             except (ValueError, Failure) as error:
                 raise UserError(f"reward {reward.name!r}: {error}") from error
 
     def close(self) -> None:
-        """End the rewards' processes and threads; a later call starts them again."""
-        for worker in self._workers.values():
-            worker.close()
+        """Close what was loaded, and end the rewards' processes and threads; a later call starts
+        them again."""
+        for reward in self.rewards:
+            if reward.name in self._workers:
+                self._workers[reward.name].close()
+            elif self._is_loaded and reward.members.close is not None:
+                self._close(reward, reward.members.close)
+        self._is_loaded = False
         self._loop.close()
+
+    def _close(self, reward: Reward, close: Callable[[], Any]) -> None:
+        """Close one reward; an error is only shown, since the run is over."""
+        try:
+            if inspect.iscoroutinefunction(close):
+                self._loop.wait(close(), reward.deadline)
+                return
+            with restored(), ending_forks():
+                close()
+        except Exception as error:  # a user's code may raise anything
+            print(
+                f"note: reward {reward.name!r} cannot be closed: {first_line(error)}",
+                file=sys.stderr,
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """The states of rewards that have one, by name, and the multipliers."""
         multipliers = self.weights.state_dict()
         return {
-            **{r.name: r.target.state_dict() for r in self.rewards if r.has_state},
+            **{
+                reward.name: reward.members.state_dict()
+                for reward in self.rewards
+                if reward.members.state_dict is not None
+            },
             **({MULTIPLIERS: multipliers} if multipliers else {}),
         }
 
@@ -166,10 +202,11 @@ class Scorer:
         """Raises UserError if a reward cannot load its state, which may be of another reward."""
         self.weights.load_state_dict(state.get(MULTIPLIERS, {}))
         for reward in self.rewards:
-            if reward.name not in state or not reward.has_state:
+            load = reward.members.load_state_dict
+            if reward.name not in state or load is None:
                 continue
             try:
-                reward.target.load_state_dict(state[reward.name])
+                load(state[reward.name])
             except Exception as error:  # a user's code may raise anything
                 raise UserError(
                     f"reward {reward.name!r} cannot load its state from the checkpoint "

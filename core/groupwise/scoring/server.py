@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from groupwise.errors import message_of
-from groupwise.rewards import SampleErrors, is_async, target_of
+from groupwise.rewards import Members, SampleErrors, is_async
 from groupwise.scoring.call import Call, Failure, listed
 from groupwise.scoring.forks import ending_forks
 
@@ -55,7 +55,9 @@ def _answer(
                 is_factory, source = pickle.loads(request)
                 return (source() if is_factory else source), {}
             if request == LOAD:
-                getattr(target_of(function), "load", dict)()
+                load = Members.of(function).load
+                if load is not None:
+                    load()
                 return function, {}
             return function, _reply(function, pickle.loads(request), loop)
     except BaseException as error:

@@ -1,7 +1,7 @@
 """Teaching: train the rewards that learn on the rollouts of a step."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -35,18 +35,16 @@ def teach(
     """
     metrics: dict[str, float] = {}
     for reward in rewards.rewards:
-        target = reward.target
-        every = getattr(target, "every", 1) if hasattr(target, "refresh") else 0
-        if not every or (state.global_step + 1) % every:
+        members = reward.members
+        if members.refresh is None or not members.every or (state.global_step + 1) % members.every:
             continue
-        labels = getattr(target, "labels", None)
-        if labels is None:
-            learned = _learned(reward, rollouts, scores)
-        else:
+        answers = scores
+        if members.labels is not None:
             assert watched is not None
-            answers = _labelled(watched, labels, rollouts, state)
-            labelled(labels, answers)
-            learned = _learned(reward, rollouts, answers)
+            answers = _labelled(watched, members.labels, rollouts, state)
+            labelled(members.labels, answers)
+        with _learning(reward):
+            learned = members.refresh(rollouts, answers) or {}
         metrics |= {f"{reward.name}/{name}": value for name, value in learned.items()}
     return metrics
 
@@ -60,9 +58,10 @@ def _labelled(watched: Scorer, name: str, rollouts: Rollouts, state: RunState) -
     return Scores(names=(name,), weights=(1.0,), values=nothing, failed=failed)
 
 
-def _learned(reward: Reward, rollouts: Rollouts, scores: Scores) -> Mapping[str, Any]:
+@contextmanager
+def _learning(reward: Reward) -> Iterator[None]:
     try:
         with restored(), ending_forks():
-            return reward.target.refresh(rollouts, scores) or {}
+            yield
     except (ValueError, Failure) as error:
         raise UserError(f"reward {reward.name!r} cannot learn: {error}") from error

@@ -222,8 +222,7 @@ def _killed(process: "subprocess.Popen[bytes]", connection: Connection) -> None:
 
 def _pickled_reward(reward: Reward) -> bytes:
     """The reward, or a function that builds it, pickled; UserError if neither can be pickled."""
-    learns = hasattr(reward.target, "refresh") or reward.has_state
-    if learns:
+    if reward.members.refresh is not None or reward.members.has_state:
         raise UserError(
             f"reward {reward.name!r} has a state, which would be lost if its process were killed, "
             f"so it cannot be isolated: leave `isolate` out, and train in the main thread"

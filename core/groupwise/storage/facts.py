@@ -89,8 +89,10 @@ def write_facts(folder: Path, loaded: LoadedConfig, objects: Objects, *, run: st
         "folder": str(folder.resolve()),
         "config_folder": str(loaded.folder.resolve()),
         "begun_in": str(loaded.begun_in or Path.cwd()),
-        # Callbacks only watch, so a run can be resumed without them.
-        "objects": sorted(".".join(map(str, path)) for path in objects if path[0] != "callbacks"),
+        # Callbacks and reports change no run, so a run can be resumed without them.
+        "objects": sorted(
+            ".".join(map(str, path)) for path in objects if path[0] not in ("callbacks", "reports")
+        ),
     }
     write(folder / FACTS, json.dumps(facts, indent=2) + "\n")
 
@@ -170,6 +172,22 @@ def _sections(path: Path) -> Mapping[str, Any]:
             f"configuration of this command"
         )
     return data
+
+
+def settings_of(text: str) -> Mapping[str, Any]:
+    """The sections of a configuration's text as plain data, unchecked; {} if it is damaged."""
+    try:
+        data, _ = yaml_lines.read(text, CONFIG)
+    except UserError:
+        return {}
+    return data if isinstance(data, Mapping) else {}
+
+
+def masked_text(text: str) -> str:
+    """A configuration's text with its secrets masked: an old version may have written some."""
+    settings = settings_of(text)
+    masked = secrets.masked(settings)
+    return text if masked is settings else yaml_lines.write(masked)
 
 
 def _moved(folder: Path, loaded: LoadedConfig) -> Iterator[str]:

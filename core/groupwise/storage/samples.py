@@ -8,6 +8,11 @@ from typing import Any
 
 from groupwise.storage.disk import read_text, reason, remove, write
 
+FIRST_SAMPLES = "samples/before.jsonl"
+"""The file in a run's folder with the samples of its first evaluation."""
+EVALUATED = "samples/evaluation.jsonl"
+"""The samples of an evaluation that has a folder of its own."""
+
 
 def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object per line; images are saved as PNGs in a folder of the file's name."""
@@ -33,6 +38,28 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
     if not all(isinstance(sample, dict) for sample in samples):
         raise ValueError(f"{path} is damaged: expected an object in every line")
     return samples
+
+
+def with_completions(samples: Iterable[Mapping[str, Any]], run: Path) -> list[dict[str, Any]]:
+    """Samples that were read, with images in place of the files that they name.
+
+    run: the run's folder. Raises ValueError if an image cannot be read.
+    """
+    return [
+        {**sample, "completion": _image(run / sample["image"])} if "image" in sample else {**sample}
+        for sample in samples
+    ]
+
+
+def _image(path: Path) -> Any:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            image.load()
+            return image
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {reason(error)}") from error
 
 
 def _with_its_image(sample: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from groupwise.rewards import Reward, RewardFunction
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
-from groupwise.storage.state import HasState, decode, encode
+from groupwise.storage.state import decode, encode
 from groupwise.testing import compare
 from groupwise.testing.law import hold, law
 
@@ -48,8 +48,12 @@ def check_reward(
     whole = [row for row in rows for _ in range(group_size)]
     lengths = [1] * len(whole) if decisions is None else list(decisions)
     case = Case(function, whole, list(completions), group_size, dict(facts or {}), lengths)
-    target = case.scorer.rewards[0].target
-    hold(getattr(target, "__name__", type(target).__name__), LAWS, case)
+    reward = case.scorer.rewards[0]
+    if reward.members.relative and group_size < 2:
+        raise ValueError(
+            "check_reward: a reward that is `relative` needs a group_size of 2 or more"
+        )
+    hold(reward.title, LAWS, case)
 
 
 @dataclass
@@ -196,12 +200,12 @@ def any_text(case: Case) -> str | None:
     hint="`state_dict` and `load_state_dict`: numbers, texts, tensors, lists and mappings",
 )
 def state(case: Case) -> str | None:
-    target = case.scorer.rewards[0].target
-    if not isinstance(target, HasState) or isinstance(target, torch.nn.Module):
+    members = case.scorer.rewards[0].members
+    if members.state_dict is None or members.load_state_dict is None:
         return None
-    saved = encode(target.state_dict(), "the reward")
-    target.load_state_dict(decode(*saved))
-    again = encode(target.state_dict(), "the reward")
+    saved = encode(members.state_dict(), "the reward")
+    members.load_state_dict(decode(*saved))
+    again = encode(members.state_dict(), "the reward")
     if saved[0] != again[0] or any(not torch.equal(v, again[1][n]) for n, v in saved[1].items()):
         return f"saved {saved[0]}, and after loading it is {again[0]}"
     return case.differ(case.score(case.rollouts()), range(len(case.rows)))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from accelerate.utils import gather_object
 from groupwise import processes
 from groupwise.config.sections import EvaluationSection
 from groupwise.evaluation import Evaluation, Sample
+from groupwise.policy import Policy
 from groupwise.prompts.draws import Draw
 from groupwise.prompts.source import Row
 from groupwise.rewards import RunState, Scores
@@ -19,7 +21,9 @@ from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.scoring import Scoring
 from groupwise.training.alarm import Alarms, Watch
 from groupwise.training.evaluation_subject import EvaluationBatch, Refusal
+from groupwise.training.facts import recorded
 from groupwise.training.judge import Judge
+from groupwise.training.references import References
 from groupwise.training.summary import joined, summarise
 from groupwise.training.team import Team
 
@@ -34,7 +38,8 @@ class Evaluator:
 
     distinct: the number of different questions among the draws; watched: rewards that are only
     measured at evaluations; watches: for each of them, what counts as worse; judge: decides which
-    completions are right; failures: by cause (a reward, or `/POLICY`), a sentence on a completion
+    completions are right; references: what relative rewards compare with, None if there are no such
+    rewards; failures: by cause (a reward, or `/POLICY`), a sentence on a completion
     that failed, on any process.
     """
 
@@ -55,6 +60,9 @@ class Evaluator:
         self.team, self.rewards, self.settings = team, rewards, settings
         self.watched = watched
         self.alarms = Alarms(watches or {})
+        measures = [*rewards.rewards, *(watched.rewards if watched else ())]
+        relative = any(reward.members.relative for reward in measures)
+        self.references = References() if relative else None
         self.failures: dict[str, str] = {}
 
     def __call__(
@@ -70,6 +78,8 @@ class Evaluator:
         samples: list[Sample] = gather_object([*drawn])
         self.failures = processes.first_of(self.failures)
         samples.sort(key=_place)
+        if self.references is not None and not state.global_step:
+            self.references.remember(samples)  # as a resumed run does
         self.judge.agree()
         if self.judge.measures:  # a later batch may have had a value other than 0 and 1
             samples = [{**sample, "right": None} for sample in samples]
@@ -142,8 +152,15 @@ class Evaluator:
     ) -> "_Batch":
         """Begin to score a batch; calls its plain rewards, which frees the facts' tensors."""
         rollouts, final = sampled.rollouts, self.rewards.weights.final
-        rewards = self.rewards.start(rollouts, state, weights=final)
-        watched = self.watched.start(rollouts, state) if self.watched else None
+        references = None
+        if self.references is not None:
+            if not (state.global_step or greedy):  # the first evaluation compares with itself
+                self.references.keep(rollouts, learner)
+            references = self.references.of(rollouts, learner)
+        purpose: Purpose = "greedy" if greedy else "evaluate"
+        start = partial(Scorer.start, purpose=purpose, references=references)
+        rewards = start(self.rewards, rollouts, state, weights=final)
+        watched = start(self.watched, rollouts, state) if self.watched else None
         for scoring in filter(None, (rewards, watched)):
             scoring.call()
         return _Batch(
@@ -164,7 +181,9 @@ class Evaluator:
         judged = watched if watched is not None and is_watched else scores
         self.judge.observe(judged)
         right = self.judge.right(judged).masked_fill(scores.failed, math.nan)
-        samples = _records(batch, scores, watched, right, shown=self.team.writers)
+        learner = batch.learner or [*self.team.samplings][-1]  # of a chain the last is judged
+        policy = self.team.samplings[learner].policy
+        samples = _records(batch, scores, watched, right, policy, writers=self.team.writers)
         return samples + [self._refused(batch, refusal) for refusal in batch.sampled.refusals]
 
     def _refused(self, batch: "_Batch", refusal: Refusal) -> Sample:
@@ -214,12 +233,15 @@ def _records(
     scores: Scores,
     watched: Scores | None,
     right: torch.Tensor,
+    policy: Policy,
     *,
-    shown: Sequence[str],
+    writers: Sequence[str],
 ) -> list[Sample]:
-    """The records of a batch; shown: facts to record beside what rewards log (texts of a chain)."""
+    """The records of a batch; policy: whose facts are shown and logged; writers: facts to record
+    beside what rewards log (texts of a chain)."""
     rollouts = batch.sampled.rollouts
-    written = {name: rollouts.facts[name] for name in shown}
+    written = {name: rollouts.facts[name] for name in writers}
+    facts = recorded(rollouts, policy)
     logged = {**written, **scores.extra, **(watched.extra if watched else {})}
     extra = {name: v for name, v in logged.items() if len(v) == len(rollouts)}
     reasons = scores.reasons or [None] * len(rollouts)
@@ -239,6 +261,7 @@ def _records(
             "index": batch.sampled.indices[row],
             "length": int(rollouts.lengths[row]),
             **({} if reasons[row] is None else {"failed": reasons[row]}),
+            **facts[row],
             # What rewards logged by TRL's `log_extra`, as text if it is no JSON value.
             **({"extra": {k: _plain(v[row]) for k, v in extra.items()}} if extra else {}),
         }

@@ -16,18 +16,18 @@ class Judge:
     """Decides by one reward's values which completions are right, or that it only measures.
 
     The reward is that of `evaluation.accuracy`, else the first. It tells right from wrong if
-    `evaluation.accuracy` or `evaluation.threshold` is set, or its attribute `judges` is True.
-    Without such an attribute it does so as long as it gives only 0 and 1: any other value shows
+    `evaluation.accuracy` or `evaluation.threshold` is set, or its member `judges` is True.
+    Without it, the reward does so as long as it gives only 0 and 1: any other value shows
     that it measures something (a length, a similarity), and from then on no completion is right or
     wrong. Weighted prompts and replay could not go on then, so they need a reward of which this
-    `is_stated`, by the configuration or the attribute: no value changes it, and one below the
+    `is_stated`, by the configuration or the member: no value changes it, and one below the
     threshold is wrong.
     """
 
     def __init__(self, settings: EvaluationSection, first: Reward) -> None:
         self.name = settings.accuracy or first.name
         self.threshold = 1.0 if settings.threshold is None else settings.threshold
-        judges = getattr(first.target, "judges", None)
+        judges = first.members.judges
         if settings.accuracy is not None or settings.threshold is not None:
             judges = True
         self.is_stated = judges is not None

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from groupwise.evaluation import Sample
+from groupwise.training import facts
 
 COUNTS = frozenset({"failed", "unscored"})
 """Metrics that count completions."""
@@ -17,7 +18,8 @@ def summarise(
     *,
     judged: bool = True,
 ) -> dict[str, float]:
-    """accuracy, greedy_accuracy, pass_at_k, length, truncated and the mean of every reward.
+    """accuracy, greedy_accuracy, pass_at_k, length, truncated, and the means of every reward and of
+    every fact that the policy logs.
 
     Failed completions are in no mean; `failed` and `unscored` are counts, absent if 0.
 
@@ -51,7 +53,7 @@ def summarise(
         metrics[f"rewards/{name}"] = mean([sample["rewards"][name] for sample in drawn])
     for name in watched:
         metrics[f"watch/{name}"] = mean([sample["watched"][name] for sample in drawn])
-    return metrics | (_pass_at_all(sampled, size) if judged else {})
+    return facts.means(drawn) | metrics | (_pass_at_all(sampled, size) if judged else {})
 
 
 def joined(each: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from accelerate import PartialState
-from filelock import FileLock
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from groupwise import processes
 from groupwise.errors import UserError, first_line
 from groupwise_llm.vllm.fleet import Fleet
-from groupwise_llm.vllm.home import MEMORY, Home
+from groupwise_llm.vllm.home import MEMORY, Home, in_turn
 from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.transfer import UNFINISHED, Transfer, Weights
 
@@ -46,7 +45,7 @@ class Files(Transfer):
         processes.first(lambda: self.fleet.each(lambda server: _load(server, self.home, tag)))
 
     def resend(self, server: Server, tag: str) -> None:
-        with FileLock(self.home / "lock"):
+        with in_turn(self.home / "lock"):
             if server.tag != tag:  # else another process was faster
                 _load(server, self.home, tag)
 

@@ -2,15 +2,21 @@
 
 import shutil
 import socket
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir
 from uuid import uuid4
 
 from filelock import FileLock
 
+from groupwise.errors import first_line
+
 MEMORY = Path("/dev/shm")
 PREFIX = f"groupwise-{socket.gethostname()}-"
+NO_LOCK = (OSError, NotImplementedError)
+"""What locking raises where files cannot be locked, such as on NFS without a lock daemon."""
 
 
 class Home:
@@ -23,6 +29,8 @@ class Home:
     def __init__(self, parent: str | None) -> None:
         """Make a folder, and remove those of killed runs on this host. Raises OSError.
 
+        Where files cannot be locked, the folder has no lock, so no later run removes it.
+
         parent: where; None for `MEMORY`.
         """
         if parent is None:
@@ -33,13 +41,33 @@ class Home:
         self.folder = place / f"{PREFIX}{uuid4().hex}"
         # Locked first: a folder exists only as long as its lock was held or its run is dead.
         self.lock = FileLock(_lock_of(self.folder), thread_local=False)
-        self.lock.acquire()
+        note = ""
+        try:
+            self.lock.acquire()
+        except NO_LOCK as error:
+            with suppress(OSError):
+                _lock_of(self.folder).unlink()
+            note = f"note: {place} cannot lock files ({first_line(error)}): if this run is killed, "
         self.folder.mkdir(mode=0o700)
+        if note:
+            print(f"{note}remove {self.folder} yourself", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Remove the folder."""
         _remove(self.folder)
         self.lock.release()
+
+
+@contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """A context for one process at a time, by a lock file; for all where it cannot be locked."""
+    lock = FileLock(path)
+    with suppress(*NO_LOCK):
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _lock_of(folder: Path) -> Path:
@@ -48,7 +76,7 @@ def _lock_of(folder: Path) -> Path:
 
 def _remove_if_free(path: Path) -> None:
     lock = FileLock(path, timeout=0)
-    with suppress(OSError), lock:  # it is held, or of another user
+    with suppress(*NO_LOCK), lock:  # or it is held, or of another user
         _remove(path.with_suffix(""))
 
 

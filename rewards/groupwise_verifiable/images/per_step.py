@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from groupwise.config.section import PluginSection
 from groupwise.errors import did_you_mean
 from groupwise.plugins.registry import installed
-from groupwise.rewards import is_async
+from groupwise.rewards import Members, is_async
 from groupwise_verifiable.images.pixels import picture, pixels
 
 
@@ -32,7 +32,11 @@ def _reward(value: Any, info: ValidationInfo) -> Any:
         reward = _created(target, section, info.context)
     if is_async(reward):
         raise _at(("name",), "an async reward cannot be called step by step; use another one")
-    if hasattr(reward, "refresh"):
+    try:
+        learns = Members.of(reward).refresh is not None
+    except ValueError as error:
+        raise _at(("name",), str(error)) from None
+    if learns:
         raise _at(("name",), "a reward that is trained cannot be called step by step; use another")
     return reward
 
@@ -90,6 +94,8 @@ class PerStep:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.reward = config.reward
+        self._members = Members.of(self.reward)
+        self.close, self.relative = self._members.close, self._members.relative
         own = inspect.signature(self.reward).parameters
         fact = inspect.Parameter("predictions", inspect.Parameter.KEYWORD_ONLY)
         last = [p for p in own.values() if p.kind is inspect.Parameter.VAR_KEYWORD]
@@ -99,8 +105,8 @@ class PerStep:
 
     def load(self) -> None:
         """Loads the reward's model, if it has one."""
-        if callable(getattr(self.reward, "load", None)):
-            self.reward.load()
+        if self._members.load is not None:
+            self._members.load()
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any

@@ -22,7 +22,7 @@ _MOST = 0.003  # of the image's area; less is noise
 
 
 def remainder(
-    image: Pixels, reduced: Pixels, found: Sequence[tuple[Region, bool]]
+    image: Pixels, reduced: Pixels, regions: Sequence[tuple[Region, bool]]
 ) -> tuple[Floats, Box] | None:
     """Returns the mean colour and the box of what nothing explains, None where that is little.
 
@@ -32,7 +32,7 @@ def remainder(
     """
     plain = background(reduced)
     difference = reduced - plain
-    explained, inside, edge = _explained(difference, plain, found)
+    explained, inside, edge = _explained(difference, plain, regions)
     rest = np.linalg.norm(smooth(np.moveaxis(difference - explained, 2, 0)), axis=0)
     limit = np.select([inside, edge], [_IN_OBJECT, _AT_EDGE], _ON_BACKGROUND)
     share = np.maximum(rest > limit, ~edge * _alone(image, plain + explained))
@@ -44,7 +44,7 @@ def remainder(
 
 
 def _explained(
-    difference: Floats, plain: Floats, found: Sequence[tuple[Region, bool]]
+    difference: Floats, plain: Floats, regions: Sequence[tuple[Region, bool]]
 ) -> tuple[Floats, Mask, Mask]:
     """The difference from the background that is explained, [h, w, 3]; the pixels inside of
     objects; and those at edges, where colours mix."""
@@ -54,7 +54,7 @@ def _explained(
     shape = difference.shape[:2]
     inside, touched, free = np.zeros(shape, bool), np.zeros(shape, int), np.zeros(shape, bool)
     cores: list[tuple[Mask, Floats]] = []
-    for region, known in found:
+    for region, known in regions:
         whole = binary_fill_holes(region.mask)
         near = binary_dilation(whole, _AROUND, iterations=_WIDTH)
         touched += near

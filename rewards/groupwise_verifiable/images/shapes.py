@@ -53,12 +53,12 @@ def find_shapes(image: Pixels) -> list[Detection]:
     """
     factor = ceil(min(image.shape[:2]) / _SIDE)
     reduced = _reduced(image, factor)
-    found = [(region, *shape_of(region.coverage)) for region in regions(reduced)]
+    fits = [(region, *shape_of(region.coverage)) for region in regions(reduced)]
     objects = [
         _detection(shape, region.color, region.box, max(0.0, 1.0 - error), factor)
-        for region, shape, error in found
+        for region, shape, error in fits
     ]
-    rest = remainder(image, reduced, [(region, shape != UNKNOWN) for region, shape, _ in found])
+    rest = remainder(image, reduced, [(region, shape != UNKNOWN) for region, shape, _ in fits])
     return objects if rest is None else [*objects, _detection(UNKNOWN, *rest, 0.0, factor)]
 
 

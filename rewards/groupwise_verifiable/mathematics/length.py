@@ -8,9 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column, members
 from groupwise_verifiable.completion import content
-from groupwise_verifiable.failures import Outcome, values_of
+from groupwise_verifiable.failures import values_of
 from groupwise_verifiable.mathematics.attempt import Rules
 from groupwise_verifiable.mathematics.reward import MathEquivalence
+from groupwise_verifiable.outcome import Outcome
 
 
 class Length:

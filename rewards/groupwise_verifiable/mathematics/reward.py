@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column, is_missing
 from groupwise_verifiable.completion import judged_texts, prompt_text
-from groupwise_verifiable.failures import Outcome, values_of, without_unchecked
+from groupwise_verifiable.failures import values_of, without_unchecked
 from groupwise_verifiable.mathematics.attempt import Attempt, Rules
 from groupwise_verifiable.mathematics.check import equivalent
-from groupwise_verifiable.workers import map_each
+from groupwise_verifiable.outcome import Outcome
 
 
 class MathEquivalence:
@@ -51,13 +51,14 @@ class MathEquivalence:
         )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Raises ValueError where math-verify is missing for the rules that need it."""
+        """Raises ValueError where math-verify or pebble is missing for the rules that need them."""
         self.config = config or self.Config()
-        if self._is_published and find_spec("math_verify") is None:
-            raise ValueError(
-                f"reward 'math' with rules: {self.config.rules} needs math-verify: "
-                "pip install 'groupwise[math]'"
-            )
+        for module in ("math_verify", "pebble") if self._is_published else ():
+            if find_spec(module) is None:
+                raise ValueError(
+                    f"reward 'math' with rules: {self.config.rules} needs "
+                    f"{module.replace('_', '-')}: pip install 'groupwise[math]'"
+                )
 
     @property
     def _is_published(self) -> bool:
@@ -111,6 +112,7 @@ class MathEquivalence:
         different = list(dict.fromkeys(attempts))
         if self._is_published:
             from groupwise_verifiable.mathematics.published import published  # imports sympy
+            from groupwise_verifiable.workers import map_each  # imports pebble
 
             outcomes = map_each(published, different, timeout=self.config.timeout)
         else:

@@ -9,10 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_verifiable.columns import column
 from groupwise_verifiable.completion import content, judged_texts, tagged
-from groupwise_verifiable.failures import Outcome, values_of, without_unchecked
+from groupwise_verifiable.failures import values_of, without_unchecked
+from groupwise_verifiable.outcome import Outcome, WorkerFailure
 from groupwise_verifiable.puzzles.rules import REFUSED
 from groupwise_verifiable.puzzles.tasks import check_task, task_home, task_names
-from groupwise_verifiable.workers import WorkerFailure, map_each
+from groupwise_verifiable.workers import map_each
 
 if TYPE_CHECKING:
     from groupwise_verifiable.puzzles.check import Attempt

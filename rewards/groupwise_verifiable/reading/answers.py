@@ -5,22 +5,21 @@ searched only at the end of the text.
 """
 
 import re
+from typing import NamedTuple
 
 from groupwise_verifiable.completion import outside_thinking
-from groupwise_verifiable.reading.notation import undelimited
+from groupwise_verifiable.reading.notation import FORMULA, undelimited
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(?P<brace>\{)|(?P<bare>[^\s{}$\\]{1,50}))")
 _BETWEEN = re.compile(r"[\s$]*(?:,|;|[\u3001\u6216\u548c\u4e0e\u4e14]|,?\s*\b(?:and|or)\b)[\s$]*")
-# In a box's sentence, right before it.
+# Words by which an answer does not stand: in a box's sentence, right before it; after an answer;
+# and anywhere in a text with boxes in several places, of which each may be a part of the answer.
 _DENIED = re.compile(r"\b(?:not|n't|never|cannot be|wrong|incorrect)\b[^.\n]{0,25}\Z")
-# After an answer: it does not stand.
 _RETRACTED = re.compile(
     r"\b(?:[Ww]ait|[Aa]ctually|wrong|mistaken?|misread|incorrect)\b|\bNo, |\bnot right\b"
 )
+_DOUBTED = re.compile(r"\b(?:no|not|neither|wrong|wait|guess|only|instead|coefficient)\b", re.I)
 _MOST_BOXES = 20
-_FORMULA = re.compile(
-    r"\$\$?([^$]{1,1000})\$\$?|\\\((.{1,1000}?)\\\)|\\\[(.{1,1000}?)\\\]", re.DOTALL
-)
 _ANCHOR = re.compile(
     r"(?:\banswer\b\**(?:\s+(?:is|would be|should be|=))?|(?<!\S)####|"
     r"\u7b54\u6848(?:\u662f|\u4e3a|\u70ba|)|\bresult\s+is)\s*[*:_\uff1a]*\s*",
@@ -31,28 +30,32 @@ _LONGEST_LINE = 1_000
 _SENTENCE = re.compile(r"\.(?=\s+[A-Z])|\u3002(?=.)|\.(?=\s*\**\s*\Z)")
 
 
+class Box(NamedTuple):
+    """start, end: where a box begins in a text, and ends."""
+
+    start: int
+    end: int
+    content: str
+
+
 def stated_answer(text: str) -> tuple[str, list[str]]:
-    """Returns the answer of a completion, and the contents of its boxes; both empty without one.
+    """Returns the answer of a completion; and its boxes, if all may be parts of an answer.
 
     The answer is the last box, with the boxes that a comma, "and" or "or" joins to it. Without a
     box it is what follows the last "answer is", "####" or the like: formulas, or the rest of the
-    sentence. Thinking does not count.
+    sentence. Thinking does not count. It is empty where a text has no answer or takes it back.
     """
+    doubted = _DOUBTED.search(text.rpartition("</think>")[2]) is not None
     text = outside_thinking(text)
     boxes = _boxes(text)
-    if boxes:
-        if _RETRACTED.search(text, boxes[-1][1], boxes[-1][1] + 200):
-            return "", []
-        if _DENIED.search(text[max(0, boxes[-1][0] - 60) : boxes[-1][0]]):
-            return "", []
-        joined = boxes[-1][2]
-        for box, following in zip(boxes[-2::-1], boxes[:0:-1], strict=True):
-            separator = _BETWEEN.fullmatch(text[box[1] : following[0]])
-            if separator is None:
-                break
-            joined = box[2] + _joining(separator) + joined
-        return joined, [box[2] for box in boxes]
-    return _stated(text[-_TAIL:]), []
+    if not boxes:
+        return _stated(text[-_TAIL:]), []
+    last = boxes[-1]
+    if _RETRACTED.search(text, last.end, last.end + 200):
+        return "", []
+    if _DENIED.search(text[max(0, last.start - 60) : last.start]):
+        return "", []
+    return _joined(text, boxes), [] if doubted else [box.content for box in boxes]
 
 
 def gold_answer(gold: str) -> str:
@@ -60,31 +63,42 @@ def gold_answer(gold: str) -> str:
     gold = gold.rpartition("####")[2]
     boxes = _boxes(gold)
     if boxes:
-        return ", ".join(box[2] for box in boxes)
+        return ", ".join(box.content for box in boxes)
     return undelimited(gold)
 
 
-def _boxes(text: str) -> list[tuple[int, int, str]]:
-    """Start, end and content of the last boxes that are in no other one."""
-    found: list[tuple[int, int, str]] = []
+def _boxes(text: str) -> list[Box]:
+    """The last boxes that are in no other one."""
+    boxes: list[Box] = []
     for match in list(_BOX.finditer(text))[-_MOST_BOXES:]:
-        if found and match.start() < found[-1][1]:
+        if boxes and match.start() < boxes[-1].end:
             continue
         if match["bare"]:
-            found.append((match.start(), match.end(), match["bare"].rstrip(".,")))
-        elif (end := closing(text, match.end())) is not None:
-            found.append((match.start(), end + 1, text[match.end() : end].strip()))
-    return [box for box in found if box[2]]
+            boxes.append(Box(match.start(), match.end(), match["bare"].rstrip(".,")))
+        elif (end := _closing(text, match.end())) is not None:
+            boxes.append(Box(match.start(), end + 1, text[match.end() : end].strip()))
+    return [box for box in boxes if box.content]
 
 
-def closing(text: str, start: int) -> int | None:
-    """Returns the index of the brace that closes the one open before `start`; None without one."""
+def _closing(text: str, start: int) -> int | None:
+    """The index of the brace that closes the one open before `start`; None without one."""
     depth = 1
     for match in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start):
         depth += {"{": 1, "}": -1}.get(match.group(), 0)
         if depth == 0:
             return match.start()
     return None
+
+
+def _joined(text: str, boxes: list[Box]) -> str:
+    """The last box, with those that a separator joins to it."""
+    joined = boxes[-1].content
+    for box, following in zip(boxes[-2::-1], boxes[:0:-1], strict=True):
+        separator = _BETWEEN.fullmatch(text[box.end : following.start])
+        if separator is None:
+            break
+        joined = box.content + _joining(separator) + joined
+    return joined
 
 
 def _joining(separator: re.Match[str]) -> str:
@@ -104,7 +118,7 @@ def _stated(text: str) -> str:
 
 def _sentence(text: str) -> str:
     """The rest of a sentence, which may begin with a formula on lines of its own."""
-    start = _FORMULA.match(text)
+    start = FORMULA.match(text)
     if start is not None:
         text = " ".join(start.group().split()) + text[start.end() :]
     line = _SENTENCE.split(text.partition("\n")[0])[0].strip().rstrip("*_.!\u3002 \t")

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from groupwise_verifiable.reading.equality import Equality
-from groupwise_verifiable.reading.form import compounds, left_to_compute, reducible
+from groupwise_verifiable.reading.form import compounds, notation, reducible
 from groupwise_verifiable.reading.intervals import Interval, intervals
 from groupwise_verifiable.reading.items import (
     are_named_differently,
@@ -25,15 +25,10 @@ from groupwise_verifiable.reading.items import (
     unlabelled,
 )
 from groupwise_verifiable.reading.marks import peeled
-from groupwise_verifiable.reading.node import Node, factors, key, terms
-from groupwise_verifiable.reading.question import Question, notation
-from groupwise_verifiable.reading.relations import (
-    equals,
-    is_differential,
-    is_solved,
-    names_one,
-    on_one_side,
-)
+from groupwise_verifiable.reading.node import Node, key
+from groupwise_verifiable.reading.operations import left_to_compute
+from groupwise_verifiable.reading.question import Question
+from groupwise_verifiable.reading.relations import ends_in, is_solved, names_one, on_one_side
 from groupwise_verifiable.reading.value import equivalent, proportional, rational
 
 
@@ -56,17 +51,17 @@ class Comparison:
         return self._same(gold, answer)
 
     def _same(self, gold: Node, answer: Node) -> bool:  # noqa: C901, PLR0911 - a case for each kind
-        ours, theirs = peeled(gold), peeled(answer)
+        marked_gold, marked_answer = peeled(gold), peeled(answer)
         gold, answer = unlabelled(gold), unlabelled(answer)
-        if not self.values.words_agree(ours, theirs):
+        if not self.values.words_agree(marked_gold, marked_answer):
             return False
         if gold.kind != "set" and answer.kind == "set" and len(answer.args) == 1:
             answer = answer.args[0]
         if key(gold) == key(answer) and not left_to_compute(answer) - left_to_compute(gold):
             return True
         if answer.kind == "relation" and gold.kind == "ratio":
-            return self._ends_in(answer, gold)
-        if "ratio" in (ours.node.kind, theirs.node.kind):
+            return ends_in(answer, gold, self.question, self._same)
+        if "ratio" in (marked_gold.node.kind, marked_answer.node.kind):
             return self._same_ratio(gold, answer)
         regions = intervals(gold), intervals(answer)
         if regions[0] is not None and regions[1] is not None:
@@ -110,7 +105,7 @@ class Comparison:
     # ---- several values
 
     def _same_items(self, gold: Node, answer: Node) -> bool:  # noqa: C901, PLR0911 - a case for each kind
-        """Lists and sets, in any order; pairs, also without brackets, in theirs."""
+        """Lists and sets, in any order; pairs, also without brackets, in the order of gold."""
         if "tuple" in (gold.kind, answer.kind):
             return self._same_in_order(gold, answer)
         golds, answers = items(gold), items(answer)
@@ -154,10 +149,10 @@ class Comparison:
         return matched(gold.args, answer.args, self._same)
 
     def _same_matrix(self, gold: Node, answer: Node) -> bool:
-        ours, theirs = rows(gold), rows(answer)
-        if ours is None or theirs is None or len(ours) != len(theirs):
+        gold_rows, answer_rows = rows(gold), rows(answer)
+        if gold_rows is None or answer_rows is None or len(gold_rows) != len(answer_rows):
             return False
-        return all(matched(*pair, self._same) for pair in zip(ours, theirs, strict=True))
+        return all(matched(*pair, self._same) for pair in zip(gold_rows, answer_rows, strict=True))
 
     def _same_ratio(self, gold: Node, answer: Node) -> bool:  # noqa: PLR0911 - a case for each kind
         if not self.values.units_agree(peeled(gold), peeled(answer)):
@@ -193,7 +188,11 @@ class Comparison:
     # ---- relations
 
     def _same_regions(
-        self, gold: Node, answer: Node, ours: Sequence[Interval], theirs: Sequence[Interval]
+        self,
+        gold: Node,
+        answer: Node,
+        gold_region: Sequence[Interval],
+        answer_region: Sequence[Interval],
     ) -> bool:
         if (gold.kind == "tuple") != (answer.kind == "tuple") and self.question.is_about("points"):
             return False
@@ -203,11 +202,11 @@ class Comparison:
             names = [node.unknowns for node in (gold, answer)]
             if len(names[0]) == len(names[1]) == 1 and names[0] != names[1]:
                 return False
-        if len(ours) != len(theirs):
+        if len(gold_region) != len(answer_region):
             return False
         return all(
             one.closed == other.closed and matched(one.ends, other.ends, self.values.same)
-            for one, other in zip(ours, theirs, strict=True)
+            for one, other in zip(gold_region, answer_region, strict=True)
         )
 
     def _same_relation(self, gold: Node, answer: Node) -> bool:  # noqa: C901, PLR0911 - a case for each kind
@@ -222,10 +221,10 @@ class Comparison:
                 return False
             return is_solved(gold) and self._same(gold.args[-1], answer)
         if not equations[0]:
-            return self._ends_in(answer, gold)
+            return ends_in(answer, gold, self.question, self._same)
         if is_solved(gold):
             if len(answer.args) > 2:
-                return self._ends_in(answer, gold.args[-1])
+                return ends_in(answer, gold.args[-1], self.question, self._same)
             if not is_solved(answer):
                 return False
             return names_one(gold.args[0], answer.args[0]) and self._same(
@@ -237,12 +236,12 @@ class Comparison:
             return False
         if self.question.is_about("form") and not self._same_sides(gold, answer):
             return False
-        ours, theirs = on_one_side(gold), on_one_side(answer)
+        gold, answer = on_one_side(gold), on_one_side(answer)
         if self.strict:
-            left = left_to_compute(theirs) - left_to_compute(ours)
-            if left or compounds(ours) != compounds(theirs):
+            left = left_to_compute(answer) - left_to_compute(gold)
+            if left or compounds(gold) != compounds(answer):
                 return False
-        return proportional(ours, theirs)
+        return proportional(gold, answer)
 
     def _same_sides(self, gold: Node, answer: Node) -> bool:
         """Whether the unknowns stand on the same sides, where the prompt asks for a form."""
@@ -255,54 +254,3 @@ class Comparison:
         if gold.kind != answer.kind or gold.text != answer.text:
             return False
         return matched(gold.args, answer.args, self.values.same)
-
-    def _ends_in(self, chain: Node, gold: Node) -> bool:
-        """Whether a chain such as x = 2 + 3 = 5 ends in gold, and no side has another value."""
-        *before, last = chain.args
-        if len(before) == 1 and last.kind == "name" and not gold.unknowns:
-            before, last = [last], before[0]  # 5 = x
-        if "approx" in chain.text:  # 1/3 = 0.333 is about the exact side
-            sides = [side for side in (*before, last) if not side.unknowns]
-            return bool(sides) and self._same(gold, sides[0])
-        if not self._same(gold, last):
-            return False
-        return self._may_precede(before[0], last) and all(
-            side.unknowns or equals(side, last) for side in before[1:]
-        )
-
-    def _may_precede(self, first: Node, whole: Node) -> bool:  # noqa: PLR0911 - a case for each kind
-        """Whether the first side of a chain names the last one, asks for it, or has its value."""
-        side, last = peeled(first).node, peeled(whole).node
-        if side.kind == "name":
-            asked = self.question.asked_name
-            named = {side.text, side.text.replace("_", "_{") + "}"}
-            return side.text not in last.unknowns and (asked is None or asked in named)
-        if side.kind == "call":
-            return self._is_value_of_function(side, last)
-        if side.kind == "tuple" == last.kind:
-            names = all(part.kind == "name" for part in side.args)
-            return names or matched(side.args, last.args, equals)
-        if side.kind in ("text", "label", "tuple"):
-            return True
-        if side.unknowns and any(factor.text.startswith("angle") for factor in factors(side)):
-            return True
-        if self.question.is_about("derivative") and is_differential(side):
-            return True
-        signs = {sign for sign, _ in terms(side)}
-        names = all(term.kind == "name" for _, term in terms(side)) and len(terms(side)) > 1
-        if (names and signs == {1}) or key(side) in self.question.formulas:
-            return True
-        if side.unknowns:
-            return equivalent(side, last)
-        return equals(side, last) or equals(first, whole)
-
-    def _is_value_of_function(self, call: Node, last: Node) -> bool:
-        if call.text in ("abs", "log", "floor", "ceil") or not call.args:
-            return not call.unknowns and equals(call, last)
-        if "'" in call.text and not self.question.is_about("derivative"):
-            return False
-        if "^" in call.text and call.text[1:] not in self.question.text.replace("{", "").replace(
-            "}", ""
-        ):
-            return False
-        return not last.unknowns or call.args[0].kind in ("name", "number", "tuple")

@@ -6,23 +6,19 @@ from fractions import Fraction
 from groupwise_verifiable.reading.form import (
     compounds,
     has_root_below,
-    left_to_compute,
+    notation,
     outside,
     sums,
 )
 from groupwise_verifiable.reading.marks import Marked, peeled
 from groupwise_verifiable.reading.measures import is_unit
 from groupwise_verifiable.reading.node import Node, key, number, terms
-from groupwise_verifiable.reading.question import Question, notation
+from groupwise_verifiable.reading.operations import left_to_compute
+from groupwise_verifiable.reading.question import Question
 from groupwise_verifiable.reading.value import equivalent, proportional, rational
-from groupwise_verifiable.reading.words import FILLING, changes, stem
+from groupwise_verifiable.reading.words import FILLING, stem
 
 _SHORT = frozenset({"No", "NO", "no"})
-_COUNTED = frozenset({
-    "pair", "pairs", "quarter", "quarters", "score", "scores", "couple", "couples", "half",
-    "halves", "third", "thirds", "tens", "times",
-})  # fmt: skip
-"""Words that change a number, unless the prompt counts them: how many pairs."""
 
 
 @dataclass(frozen=True)
@@ -34,74 +30,69 @@ class Equality:
 
     def same(self, gold: Node, answer: Node) -> bool:
         """Returns whether an answer, with its unit, is gold."""
-        ours, theirs = peeled(gold), peeled(answer)
-        if not self.units_agree(ours, theirs):
+        marked_gold, marked_answer = peeled(gold), peeled(answer)
+        if not self.units_agree(marked_gold, marked_answer):
             return False
-        if not self.words_agree(ours, theirs):
+        if not self.words_agree(marked_gold, marked_answer):
             return False
-        if any(node.kind in ("text", "dots") for node in (ours.node, theirs.node)):
-            return ours.node.kind == theirs.node.kind and _words(ours.node) == _words(theirs.node)
-        if not self._bases_agree(ours.node, theirs.node):
+        nodes = marked_gold.node, marked_answer.node
+        if any(node.kind in ("text", "dots") for node in nodes):
+            return nodes[0].kind == nodes[1].kind and _words(nodes[0]) == _words(nodes[1])
+        if not self._bases_agree(*nodes):
             return False
-        if self.strict and not (
-            self._is_finished(ours.node, theirs.node) and self._in_notation(gold, answer)
-        ):
+        if self.strict and not (self._is_finished(*nodes) and self._in_notation(gold, answer)):
             return False
         return any(
-            self._equal(scaled, _scaled(theirs.node, theirs.factor))
-            for scaled in self._golds(ours, theirs)
+            self._equal(value, _scaled(marked_answer.node, marked_answer.factor))
+            for value in self._values_of_gold(marked_gold, marked_answer)
         )
 
-    def _golds(self, ours: Marked, theirs: Marked) -> list[Node]:
+    def _values_of_gold(self, gold: Marked, answer: Marked) -> list[Node]:
         """What gold may mean: 50% is 50 or one half, 5 million may be counted in millions."""
-        golds = [_scaled(ours.node, ours.factor)]
-        if self.question.counts_in(theirs.factor) and ours.factor == 1:
-            golds.append(_scaled(ours.node, theirs.factor))
-        if self.question.counts_in(ours.factor) and theirs.factor == 1:
-            golds.append(ours.node)
-        if ours.percent == theirs.percent:
-            return golds
+        values = [_scaled(gold.node, gold.factor)]
+        if self.question.counts_in(answer.factor) and gold.factor == 1:
+            values.append(_scaled(gold.node, answer.factor))
+        if self.question.counts_in(gold.factor) and answer.factor == 1:
+            values.append(gold.node)
+        if gold.percent == answer.percent:
+            return values
         about = self.question.is_about("percent")
-        if theirs.percent:  # 50% for 50 or for 0.5
-            number = rational(ours.node)
-            share = number is not None and 0 < abs(number) < 1
-            plain = golds if about else []
-            return plain + ([_scaled(ours.node, Fraction(100))] if share else [])
-        return golds + ([] if about else [_scaled(ours.node, Fraction(1, 100))])
+        if answer.percent:  # 50% for 50 or for 0.5
+            value = rational(gold.node)
+            share = value is not None and 0 < abs(value) < 1
+            plain = values if about else []
+            return plain + ([_scaled(gold.node, Fraction(100))] if share else [])
+        return values + ([] if about else [_scaled(gold.node, Fraction(1, 100))])
 
-    def units_agree(self, ours: Marked, theirs: Marked) -> bool:
+    def units_agree(self, gold: Marked, answer: Marked) -> bool:
         """Returns whether an answer has no unit of another size than gold or the prompt."""
-        if theirs.degrees and not ours.degrees and not self.question.is_about("degrees"):
+        if answer.degrees and not gold.degrees and not self.question.is_about("degrees"):
             return False
-        asked = self.question.asked_units
-        marked = not ours.units and (theirs.percent or theirs.units)
-        if asked and marked and not asked.keys() & theirs.units.keys():
+        wanted = self.question.answer_units
+        adds_units = not gold.units and (answer.percent or answer.units)
+        if wanted and adds_units and not wanted.keys() & answer.units.keys():
             return False
-        for family, members in theirs.units.items():
-            expected = ours.units.get(family) or self.question.units.get(family)
+        for family, members in answer.units.items():
+            expected = gold.units.get(family) or self.question.units.get(family)
             if expected is not None and not members <= expected:
                 return False
         return True
 
-    def words_agree(self, ours: Marked, theirs: Marked) -> bool:
+    def words_agree(self, gold: Marked, answer: Marked) -> bool:
         """Returns whether the words around an answer change nothing.
 
         Before it they must say that it follows; behind it there may be units, words of the prompt
         and of gold, and one more: what is counted.
         """
-        if theirs.label != ours.label and not (theirs.has_plain_label and ours.has_plain_label):
+        if answer.is_changed(gold, self.question.stems):
             return False
-        if theirs.words == ours.words:
-            return True
-        new = [word for word in theirs.words if word not in ours.words]
-        named = {stem(word) for word in ours.words if not is_unit(word) and word not in FILLING}
-        if named and new and not named & {stem(word) for word in theirs.words}:
+        new = [word for word in answer.words if word not in gold.words]
+        counted = {stem(word) for word in gold.words if not is_unit(word) and word not in FILLING}
+        if counted and new and not counted & {stem(word) for word in answer.words}:
             return False
-        asked = [word for word in new if stem(word) in self.question.stems]
-        if any(changes(word) and not (word in asked and word in _COUNTED) for word in new):
-            return False
-        known = [word for word in new if is_unit(word) or word in FILLING or word in asked]
-        return len(new) - len(known) <= 1
+        known = self.question.stems
+        unknown = [w for w in new if not (is_unit(w) or w in FILLING or stem(w) in known)]
+        return len(unknown) <= 1
 
     def _bases_agree(self, gold: Node, answer: Node) -> bool:
         bases = [
@@ -142,8 +133,8 @@ class Equality:
         kinds = [notation(node) for node in (gold, answer)]
         if kinds[0] == kinds[1]:
             return True
-        asked = kinds[0] in ("fraction", "decimal", "mixed", "scientific")
-        return not (asked and self.question.asks_for(kinds[0]))
+        has_name = kinds[0] in ("fraction", "decimal", "mixed", "scientific")
+        return not (has_name and self.question.asks_for(kinds[0]))
 
     def _equal(self, gold: Node, answer: Node) -> bool:
         if gold.kind == "based" or answer.kind == "based":

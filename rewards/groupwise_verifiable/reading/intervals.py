@@ -50,9 +50,6 @@ def _parts(node: Node) -> list[Interval] | None:  # noqa: PLR0911 - a case for e
     if kind == "tuple" and len(args) == 2 and len(node.text) == 2 and node.text[0] in "([":
         return [Interval((args[0], args[1]), (node.text[0] == "[", node.text[1] == "]"))]
     if kind == "builder":
-        subject = args[0]
-        if subject.kind == "relation" and subject.text == "in" and args[1].kind == "relation":
-            subject = subject.args[0]  # {x \in R | x > 5}
         return _parts(args[1]) if args[1].kind in ("relation", "list") else None
     if kind == "union" or (kind == "list" and node.text == "or"):
         return _joined(_parts(part) for part in args)

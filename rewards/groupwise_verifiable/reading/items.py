@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from math import gcd
 
 from groupwise_verifiable.reading.node import Node
-from groupwise_verifiable.reading.value import rational
 
 # Names whose order is that of a tuple.
 _RUNS = (
@@ -23,17 +22,6 @@ def unlabelled(node: Node) -> Node:
         else:
             break
     return node
-
-
-def end_of_chain(node: Node) -> Node | None:
-    """Returns the last side of a chain such as x = 2 + 3 = 5; None if its sides differ."""
-    if node.kind != "relation":
-        return node
-    *before, last = node.args
-    numbers = {rational(side) for side in before} - {None}
-    named = all(side.kind in ("name", "label", "text", "call") for side in before) or numbers
-    ends = set(node.text.split()) == {"="} and numbers <= {rational(last)} and named
-    return last if ends else None
 
 
 def is_several(node: Node) -> bool:

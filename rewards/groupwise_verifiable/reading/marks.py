@@ -1,5 +1,7 @@
 """What stands around an expression: units, currencies, percent, degrees, words."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -7,7 +9,7 @@ from functools import lru_cache
 
 from groupwise_verifiable.reading.measures import Units, units_in
 from groupwise_verifiable.reading.node import Node
-from groupwise_verifiable.reading.words import LARGE, LINKING, changes
+from groupwise_verifiable.reading.words import LARGE, LINKING, changes, stem
 
 _SUBJECTS = frozenset({"he", "she", "it", "they", "we", "there"})  # "She sold 5" says 5
 
@@ -28,10 +30,15 @@ class Marked:
     label: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
 
-    @property
-    def changed(self) -> bool:
-        """Whether a word makes another value of the number: "half of 5", "5 or more"."""
-        return any(map(changes, self.words)) or not self.has_plain_label
+    def is_changed(self, gold: Marked, stems: frozenset[str] = frozenset()) -> bool:
+        """Returns whether words that gold lacks make another value: "half of 5", "5 or more".
+
+        stems: those of the prompt's words, which may say what is counted: 5 pairs.
+        """
+        if self.label != gold.label and not (self.has_plain_label and gold.has_plain_label):
+            return True
+        new = (word for word in self.words if word not in gold.words)
+        return any(changes(word, counted=stem(word) in stems) for word in new)
 
     @property
     def has_plain_label(self) -> bool:

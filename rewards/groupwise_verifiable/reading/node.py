@@ -8,6 +8,9 @@ from dataclasses import dataclass
 CONSTANTS = frozenset({"pi", "e", "i", "infinity", "R", "empty"})
 """Names that are no unknowns."""
 
+MARKS = frozenset({"percent", "degrees", "money", "unit", "label"})
+"""Kinds of nodes that mark the one they hold."""
+
 
 @dataclass(frozen=True)
 class Node:
@@ -41,6 +44,14 @@ class Node:
 def number(value: int) -> Node:
     """Returns an integer as a leaf."""
     return Node("number", text=str(value))
+
+
+def integer(node: Node) -> int | None:
+    """Returns the integer that a leaf is, with its sign; None for anything else."""
+    if node.kind == "neg":
+        value = integer(node.args[0])
+        return None if value is None else -value
+    return int(node.text) if node.kind == "number" and node.text.isdigit() else None
 
 
 def terms(node: Node) -> tuple[tuple[int, Node], ...]:

@@ -69,7 +69,7 @@ _REWRITES = tuple(
         (r"\\(?:color|phantom|hspace|vspace|label|tag)\*?\s*\{[^{}]{0,30}\}", " "),
         (r"\\textcolor\s*\{[^{}]{0,30}\}", " "),
         (rf"\\(?:{_WRAPPERS})(?![a-zA-Z])", " "),
-        (r"\\(?:left|right|[bB]igg?[lrm]?|middle|displaystyle|textstyle|limits)(?![a-zA-Z])", " "),
+        (r"\\(?:left|right|[bB]igg?[lrm]?|middle|textstyle|limits)(?![a-zA-Z])", " "),
         (r"\\\\\s*\[[^\]]{0,10}\]", r"\\\\"),
         (r"\\(?:tiny|small|normalsize|[lL]arge|LARGE|[hH]uge)(?![a-zA-Z])", " "),
         (r"\\(?:begin|end)\s*\{(?:aligned|align\*?|gathered|split|cases|equation\*?)\}", " "),
@@ -142,6 +142,11 @@ _SCRIPTED = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+|[{''.join(_SUBSCRIPTS)}]+")
 _ASIDE = re.compile(r"(?<=[^\s=])\s+\(([a-z]{3,}[^()]{0,60})\)$")
 _MEANING = {"and", "sin", "cos", "tan", "log", *LARGE}
 _FULL_WIDTH = {0xFF01 + n: 0x21 + n for n in range(94)} | {0x3000: " "}
+FORMULA = re.compile(
+    r"\$\$?([^$]{1,1000})\$\$?|\\\((.{1,1000}?)\\\)|\\\[(.{1,1000}?)\\\]", re.DOTALL
+)
+"""A formula in prose, with its delimiters; it matches one of three groups."""
+
 _STYLED = re.compile("[\U0001d400-\U0001d7ff]+")  # mathematical letters and digits
 _VULGAR = re.compile("[¼-¾⅐-⅞]")
 _ROOT = re.compile(r"√\s*(\d+(?:\.\d+)?|[a-zA-Z])")

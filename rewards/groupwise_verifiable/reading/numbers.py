@@ -9,14 +9,15 @@ import re
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from groupwise_verifiable.reading.form import left_to_compute, reducible
+from groupwise_verifiable.reading.form import notation, reducible
 from groupwise_verifiable.reading.grammar import read
-from groupwise_verifiable.reading.items import end_of_chain, unlabelled
-from groupwise_verifiable.reading.marks import peeled
+from groupwise_verifiable.reading.items import unlabelled
+from groupwise_verifiable.reading.marks import Marked, peeled
 from groupwise_verifiable.reading.measures import Units
 from groupwise_verifiable.reading.node import Node
 from groupwise_verifiable.reading.notation import half_width
-from groupwise_verifiable.reading.question import notation
+from groupwise_verifiable.reading.operations import left_to_compute
+from groupwise_verifiable.reading.relations import end_of_chain
 from groupwise_verifiable.reading.value import rational
 from groupwise_verifiable.reading.words import LARGE
 
@@ -96,7 +97,9 @@ def whole_number(text: str) -> Number | None:
         return None
     marked = peeled(node)
     value = rational(marked.node)
-    if value is None or marked.changed or left_to_compute(marked.node) or marked.degrees:
+    if value is None or marked.is_changed(Marked(marked.node)):
+        return None
+    if left_to_compute(marked.node) or marked.degrees:
         return None
     reduced = not any(reducible(marked.node))
     return Number(

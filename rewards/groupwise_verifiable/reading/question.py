@@ -5,19 +5,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from groupwise_verifiable.reading.form import is_scientific, reducible
+from groupwise_verifiable.reading.form import reducible, unmarked
 from groupwise_verifiable.reading.grammar import read
 from groupwise_verifiable.reading.intervals import intervals
 from groupwise_verifiable.reading.measures import Units, units_in
 from groupwise_verifiable.reading.node import Node, key
-from groupwise_verifiable.reading.notation import tidy
+from groupwise_verifiable.reading.notation import FORMULA
 from groupwise_verifiable.reading.words import LARGE, stem
 
 _LONGEST = 20_000  # characters of a prompt that are read, from its end
 _MOST = 60  # formulas of a prompt
-_FORMULA = re.compile(
-    r"\$\$?([^$]{1,1000})\$\$?|\\\((.{1,1000}?)\\\)|\\\[(.{1,1000}?)\\\]", re.DOTALL
-)
 # Formulas in prose without delimiters: runs of numbers, single letters, brackets and signs.
 _PLAIN = re.compile(
     r"(?:[0-9.,:%]|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|[-+*/^()=!|<>{}\[\] \u2212\u00d7\u00f7\u2264"
@@ -62,32 +59,34 @@ _ABOUT = {
 }
 
 
-_ASKED_NAME = re.compile(
+_ANSWER_NAME = re.compile(
     r"(?:[Ss]olve for\s*\$?|(?:[Ff]ind|[Cc]ompute|value of)\s*\$)"
     r"([a-z](?:_\{?[a-z0-9]\}?)?)\$?(?![A-Za-z({^_'])"
 )
-_ASKED_UNIT = re.compile(
+_ANSWER_UNIT = re.compile(
     r"\b(?:[Hh]ow many|in|[Nn]umber of) (?:square |cubic )?((?:[a-z]{2,12}|[A-Z]{1,2}))\b"
 )
 
 
 @dataclass(frozen=True)
 class Question:
-    """names: letters of its formulas; keys: what they are, as far as they can be read; unreduced:
-    values of its fractions that are not in lowest terms; regions: of its relations; units: those
-    it asks for, else all it names, see `units_in`; stems: of its words;
-    asked_units, asked_name: what it asks for in so many words; formulas: its keys, without parts.
+    """What a prompt says of its answer.
+
+    names: letters of its formulas; formulas: their keys, as far as they can be read; keys: those of
+    their parts, too; unreduced: values of its fractions that are not in lowest terms; regions: of
+    its relations; units: those it asks for, else all it names, see `units_in`; answer_units,
+    answer_name: the units and the unknown that it asks for in so many words; stems: of its words.
     """
 
     text: str
     names: frozenset[str]
+    formulas: frozenset[object]
     keys: frozenset[object]
     unreduced: frozenset[Fraction]
     regions: frozenset[object]
     units: Units
-    asked_units: Units
-    asked_name: str | None
-    formulas: frozenset[object]
+    answer_units: Units
+    answer_name: str | None
     stems: frozenset[str]
 
     def asks_for(self, notation: str) -> bool:
@@ -101,8 +100,8 @@ class Question:
     def counts_in(self, factor: Fraction) -> bool:
         """Returns whether the prompt asks for millions, for a million, and so on."""
         words = "|".join(word for word, size in LARGE.items() if size == factor)
-        asked = rf"(?:how many|\bin|number of) (?:[a-z]+ ){{0,2}}(?:{words})s?\b"
-        return bool(words) and re.search(asked, self.text, re.IGNORECASE) is not None
+        pattern = rf"(?:how many|\bin|number of) (?:[a-z]+ ){{0,2}}(?:{words})s?\b"
+        return bool(words) and re.search(pattern, self.text, re.IGNORECASE) is not None
 
     def base(self) -> int | None:
         """Returns the base in which the prompt wants the answer."""
@@ -113,32 +112,33 @@ class Question:
         """Returns whether the prompt speaks of a base; ten counts where it speaks of any."""
         name = _BASES.get(int(base), base)
         pattern = rf"\bbase[- ]*\$?\\?\(?(?:{base}|{name})(?![0-9])|\b(?:{name})\b"
-        found = re.search(pattern, self.text, re.IGNORECASE) is not None
-        return self.is_about("bases") and (found or base == "10")
+        is_named = re.search(pattern, self.text, re.IGNORECASE) is not None
+        return self.is_about("bases") and (is_named or base == "10")
 
     def __hash__(self) -> int:
         return hash(self.text)
 
 
 @lru_cache(maxsize=512)
-def question(prompt: str) -> Question:
-    """Returns what a prompt says."""
+def read_question(prompt: str) -> Question:
+    """Returns what a prompt says of its answer."""
     prompt = prompt[-_LONGEST:]
     formulas = _formulas(prompt)
     names = frozenset[str]().union(*(_letters(formula) for formula in formulas))
-    asked_units = units_in(" ".join(_ASKED_UNIT.findall(prompt)))
-    asked_name = _ASKED_NAME.search(prompt)
-    whole: list[Node] = []
+    answer_units = units_in(" ".join(_ANSWER_UNIT.findall(prompt)))
+    answer_name = _ANSWER_NAME.search(prompt)
+    nodes: list[Node] = []
     parts: list[Node] = []
     for formula in formulas:
         node = read(formula, names)
         if node is not None:
-            whole.append(node)
+            nodes.append(node)
             parts += [node, *(node.args if node.kind in ("relation", "list") else ())]
             parts += [part for part in node.walk() if part.kind in ("tuple", "set", "matrix")]
     return Question(
         text=prompt,
         names=names,
+        formulas=frozenset(key(node) for node in nodes),
         keys=frozenset(key(unmarked(part)) for part in parts),
         unreduced=frozenset(value for part in parts for value in reducible(part)),
         regions=frozenset(
@@ -146,18 +146,17 @@ def question(prompt: str) -> Question:
             for part in parts
             if part.kind in ("relation", "tuple") and (region := intervals(part))
         ),
-        units={**units_in(prompt), **asked_units},
-        asked_units=asked_units,
-        asked_name=asked_name[1].replace(" ", "") if asked_name else None,
-        formulas=frozenset(key(node) for node in whole),
+        units={**units_in(prompt), **answer_units},
+        answer_units=answer_units,
+        answer_name=answer_name[1].replace(" ", "") if answer_name else None,
         stems=frozenset(stem(word) for word in re.findall(r"[A-Za-z]+", prompt)),
     )
 
 
 def _formulas(prompt: str) -> list[str]:
     """The formulas in a prompt, delimited or not, and the numbers in its prose."""
-    delimited = [next(g for g in m.groups() if g is not None) for m in _FORMULA.finditer(prompt)]
-    rest = _FORMULA.sub(" ? ", prompt)
+    delimited = [next(g for g in m.groups() if g is not None) for m in FORMULA.finditer(prompt)]
+    rest = FORMULA.sub(" ? ", prompt)
     plain = [match.group().strip(" .,:?;-") for match in _PLAIN.finditer(rest)]
     numbers = [match.group() for match in _NUMBER.finditer(rest)]
     commands = [line for line in rest.splitlines() if "\\" in line and len(line) <= 300]
@@ -170,29 +169,3 @@ def _letters(formula: str) -> frozenset[str]:
     if re.search(r"[A-Za-z]{4,}", plain):  # prose between two dollar signs
         return frozenset()
     return frozenset(re.findall(r"[A-Za-z]", plain))
-
-
-def unmarked(node: Node) -> Node:
-    """Returns a node without units, words and currencies around it."""
-    while node.kind in ("unit", "label", "money"):
-        node = node.args[0]
-    return node
-
-
-def notation(node: Node) -> str:
-    """Returns the notation of a number: integer, decimal, fraction, mixed, percent, scientific."""
-    node = unmarked(node)
-    if node.kind == "neg":
-        return notation(node.args[0])
-    if node.kind == "number":
-        return "decimal" if node.text.partition(".")[2].strip("0") else "integer"
-    if is_scientific(node):
-        digits = next((part for part in node.args if part.kind == "number"), None)
-        normal = digits is None or 1 <= float(digits.text) < 10 or node.kind == "pow"
-        return "scientific" if normal else "expression"
-    if node.kind == "div" and all(part.kind in ("number", "neg") for part in node.args):
-        return "fraction"
-    return node.kind if node.kind in ("mixed", "percent", "repeating") else "expression"
-
-
-__all__ = ["Question", "notation", "question", "tidy", "unmarked"]

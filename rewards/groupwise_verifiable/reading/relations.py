@@ -1,16 +1,19 @@
-"""Equations: solved for a name, chains, everything on one side."""
+"""Equations and chains of them: x = 2 + 3 = 5, solved for a name, everything on one side."""
 
-from groupwise_verifiable.reading.node import Node, factors
-from groupwise_verifiable.reading.value import NoValueError, equivalent, value
+import re
+from collections.abc import Callable
 
+from groupwise_verifiable.reading.grammar import read
+from groupwise_verifiable.reading.items import matched
+from groupwise_verifiable.reading.marks import peeled
+from groupwise_verifiable.reading.node import Node, factors, key, terms
+from groupwise_verifiable.reading.question import Question
+from groupwise_verifiable.reading.value import NoValueError, equivalent, rational, value
 
-def equals(one: Node, other: Node) -> bool:
-    """Returns whether two constants are equal, computed or not; sides that have no value are."""
-    try:
-        value(one), value(other)
-    except NoValueError:
-        return True
-    return equivalent(one, other, exact=False)
+_SIDES = re.compile(r"(?:[^={}]|\{(?:[^{}]|\{[^{}]*\})*\})+")
+_UNREAD = re.compile(
+    r"\\(?:i*int|cap|star|circ|oplus|otimes|odot|sum|prod|lim|det|begin|frac\s*\{d)|\]\s*[_^]|[vV]matrix"
+)
 
 
 def on_one_side(equation: Node) -> Node:
@@ -20,14 +23,6 @@ def on_one_side(equation: Node) -> Node:
     if right == zero:
         return left
     return Node("neg", (right,)) if left == zero else Node("add", (left, Node("neg", (right,))))
-
-
-def is_differential(node: Node) -> bool:
-    """Returns whether an expression begins with dy/dx or d/dx."""
-    first = factors(node)[0]
-    return first.kind == "div" and all(
-        factors(side)[0] == Node("name", text="d") for side in first.args
-    )
 
 
 def is_solved(node: Node) -> bool:
@@ -46,3 +41,106 @@ def names_one(gold: Node, answer: Node) -> bool:
         return gold == answer
     function = gold if gold.kind == "call" else answer
     return function.kind == "call" and function.args[0].kind == "name" and "'" not in function.text
+
+
+def read_chain(text: str, names: frozenset[str]) -> Node | None:
+    """Reads a chain without the sides that the grammar does not read: an integral, a sum.
+
+    Returns its last side if no other one can be read; None where it is no such chain. names: see
+    `read`.
+    """
+    *before, last = _SIDES.findall(text) or [""]
+    end = read(last, names)
+    unread = [side for side in before if read(side, names) is None]
+    if end is None or not unread or not all(_UNREAD.search(side) for side in unread):
+        return None
+    if re.search(r"\\n(?:ot|eq?)(?![a-z])", text):
+        return None
+    sides = [side for side in before if side not in unread]
+    chain = read("=".join([*sides, last]), names)
+    return chain if sides else end
+
+
+def end_of_chain(node: Node) -> Node | None:
+    """Returns the last side of a chain such as x = 2 + 3 = 5; None if its sides differ."""
+    if node.kind != "relation":
+        return node
+    *before, last = node.args
+    numbers = {rational(side) for side in before} - {None}
+    named = all(side.kind in ("name", "label", "text", "call") for side in before) or numbers
+    ends = set(node.text.split()) == {"="} and numbers <= {rational(last)} and named
+    return last if ends else None
+
+
+def ends_in(
+    chain: Node, gold: Node, question: Question, same: Callable[[Node, Node], bool]
+) -> bool:
+    """Returns whether a chain such as x = 2 + 3 = 5 ends in gold, and no side has another value.
+
+    same: whether an answer is gold.
+    """
+    *before, last = chain.args
+    if len(before) == 1 and last.kind == "name" and not gold.unknowns:
+        before, last = [last], before[0]  # 5 = x
+    if "approx" in chain.text:  # 1/3 = 0.333 is about the exact side
+        sides = [side for side in (*before, last) if not side.unknowns]
+        return bool(sides) and same(gold, sides[0])
+    if not same(gold, last):
+        return False
+    return _may_precede(before[0], last, question) and all(
+        side.unknowns or _equals(side, last) for side in before[1:]
+    )
+
+
+def _may_precede(first: Node, whole: Node, question: Question) -> bool:  # noqa: PLR0911 - a case for each kind
+    """Whether the first side of a chain names the last one, asks for it, or has its value."""
+    side, last = peeled(first).node, peeled(whole).node
+    if side.kind == "name":
+        spellings = {side.text, side.text.replace("_", "_{") + "}"}
+        is_wanted = question.answer_name is None or question.answer_name in spellings
+        return side.text not in last.unknowns and is_wanted
+    if side.kind == "call":
+        return _is_value_of_function(side, last, question)
+    if side.kind == "tuple" == last.kind:
+        names = all(part.kind == "name" for part in side.args)
+        return names or matched(side.args, last.args, _equals)
+    if side.kind in ("text", "label", "tuple"):
+        return True
+    if side.unknowns and any(factor.text.startswith("angle") for factor in factors(side)):
+        return True
+    if question.is_about("derivative") and _is_differential(side):
+        return True
+    signs = {sign for sign, _ in terms(side)}
+    names = all(term.kind == "name" for _, term in terms(side)) and len(terms(side)) > 1
+    if (names and signs == {1}) or key(side) in question.formulas:
+        return True
+    if side.unknowns:
+        return equivalent(side, last)
+    return _equals(side, last) or _equals(first, whole)
+
+
+def _is_value_of_function(call: Node, last: Node, question: Question) -> bool:
+    if call.text in ("abs", "log", "floor", "ceil") or not call.args:
+        return not call.unknowns and _equals(call, last)
+    if "'" in call.text and not question.is_about("derivative"):
+        return False
+    if "^" in call.text and call.text[1:] not in re.sub("[{}]", "", question.text):
+        return False
+    return not last.unknowns or call.args[0].kind in ("name", "number", "tuple")
+
+
+def _is_differential(node: Node) -> bool:
+    """Whether an expression begins with dy/dx or d/dx."""
+    first = factors(node)[0]
+    return first.kind == "div" and all(
+        factors(side)[0] == Node("name", text="d") for side in first.args
+    )
+
+
+def _equals(one: Node, other: Node) -> bool:
+    """Whether two constants are equal, computed or not; sides that have no value are."""
+    try:
+        value(one), value(other)
+    except NoValueError:
+        return True
+    return equivalent(one, other, exact=False)

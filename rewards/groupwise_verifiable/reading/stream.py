@@ -42,12 +42,12 @@ class Stream:
 
     def words(self) -> str:
         """The words that come next, also joined by hyphens."""
-        found: list[str] = []
+        words: list[str] = []
         while self.next.kind == "word" or (
-            self.next.text in ("-", "'") and found and self.after().kind == "word"
+            self.next.text in ("-", "'") and words and self.after().kind == "word"
         ):
-            if self.next.kind == "word" and found and self.next.text.lower() in ("and", "or"):
+            if self.next.kind == "word" and words and self.next.text.lower() in ("and", "or"):
                 break
-            found.append(self.next.text)
+            words.append(self.next.text)
             self.position += 1
-        return " ".join(found).replace(" - ", "-").replace(" ' ", "'")
+        return " ".join(words).replace(" - ", "-").replace(" ' ", "'")

@@ -19,19 +19,24 @@ LARGE = {
 }
 """Words that multiply the number before them."""
 
-CHANGING = frozenset({
+_COUNTED = frozenset({
+    "couple", "half", "halves", "pair", "pairs", "quarter", "quarters", "score", "scores", "tens",
+    "third", "thirds", "times",
+})  # fmt: skip
+"""Words that change a number, unless the prompt counts them: how many pairs."""
+
+_CHANGING = _COUNTED | frozenset({
     "above", "after", "ago", "all", "almost", "alternatively", "another", "anything", "before",
-    "below", "beneath", "besides", "between", "beyond", "bn", "but", "cannot", "couple", "crore",
-    "cube", "cubed", "debt", "decreased", "different", "divided", "divisor", "double", "each",
-    "either", "exceeding", "except", "excess", "excluding", "factorial", "false", "far", "few",
-    "fewer", "fold", "from", "greater", "gross", "half", "halves", "if", "incorrect", "increased",
-    "inverse", "k", "lacking", "lakh", "larger", "least", "less", "loss", "lost", "many", "maybe",
-    "minus", "missing", "mn", "mod", "modulo", "more", "most", "multiple", "near", "nearly",
-    "negative", "neither", "never", "nor", "not", "opposite", "or", "over", "pair", "pairs",
-    "percentile", "perhaps", "plus", "possibly", "quarter", "quarters", "reciprocal", "remainder",
-    "root", "score", "scores", "short", "shy", "smaller", "squared", "tens", "than", "third",
-    "thirds", "times", "to", "too", "triple", "twice", "under", "unless", "until", "up", "upward",
-    "upwards", "versus", "vs", "without", "wrong",
+    "below", "beneath", "besides", "between", "beyond", "bn", "but", "cannot", "crore", "cube",
+    "cubed", "debt", "decreased", "different", "divided", "divisor", "double", "each", "either",
+    "exceeding", "except", "excess", "excluding", "factorial", "false", "far", "few", "fewer",
+    "fold", "from", "greater", "gross", "if", "incorrect", "increased", "inverse", "k", "lacking",
+    "lakh", "larger", "least", "less", "loss", "lost", "many", "maybe", "minus", "missing", "mn",
+    "mod", "modulo", "more", "most", "multiple", "near", "nearly", "negative", "neither", "never",
+    "nor", "not", "opposite", "or", "over", "percentile", "perhaps", "plus", "possibly",
+    "reciprocal", "remainder", "root", "short", "shy", "smaller", "squared", "than", "to", "too",
+    "triple", "twice", "under", "unless", "until", "up", "upward", "upwards", "versus", "vs",
+    "without", "wrong",
 })  # fmt: skip
 """Words beside a number that make another value, or a condition, of it."""
 
@@ -96,11 +101,16 @@ _TENS = (
 _VALUES = {word: n for n, word in enumerate(_ONES)} | {w: 20 + 10 * n for n, w in enumerate(_TENS)}
 
 
-def changes(word: str) -> bool:
-    """Returns whether a word in lower case makes another value of a number, or a condition."""
+def changes(word: str, *, counted: bool = False) -> bool:
+    """Returns whether a word in lower case makes another value of a number, or a condition.
+
+    counted: whether the prompt names it, so that it may be what the number counts: 3 pairs.
+    """
     if not word.isascii():
         return not is_unit(word) and any(sign in _CHANGING_SIGNS for sign in word)
-    return word in CHANGING or (_CHANGING_END.search(word) is not None and word not in _ENDS)
+    if counted and word in _COUNTED:
+        return False
+    return word in _CHANGING or (_CHANGING_END.search(word) is not None and word not in _ENDS)
 
 
 def stem(word: str) -> str:

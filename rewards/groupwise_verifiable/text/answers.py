@@ -18,7 +18,7 @@ from groupwise_verifiable.completion import (
 from groupwise_verifiable.reading.choice import choice, plain_words, stated_word
 from groupwise_verifiable.reading.node import key
 from groupwise_verifiable.reading.numbers import Number, gold_number, last_number, whole_number
-from groupwise_verifiable.reading.question import Question, question
+from groupwise_verifiable.reading.question import Question, read_question
 
 # Longest answer that is normalised, in lengths of the gold answer: a letter with combining marks is
 # several characters in another Unicode form. Normalising takes quadratic time.
@@ -172,23 +172,23 @@ class NumericAnswer:
         answer = None if cut else self._number(text)
         if answer is None or self._is_left_to_compute(answer, right, prompt):
             return 0.0
-        if not self._is_marked_rightly(answer, question(prompt_text(prompt))):
+        if not self._is_marked_rightly(answer, read_question(prompt_text(prompt))):
             return 0.0
         return float(abs(answer.value - right.value) <= self._tolerance(right.value))
 
     @staticmethod
-    def _is_marked_rightly(answer: Number, asked: Question) -> bool:
+    def _is_marked_rightly(answer: Number, question: Question) -> bool:
         """Whether a percent sign or a unit fits the prompt: no 18% and no 18 cents for dollars."""
-        if answer.is_percent and not asked.is_about("percent"):
+        if answer.is_percent and not question.is_about("percent"):
             return False
         units = answer.units.items()
-        return all(members <= asked.units.get(family, members) for family, members in units)
+        return all(members <= question.units.get(family, members) for family, members in units)
 
     @staticmethod
     def _is_left_to_compute(answer: Number, gold: Number, prompt: Any) -> bool:
         if not answer.is_fraction or gold.is_fraction:
             return False
-        return not answer.is_reduced or key(answer.node) in question(prompt_text(prompt)).keys
+        return not answer.is_reduced or key(answer.node) in read_question(prompt_text(prompt)).keys
 
     def _tolerance(self, gold: Fraction) -> Fraction:
         # From the decimal string: 0.1 in a configuration means exactly one tenth.

@@ -52,8 +52,8 @@ def _commonness(word: str, index: int) -> float:
     """Mean logarithm of the frequency of the word's trigrams, with its ends as spaces."""
     frequencies, padded = factory().word_lang_prob_map, f" {word} "
     grams = [padded[start : start + 3] for start in range(len(word))]
-    found = (frequencies[gram][index] if gram in frequencies else 0.0 for gram in grams)
-    return sum(math.log10(max(each, _NEVER)) for each in found) / len(grams)
+    probabilities = (frequencies[gram][index] if gram in frequencies else 0.0 for gram in grams)
+    return sum(math.log10(max(each, _NEVER)) for each in probabilities) / len(grams)
 
 
 def _likely(text: str) -> list[str]:

@@ -134,21 +134,21 @@ def _share(text: str, target: str) -> float | None:
     long: list[Piece] = []
     short: dict[str, list[str]] = {}
     for sentence in _SENTENCE_END.split(_VARIABLE.sub(" ", _NOT_PROSE.sub(" ", text))):
-        for script, found in _scripts(sentence):
-            whole = [word for word in found if len(word) > 1 or script not in _ALPHABETS]
-            alone += len(found) - len(whole)
+        for script, script_words in _scripts(sentence):
+            whole = [word for word in script_words if len(word) > 1 or script not in _ALPHABETS]
+            alone += len(script_words) - len(whole)
             words += len(whole) if script in _ALPHABETS else _letters(whole)
             if _letters(whole) >= _ENOUGH_LETTERS:
-                long.append(Piece(script, whole, " ".join(found)))
+                long.append(Piece(script, whole, " ".join(script_words)))
             else:
                 short.setdefault(script, []).extend(whole)
     seed = zlib.crc32(text.encode("utf-8", "surrogatepass"))
-    for script, found in short.items():
-        groups = list(_groups(found, 2 * _ENOUGH_LETTERS))
+    for script, script_words in short.items():
+        groups = list(_groups(script_words, 2 * _ENOUGH_LETTERS))
         judged = _sample(groups, seed)
         held = sum(_letters(group) * _may_be(script, group, target) for group in judged)
-        right += held * _letters(found) / max(sum(map(_letters, judged)), 1)
-        total += _letters(found)
+        right += held * _letters(script_words) / max(sum(map(_letters, judged)), 1)
+        total += _letters(script_words)
     if long:
         sample = _sample(long, seed)
         letters = sum(piece.letters for piece in long)
@@ -230,13 +230,13 @@ def _scripts(sentence: str) -> Iterator[tuple[str, list[str]]]:
         if script is None:  # a space, digit or mark ends a word
             word += 1
             continue
-        found = words.setdefault(script, [])
+        script_words = words.setdefault(script, [])
         if last_word.get(script) != word:
-            found.append([])
+            script_words.append([])
             last_word[script] = word
-        found[-1].append(character)
-    for script, found in words.items():
-        yield script, ["".join(letters) for letters in found]
+        script_words[-1].append(character)
+    for script, script_words in words.items():
+        yield script, ["".join(letters) for letters in script_words]
 
 
 @lru_cache(maxsize=65536)

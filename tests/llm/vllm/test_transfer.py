@@ -54,6 +54,29 @@ def test_the_files_of_a_run_in_another_container_stay(pair, tmp_path, monkeypatc
     assert all(path.exists() for path in weights)
 
 
+@pytest.mark.parametrize("error", [OSError(37, "No locks available"), NotImplementedError("flock")])
+def test_a_folder_that_cannot_lock_files_is_used_without_a_lock(
+    pair, tmp_path, monkeypatch, capsys, error
+):
+    def refuses(path, *_):
+        Path(path.lock_file).touch()
+        raise error
+
+    monkeypatch.setattr("filelock.FileLock.acquire", refuses)
+    *_, vllm = pair()
+    home = vllm._transfer.home
+    err = capsys.readouterr().err
+    assert f"cannot lock files ({error})" in err
+    assert f"remove {home} yourself" in err
+    vllm._transfer.resend(vllm.fleet.servers[0], "another")
+    monkeypatch.undo()
+    # The folder of a run that may be alive is left alone, also where locks work again.
+    Home(str(tmp_path)).close()
+    assert list(home.glob("*.safetensors"))
+    vllm.close()
+    assert not list(tmp_path.glob("groupwise-*"))
+
+
 def test_weights_are_split_into_files(pair, rows, monkeypatch, tmp_path):
     monkeypatch.setattr(files, "FILE_BYTES", 4096)
     policy, _, vllm = pair()

@@ -1,0 +1,20 @@
+"""Errors of rewards: on some samples, or one that ends the run."""
+
+from collections.abc import Mapping, Sequence
+
+from groupwise.errors import UserError
+
+
+class SampleErrors(Exception):  # noqa: N818
+    """Raised by a reward that failed on some samples and scored the others.
+
+    values: a reward for each sample, None at the failed ones; errors: sample index -> reason.
+    """
+
+    def __init__(self, values: Sequence[float | None], errors: Mapping[int, str]) -> None:
+        super().__init__(f"{len(errors)} of {len(values)} samples failed")
+        self.values, self.errors = values, errors
+
+
+class RewardError(UserError):
+    """A reward failed, and its `on_error` is "stop"."""

@@ -1,0 +1,147 @@
+"""One evaluated completion as HTML: its text, whether it is right, and its rewards.
+
+Completions are untrusted: every character of them is escaped.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from groupwise_report.wording import MINUS, brief, text
+
+Sample = Mapping[str, object]
+Pair = tuple[Sample | None, Sample | None]
+
+MOST_CHARACTERS = 8000
+MOST_MESSAGES = 40
+MOST_REWARDS = 40
+MOST_OF_A_REASON = 300  # characters
+
+
+def words(value: object) -> str:
+    """A prompt or a completion, a string or a list of messages, as blocks of text."""
+    if isinstance(value, list | tuple):
+        left_out = len(value) - MOST_MESSAGES
+        more = _cut(left_out, "messages") if left_out > 0 else ""
+        return "".join(map(_message, value[:MOST_MESSAGES])) + more
+    return f'<div class="words" dir="auto">{shortened(value)}</div>'
+
+
+def _message(message: object) -> str:
+    if not isinstance(message, Mapping):
+        return words(str(message))
+    role = brief(message.get("role", "message"))
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "\n".join(_part(part) for part in content)
+    return f'<div class="words" dir="auto"><small>{role}</small>\n{shortened(content or "")}</div>'
+
+
+def _part(part: object) -> str:
+    if isinstance(part, Mapping):
+        return str(part["text"]) if "text" in part else f"[{part.get('type', 'part')}]"
+    return str(part)
+
+
+def shortened(value: object, most: int = MOST_CHARACTERS) -> str:
+    """The escaped text; the middle of a very long one is left out, since answers are at the end."""
+    whole = str(value)
+    if len(whole) <= most:
+        return text(whole)
+    half = most // 2
+    left_out = _cut(len(whole) - 2 * half, "characters")
+    return f"{text(whole[:half])}\n{left_out}\n{text(whole[-half:])}"
+
+
+def _cut(count: int, what: str) -> str:
+    return f'<span class="cut">[{count:,} {what} left out]</span>'
+
+
+def change(pair: Pair) -> str | None:
+    """How a completion changed, as "became right" or "stayed wrong"; None if it is not judged."""
+    was, now = (sample.get("right") if sample else None for sample in pair)
+    if not isinstance(was, bool) or not isinstance(now, bool):
+        return None
+    return f"{'stayed' if was == now else 'became'} {'right' if now else 'wrong'}"
+
+
+def verdict(pair: Pair) -> str:
+    """A coloured mark if a completion became right or wrong, "unchanged" if it is the same."""
+    changed = change(pair) or ""
+    if changed.startswith("became"):
+        return f'<span class="{"good" if changed.endswith("right") else "bad"}">{changed}</span>'
+    before, after = pair
+    unchanged = before and after and output(before) == output(after)
+    return "<span>unchanged</span>" if unchanged else ""
+
+
+def output(sample: Sample) -> tuple[object, object]:
+    """The completion: a text, or the name of an image file."""
+    return (sample.get("completion"), sample.get("image"))
+
+
+def heading(side: str, sample: Sample) -> str:
+    """The name of the side, whether the completion is right, and whether it was cut, refused or
+    failed."""
+    marks = [side]
+    if isinstance(sample.get("right"), bool):
+        right = '<span class="good">✓ right</span>', '<span class="bad">✗ wrong</span>'
+        marks.append(right[0] if sample["right"] else right[1])
+    if sample.get("truncated"):
+        marks.append("cut off by the limit")
+    if sample.get("refused"):
+        marks.append(f"refused by {brief(sample['refused'])}")
+    if is_failed(sample):
+        marks.append(
+            f'<span class="bad">failed: {brief(sample["failed"], MOST_OF_A_REASON)}</span>'
+        )
+    return f"<h4>{' · '.join(marks)}</h4>"
+
+
+def is_failed(sample: Sample) -> bool:
+    """Whether it has no reward because the completion, or a reward on it, failed."""
+    return bool(sample.get("failed"))
+
+
+def written(sample: Sample, writers: Sequence[str]) -> str:
+    """The texts of a chain's policies before the last, by label."""
+    extra = sample.get("extra")
+    texts = extra if isinstance(extra, Mapping) else {}
+    return "".join(
+        f'<div class="words" dir="auto"><small>{brief(label)}</small>\n'
+        f"{shortened(texts[label])}</div>"
+        for label in writers
+        if label in texts
+    )
+
+
+def shown(sample: Sample) -> str:
+    """The facts that the policy shows, by name."""
+    return "".join(
+        f'<div class="words" dir="auto"><small>{brief(name)}</small>\n{shortened(fact)}</div>'
+        for name, value in _named(sample, "shown")
+        for fact in [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)]
+    )
+
+
+def scores(sample: Sample, nothing: str = "does not apply") -> str:
+    """The rewards of a sample by name, then those that are only watched.
+
+    nothing: shown in place of a missing value.
+    """
+    parts = [
+        f'<span title="{brief(reward)}"><{tag}>{brief(reward)}</{tag}> '
+        f"<b>{nothing if value is None else _number(value)}</b></span>"
+        for key, tag in (("rewards", "span"), ("watched", "em"))
+        for reward, value in _named(sample, key)[:MOST_REWARDS]
+    ]
+    return f'<div class="scores">{"".join(parts)}</div>' if parts else ""
+
+
+def _named(sample: Sample, key: str) -> list[tuple[object, object]]:
+    values = sample.get(key)
+    return list(values.items()) if isinstance(values, Mapping) else []
+
+
+def _number(value: object) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:.3g}".replace("-", MINUS) if is_number else brief(value)

@@ -1,0 +1,252 @@
+"""RunData: what a run wrote into its folder, read as far as possible.
+
+A run may have been killed at any time, so a missing file or a damaged line is no error here.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from groupwise.storage.facts import FACTS, masked_text, settings_of
+from groupwise_report.wording import display, number
+
+MOST_STEPS = 10**9
+MOST_OF_CONFIG = 100_000  # characters
+LONGEST = 300  # digits; longer whole numbers do not fit a float
+DEEPEST = 20
+Row = Mapping[str, object]
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunData:
+    """The content of a run's folder.
+
+    config: config.yaml; steps: metrics by step; result: result.json; samples: by "before" and
+    "after"; unreadable: the number of damaged lines of metrics.
+    """
+
+    folder: Path
+    config: str
+    steps: Mapping[int, Row]
+    result: Row
+    samples: Mapping[str, Sequence[Row]]
+    unreadable: int
+
+    @property
+    def last_step(self) -> int:
+        return max(self.steps, default=0)
+
+    @property
+    def trained_steps(self) -> int:
+        return sum(step > 0 for step in self.steps)
+
+    @property
+    def progress(self) -> str:
+        """The number of steps done, as "60 steps", or "12 of 60 steps" before the end."""
+        ended = number(self.result.get("steps"))
+        count = ended or self.trained_steps
+        shown = f"{int(count):,}" if abs(count) < 1e12 else display(count)
+        train = self.settings.get("train")
+        whole = number(train.get("steps")) if isinstance(train, Mapping) else None
+        of = f" of {whole:,.0f}" if whole and not ended and count < whole < 1e12 else ""
+        return f"{shown}{of} step{'' if count == 1 and not of else 's'}"
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.folder.resolve().name
+
+    @property
+    def step_seconds(self) -> list[Point]:
+        """(step, seconds): the sum of the step's phases."""
+        phases = [f"time/{name}" for name in self.names("time/")]
+        took = [
+            (step, [number(row.get(phase)) for phase in phases])
+            for step, row in sorted(self.steps.items())
+        ]
+        return [
+            (step, sum(value for value in values if value is not None))
+            for step, values in took
+            if step and any(value is not None for value in values)
+        ]
+
+    @property
+    def unit(self) -> str:
+        """The policy's word for decisions: tokens, for example."""
+        return str(self.result.get("unit") or "decisions")
+
+    def points(self, key: str) -> list[Point]:
+        values = ((step, number(row.get(key))) for step, row in sorted(self.steps.items()))
+        return [(step, value) for step, value in values if value is not None]
+
+    def names(self, prefix: str) -> list[str]:
+        """Names of metrics with this prefix in any step, without it, in order of appearance."""
+        keys = dict.fromkeys(key for row in self.steps.values() for key in row)
+        return [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
+
+    @cached_property
+    def settings(self) -> Mapping[str, object]:
+        """The configuration, of a very long one the first keys; {} if it cannot be read."""
+        return settings_of(_beginning(self.config))
+
+    @cached_property
+    def learners(self) -> list[str]:
+        """The labels of several policies; [] in a run of one."""
+        lists = (self.settings.get(key) for key in ("pool", "chain"))
+        sections = next((each for each in lists if isinstance(each, list)), [])
+        return [str(each["label"]) for each in sections if _has_label(each)]
+
+    @property
+    def writers(self) -> list[str]:
+        """Labels of a chain's policies before its last."""
+        return self.learners[:-1] if isinstance(self.settings.get("chain"), list) else []
+
+    @property
+    def shown_config(self) -> str:
+        """The configuration as text, with secrets masked."""
+        text = _beginning(self.config)
+        left_out, shown = len(self.config) - len(text), masked_text(text)
+        return f"{shown}\n[{left_out:,} characters left out]" if left_out else shown
+
+    def configured(self, key: str) -> str:
+        """A top-level value of the configuration, or the `name` inside it."""
+        if isinstance(self.result.get(key), str):
+            return str(self.result[key])
+        value = self.settings.get(key)
+        value = value.get("name") if isinstance(value, Mapping) else value
+        return "" if value is None else str(value)
+
+    def evaluations(self) -> tuple[Row, Row, str]:
+        """The first and the last evaluation, and a note on the last if training did not end."""
+        before, after = self.result.get("before"), self.result.get("after")
+        if isinstance(before, dict) and isinstance(after, dict) and after:
+            counts = dict(self.points("evaluation/prompts")).values()
+            common = {"prompts": max(counts)} if counts else {}
+            return common | _unprefixed(before), common | _unprefixed(after), ""
+        rows = {step: _evaluated(row) for step, row in sorted(self.steps.items())}
+        evaluated = {step: row for step, row in rows.items() if row}
+        if len(evaluated) < 2:
+            return evaluated[min(evaluated)] if evaluated else {}, {}, ""
+        last = max(evaluated)
+        return evaluated[min(evaluated)], evaluated[last], f"after step {last}"
+
+
+def _has_label(section: object) -> bool:
+    return isinstance(section, Mapping) and "label" in section
+
+
+def _evaluated(row: Row) -> dict[str, object]:
+    return _unprefixed({key: row[key] for key in row if key.startswith("evaluation/")})
+
+
+def _unprefixed(row: Row) -> dict[str, object]:
+    return {key.removeprefix("evaluation/"): value for key, value in row.items()}
+
+
+def check_runs(folders: Sequence[Path]) -> None:
+    """Raise ValueError for a folder without a run; a run without any step is accepted."""
+    for folder in folders:
+        if not any((folder / name).is_file() for name in (FACTS, "metrics.jsonl")):
+            raise ValueError(f"{folder} is not the folder of a run: it has no {FACTS}")
+
+
+def read_run(run: Path) -> RunData:
+    """The content of a run's folder, as far as it can be read."""
+    rows, unreadable = read_lines(run / "metrics.jsonl")
+    steps: dict[int, dict[str, object]] = {}
+    for row in rows:
+        step = number(row.get("step"))
+        is_step = step is not None and 0 <= step <= MOST_STEPS
+        key = int(step) if step is not None and is_step else max(steps, default=0) + 1
+        steps.setdefault(key, {}).update(row)  # a resumed run repeats steps: the last line counts
+    result, _ = read_lines(run / "result.json", whole=True)
+    sides = {side: read_lines(run / "samples" / f"{side}.jsonl") for side in ("before", "after")}
+    data = RunData(
+        folder=run,
+        config=read_text(run / "config.yaml"),
+        steps=steps,
+        result=result[0] if result else {},
+        samples={side: rows for side, (rows, _) in sides.items()},
+        unreadable=unreadable,
+    )
+    return data if _is_judged(data) else _without_verdicts(data)
+
+
+def _is_judged(run: RunData) -> bool:
+    """Whether the last evaluation has an accuracy, so that its reward tells right from wrong."""
+    rows = [row for _, row in sorted(run.steps.items()) if "evaluation/reward" in row]
+    return not rows or "evaluation/accuracy" in rows[-1]
+
+
+def _without_verdicts(run: RunData) -> RunData:
+    """The data without accuracies: the run's reward only measures.
+
+    The run assumed otherwise until the first value that was neither 0 nor 1.
+    """
+
+    def kept(row: Row) -> dict[str, object]:
+        return {key: _kept(value) for key, value in row.items() if not _is_verdict(key)}
+
+    def _kept(value: object) -> object:
+        return kept(value) if isinstance(value, dict) else value
+
+    return replace(
+        run,
+        steps={step: kept(row) for step, row in run.steps.items()},
+        result=kept(run.result),
+        samples={
+            side: [{**row, "right": None} for row in rows] for side, rows in run.samples.items()
+        },
+    )
+
+
+def _is_verdict(key: str) -> bool:
+    name = key.removeprefix("evaluation/")
+    return name.split("/")[0] in ("accuracy", "greedy_accuracy") or name.startswith("pass_at_")
+
+
+def read_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def read_lines(path: Path, *, whole: bool = False) -> tuple[list[dict[str, object]], int]:
+    """The JSON objects of a file, one a line (or the whole file), and how many were damaged."""
+    content = read_text(path)
+    lines = [content] if whole else content.split("\n")
+    objects, damaged = [], 0
+    for line in filter(str.strip, lines):
+        try:
+            value = _shallow(json.loads(line, parse_int=_integer))
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            objects.append(value)
+        else:
+            damaged += 1
+    return objects, damaged
+
+
+def _beginning(config: str) -> str:
+    """The first lines of a configuration, as many as a page may have."""
+    if len(config) <= MOST_OF_CONFIG:
+        return config
+    return config[:MOST_OF_CONFIG].rpartition("\n")[0]
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= LONGEST else math.inf
+
+
+def _shallow(value: object, depth: int = 0) -> object:
+    """The value; what is nested too deeply is replaced by an ellipsis."""
+    if not isinstance(value, dict | list):
+        return value
+    if depth == DEEPEST:
+        return "…"
+    if isinstance(value, dict):
+        return {key: _shallow(inner, depth + 1) for key, inner in value.items()}
+    return [_shallow(inner, depth + 1) for inner in value]

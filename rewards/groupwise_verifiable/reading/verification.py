@@ -1,0 +1,71 @@
+"""Whether an answer is the gold one, both as they are written."""
+
+import re
+
+from groupwise_verifiable.reading.choice import choice, content
+from groupwise_verifiable.reading.comparison import Comparison
+from groupwise_verifiable.reading.grammar import read
+from groupwise_verifiable.reading.items import items
+from groupwise_verifiable.reading.node import Node
+from groupwise_verifiable.reading.notation import tidy
+from groupwise_verifiable.reading.question import Question
+from groupwise_verifiable.reading.relations import read_chain
+
+_PROSE = re.compile(r"[A-Za-z]{2,}\s+[A-Za-z]{2,}|[?!]\s*$")
+_COMMANDS = re.compile(r"\\[a-zA-Z]+(?:\s*\{[^{}]*\})?|\b(?:and|or)\b")
+_HUNDREDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
+_MOST_BOXES = 10
+
+
+def is_mathematics(gold: str) -> bool:
+    """Returns whether a gold answer can be compared: mathematics, a choice, one word, no prose."""
+    tidied = tidy(gold)
+    if not tidied or gold.strip().lower() in ("none", "nan") or not re.search(r"\w|\\", tidied):
+        return False
+    node = read(gold)
+    if node is not None and node.kind != "text":
+        return not (_PROSE.search(_COMMANDS.sub(" ", gold)) and node.kind == "label")
+    return not _PROSE.search(_COMMANDS.sub(" ", gold))
+
+
+def same_answer(gold: str, answer: str, question: Question, *, strict: bool = True) -> bool:
+    """Returns whether an answer is the gold one; strict: in form, too, not in value alone."""
+    letter = choice(gold)
+    if letter is not None:
+        return choice(answer) == letter or _spelling(answer) == _spelling(gold)
+    answer = content(answer)
+    if _spelling(answer) == _spelling(gold):
+        return True
+    gold_node, answer_node = _nodes(gold, answer, question)
+    if answer_node is None:
+        answer_node = read_chain(answer, question.names)
+    if gold_node is None or answer_node is None:
+        return False
+    if _HUNDREDS.fullmatch(gold.strip()) and answer_node.kind in ("list", "set"):  # 100,200
+        gold_node = read(gold.replace(",", ", "))
+        assert gold_node is not None
+    return Comparison(question, strict).same(gold_node, answer_node)
+
+
+def same_boxes(gold: str, boxes: list[str], question: Question, *, strict: bool = True) -> bool:
+    """Returns whether boxes in several places hold the items of gold, one each."""
+    if not 1 < len(boxes) <= _MOST_BOXES:
+        return False
+    node = read(gold, question.names)
+    if node is None or len(items(node)) != len(boxes):
+        return False
+    return same_answer(gold, ", ".join(boxes), question, strict=strict)
+
+
+def _nodes(gold: str, answer: str, question: Question) -> tuple[Node | None, Node | None]:
+    """Both as nodes; letters that are unknowns in the prompt or in gold are none of units."""
+    if r"\int" in question.text or "integra" in question.text.lower():
+        answer = re.sub(r"\+\s*[ckK]\s*$", "+C", answer)
+    node = read(gold, question.names)
+    names = question.names | (node.unknowns if node is not None else frozenset())
+    return node, read(answer, frozenset(name for name in names if len(name) == 1))
+
+
+def _spelling(text: str) -> str:
+    """The text without the white space that means nothing: not that of 1 1/2."""
+    return re.sub(r"\s+(?![0-9])|(?<![0-9])\s+", "", tidy(text))
