@@ -15,6 +15,7 @@ from groupwise.rollouts import LogProbs, Rollouts
 if TYPE_CHECKING:
     from groupwise.policy import Policy
     from groupwise.rewards import Scores
+    from groupwise.weights import KeptWeights
 
 Batch = Mapping[str, Tensor]
 
@@ -22,7 +23,7 @@ Batch = Mapping[str, Tensor]
 class Algorithm(ABC):
     """Turns scored rollouts into a loss.
 
-    needs: outputs of the policy's forward that the loss reads; checked before the run. Without
+    needs: outputs of the policy's forward that the loss reads: those that it is asked for. Without
         "log_probs" none are computed for this algorithm, and `old` must not name them.
     old: outputs of the policy before the step's first update: "log_probs" puts `old_log_probs` into
         the batch, the name of one of the policy's extras ("mean") `old_mean`. In the first update
@@ -30,8 +31,8 @@ class Algorithm(ABC):
     reference: outputs of the weights kept as "reference": `reference_log_probs`, `reference_mean`.
     moves_reference: True if `end_step` keeps or blends the reference again, so that a policy must
         hold a copy of it.
-    sees: outputs that `targets` receives: "old_" and a name ("old_value"), computed by an extra
-        pass before the first update, or "reference_" and one of the names in `reference`.
+    target_inputs: outputs that `targets` receives: "old_" and a name ("old_value"), computed by an
+        extra pass before the first update, or "reference_" and one of the names in `reference`.
     couples_decisions: True if the loss of a decision depends on others of its rollout (a
         sequence-level ratio); a micro-batch then holds whole rollouts.
     smallest_group: the least `train.group_size`: 2 if the algorithm compares the completions of a
@@ -49,7 +50,7 @@ class Algorithm(ABC):
     old: frozenset[str] = frozenset({"log_probs"})
     reference: frozenset[str] = frozenset()
     moves_reference: bool = False
-    sees: frozenset[str] = frozenset()
+    target_inputs: frozenset[str] = frozenset()
     couples_decisions: bool = False
     smallest_group: int = 2
     refills: bool = False
@@ -58,33 +59,38 @@ class Algorithm(ABC):
     mismatch_limit: float = 0.05
 
     @property
-    def answers(self) -> frozenset[str]:
+    def outputs(self) -> frozenset[str]:
         """All outputs of the policy that it uses: current, old and of the reference."""
-        for_targets = {name.partition("_")[2] for name in self.sees}
-        return self.needs | self.old | self.reference | for_targets
+        return self.needs | self.old | self.reference | self.old_for_targets
+
+    @property
+    def old_for_targets(self) -> frozenset[str]:
+        """The outputs of the policy before the step's first update that `targets` receives."""
+        old = (name for name in self.target_inputs if name.startswith("old_"))
+        return frozenset(name.removeprefix("old_") for name in old)
 
     @abstractmethod
     def targets(
-        self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]
+        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
         """Tensors [B] or [B, T], float32, for a whole update of all processes, on the CPU.
 
         rollouts: has only `groups`, `mask`, `truncated` and `versions`; prompts, completions, facts
             and trajectory stay on the process that sampled them, and are empty here.
-        answers: the [B, T] tensors that `sees` names.
+        inputs: the [B, T] tensors that `target_inputs` names.
 
         The result must have `weights` [B, T]. A rollout gets no backward pass if its `weights` are
         all 0 or if `active` is False for it.
         """
 
-    def dead(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+    def no_signal(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
         """[B] bool: True where the rollout's group teaches this algorithm nothing.
 
         `refills` replaces such groups, and the metric `zero_variance` counts them. By default they
         are the groups in which all rewards are equal. rollouts: as in `targets`, the groups on all
         processes that would be trained on together.
         """
-        return scores.dead(rollouts.groups)
+        return scores.no_signal(rollouts.groups)
 
     @abstractmethod
     def loss(self, current: LogProbs, batch: Batch) -> Tensor:
@@ -103,11 +109,11 @@ class Algorithm(ABC):
         weights."""
         return ()
 
-    def prepare(self, policy: "Policy") -> None:  # noqa: B027
+    def prepare(self, policy: "Policy", weights: "KeptWeights") -> None:  # noqa: B027
         """Called once before the run: read settings of the policy (`max_decisions`), keep weights
-        that are needed later (`policy.keep`)."""
+        that are needed later (`weights.keep`)."""
 
-    def end_step(self, policy: "Policy", step: int) -> Mapping[str, float] | None:
+    def end_step(self, weights: "KeptWeights", step: int) -> Mapping[str, float] | None:
         """Called after the updates of each step, to keep or blend weights; the first step is 1.
 
         Returns further metrics of the step, or None.

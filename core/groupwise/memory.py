@@ -1,11 +1,38 @@
-"""Estimate of the buffers that FSDP2 needs on a process beside its own shard.
+"""What a policy's estimate of its memory depends on, and the buffers that FSDP2 needs on a process
+beside its own shard.
 
-For `torch.distributed.fsdp.fully_shard` applied to each block and to the whole model.
+The buffers are those of `torch.distributed.fsdp.fully_shard`, applied to each block and to the
+whole model.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What one process does with a policy at one time: while it samples, or while it updates.
+
+    decisions: the micro-batch budget, 0 if nothing is updated at that time.
+    rollouts: the most rollouts of an update on one process.
+    group_size: rollouts of a prompt.
+    sampled: rollouts that the policy samples at once, 0 if it samples nothing at that time.
+    training: whether the run trains the policy, so that gradients and the optimizer are in memory.
+    reference: whether a reference that does not move is kept.
+    averages: the number of other copies of the weights: moving averages, a reference that moves.
+    shards: the number of processes that weights, gradients and moments are divided among.
+    """
+
+    decisions: int
+    rollouts: int
+    group_size: int
+    sampled: int
+    training: bool
+    reference: bool
+    averages: int
+    shards: int = 1
 
 
 def size(parameters: Iterable[Tensor], width: int | None = None) -> int:

@@ -5,10 +5,12 @@ any other module. A policy that is too large for one device divides its weights 
 in `shard`.
 """
 
-import math
+import inspect
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -16,14 +18,27 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
 from groupwise.errors import UserError
+from groupwise.memory import Workload
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Sampler
 
 Decisions = slice
+Outputs = frozenset[str]
+"""Names of outputs of a policy's `forward`."""
 Microbatch = tuple[Tensor, Decisions]
+
+
+@dataclass(frozen=True)
+class Uncopied:
+    """Weights that a policy can return to without a copy of them.
+
+    using: a context in which they are used; copies: the tensors that a copy would hold, by name.
+    """
+
+    using: Callable[[], AbstractContextManager[None]]
+    copies: Callable[[], Mapping[str, Tensor]]
 
 
 class Policy(nn.Module, Sampler):
@@ -38,19 +53,15 @@ class Policy(nn.Module, Sampler):
         decisions is a metric of steps and evaluations. By convention `entropy` is that of the
         policy.
     shown: `facts` that are in the samples of evaluations, and so in the report.
-    optional_facts: further facts that cost time or memory: `sample` returns those in `requested`.
-    requested: the `optional_facts` that are `shown`, or that some reward has in its signature by
-        name; set by the core before anything is sampled.
+    optional_facts: further facts that cost time or memory: `sample` returns those that `prepare`
+        named.
     max_decisions: the most decisions that a rollout can have; None without a limit.
     notes: messages about how this policy runs, printed once at the start.
-    needed: the outputs in `provides` that will be read; None for all. The core sets it to those of
-        the algorithm before sampling, and to fewer for single passes. `forward` may skip others.
     scale_loss: True if gradients are computed in float16 and may underflow: the loss is then
         scaled by torch's GradScaler.
-    changes: by name of kept weights, how often they were kept or blended.
     rates: by prefix of parameter names, a factor of the learning rate (for a critic, say).
-    unkept: prefixes of trained parameters that `keep` does not copy, since neither sampling nor a
-        reference uses them (a critic, again).
+    unkept: prefixes of trained parameters that `KeptWeights` do not copy, since neither sampling
+        nor a reference uses them (a critic, again).
     factored: True if trained weights are factors that the model multiplies with each other (LoRA):
         a mean of two copies is then not the mean of the two models.
     mesh: the processes that the weights are divided among; None if each process has all weights.
@@ -63,20 +74,13 @@ class Policy(nn.Module, Sampler):
     logged: ClassVar[frozenset[str]] = frozenset()
     shown: ClassVar[frozenset[str]] = frozenset()
     optional_facts: ClassVar[frozenset[str]] = frozenset()
-    requested: frozenset[str] = frozenset()
     max_decisions: int | None = None
     notes: Sequence[str] = ()
-    needed: frozenset[str] | None = None
     scale_loss: bool = False
     factored: bool = False
     mesh: DeviceMesh | None = None
     rates: Mapping[str, float] = MappingProxyType({})
     unkept: tuple[str, ...] = ()
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._kept: dict[str, dict[str, Tensor]] = {}
-        self.changes: dict[str, int] = {}
 
     def shard(self, mesh: DeviceMesh) -> None:
         """Divide the weights among the processes of this mesh, and set `self.mesh`.
@@ -88,8 +92,8 @@ class Policy(nn.Module, Sampler):
         default is False).
 
         `forward` then contains collectives that every process must join. The core therefore calls
-        `forward` and `sample` equally often on each process, with equally many prompts, and `keep`,
-        `using`, `restore` and `save_pretrained` on all of them.
+        `forward` and `sample` equally often on each process, with equally many prompts, and
+        exchanges and saves weights on all of them.
 
         Raises UserError if the policy cannot be sharded.
         """
@@ -98,10 +102,18 @@ class Policy(nn.Module, Sampler):
             f"each process holds all of its weights"
         )
 
+    def prepare(self, *, outputs: Outputs, facts: frozenset[str]) -> None:
+        """Called before `place`: what the run will read of this policy.
+
+        outputs: of `forward`, in any pass; what only others need does not have to be loaded.
+        facts: the `optional_facts` that are `shown` or that some reward takes as arguments, for
+            `sample` to return.
+        """
+
     def place(self, device: torch.device | str) -> None:
         """Move to the run's device, and determine whatever depends on it.
 
-        Called once, before any other method except `shard`.
+        Called once, before any other method except `shard` and `prepare`.
         """
         self.to(device)
 
@@ -111,22 +123,10 @@ class Policy(nn.Module, Sampler):
         """Nothing to do: a policy samples with the weights it has."""
 
     @classmethod
-    def check_sampler_class(cls, sampler: type[Sampler]) -> None:
-        """Raise UserError if the sampler is for other policies, or needs what this one lacks."""
-        kind = sampler.policy_class
-        if issubclass(sampler, Policy) and sampler is not cls:
-            raise UserError(f"sampler: {sampler.__name__} is a policy, and draws only for itself")
-        if not issubclass(cls, kind):
-            raise UserError(
-                f"sampler: {sampler.__name__} draws for {kind.__name__}, and the policy is a "
-                f"{cls.__name__}"
-            )
-        missing = sampler.requires - cls.provides
-        if missing:
-            raise UserError(
-                f"sampler: {sampler.__name__} needs {', '.join(sorted(missing))} of the policy, "
-                f"which {cls.__name__} does not provide"
-            )
+    def check_policy_class(cls, policy: type) -> None:
+        """Raise UserError for other policies: this one draws only for itself."""
+        if policy is not cls:
+            raise UserError(f"sampler: {cls.__name__} is a policy, and draws only for itself")
 
     def check_sampler(self, sampler: Sampler) -> None:
         """Raise UserError if training on rollouts of this other sampler would be wrong.
@@ -137,11 +137,23 @@ class Policy(nn.Module, Sampler):
 
     # ---- log-probs
 
+    def __call__(
+        self, rollouts: Rollouts, decisions: Decisions = slice(None), outputs: Outputs | None = None
+    ) -> LogProbs:
+        """`forward`, also where it has no parameter `outputs`: it then computes all of them."""
+        if _takes_outputs(type(self)):
+            return super().__call__(rollouts, decisions, outputs)
+        return super().__call__(rollouts, decisions)
+
     @abstractmethod
-    def forward(self, rollouts: Rollouts, decisions: Decisions = slice(None)) -> LogProbs:
+    def forward(  # open, so that type checkers accept it with and without `outputs`
+        self, rollouts: Rollouts, decisions: Decisions = slice(None), *args: Any, **kwargs: Any
+    ) -> LogProbs:
         """Log-probs [b, t] of the given decisions of every rollout, with gradients.
 
-        Values outside the mask are ignored, but must be finite.
+        Values outside the mask are ignored, but must be finite. A third parameter, `outputs`, may
+        be left out by a policy that always computes all that it provides: it receives the names of
+        those in `provides` that will be read, None for all.
         """
 
     def with_constants(self, rollouts: Rollouts) -> Rollouts:
@@ -209,91 +221,19 @@ class Policy(nn.Module, Sampler):
         must be saved for it.
         """
 
-    # ---- copies of earlier weights
+    # ---- other weights, for `KeptWeights`
 
-    def keep(self, name: str) -> None:
-        """Keep a copy of the trained weights as they are now, for `using(name)` and `blend`."""
-        if not name.isidentifier():
-            raise ValueError(
-                f"keep: expected an identifier, since weights are saved in a file of that name, "
-                f"received {name!r}"
-            )
-        self._kept[name] = {key: p.detach().clone() for key, p in self.keepable().items()}
-        self._changed(name)
+    def exchanging(self) -> AbstractContextManager[None]:
+        """A context in which `KeptWeights` put other weights in place of the trained ones, and at
+        its end the trained ones back; for a policy that keeps results of passes."""
+        return nullcontext()
 
-    @torch.no_grad()
-    def blend(self, name: str, decay: float) -> None:
-        """kept <- decay x kept + (1 - decay) x current: a moving average if called repeatedly."""
-        kept = list(self._weights(name).values())
-        if not kept:
-            raise UserError(
-                f"{type(self).__name__} holds no copy of the weights kept as {name!r}, so they "
-                f"cannot be blended; `keep` weights under another name"
-            )
-        torch._foreach_lerp_(kept, [*self.keepable().values()], 1 - decay)
-        self._changed(name)
-
-    @torch.no_grad()
-    def distance(self, name: str) -> float:
-        """sqrt(mean((current - kept)^2)) over the weights kept as `name`. All processes of a
-        sharded policy must call it."""
-        present = [*self.keepable().values()]
-        pairs = zip(present, self._weights(name).values(), strict=True)
-        squares = [(current - kept).float().square().sum() for current, kept in pairs]
-        whole = [s.full_tensor() if isinstance(s, DTensor) else s for s in squares]
-        return math.sqrt(float(torch.stack(whole).sum()) / sum(p.numel() for p in present))
-
-    def using(self, name: str) -> AbstractContextManager[None]:
-        """A context with the weights kept as `name` in place of the current ones."""
-        return self._exchanged(self._weights(name))
-
-    @contextmanager
-    def _exchanged(self, kept: Mapping[str, Tensor]) -> Iterator[None]:
-        self._exchange(kept)
-        try:
-            yield
-        finally:
-            self._exchange(kept)
-
-    def kept(self, name: str) -> Mapping[str, Tensor]:
-        """The weights kept as `name`, for a checkpoint; {} if the policy needs no copy of them."""
-        return self._kept.get(name, {})
-
-    @torch.no_grad()
-    def restore(self, name: str, weights: Mapping[str, Tensor]) -> None:
-        """Load what `kept(name)` returned in an earlier run."""
-        current = self.keepable() if weights else {}
-        self._kept[name] = {key: weights[key].to(p, copy=True) for key, p in current.items()}
-        self._changed(name)
-
-    def _changed(self, name: str) -> None:
-        self.changes[name] = self.changes.get(name, 0) + 1
-
-    def keepable(self) -> dict[str, nn.Parameter]:
-        """The trained weights that `keep` copies, by name: all except `unkept`."""
-        return {
-            key: p
-            for key, p in self.named_parameters()
-            if p.requires_grad and not key.startswith(self.unkept)
-        }
-
-    def _weights(self, name: str) -> dict[str, Tensor]:
-        if name not in self._kept:
-            names = ", ".join(self._kept) or "none"
-            raise UserError(
-                f"{type(self).__name__} keeps no weights named {name!r} (kept are: {names}); "
-                f"call `keep({name!r})` first"
-            )
-        return self._kept[name]
-
-    @torch.no_grad()
-    def _exchange(self, kept: Mapping[str, Tensor]) -> None:
-        # Copied, not re-pointed: this raises a parameter's version, by which caches (a copy in
-        # bf16) notice the change.
-        for parameter, other in zip(self.keepable().values(), kept.values(), strict=True):
-            current = parameter.clone()
-            parameter.copy_(other)
-            other.copy_(current)
+    def uncopied(self) -> Uncopied | None:
+        """The present weights, if the policy can return to them later without a copy; None by
+        default. Called for the reference before the first update: with LoRA it is the model with
+        its adapters switched off.
+        """
+        return None
 
     # ---- saving, memory
 
@@ -317,47 +257,29 @@ class Policy(nn.Module, Sampler):
         save_model(self, str(path / "model.safetensors"))
 
     @classmethod
-    def estimate(
-        cls,
-        config: Any,
-        *,
-        decisions: int,
-        rollouts: int,
-        group_size: int,
-        sampled: int,
-        training: bool,
-        reference: bool,
-        averages: int,
-        shards: int = 1,
-    ) -> Mapping[str, int]:
+    def estimate(cls, config: Any, load: Workload) -> Mapping[str, int]:
         """Bytes on one process by purpose ("weights", "optimizer", ...), without loading anything.
 
-        decisions: the micro-batch budget, 0 if nothing is updated at that time.
-        rollouts: the most rollouts of an update on one process. group_size: rollouts of a prompt.
-        sampled: rollouts that the policy samples at once, 0 if it samples nothing at that time.
-        reference: whether a reference is kept. averages: the number of moving averages.
-        shards: the number of processes that weights, gradients and moments are divided among; with
-            more than 1, add the buffers of gathered weights (`groupwise.memory`).
+        With `load.shards` above 1, add the buffers of gathered weights (`groupwise.memory`).
         Returns {} if there is no estimate, as by default.
         """
         return {}
 
     @classmethod
     def estimate_cpu(
-        cls,
-        config: Any,
-        *,
-        rollouts: int,
-        prompts: int,
-        requested: frozenset[str],
-        reference: bool,
+        cls, config: Any, *, rollouts: int, prompts: int, facts: frozenset[str], reference: bool
     ) -> Mapping[str, int]:
         """Bytes in CPU memory on one process by purpose, where the model is on another device.
 
         What `estimate` does not count: rollouts and caches that the policy stores there.
 
-        rollouts: of a step; prompts: rows of the data set; requested: as the attribute. reference:
+        rollouts: of a step; prompts: rows of the data set; facts: as for `prepare`. reference:
         whether a reference's outputs are kept until the update.
         Returns {} if there is no estimate, as by default.
         """
         return {}
+
+
+@cache
+def _takes_outputs(policy: type[Policy]) -> bool:
+    return "outputs" in inspect.signature(policy.forward).parameters

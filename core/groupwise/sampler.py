@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
+from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 
 Purpose = Literal["train", "evaluate", "greedy"]
@@ -40,6 +41,21 @@ class Sampler(ABC):
     requires: ClassVar[frozenset[str]] = frozenset()
     seeded: bool = True
     exact: bool = False
+
+    @classmethod
+    def check_policy_class(cls, policy: type) -> None:
+        """Raise UserError for a class of policies that it cannot draw for."""
+        if not issubclass(policy, cls.policy_class):
+            raise UserError(
+                f"sampler: {cls.__name__} draws for {cls.policy_class.__name__}, and the policy is "
+                f"a {policy.__name__}"
+            )
+        missing = cls.requires - getattr(policy, "provides", frozenset())
+        if missing:
+            raise UserError(
+                f"sampler: {cls.__name__} needs {', '.join(sorted(missing))} of the policy, "
+                f"which {policy.__name__} does not provide"
+            )
 
     @abstractmethod
     def sample(

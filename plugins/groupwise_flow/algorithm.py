@@ -8,6 +8,7 @@ from torch import Tensor
 
 from groupwise.algorithm import Batch
 from groupwise.algorithms.grpo import GRPO
+from groupwise.algorithms.parts import Options
 from groupwise.errors import UserError
 from groupwise.rollouts import LogProbs
 
@@ -39,8 +40,8 @@ class FlowGRPO(GRPO):
 
     config: Config
 
-    def __init__(self, config: Config | None = None) -> None:
-        super().__init__(config or self.Config())
+    def __init__(self, config: Options | None = None) -> None:
+        super().__init__(config)
         self.mismatch_limit = MISMATCH * self.clip
         self.needs |= {"mean", "std"}  # only policies with Gaussian decisions provide them
         if self.config.beta > 0 and self.config.kl == "published":

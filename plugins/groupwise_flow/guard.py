@@ -6,6 +6,7 @@ from torch import Tensor
 
 from groupwise.algorithm import Batch
 from groupwise.algorithms.guard import Guard
+from groupwise.algorithms.parts import Options
 from groupwise.errors import UserError
 from groupwise.rollouts import LogProbs
 from groupwise_flow.algorithm import FlowGRPO
@@ -25,8 +26,8 @@ class FlowGuard(Guard, FlowGRPO):
     class Config(FlowGRPO.Config):
         pass
 
-    def __init__(self, config: Config | None = None) -> None:
-        super().__init__(config or self.Config())
+    def __init__(self, config: Options | None = None) -> None:
+        super().__init__(config)
         self.needs |= {"interval"}
 
     def check(self, policy_config: Any) -> None:

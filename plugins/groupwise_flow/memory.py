@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from groupwise import memory
+from groupwise.memory import Workload
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.guided import has_two_branches
 from groupwise_flow.loading import adapter_class, explained, fitted, quiet, read_index
@@ -16,16 +17,7 @@ from groupwise_flow.settings import Settings
 from groupwise_flow.skeleton import skeleton
 
 
-def estimate(
-    settings: Settings,
-    *,
-    images: int,
-    sampled: int,
-    training: bool,
-    reference: bool,
-    averages: int,
-    shards: int = 1,
-) -> Mapping[str, int]:
+def estimate(settings: Settings, load: Workload) -> Mapping[str, int]:
     """Bytes of weights, gradients, optimizer, activations and sampling; an estimate, not a bound.
 
     {} for a pipeline with components of unknown classes; else as `of_adapter`.
@@ -36,24 +28,24 @@ def estimate(
     return of_adapter(
         adapter,
         settings,
-        images=images,
-        sampled=sampled,
-        training=training,
-        reference=reference,
-        averages=averages,
-        shards=shards,
+        images=min(load.decisions, settings.batch, load.rollouts),
+        sampled=load.sampled,
+        training=load.training,
+        reference=load.reference,
+        averages=load.averages,
+        shards=load.shards,
     )
 
 
 def estimate_cpu(
-    settings: Settings, *, rollouts: int, prompts: int, requested: frozenset[str], reference: bool
+    settings: Settings, *, rollouts: int, prompts: int, facts: frozenset[str], reference: bool
 ) -> Mapping[str, int]:
     """Bytes in CPU memory while the models are on another device; see `Policy.estimate_cpu`."""
     adapter = without_weights(settings)
     if adapter is None:
         return {}
     sizes = SamplingMemory(adapter, settings).on_cpu(
-        rollouts=rollouts, prompts=prompts, requested=requested, reference=reference
+        rollouts=rollouts, prompts=prompts, facts=facts, reference=reference
     )
     if settings.encoders != "offload":
         return sizes

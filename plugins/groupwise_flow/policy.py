@@ -5,7 +5,7 @@ marginals, so that each step is drawn from a Gaussian and has a log-prob.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from groupwise.policy import Microbatch, Policy
+from groupwise.memory import Workload
+from groupwise.policy import Microbatch, Outputs, Policy, Uncopied
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose, products_are_exact
+from groupwise.weights import kept_parameters
 from groupwise_flow.card import card
 from groupwise_flow.denoising import Denoised
 from groupwise_flow.drawing import draw
@@ -31,6 +33,8 @@ from groupwise_flow.saving import save
 from groupwise_flow.settings import Settings
 from groupwise_flow.transitions import Transitions
 from groupwise_flow.weights import Weights
+
+LOG_PROBS = frozenset({"log_probs"})
 
 
 class FlowPolicy(Policy):
@@ -57,7 +61,6 @@ class FlowPolicy(Policy):
     unit = "denoising steps"
     greedy = False
     Config: ClassVar[type[Settings]] = Settings
-    needed: frozenset[str] | None = None
     _sigmas: Tensor
 
     def __init__(self, config: Settings) -> None:
@@ -70,6 +73,7 @@ class FlowPolicy(Policy):
         self.rounding = Rounding(config.precision)
         self.facts = self.facts | self.rounding.metrics  # type: ignore[misc]
         self.logged = self.rounding.metrics  # type: ignore[misc]
+        self._optional: frozenset[str] = frozenset()
         self._reach = Reach()
         self._loaded = False
         self._step = 0
@@ -84,6 +88,10 @@ class FlowPolicy(Policy):
             raise ValueError("shard: call it before `place`, which has already read the weights")
         check_shardable(self.config)
         self.mesh = mesh
+
+    def prepare(self, *, outputs: Outputs, facts: frozenset[str]) -> None:
+        """Note the facts; all outputs come from the same models."""
+        self._optional = facts
 
     def place(self, device: torch.device | str) -> None:
         """Load the weights and move them to the device; later calls only move them."""
@@ -122,9 +130,6 @@ class FlowPolicy(Policy):
     def begin(self, step: int) -> None:
         self._step = step
         self.rounding.begin()
-
-    def needs(self, name: str) -> bool:
-        return self.needed is None or name in self.needed
 
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Raise UserError for a prompt that is not a text or is too long for the encoders; with
@@ -181,7 +186,7 @@ class FlowPolicy(Policy):
             first=first,
             leaders=groups * group_size,
             training=training,
-            predicts="predictions" in self.requested,
+            predicts="predictions" in self._optional,
             mesh=self.mesh,
         )
         completions, images = self.guided.completions(done.latents)
@@ -213,7 +218,7 @@ class FlowPolicy(Policy):
         return [reason if bad else None for bad in broken.tolist()]
 
     def _predictions(self, done: Denoised, images: Tensor) -> dict[str, Sequence[Any]]:
-        if "predictions" not in self.requested:
+        if "predictions" not in self._optional:
             return {}
         if done.predicted is None:
             return {"predictions": list(images.new_empty(len(images), 0, *images.shape[1:]).cpu())}
@@ -225,22 +230,26 @@ class FlowPolicy(Policy):
         """[b, t] computed in float32, one decision at a time."""
         with self.guided.in_float32():
             parts = [
-                self(rollouts, slice(number, number + 1)).log_probs
+                self(rollouts, slice(number, number + 1), LOG_PROBS).log_probs
                 for number in range(rollouts.mask.shape[1])
             ]
-        return torch.cat(parts, dim=1)
+        return torch.cat([part for part in parts if part is not None], dim=1)
 
     # ---- log-probs
 
-    def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
-        """Log-probs [b, t] of steps, averaged over the latents' dimensions, and the extras needed.
+    def forward(
+        self, rollouts: Rollouts, decisions: slice = slice(None), outputs: Outputs | None = None
+    ) -> LogProbs:
+        """Log-probs [b, t] of steps, averaged over the latents' dimensions, and the extras among
+        `outputs`.
 
         With `guidance_gradient: conditional` the unconditional velocities of sampling are reused
         until the first update changes the weights.
         """
-        answer = self.transitions.score(rollouts, decisions, self._sigmas)
-        extra = {name: value for name, value in answer.extra.items() if self.needs(name)}
-        log_probs = answer.log_probs
+        step = self.transitions.score(rollouts, decisions, self._sigmas)
+        log_probs, extra = step.log_probs, step.extra
+        if outputs is not None:
+            extra = {name: value for name, value in extra.items() if name in outputs}
         assert log_probs is not None
         if self.mesh is None:
             log_probs = self._reach(log_probs, self.parameters())
@@ -267,21 +276,26 @@ class FlowPolicy(Policy):
 
     # ---- other weights, saving, memory
 
-    @contextmanager
-    def using(self, name: str) -> Iterator[None]:
-        """The context in which the weights kept as `name` are used.
+    def exchanging(self) -> AbstractContextManager[None]:
+        """Unconditional velocities of sampling stay valid afterwards: the weights are restored."""
+        return self._weights_now.temporary()
 
-        Kept LoRA weights that add nothing (lora_B = 0) are used by switching adapters off, which is
-        faster; not in a sharded model, where FSDP would never again give these parameters a
-        gradient. Unconditional velocities of sampling stay valid afterwards: the weights are
-        restored.
+    def uncopied(self) -> Uncopied | None:
+        """The model with its adapters switched off, if they add nothing yet (lora_B = 0): that is
+        faster than copies, which it has, too.
+
+        Not in a sharded model, where FSDP would never again give these parameters a gradient.
         """
+        weights = {key: p.detach() for key, p in kept_parameters(self).items()}
+        if self.mesh is not None or not adds_nothing(weights):
+            return None
+        copies = {key: value.clone() for key, value in weights.items()}
+        return Uncopied(self._without_adapters, lambda: copies)
+
+    @contextmanager
+    def _without_adapters(self) -> Iterator[None]:
         model: Any = self.adapter.model
-        with self._weights_now.temporary():
-            if self.mesh is not None or not adds_nothing(self._weights(name)):
-                with super().using(name):
-                    yield
-                return
+        with self.exchanging():
             model.disable_adapters()
             try:
                 yield
@@ -301,29 +315,9 @@ class FlowPolicy(Policy):
         return card(self.config, self.adapter)
 
     @classmethod
-    def estimate(
-        cls,
-        config: Settings,
-        *,
-        decisions: int,
-        rollouts: int,
-        group_size: int,
-        sampled: int,
-        training: bool,
-        reference: bool,
-        averages: int,
-        shards: int = 1,
-    ) -> Mapping[str, int]:
+    def estimate(cls, config: Settings, load: Workload) -> Mapping[str, int]:
         """Bytes by purpose, from the pipeline's configuration alone; see `memory`."""
-        return estimate(
-            config,
-            images=min(decisions, config.batch, rollouts),
-            sampled=sampled,
-            training=training,
-            reference=reference,
-            averages=averages,
-            shards=shards,
-        )
+        return estimate(config, load)
 
     @classmethod
     def estimate_cpu(
@@ -332,10 +326,10 @@ class FlowPolicy(Policy):
         *,
         rollouts: int,
         prompts: int,
-        requested: frozenset[str],
+        facts: frozenset[str],
         reference: bool,
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the pipeline's configuration alone; see `memory`."""
         return estimate_cpu(
-            config, rollouts=rollouts, prompts=prompts, requested=requested, reference=reference
+            config, rollouts=rollouts, prompts=prompts, facts=facts, reference=reference
         )

@@ -129,7 +129,7 @@ class SamplingMemory:
     # ---- in CPU memory
 
     def on_cpu(
-        self, *, rollouts: int, prompts: int, requested: frozenset[str], reference: bool
+        self, *, rollouts: int, prompts: int, facts: frozenset[str], reference: bool
     ) -> Mapping[str, int]:
         """Bytes by purpose; see `Policy.estimate_cpu`."""
         path, floats = self._decisions + 1, 4 * self._pixels
@@ -140,7 +140,7 @@ class SamplingMemory:
         }
         if reference:
             sizes["means of the reference"] = rollouts * self._decisions * self._latent
-        if "predictions" in requested:
+        if "predictions" in facts:
             sizes["predictions of a step"] = rollouts * path * floats
         try:
             kept = min(prompts + 1, self.settings.keep_prompts)

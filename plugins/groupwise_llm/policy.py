@@ -1,7 +1,8 @@
 """LanguageModel: a policy over any transformers causal language model; its decisions are tokens."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,7 +11,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from transformers import StopStringCriteria
 
-from groupwise.policy import Microbatch, Policy
+from groupwise.memory import Workload
+from groupwise.policy import Microbatch, Outputs, Policy, Uncopied
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose, Sampler
 from groupwise_llm.card import card_of
@@ -70,6 +72,7 @@ class LanguageModel(Policy):
         self.config = config
         self.max_decisions = config.max_new_tokens
         self.factored = config.lora is not None
+        self._optional: frozenset[str] = frozenset()
         self._loaded: Loaded | None = None
         self._ability: probes.Ability | None = None
 
@@ -85,6 +88,10 @@ class LanguageModel(Policy):
         sharding.check_config(model)
         self.scale_loss = dtype_of(self.config, model) == torch.float16
         self.mesh = mesh
+
+    def prepare(self, *, outputs: Outputs, facts: frozenset[str]) -> None:
+        """Note the facts; log-probs and entropy are always computed together."""
+        self._optional = facts
 
     def place(self, device: torch.device | str) -> None:
         """Load the model, move it to the device, and probe there which fast paths give the right
@@ -235,7 +242,7 @@ class LanguageModel(Policy):
         """
         texts = [self.completions.text(ids) for ids in tokens]
         completions = [as_completion(text, row) for text, row in zip(texts, rows, strict=True)]
-        optional = self.completions.optional_facts(self.requested, tokens, texts, sampled=sampled)
+        optional = self.completions.optional_facts(self._optional, tokens, texts, sampled=sampled)
         prefixes = self.prompts.thinking_prefixes(rows)
         return completions, {"completion_ids": tokens, "thinking_prefix": prefixes, **optional}
 
@@ -258,8 +265,11 @@ class LanguageModel(Policy):
 
     # ---- log-probs
 
-    def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
-        """Log-probs and entropy [b, t] of the policy's tokens; all other tokens are context."""
+    def forward(
+        self, rollouts: Rollouts, decisions: slice = slice(None), outputs: Outputs | None = None
+    ) -> LogProbs:
+        """Log-probs and entropy [b, t] of the policy's tokens, always both; all other tokens are
+        context."""
         sequences, placed = self.pass_inputs(rollouts, decisions)
         log_probs, entropy = passes.likelihood(
             self.causal,
@@ -319,35 +329,14 @@ class LanguageModel(Policy):
 
     # ---- other weights, saving, memory
 
-    def keep(self, name: str) -> None:
-        """As `Policy.keep`, without a copy where the reference is the model with adapters off."""
-        first = name == "reference" and name not in self._kept
-        if first and adapters.are_idle(self.model):
-            self._kept[name] = {}
-            self._changed(name)
-        else:
-            super().keep(name)
+    def uncopied(self) -> Uncopied | None:
+        """The model with its adapters switched off, if they add nothing yet.
 
-    def blend(self, name: str, decay: float) -> None:
-        self._copy(name)
-        super().blend(name, decay)
-
-    def distance(self, name: str) -> float:
-        self._copy(name)
-        return super().distance(name)
-
-    def _copy(self, name: str) -> None:
-        """Replace "adapters off" by a copy of adapters that add nothing, which can be blended."""
-        if not self._weights(name):
-            self._kept[name] = adapters.idle_weights(self)
-
-    def using(self, name: str) -> AbstractContextManager[None]:
-        """The context in which the weights kept as `name` are used; where none were copied, the
-        model with its adapters switched off."""
-        if self._weights(name):
-            return super().using(name)
-        off: AbstractContextManager[None] = self.model.disable_adapter()
-        return off
+        A copy is of adapters that add nothing.
+        """
+        if not adapters.are_idle(self.model):
+            return None
+        return Uncopied(self.model.disable_adapter, partial(adapters.idle_weights, self))
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight of the whole model, named as in its checkpoints, for an engine to load.
@@ -372,36 +361,13 @@ class LanguageModel(Policy):
         return card_of(self.config)
 
     @classmethod
-    def estimate(
-        cls,
-        config: Settings,
-        *,
-        decisions: int,
-        rollouts: int,
-        group_size: int,
-        sampled: int,
-        training: bool,
-        reference: bool,
-        averages: int,
-        shards: int = 1,
-    ) -> Mapping[str, int]:
+    def estimate(cls, config: Settings, load: Workload) -> Mapping[str, int]:
         """Bytes by purpose, from the model's configuration alone; see `estimates.memory`."""
         model = config_of(config)
-        if shards > 1:
+        if load.shards > 1:
             sharding.check(config)
             sharding.check_config(model)
-        return estimate(
-            model,
-            config,
-            budget=decisions,
-            rollouts=rollouts,
-            group_size=group_size,
-            sampled=sampled,
-            training=training,
-            reference=reference,
-            averages=averages,
-            shards=shards,
-        )
+        return estimate(model, config, load)
 
 
 def _failures(broken: Sequence[bool]) -> list[str | None] | None:

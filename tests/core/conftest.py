@@ -243,7 +243,9 @@ def trainer(
     draws = prompts.evaluation(config.evaluation.prompts) if held_out else []
     episodes = EpisodeSampler(Single(), {SOLE: sampling}, {SOLE: config.train.group_size})
     evaluator = Evaluator(episodes, draws, scorer, config.evaluation)
-    learner = Learner(policy, algorithm, config.train, accelerator, sampling.sampler)
+    learner = Learner(
+        policy, algorithm, config.train, accelerator, sampling.sampler, weights=sampling.weights
+    )
     experience = (Ahead if config.train.ahead else Experience)(
         episodes,
         prompts,

@@ -112,9 +112,9 @@ STEPS = torch.where(MASK & (torch.arange(4) % 2 == 0), tensors(1)[0], NAN)
 def test_advantages_of_reinforce_pp_match_the_formula(beta, steps):
     old, reference = tensors(count=2)
     algorithm = ReinforcePP(ReinforcePP.Config(beta=beta))
-    answers = {"old_log_probs": old, "reference_log_probs": reference} if beta else {}
-    assert algorithm.sees == set(answers)
-    result = algorithm.targets(scores(steps=steps), rollouts(), answers)["advantages"]
+    inputs = {"old_log_probs": old, "reference_log_probs": reference} if beta else {}
+    assert algorithm.target_inputs == set(inputs)
+    result = algorithm.targets(scores(steps=steps), rollouts(), inputs)["advantages"]
 
     def value(row, t):
         later = [position for position in POSITIONS if position >= t and MASK[row, position]]
@@ -135,8 +135,8 @@ def test_advantages_of_reinforce_pp_match_the_formula(beta, steps):
 def test_the_kl_of_reinforce_pp_is_in_the_reward_and_not_in_the_loss():
     old, new, reference = tensors()
     algorithm = ReinforcePP(ReinforcePP.Config(beta=0.3))
-    answers = {"old_log_probs": old, "reference_log_probs": reference}
-    batch = {**algorithm.targets(scores(), rollouts(), answers), **answers, "mask": MASK}
+    inputs = {"old_log_probs": old, "reference_log_probs": reference}
+    batch = {**algorithm.targets(scores(), rollouts(), inputs), **inputs, "mask": MASK}
     plain = ReinforcePP().loss(LogProbs(log_probs=new), batch)
     assert torch.equal(algorithm.loss(LogProbs(log_probs=new), batch), plain)
     assert "kl" in algorithm.measure(LogProbs(log_probs=new), batch)
@@ -214,22 +214,22 @@ def test_lead_learns_from_right_answers_of_different_lengths():
     """Group 0: all right, with 3, 1 and 3 decisions. Group 1: all wrong, with different rewards."""
     values = scores([1.0, 0.0, 1.0, 0.5, 0.2, 1.0])
     algorithm = LEAD()
-    assert algorithm.dead(values, rollouts()).tolist() == (GROUPS == 1).tolist()
+    assert algorithm.no_signal(values, rollouts()).tolist() == (GROUPS == 1).tolist()
     advantage = algorithm.targets(values, rollouts(), {})["advantages"]
-    assert ((advantage == 0) == algorithm.dead(values, rollouts())).all()
+    assert ((advantage == 0) == algorithm.no_signal(values, rollouts())).all()
     equal = rollouts(mask=torch.ones(6, 2, dtype=torch.bool))
-    assert algorithm.dead(values, equal).all()
+    assert algorithm.no_signal(values, equal).all()
 
 
 def test_reinforce_pp_learns_from_groups_without_variance_that_differ_from_the_batch():
     values = scores([1.0, 0.0, 1.0, 0.0, 0.0, 1.0])
     algorithm = ReinforcePP(ReinforcePP.Config(beta=0.1))
-    assert GRPO().dead(values, rollouts()).all()
-    assert ReinforcePPBaseline().dead(values, rollouts()).all()
-    assert not algorithm.dead(values, rollouts()).any()
-    assert algorithm.dead(scores([0.3] * 6), rollouts()).all()
+    assert GRPO().no_signal(values, rollouts()).all()
+    assert ReinforcePPBaseline().no_signal(values, rollouts()).all()
+    assert not algorithm.no_signal(values, rollouts()).any()
+    assert algorithm.no_signal(scores([0.3] * 6), rollouts()).all()
     unscored = scores([1.0, NAN, 0.0, NAN, NAN, 1.0])
-    assert algorithm.dead(unscored, rollouts()).tolist() == (GROUPS == 1).tolist()
+    assert algorithm.no_signal(unscored, rollouts()).tolist() == (GROUPS == 1).tolist()
 
 
 NOISE = [0.970, 0.0, 0.971, 0.5, 1.0, 0.969]
@@ -242,8 +242,8 @@ def test_a_group_that_differs_by_noise_is_dead(kind):
     equal = [0.970 if group == 0 else value for value, group in zip(NOISE, GROUPS, strict=True)]
     for least, values in ((0.0, equal), (0.01, NOISE)):
         algorithm = kind(kind.Config(least_std=least))
-        assert algorithm.dead(scores(values), rollouts()).tolist() == (GROUPS == 0).tolist()
-    assert not kind(kind.Config(least_std=0.0)).dead(scores(NOISE), rollouts()).any()
+        assert algorithm.no_signal(scores(values), rollouts()).tolist() == (GROUPS == 0).tolist()
+    assert not kind(kind.Config(least_std=0.0)).no_signal(scores(NOISE), rollouts()).any()
     estimated = [
         kind(kind.Config(least_std=least)).estimate(scores(values), rollouts(), {})
         for least, values in ((0.0, equal), (0.01, NOISE))
@@ -259,8 +259,8 @@ def test_the_floor_holds_for_step_rewards(supervision, scale):
     values = scores([NAN] * 6, steps=steps)
     options = {"steps": supervision, "scale": scale}
     without, with_floor = (GRPO(GRPO.Config(**options, least_std=least)) for least in (0.0, 0.01))
-    assert not without.dead(values, rollouts()).any()
-    assert with_floor.dead(values, rollouts()).tolist() == (GROUPS == 0).tolist()
+    assert not without.no_signal(values, rollouts()).any()
+    assert with_floor.no_signal(values, rollouts()).tolist() == (GROUPS == 0).tolist()
 
 
 def test_gdpo_compares_the_std_of_each_reward_with_the_floor():
@@ -300,7 +300,7 @@ def test_returns_differ_if_the_number_of_equal_steps_differs():
     steps[2, 1] = NAN
     values = scores([NAN] * 6, steps=steps)
     algorithms = {name: GRPO(GRPO.Config(steps=name)) for name in ("rewards", "returns")}
-    dead = {name: algorithm.dead(values, rollouts()) for name, algorithm in algorithms.items()}
+    dead = {name: algorithm.no_signal(values, rollouts()) for name, algorithm in algorithms.items()}
     assert dead["rewards"].tolist() == (GROUPS == 0).tolist()
     assert dead["returns"].tolist() == (GROUPS == 1).tolist()
     for name, algorithm in algorithms.items():
@@ -399,7 +399,7 @@ def test_the_logged_gate_is_the_factor_on_the_gradient_and_1_at_ratio_1():
     batch = {"old_log_probs": old, "mask": MASK, "advantages": tensors(2)[0]}
     values = new.clone().requires_grad_()
     SAPO().surrogate(LogProbs(log_probs=values), batch).sum().backward()
-    gate = SAPO().damping(LogProbs(log_probs=new), batch)["gate"]
+    gate = SAPO().clip_metrics(LogProbs(log_probs=new), batch)["gate"]
     ungated = -batch["advantages"] * (new - old).exp()
     torch.testing.assert_close(values.grad, torch.where(MASK, gate * ungated, 0.0))
     at_ratio_one = {**batch, "old_log_probs": new}
@@ -462,7 +462,7 @@ def test_guard_works_for_any_gaussian_policy():
     (gradient,) = torch.autograd.grad(loss.sum(), mean, retain_graph=True)
     (expected_gradient,) = torch.autograd.grad(expected.sum(), mean)
     torch.testing.assert_close(gradient, expected_gradient, rtol=1e-9, atol=1e-14)
-    assert Guard().answers == {"log_probs", "mean", "std"}
+    assert Guard().outputs == {"log_probs", "mean", "std"}
 
 
 @pytest.mark.parametrize("action_shape", [(), (5, 2)])

@@ -1,6 +1,7 @@
 """The moving average of the weights: its formula, its use in evaluations, its checkpoints."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -9,8 +10,10 @@ from torch import nn
 
 from groupwise import Policy, train
 from groupwise.errors import UserError
+from groupwise.policy import Uncopied
 from groupwise.prompts.seeds import seed_for
 from groupwise.storage.checkpoint import Checkpoint, Checkpoints, read_weights
+from groupwise.weights import KeptWeights
 
 
 class Pair(Policy):
@@ -32,74 +35,80 @@ class Pair(Policy):
             self.trained.fill_(value)
 
 
-def kept_weight(policy, name="average"):
-    return float(policy.kept(name)["trained"])
+def kept_weight(kept, name="average"):
+    return float(kept.copies(name)["trained"])
 
 
 def test_the_average_matches_its_formula():
     policy = Pair(1.0)
-    policy.keep("average")
+    kept = KeptWeights(policy)
+    kept.keep("average")
     expected = 1.0
     for value in (3.0, -5.0, 2.0):
         policy.move(value)
-        policy.blend("average", 0.75)
+        kept.blend("average", 0.75)
         expected = 0.75 * expected + 0.25 * value
-        assert kept_weight(policy) == pytest.approx(expected, rel=1e-15)
+        assert kept_weight(kept) == pytest.approx(expected, rel=1e-15)
         assert policy.trained.item() == value
-    assert policy.changes == {"average": 4}
+    assert kept.changes == {"average": 4}
 
 
 def test_only_trained_weights_are_kept():
     policy = Pair()
-    policy.keep("average")
-    assert policy.kept("average").keys() == {"trained"}
-    assert policy.kept("other") == {}
+    kept = KeptWeights(policy)
+    kept.keep("average")
+    assert kept.copies("average").keys() == {"trained"}
+    assert kept.copies("other") == {}
 
 
 def test_weights_are_kept_under_several_names():
     policy = Pair(1.0)
-    policy.keep("first")
+    kept = KeptWeights(policy)
+    kept.keep("first")
     policy.move(2.0)
-    policy.keep("second")
+    kept.keep("second")
     policy.move(3.0)
-    with policy.using("first"):
+    with kept.using("first"):
         assert policy.trained.item() == 1.0
-    with policy.using("second"):
+    with kept.using("second"):
         assert policy.trained.item() == 2.0
-    policy.keep("first")
-    assert (kept_weight(policy, "first"), kept_weight(policy, "second")) == (3.0, 2.0)
+    kept.keep("first")
+    assert (kept_weight(kept, "first"), kept_weight(kept, "second")) == (3.0, 2.0)
 
 
 def test_using_exchanges_the_weights_and_restores_them():
     policy = Pair(1.0)
-    policy.keep("average")
+    kept = KeptWeights(policy)
+    kept.keep("average")
     policy.move(3.0)
-    policy.blend("average", 0.5)
+    kept.blend("average", 0.5)
     for _ in range(2):
-        with policy.using("average"):
+        with kept.using("average"):
             assert policy.trained.item() == 2.0
             assert float(policy.frozen) == 7.0
         assert policy.trained.item() == 3.0
-        assert kept_weight(policy) == 2.0
+        assert kept_weight(kept) == 2.0
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 def test_weights_are_restored_after_an_error(error):
     policy = Pair(1.0)
-    policy.keep("average")
+    kept = KeptWeights(policy)
+    kept.keep("average")
     policy.move(3.0)
-    with pytest.raises(error), policy.using("average"):
+    with pytest.raises(error), kept.using("average"):
         raise error
     assert policy.trained.item() == 3.0
-    assert kept_weight(policy) == 1.0
+    assert kept_weight(kept) == 1.0
 
 
 def test_the_optimizer_keeps_its_parameters():
     """Weights are exchanged in place, so an optimizer's parameters stay those of the policy."""
     policy = Pair(1.0)
+    kept = KeptWeights(policy)
     optimizer = torch.optim.SGD([policy.trained], lr=1.0)
-    policy.keep("average")
-    with policy.using("average"):
+    kept.keep("average")
+    with kept.using("average"):
         pass
     policy.trained.grad = torch.ones(1, dtype=torch.float64)
     optimizer.step()
@@ -107,27 +116,60 @@ def test_the_optimizer_keeps_its_parameters():
 
 
 def test_restore_sets_kept_weights():
-    policy, other = Pair(5.0), Pair(9.0)
-    for each in (policy, other):
+    kept, other = (KeptWeights(Pair(value)) for value in (5.0, 9.0))
+    for each in (kept, other):
         each.keep("average")
-    other.restore("average", policy.kept("average"))
+    other.restore("average", kept.copies("average"))
     assert kept_weight(other) == 5.0
     other.blend("average", 0.5)
-    assert (kept_weight(other), kept_weight(policy)) == (7.0, 5.0)
+    assert (kept_weight(other), kept_weight(kept)) == (7.0, 5.0)
 
 
 def test_names_without_kept_weights_are_refused():
     policy = Pair()
-    policy.keep("average")
+    kept = KeptWeights(policy)
+    kept.keep("average")
     with pytest.raises(UserError, match=r"no weights named 'avarage' \(kept are: average\)"):
-        policy.using("avarage")
+        kept.using("avarage")
     with pytest.raises(UserError, match="no weights named 'old'"):
-        policy.blend("old", 0.5)
-    policy.restore("reference", {})  # as for adapters that are switched off
-    with pytest.raises(UserError, match="holds no copy of the weights kept as 'reference', so th"):
-        policy.blend("reference", 0.5)
+        kept.blend("old", 0.5)
     with pytest.raises(ValueError, match=r"a file of that name, received '\.\./x'"):
-        policy.keep("../x")
+        kept.keep("../x")
+
+
+class Switched(Pair):
+    """Returns to its first weights, 0, by a switch."""
+
+    def __init__(self, value=0.0):
+        super().__init__(value)
+        self.off = 0
+
+    def uncopied(self):
+        @contextmanager
+        def using():
+            self.off += 1
+            yield
+
+        return Uncopied(using, lambda: {"trained": torch.zeros(1, dtype=torch.float64)})
+
+
+def test_a_policy_may_serve_the_first_reference_without_a_copy():
+    policy = Switched()
+    kept = KeptWeights(policy)
+    kept.keep("reference")
+    kept.keep("average")
+    assert kept.copies("reference") == {}
+    assert kept.copies("average").keys() == {"trained"}
+    policy.move(4.0)
+    with kept.using("reference"):
+        assert policy.off == 1
+    assert kept.distance("reference") == 4.0  # of a copy, made now
+    kept.blend("reference", 0.5)
+    assert kept_weight(kept, "reference") == 2.0
+    with kept.using("reference"):
+        assert (policy.off, policy.trained.item()) == (1, 2.0)
+    kept.keep("reference")
+    assert kept_weight(kept, "reference") == 4.0
 
 
 # ---- in training
@@ -152,7 +194,7 @@ def test_training_averages_after_every_optimizer_update(lab, every):
     trainer = lab.trainer(ema=0.8, ema_every=every, epochs=2, updates_per_rollout=2, steps=3)
     expected, updates = expected_average(lab, trainer, 3, 0.8, every)
     assert len(updates) == 12
-    torch.testing.assert_close(trainer.policy.kept("average")["table"], expected)
+    torch.testing.assert_close(trainer.learner.weights.copies("average")["table"], expected)
     assert (expected - trainer.policy.table).abs().max() > 1e-3
 
 
@@ -160,7 +202,7 @@ def test_an_average_does_not_change_training(lab):
     averaged, plain = lab.trainer(ema=0.9, evaluate_every=1), lab.trainer(evaluate_every=1)
     for trainer in (averaged, plain):
         lab.fit(trainer, lambda *_: None, lambda: None)
-    assert plain.policy.changes == {}
+    assert plain.learner.weights.changes == {}
     assert torch.equal(averaged.policy.table, plain.policy.table)
 
 
@@ -177,14 +219,19 @@ def test_evaluations_during_training_use_the_average(lab):
 
     def recording_sample(prompts, *, purpose, **options):
         if purpose == "evaluate":
-            tables.append((policy.table.detach().clone(), policy.kept("average")["table"].clone()))
+            tables.append(
+                (
+                    policy.table.detach().clone(),
+                    trainer.learner.weights.copies("average")["table"].clone(),
+                )
+            )
         return sample(prompts, purpose=purpose, **options)
 
     policy.sample = recording_sample
     averages = []
     lab.fit(
         trainer,
-        lambda *_: averages.append(trainer.policy.kept("average")["table"].clone()),
+        lambda *_: averages.append(trainer.learner.weights.copies("average")["table"].clone()),
         lambda: None,
     )
     # The last step is evaluated only after the loop.

@@ -165,7 +165,7 @@ def run(lab, folder, **options):
 
 def test_an_engine_is_closed_if_another_part_cannot_be_built(lab, tmp_path):
     class Never(GRPO):
-        def prepare(self, policy):
+        def prepare(self, policy, weights):
             raise UserError("not today")
 
     class Refuses(lab.Tabular):

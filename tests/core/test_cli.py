@@ -25,6 +25,7 @@ from groupwise.cli.completion import run_folders
 from groupwise.cli.page import page
 from groupwise.errors import UserError
 from groupwise.hookspecs import Register, hookimpl
+from groupwise.memory import Workload
 from groupwise.plugins import docstrings
 
 PROCESS_ENDED = (
@@ -51,11 +52,9 @@ class Toy(Policy):
         width: int = 1
 
     @classmethod
-    def estimate(
-        cls, config: Config, *, decisions: int, training: bool, **counts: int
-    ) -> dict[str, int]:
-        assert training
-        return {"weights": config.width * 2**30, "activations": decisions * 512}
+    def estimate(cls, config: Config, load: Workload) -> dict[str, int]:
+        assert load.training
+        return {"weights": config.width * 2**30, "activations": load.decisions * 512}
 
 
 def right(prompts: Any, completions: Any) -> list[float]:

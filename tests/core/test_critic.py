@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from groupwise import LogProbs, train
@@ -23,8 +24,8 @@ def actor_critic(lab):
             self.rates = {"critic": 10.0}
             self.requests = []
 
-        def forward(self, rollouts, decisions=slice(None)):
-            self.requests.append(self.needed)
+        def forward(self, rollouts, decisions=slice(None), outputs=None):
+            self.requests.append(outputs)
             output = super().forward(rollouts, decisions)
             value = self.critic.expand(output.log_probs.shape)
             return LogProbs(log_probs=output.log_probs, extra={"value": value})
@@ -39,7 +40,7 @@ class Valued(GRPO):
         super().__init__(GRPO.Config(**options))
         self.needs = self.needs | {"value"}
 
-    sees = frozenset({"old_value"})
+    target_inputs = frozenset({"old_value"})
 
     def loss(self, current, batch):
         error = (current.extra["value"] - 1.0).square()
@@ -51,8 +52,8 @@ class Valued(GRPO):
 class Follows(Valued):
     """Its reference moves, so it is saved in checkpoints."""
 
-    def end_step(self, policy, step):
-        policy.blend("reference", 0.5)
+    def end_step(self, weights, step):
+        weights.blend("reference", 0.5)
 
 
 def test_rates_multiply_the_learning_rate_of_named_weights(lab, actor_critic):
@@ -68,15 +69,25 @@ def test_rates_multiply_the_learning_rate_of_named_weights(lab, actor_critic):
     assert [name for name, _ in trainer.learner.optimizer.trained] == ["critic", "table"]
 
 
-def test_needed_names_the_outputs_required_of_a_pass(lab, actor_critic):
+def test_a_pass_is_asked_for_the_outputs_that_are_read(lab, actor_critic):
     """So a pass for the value alone skips the log-probs; the update needs both."""
-    actor_critic.needed = frozenset({"log_probs", "value"})
     trainer = lab.trainer(actor_critic, Valued(beta=0.1), held_out=0.0)
     scored = trainer.experience.next(trainer.state)
     actor_critic.requests.clear()
     trainer.learn(scored)
     requests = [sorted(names) for names in dict.fromkeys(actor_critic.requests)]
     assert requests == [["log_probs"], ["value"], ["log_probs", "value"]]
+
+
+def test_a_forward_without_outputs_is_not_asked_and_computes_all(lab, actor_critic):
+    """`forward(rollouts, decisions)` of a simple policy stays as short as that."""
+    rollouts = lab.build(lab.rows(2), [[1, 0], [2]])
+    asked = frozenset({"log_probs"})
+    plain = lab.Tabular()(rollouts, slice(0, 1), asked)
+    assert plain.entropy.shape == (2, 1)
+    actor_critic(rollouts, outputs=asked)
+    actor_critic(rollouts)
+    assert actor_critic.requests == [asked, None]
 
 
 def test_unkept_weights_have_no_copies_and_a_resumed_run_is_equal(lab, actor_critic, tmp_path):
@@ -96,7 +107,8 @@ def test_unkept_weights_have_no_copies_and_a_resumed_run_is_equal(lab, actor_cri
 
     run("through", 4, actor_critic)
     for name in ("reference", "average"):
-        assert set(actor_critic.kept(name)) == {"table"}
+        file = Checkpoints(tmp_path / "through" / "checkpoints").last() / f"kept_{name}.safetensors"
+        assert set(load_file(file)) == {"table"}
     policy_class = type(actor_critic)
     run("halved", 2, policy_class())
     run("halved", 4, policy_class())

@@ -138,6 +138,11 @@ def tool_user(lab):
         logged = frozenset({"ones"})
         shown = frozenset({"calls", "trace"})
 
+        asked_for = frozenset()
+
+        def prepare(self, *, outputs, facts):
+            self.asked_for = facts
+
         def sample(self, *args, **options):
             rollouts = super().sample(*args, **options)
             ids = rollouts.facts["completion_ids"]
@@ -147,7 +152,7 @@ def tool_user(lab):
                 "ones": [symbols.count(1) / len(symbols) for symbols in ids],
                 "environments": [Environment(symbols) for symbols in ids],
             }
-            if "trace" in self.requested:
+            if "trace" in self.asked_for:
                 facts["trace"] = [torch.tensor(symbols) for symbols in ids]
             return replace(rollouts, facts=facts)
 

@@ -151,11 +151,11 @@ def test_a_group_with_equal_totals_has_advantages_if_weights_differ():
         )
 
     unequal = two_rewards([[0, 1], [2, 0], [0, 1], [2, 0]], (1.0, 2.0))
-    assert GRPO().dead(unequal, rollouts).tolist() == [True] * 4
-    assert GDPO().dead(unequal, rollouts).tolist() == [False] * 4
+    assert GRPO().no_signal(unequal, rollouts).tolist() == [True] * 4
+    assert GDPO().no_signal(unequal, rollouts).tolist() == [False] * 4
     cancelling = two_rewards([[0, 1], [1, 0], [0, 1], [1, 0]], (1.0, 1.0))
     assert not GDPO().relative(cancelling, rollouts).any()
-    assert GDPO().dead(cancelling, rollouts).tolist() == [True] * 4
+    assert GDPO().no_signal(cancelling, rollouts).tolist() == [True] * 4
 
 
 def test_a_group_is_dead_if_no_reward_with_a_weight_varies():
@@ -163,15 +163,15 @@ def test_a_group_is_dead_if_no_reward_with_a_weight_varies():
     rollouts = SimpleNamespace(
         groups=torch.zeros(3, dtype=torch.int64), mask=torch.ones(3, 2, dtype=torch.bool)
     )
-    assert GDPO().dead(scores(values), rollouts).tolist() == [False] * 3
-    assert GDPO().dead(scores(values, (1.0, 0.0, 1.0)), rollouts).tolist() == [True] * 3
+    assert GDPO().no_signal(scores(values), rollouts).tolist() == [False] * 3
+    assert GDPO().no_signal(scores(values, (1.0, 0.0, 1.0)), rollouts).tolist() == [True] * 3
     failed = scores(values, failed=torch.tensor([False, True, True]))
-    assert GDPO().dead(failed, rollouts).tolist() == [True] * 3
+    assert GDPO().no_signal(failed, rollouts).tolist() == [True] * 3
     steps = torch.tensor([[1.0, NAN], [2.0, NAN], [1.0, NAN]], dtype=torch.float64)
     varying_steps = scores(values, steps=steps, judges_steps=frozenset({"length"}))
-    assert GDPO().dead(varying_steps, rollouts).tolist() == [False] * 3
+    assert GDPO().no_signal(varying_steps, rollouts).tolist() == [False] * 3
     equal_steps = scores(values, steps=torch.ones_like(steps), judges_steps=frozenset({"length"}))
-    assert GDPO().dead(equal_steps, rollouts).tolist() == [True] * 3
+    assert GDPO().no_signal(equal_steps, rollouts).tolist() == [True] * 3
 
 
 def test_a_completion_with_a_failed_reward_does_not_affect_the_others():

@@ -12,6 +12,7 @@ from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
 from groupwise.algorithms.reinforce_pp import ReinforcePP
+from groupwise.weights import KeptWeights
 
 FORMS = {
     "grpo": (GRPO, {}),
@@ -41,7 +42,7 @@ def setting(lab, form):
     kind, config = FORMS[form]
     algorithm = kind(kind.Config(**config))
     policy = lab.Tabular(prompts=4, seed=1)
-    algorithm.prepare(policy)
+    algorithm.prepare(policy, KeptWeights(policy))
     prompts = [row for row in lab.rows(4) for _ in range(3)]
     rollouts = lab.build(prompts, CHOSEN, group_size=3)
     rollouts.truncated[2] = True
@@ -121,7 +122,7 @@ def test_cutting_decisions_apart_in_any_order_gives_the_same_gradient(lab, form)
     parts[0].microbatches = cut
     gradient, _ = updater_gradient(lab, 0, parts)
     assert lab.gap(gradient, expected) < 1e-10
-    log_probs = lab.updater(parts[0], parts[1], 0).answers(parts[2], {"log_probs"})["log_probs"]
+    log_probs = lab.updater(parts[0], parts[1], 0).outputs(parts[2], {"log_probs"})["log_probs"]
     with torch.no_grad():
         expected_log_probs = parts[0](parts[2]).log_probs
     assert log_probs.dtype == torch.float64
@@ -291,9 +292,9 @@ def test_a_group_is_dead_or_alive_among_those_that_would_be_trained_on(lab):
     sizes, calls = [], []
 
     class Recording(ReinforcePP):
-        def dead(self, scores, rollouts):
+        def no_signal(self, scores, rollouts):
             sizes.append(len(rollouts.groups.unique()))
-            return super().dead(scores, rollouts)
+            return super().no_signal(scores, rollouts)
 
     def by_round(completions, **_):
         calls.append(len(completions))
@@ -360,11 +361,11 @@ def breaking(tabular):
     return Breaking(symbols=4)
 
 class Seeing(GRPO):
-    sees = frozenset({"old_log_probs", "reference_log_probs"})
+    target_inputs = frozenset({"old_log_probs", "reference_log_probs"})
 
-    def targets(self, scores, rollouts, answers):
-        targets = super().targets(scores, rollouts, answers)
-        gap = (answers["old_log_probs"] - answers["reference_log_probs"]).float()
+    def targets(self, scores, rollouts, inputs):
+        targets = super().targets(scores, rollouts, inputs)
+        gap = (inputs["old_log_probs"] - inputs["reference_log_probs"]).float()
         mean = gap[rollouts.mask].mean()
         return {**targets, "advantages": targets["advantages"].unsqueeze(1) - gap - mean}
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from groupwise import Policy, Sampler, memory
 from groupwise.cli import app
 from groupwise.cli import memory as check_memory
+from groupwise.memory import Workload
 
 GIB = 2**30
 CONFIG = {
@@ -34,13 +35,13 @@ class Sized(Policy):
         raise NotImplementedError
 
     @classmethod
-    def estimate(cls, config: Config, *, training: bool, **counts: int) -> dict[str, int]:
-        sizes = {"weights": 64 * GIB // counts["shards"], "rollouts": counts["rollouts"] * GIB}
-        assert counts["rollouts"] % counts["group_size"] == 0
-        if counts["decisions"]:
-            sizes["activations"] = counts["decisions"] * GIB
-        if counts["sampled"]:
-            sizes["cache"] = counts["sampled"] * GIB
+    def estimate(cls, config: Config, load: Workload) -> dict[str, int]:
+        sizes = {"weights": 64 * GIB // load.shards, "rollouts": load.rollouts * GIB}
+        assert load.rollouts % load.group_size == 0
+        if load.decisions:
+            sizes["activations"] = load.decisions * GIB
+        if load.sampled:
+            sizes["cache"] = load.sampled * GIB
         return sizes
 
 
@@ -50,7 +51,7 @@ class Storing(Sized):
     @classmethod
     def estimate_cpu(cls, config: Sized.Config, **counts: Any) -> dict[str, int]:
         assert counts["reference"] is False
-        assert counts["requested"] == frozenset()
+        assert counts["facts"] == frozenset()
         return {name: counts[name] * GIB for name in ("rollouts", "prompts")}
 
 

@@ -60,7 +60,7 @@ def test_three_steps_match_plain_torch(lab, every, mix):
     trainer.learn = recording_learn
     for _ in range(3):
         logged.append(lab.step(trainer))
-        reference = trainer.policy.kept("reference")["table"].clone()
+        reference = trainer.learner.weights.copies("reference")["table"].clone()
         tables.append((trainer.policy.table.detach().clone(), reference))
 
     expected = expected_tables(lab, policy, batches, every=every, mix=mix)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from groupwise import Algorithm, LogProbs, Policy, Rollouts, objective, train
@@ -57,10 +58,10 @@ class Regress(Algorithm):
     def __init__(self, decay=0.5):
         self.decay, self.total = decay, 0.0
 
-    def prepare(self, policy):
-        policy.keep("slow")
+    def prepare(self, policy, weights):
+        weights.keep("slow")
 
-    def targets(self, scores, rollouts, answers):
+    def targets(self, scores, rollouts, inputs):
         self.total += float(scores.total.sum())
         return {
             "advantages": group_relative(scores.total, rollouts.groups).float(),
@@ -75,8 +76,8 @@ class Regress(Algorithm):
     def measure(self, current, batch):
         return {"aim": current.extra["aim"]}
 
-    def end_step(self, policy, step):
-        policy.blend("slow", self.decay)
+    def end_step(self, weights, step):
+        weights.blend("slow", self.decay)
 
     def state_dict(self):
         return {"total": self.total}
@@ -112,6 +113,11 @@ def lines(folder):
     ]
 
 
+def kept_weights(folder, name):
+    """The weights kept under a name, from the run's last checkpoint."""
+    return load_file(Checkpoints(folder / "checkpoints").last() / f"kept_{name}.safetensors")
+
+
 def lines_of_steps(folder):
     """The metrics of steps, without lines that have only an evaluation."""
     return [line for line in lines(folder) if "loss" in line]
@@ -139,7 +145,7 @@ def test_rollouts_are_drawn_with_the_weights_of_samples_with(tmp_path):
     assert len(training) == 6
     assert abs(training[-1]) < abs(policy.aim.item()) / 2
     assert next(aim for purpose, aim in reversed(aims)) == policy.aim.item()
-    assert policy.kept("slow")["aim"].item() != policy.aim.item()
+    assert kept_weights(tmp_path / "run", "slow")["aim"].item() != policy.aim.item()
 
 
 def test_kept_weights_and_state_are_resumed_exactly(tmp_path):
@@ -179,14 +185,14 @@ class KeepsLate(Regress):
 
     samples_with = None
 
-    def prepare(self, policy):
+    def prepare(self, policy, weights):
         pass
 
-    def end_step(self, policy, step):
+    def end_step(self, weights, step):
         if step == 2:
-            policy.keep("late")
+            weights.keep("late")
         elif step > 2:
-            policy.blend("late", 0.5)
+            weights.blend("late", 0.5)
 
 
 @pytest.mark.parametrize("kind", ["late", "mixed", "replaced"])
@@ -209,12 +215,12 @@ def test_weights_kept_or_blended_during_a_run_are_resumed_exactly(lab, tmp_path,
             **{"prompts.held_out": 0.3},
         )
 
-    uninterrupted = train_named("through")
+    train_named("through")
     train_named("halved", steps=3)
-    halved = train_named("halved", resume=True)
+    train_named("halved", resume=True)
     assert lines_of_steps(tmp_path / "halved") == lines_of_steps(tmp_path / "through")
     name = "late" if kind == "late" else "reference"
-    copies = [dict(result.policy.kept(name)) for result in (uninterrupted, halved)]
+    copies = [kept_weights(tmp_path / folder, name) for folder in ("through", "halved")]
     assert copies[0]
     for name, value in copies[0].items():
         assert torch.equal(value, copies[1][name])
@@ -222,8 +228,7 @@ def test_weights_kept_or_blended_during_a_run_are_resumed_exactly(lab, tmp_path,
 
 def test_an_average_is_dropped_if_the_resumed_run_has_no_ema(tmp_path):
     run(tmp_path / "run", steps=2, ema=0.9)
-    result = run(tmp_path / "run", steps=4, resume=True)
-    assert result.policy.kept("average") == {}
+    run(tmp_path / "run", steps=4, resume=True)
     assert not (
         Checkpoints(tmp_path / "run" / "checkpoints").last() / "kept_average.safetensors"
     ).exists()
@@ -243,13 +248,13 @@ def test_a_failing_algorithm_leaves_a_checkpoint_of_a_complete_step(tmp_path, wh
         def active(self, targets):
             return super().active(targets) & ("without" not in where)
 
-        def targets(self, scores, rollouts, answers):
+        def targets(self, scores, rollouts, inputs):
             self.calls += 1
             self.failing = self.fail and self.calls == 4
-            return super().targets(scores, rollouts, answers)
+            return super().targets(scores, rollouts, inputs)
 
-        def end_step(self, policy, step):
-            super().end_step(policy, step)
+        def end_step(self, weights, step):
+            super().end_step(weights, step)
             if self.failing and where != "loss":
                 raise RuntimeError("no")
 
@@ -273,10 +278,10 @@ def test_unknown_names_in_sees_are_refused_before_the_run(tmp_path):
     for name in ("value", "sampler_log_probs", "reference_aim"):
 
         class Odd(Regress):
-            sees = frozenset({name})
+            target_inputs = frozenset({name})
 
         with pytest.raises(
-            UserError, match=f"algorithm 'Odd': expected in `sees` .*, found '{name}'"
+            UserError, match=f"algorithm 'Odd': expected in `target_inputs` .*, found '{name}'"
         ):
             run(tmp_path / "run", algorithm=Odd())
 
@@ -297,14 +302,14 @@ def test_targets_receive_the_values_named_in_sees(lab):
             return LogProbs(log_probs=output.log_probs, extra={"value": value})
 
     class WithBaseline(GRPO):
-        sees = frozenset({"old_value", "old_log_probs"})
+        target_inputs = frozenset({"old_value", "old_log_probs"})
         old = frozenset({"log_probs", "value"})
         needs = frozenset({"log_probs", "value"})
 
-        def targets(self, scores, rollouts, answers):
-            calls.append((rollouts, answers))
-            targets = super().targets(scores, rollouts, answers)
-            advantages = targets["advantages"].unsqueeze(1) - answers["old_value"].float()
+        def targets(self, scores, rollouts, inputs):
+            calls.append((rollouts, inputs))
+            targets = super().targets(scores, rollouts, inputs)
+            advantages = targets["advantages"].unsqueeze(1) - inputs["old_value"].float()
             return {**targets, "advantages": advantages}
 
         def loss(self, current, batch):
@@ -318,11 +323,11 @@ def test_targets_receive_the_values_named_in_sees(lab):
         expected = policy(scored.rollouts)
     trainer.learn(scored)
     assert len(calls) == 2
-    for number, (rollouts, answers) in enumerate(calls):
+    for number, (rollouts, inputs) in enumerate(calls):
         rows, mask = slice(8 * number, 8 * number + 8), rollouts.mask
-        assert answers.keys() == {"old_value", "old_log_probs"}
+        assert inputs.keys() == {"old_value", "old_log_probs"}
         width = mask.shape[1]
         for name, values in (("value", expected.extra["value"]), ("log_probs", expected.log_probs)):
-            torch.testing.assert_close(answers[f"old_{name}"][mask], values[rows, :width][mask])
+            torch.testing.assert_close(inputs[f"old_{name}"][mask], values[rows, :width][mask])
         assert not rollouts.trajectory
         assert set(rollouts.versions.tolist()) == {0}

@@ -195,7 +195,7 @@ def test_equal_outcomes_with_different_steps_have_the_gradient_of_the_formula(la
     rollouts = sampled(lab, policy)
     scores = Scorer([Reward(name="steps", function=per_symbol), *outcome()])(rollouts)
     groups = rollouts.groups
-    assert not bool(scores.dead(groups).all())
+    assert not bool(scores.no_signal(groups).all())
     targets = algorithm.targets(scores, rollouts, {})
     assert targets["advantages"].shape == rollouts.mask.shape
     assert bool(algorithm.active(targets).any())
@@ -302,11 +302,14 @@ class WithOptionalFact:
     """A policy with an optional fact; `computed` counts how often it was computed."""
 
     optional_facts = frozenset({"ones"})
-    computed = 0
+    computed, asked_for = 0, frozenset()
+
+    def prepare(self, *, outputs, facts):
+        self.asked_for = facts
 
     def sample(self, prompts, **options):
         rollouts = super().sample(prompts, **options)
-        if "ones" not in self.requested:
+        if "ones" not in self.asked_for:
             return rollouts
         self.computed += 1
         ones = [sum(symbol == 1 for symbol in ids) for ids in rollouts.facts["completion_ids"]]

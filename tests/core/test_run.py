@@ -276,7 +276,7 @@ def test_when_a_reward_fails_in_the_last_evaluation_the_saved_step_is_named(lab,
 
 def test_a_metric_logged_twice_stops_the_run_after_saving_the_step(lab, tmp_path):
     class Clashing(GRPO):
-        def end_step(self, policy, step):
+        def end_step(self, weights, step):
             return {"reward": 1.0} if step == 2 else {}
 
     with pytest.raises(UserError, match="the metric 'reward' is logged twice"):

@@ -184,7 +184,7 @@ def test_a_sampler_follows_updates_and_averages(lab):
 
     def record_tables(step, _):
         tables["train"].append(policy.table.detach().clone())
-        tables["evaluate"].append(policy.kept("average")["table"].clone())
+        tables["evaluate"].append(trainer.learner.weights.copies("average")["table"].clone())
 
     first = policy.table.detach().clone()
     assert lab.fit(trainer, record_tables)

@@ -82,6 +82,9 @@ def trainer_of(lab, name, sharded):
     settings = {"steps": 4, "microbatch": 7, "max_grad_norm": 0.1, **settings}
     return lab.trainer(policy_of(lab, sharded), algorithm(), reward, **settings)
 
+def average_of(trainer):
+    return gathered(trainer.learner.weights.copies("average")["table"]).flatten().tolist()
+
 def results_of(trainer, steps):
     policy, optimizer = trainer.policy, trainer.learner.optimizer
     averaged = trainer.learner.averaged
@@ -89,7 +92,7 @@ def results_of(trainer, steps):
     return {
         "table": gathered(policy.table).flatten().tolist(),
         "moment": gathered(optimizer.adamw.state[policy.table]["exp_avg"]).flatten().tolist(),
-        "average": gathered(policy.kept("average")["table"]).flatten().tolist() if averaged else [],
+        "average": average_of(trainer) if averaged else [],
         "steps": [{key: step.get(key, 0.0) for key in keep} for step in steps],
         "evaluation": dict(trainer.evaluate().metrics),
     }

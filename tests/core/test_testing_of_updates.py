@@ -32,8 +32,8 @@ class TakesEntropy(GRPO):
 
 
 class Targets(GRPO):
-    def targets(self, scores, rollouts, answers):
-        return self.change(super().targets(scores, rollouts, answers), scores, rollouts)
+    def targets(self, scores, rollouts, inputs):
+        return self.change(super().targets(scores, rollouts, inputs), scores, rollouts)
 
 
 class InDoubles(Targets):
@@ -171,9 +171,9 @@ class MeasuresNothing(GRPO):
 class LosesCount(GRPO):
     count = 0
 
-    def targets(self, scores, rollouts, answers):
+    def targets(self, scores, rollouts, inputs):
         self.count += 1
-        return super().targets(scores, rollouts, answers)
+        return super().targets(scores, rollouts, inputs)
 
     def state_dict(self):
         return {"count": self.count}
@@ -183,7 +183,7 @@ class LosesCount(GRPO):
 
 
 ALGORITHMS = {
-    "`needs`, `old`, `reference` and `sees` name all outputs that it reads": TakesEntropy,
+    "`needs`, `old`, `reference` and `target_inputs` name all outputs that it reads": TakesEntropy,
     "targets have the shapes of the whole update": InDoubles,
     "`weights` divide by counts over the whole update": Sums,
     "equal rewards teach nothing": NoBaseline,
@@ -245,17 +245,15 @@ def test_extra_outputs_that_an_algorithm_needs_are_passed_to_the_check():
 
 def test_an_algorithm_may_have_a_value_as_its_baseline():
     class Valued(GRPO):
-        sees = frozenset({"old_value"})
+        target_inputs = frozenset({"old_value"})
 
         def __init__(self):
             super().__init__()
             self.needs = frozenset({"log_probs", "value"})
 
-        def targets(self, scores, rollouts, answers):
-            targets = super().targets(scores, rollouts, answers)
-            advantages = (
-                objective.per_decision(targets["advantages"]) - answers["old_value"].float()
-            )
+        def targets(self, scores, rollouts, inputs):
+            targets = super().targets(scores, rollouts, inputs)
+            advantages = objective.per_decision(targets["advantages"]) - inputs["old_value"].float()
             return {**targets, "advantages": advantages}
 
     testing.check_algorithm(Valued())

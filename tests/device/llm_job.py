@@ -14,6 +14,7 @@ from runs import conftest_of, per_microbatch, plain, run_on_both
 from simulated import Device
 
 from groupwise.algorithms.grpo import GRPO
+from groupwise.weights import kept_parameters
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 from groupwise_llm.training import packing
@@ -115,7 +116,7 @@ def casts(model: Path) -> Mapping[str, Sequence[Mapping[str, float]]]:
             policy.ends = [-1]
             policy.place("cpu")
             with torch.no_grad():
-                for weight in policy.keepable().values():
+                for weight in kept_parameters(policy).values():
                     weight.mul_(1.01)
             for _ in (1, 2):
                 with Casts(policy) as casts:

@@ -245,18 +245,18 @@ def update(
     rollouts: Rollouts,
     *,
     values: Sequence[float] | None = None,
-    answers: Mapping[str, torch.Tensor] | None = None,
+    outputs: Mapping[str, torch.Tensor] | None = None,
     budget: int = 16384,
     first: bool = True,
 ) -> dict[str, float]:
     """Accumulates the gradient of an update and returns its metrics.
 
     values: the rewards; 0, 1, 2, ... unless set.
-    answers: the reference's outputs (`reference_mean`) and, for an update that is not the
+    outputs: the reference's outputs (`reference_mean`) and, for an update that is not the
     `first` of its step, the policy's own before the step (`old_log_probs`, `old_mean`).
     """
     scores = scores_of(range(len(rollouts)) if values is None else values)
-    return updater(policy, algorithm, budget).backward(rollouts, scores, answers or {}, first=first)
+    return updater(policy, algorithm, budget).backward(rollouts, scores, outputs or {}, first=first)
 
 
 def images_of(rollouts: Rollouts) -> torch.Tensor:

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from groupwise import testing
 from groupwise.testing.policy import gradients
 from groupwise.testing.policy.case import Case
+from groupwise.weights import KeptWeights
 from groupwise_flow import saving
 
 OUT = Path(sys.argv[2])
@@ -91,12 +92,15 @@ def gradient(policy, current, world):
 
 
 def step(policy):
-    policy.keep("reference")
+    """Makes an update; returns the kept weights, with those before it as the reference."""
+    kept = KeptWeights(policy)
+    kept.keep("reference")
     torch.optim.AdamW(lab.trained(policy), lr=1e-2, weight_decay=0.0).step()
+    return kept
 
 
 @torch.no_grad()
-def after_a_step(unsharded, sharded, rollouts, before):
+def after_a_step(unsharded, sharded, kept, rollouts, before):
     passes = lab.calls(sharded)
     moved = [policy(rollouts).log_probs for policy in (unsharded, sharded)]
     measurements = {
@@ -104,11 +108,11 @@ def after_a_step(unsharded, sharded, rollouts, before):
         "negative change": -max_difference(moved[0], before),
     }
     measurements["after a step"] = max_difference(*moved)
-    with sharded.using("reference"):
+    with kept[1].using("reference"):
         measurements["reference"] = max_difference(sharded(rollouts).log_probs, before)
-    for policy in (unsharded, sharded):
-        policy.blend("reference", 0.5)
-    with unsharded.using("reference"), sharded.using("reference"):
+    for of_policy in kept:
+        of_policy.blend("reference", 0.5)
+    with kept[0].using("reference"), kept[1].using("reference"):
         measurements["average"] = max_difference(
             *(policy(rollouts).log_probs for policy in (unsharded, sharded))
         )
@@ -142,9 +146,8 @@ def compare(name, rank, world, mesh):
     measurements["log-probs"] = max_difference(*(answer.log_probs for answer in answers))
     gradients = [gradient(p, a, world) for p, a in zip((unsharded, sharded), answers, strict=True)]
     measurements["gradient"] = lab.gap(gradients[1], gradients[0])
-    for policy in (unsharded, sharded):
-        step(policy)
-    more, moved = after_a_step(unsharded, sharded, other, answers[0].log_probs.detach())
+    kept = [step(policy) for policy in (unsharded, sharded)]
+    more, moved = after_a_step(unsharded, sharded, kept, other, answers[0].log_probs.detach())
     return measurements | more | save(name, unsharded, sharded, other, moved)
 
 

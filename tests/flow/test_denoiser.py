@@ -19,6 +19,7 @@ from PIL import Image
 
 import groupwise
 from groupwise.errors import UserError
+from groupwise.memory import Workload
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.frames import Frames
 from groupwise_flow.policy import FlowPolicy
@@ -168,7 +169,7 @@ def test_it_trains_and_the_saved_weights_draw_the_same_pictures(lab, folder, tmp
 def test_the_memory_estimate_leaves_out_activations(lab, folder):
     settings = lab.settings(model=str(folder), adapter=Denoiser)
     counts = {"decisions": 8, "rollouts": 8, "group_size": 4, "sampled": 0, "training": True}
-    sizes = FlowPolicy.estimate(settings, **counts, reference=False, averages=1)
+    sizes = FlowPolicy.estimate(settings, Workload(**counts, reference=False, averages=1))
     assert sizes.keys() == {"frozen models", "unet", "gradients", "optimizer", "moving average"}
 
 

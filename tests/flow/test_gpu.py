@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from groupwise.weights import KeptWeights
 from groupwise_flow.algorithm import FlowGRPO
 
 pytestmark = [
@@ -93,15 +94,16 @@ def test_gpu_and_cpu_have_the_same_gradient(lab, make, precision):
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_training_step_with_a_reference(lab, make, lora, checkpointing):
     policy = make(lora=lora, gradient_checkpointing=checkpointing)
-    policy.keep("reference")
+    kept = KeptWeights(policy)
+    kept.keep("reference")
     rollouts = sample(lab, policy)
     algorithm = FlowGRPO(FlowGRPO.Config(beta=0.1))
     updater = lab.updater(policy, algorithm, 8)
-    with policy.using("reference"):
-        answers = {"reference_mean": updater.answers(rollouts, {"mean"})["mean"]}
-    answers["old_log_probs"] = rollouts.sampler_log_probs
+    with kept.using("reference"):
+        outputs = {"reference_mean": updater.outputs(rollouts, {"mean"})["mean"]}
+    outputs["old_log_probs"] = rollouts.sampler_log_probs
     optimizer = torch.optim.AdamW(lab.trained(policy), lr=1e-3)
-    metrics = updater.backward(rollouts, lab.scores_of([0.0, 1.0, 2.0] * 2), answers)
+    metrics = updater.backward(rollouts, lab.scores_of([0.0, 1.0, 2.0] * 2), outputs)
     assert metrics["kl"] == pytest.approx(0.0, abs=1e-3)
     before = policy(rollouts).log_probs.detach()
     optimizer.step()

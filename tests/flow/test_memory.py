@@ -4,6 +4,7 @@ import pytest
 import torch
 from diffusers import DiffusionPipeline
 
+from groupwise.memory import Workload
 from groupwise_flow.algorithm import FlowGRPO
 from groupwise_flow.counting import Alive
 from groupwise_flow.memory import without_weights
@@ -108,7 +109,7 @@ def test_an_estimate_loads_no_weights_and_counts_them_exactly(
         raise AssertionError("weights were loaded")
 
     monkeypatch.setattr(DiffusionPipeline, "from_pretrained", refuse)
-    sizes = FlowPolicy.estimate(policy.config, **of_a_run(), reference=True, averages=2)
+    sizes = FlowPolicy.estimate(policy.config, Workload(**of_a_run(), reference=True, averages=2))
     activations = sizes["activations"]
     assert activations > 0
     # Float32 weights that compute in half precision have a copy in half precision.
@@ -124,18 +125,18 @@ def test_an_estimate_loads_no_weights_and_counts_them_exactly(
         "moving average": 2 * 4 * trained,
         **copy,
     }
-    plain = FlowPolicy.estimate(policy.config, **of_a_run(), reference=False, averages=0)
+    plain = FlowPolicy.estimate(policy.config, Workload(**of_a_run(), reference=False, averages=0))
     assert sizes.keys() - plain.keys() == {"reference", "moving average"}
     for name, number in [("decisions", 2), ("rollouts", 2)]:
         fewer = of_a_run(**{name: number})
-        smaller = FlowPolicy.estimate(policy.config, **fewer, reference=False, averages=0)
+        smaller = FlowPolicy.estimate(policy.config, Workload(**fewer, reference=False, averages=0))
         assert smaller["activations"] == pytest.approx(activations / 4, abs=1)
     evaluation = FlowPolicy.estimate(
-        policy.config, **of_a_run(training=False), reference=True, averages=1
+        policy.config, Workload(**of_a_run(training=False), reference=True, averages=1)
     )
     assert dict(evaluation) == {k: sizes[k] for k in ("frozen models", "transformer", *copy)}
     sampling = FlowPolicy.estimate(
-        policy.config, **of_a_run(decisions=0), reference=False, averages=0
+        policy.config, Workload(**of_a_run(decisions=0), reference=False, averages=0)
     )
     assert plain.keys() - sampling.keys() == {"activations"}
 
@@ -144,8 +145,8 @@ def test_an_estimate_loads_no_weights_and_counts_them_exactly(
 def test_shards_divide_the_trained_weights_and_not_the_frozen_models(lab, lora):
     config = lab.policy("flux", lora=lora, precision="bf16").config
     copies = {"reference": True, "averages": 1}
-    full = dict(FlowPolicy.estimate(config, **of_a_run(), **copies))
-    sharded = dict(FlowPolicy.estimate(config, **of_a_run(), **copies, shards=3))
+    full = dict(FlowPolicy.estimate(config, Workload(**of_a_run(), **copies)))
+    sharded = dict(FlowPolicy.estimate(config, Workload(**of_a_run(), **copies, shards=3)))
     gathered = {"gathered blocks", "gradients of gathered blocks"}
     assert sharded.keys() - full.keys() == gathered
     assert full.keys() - sharded.keys() == (set() if lora else {"transformer in bf16"})
@@ -153,7 +154,7 @@ def test_shards_divide_the_trained_weights_and_not_the_frozen_models(lab, lora):
         assert sharded[purpose] == pytest.approx(full[purpose] / 3, abs=12)
     for purpose in ("frozen models", "activations"):
         assert sharded[purpose] == full[purpose]
-    sampling = FlowPolicy.estimate(config, **of_a_run(decisions=0), **copies, shards=3)
+    sampling = FlowPolicy.estimate(config, Workload(**of_a_run(decisions=0), **copies, shards=3))
     assert gathered & sampling.keys() == {"gathered blocks"}
 
 
@@ -161,11 +162,11 @@ def test_the_estimate_of_activations_is_within_a_factor_of_1_5(lab):
     for architecture in ("sd3", "flux"):
         policy = lab.policy(architecture)
         four = of_a_run(decisions=4, rollouts=4)
-        sizes = FlowPolicy.estimate(policy.config, **four, reference=False, averages=0)
+        sizes = FlowPolicy.estimate(policy.config, Workload(**four, reference=False, averages=0))
         measured = update(lab, policy)
         assert measured / 1.5 < sizes["activations"] < 1.5 * measured
         config = policy.config.model_copy(update={"gradient_checkpointing": True})
-        checkpointed = FlowPolicy.estimate(config, **four, reference=False, averages=0)
+        checkpointed = FlowPolicy.estimate(config, Workload(**four, reference=False, averages=0))
         assert sizes["activations"] / 20 < checkpointed["activations"] < sizes["activations"] / 1.5
 
 
@@ -182,14 +183,16 @@ def test_both_branches_of_guidance_take_twice_the_activations(lab, lora):
     }
     for name, settings in variants.items():
         policy = lab.policy(lora=lora, **settings)
-        sizes = FlowPolicy.estimate(policy.config, **of_a_run(), reference=False, averages=0)
+        sizes = FlowPolicy.estimate(
+            policy.config, Workload(**of_a_run(), reference=False, averages=0)
+        )
         measured[name], estimated[name] = update(lab, policy), sizes["activations"]
     for sizes in (measured, estimated):
         for one in ("conditional", "of evaluation"):
             assert sizes[one] == pytest.approx(sizes["none"], rel=0.1)
         assert sizes["both"] == pytest.approx(2 * sizes["conditional"], rel=0.1)
     unguided = lab.policy("flux", lora=lora).config
-    sizes = FlowPolicy.estimate(unguided, **of_a_run(), reference=False, averages=0)
+    sizes = FlowPolicy.estimate(unguided, Workload(**of_a_run(), reference=False, averages=0))
     assert sizes["activations"] == estimated["in the model"]
 
 
@@ -199,7 +202,7 @@ WEIGHTS = {"frozen models", "transformer", "gradients", "optimizer"}
 def estimate_of_sampling(config, sampled):
     """Bytes beside the weights, by purpose."""
     counts = of_a_run(decisions=0, sampled=sampled)
-    sizes = FlowPolicy.estimate(config, **counts, reference=False, averages=0)
+    sizes = FlowPolicy.estimate(config, Workload(**counts, reference=False, averages=0))
     names = {*WEIGHTS, f"transformer in {config.precision}"}
     return {purpose: size for purpose, size in sizes.items() if purpose not in names}
 
@@ -251,7 +254,9 @@ def test_encoders_that_leave_the_device_are_in_the_estimate_only_while_they_enco
         for p in part.parameters()
     )
     copies = {"reference": False, "averages": 0}
-    before, after = (FlowPolicy.estimate(c, **of_a_run(), **copies) for c in (resident, config))
+    before, after = (
+        FlowPolicy.estimate(c, Workload(**of_a_run(), **copies)) for c in (resident, config)
+    )
     assert before["frozen models"] - after["frozen models"] == size
     assert estimate_of_sampling(config, 1) == {"moved": size}
     assert estimate_of_sampling(resident, 1) == {"moved": 0}
@@ -259,7 +264,7 @@ def test_encoders_that_leave_the_device_are_in_the_estimate_only_while_they_enco
     assert cpu.get("text encoders", 0) == (size if encoders == "offload" else 0)
 
 
-CPU = {"rollouts": 8, "prompts": 5, "requested": frozenset(), "reference": False}
+CPU = {"rollouts": 8, "prompts": 5, "facts": frozenset(), "reference": False}
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
@@ -272,10 +277,11 @@ def test_the_estimate_of_cpu_memory_is_what_rollouts_and_encodings_take(
 ):
     settings = {"precision": precision, "guidance": 3.0, "guidance_gradient": gradient}
     policy = lab.policy(architecture, **settings)
-    policy.requested = frozenset({"predictions"})
+    facts = frozenset({"predictions"})
+    policy.prepare(outputs=policy.provides, facts=facts)
     rows = [{"prompt": f"{letter} cat"} for letter in "abcd"]
     rollouts = policy.sample(rows, group_size=2, seeds=range(8))
-    more = {"requested": policy.requested, "reference": True, "prompts": len(rows)}
+    more = {"facts": facts, "reference": True, "prompts": len(rows)}
     sizes = FlowPolicy.estimate_cpu(policy.config, **{**CPU, **more})
 
     def held(tensors):

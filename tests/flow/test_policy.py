@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from groupwise.errors import UserError
+from groupwise.weights import KeptWeights
 from groupwise_flow import drawing, sde
 from groupwise_flow.algorithm import FlowGRPO
 
@@ -116,8 +117,7 @@ def test_forward_returns_only_the_extras_that_are_needed(lab):
     policy = lab.policy(guidance=2.0)
     rollouts = sample(policy)
     complete = policy(rollouts)
-    policy.needed = frozenset({"log_probs", "mean", "std"})
-    current = policy(rollouts)
+    current = policy(rollouts, outputs=frozenset({"log_probs", "mean", "std"}))
     assert current.extra.keys() == {"mean", "std"}
     assert complete.extra.keys() == {"mean", "std", "interval"}
     assert torch.equal(current.log_probs, complete.log_probs)
@@ -426,17 +426,18 @@ def test_the_reference_gives_the_log_probs_of_the_start_of_training(lab, lora, g
     rollouts = sample(policy)
     before = log_probs(policy, rollouts)
     ids = {id(p) for p in policy.parameters()}
-    policy.keep("reference")
+    kept = KeptWeights(policy)
+    kept.keep("reference")
     lab.nudge(policy)
     trained = {id(p) for p in lab.trained(policy)}
     moved = log_probs(policy, rollouts)
     assert (moved - before).abs().max() > 1e-3
     for _ in range(2):
-        with policy.using("reference"):
+        with kept.using("reference"):
             torch.testing.assert_close(log_probs(policy, rollouts), before, rtol=0, atol=1e-6)
             again = sample(policy)
         torch.testing.assert_close(again.sampler_log_probs, before, rtol=0, atol=1e-5)
-    with pytest.raises(ZeroDivisionError), policy.using("reference"):
+    with pytest.raises(ZeroDivisionError), kept.using("reference"):
         raise ZeroDivisionError
     assert torch.equal(log_probs(policy, rollouts), moved)
     assert {id(p) for p in policy.parameters()} == ids
@@ -447,8 +448,9 @@ def test_the_reference_gives_the_log_probs_of_the_start_of_training(lab, lora, g
 def test_using_weights_that_were_never_kept_is_refused(lab, lora):
     message = r"keeps no weights named 'old' \(kept are: reference\)"
     policy = lab.policy(lora=lora)
-    policy.keep("reference")
-    with pytest.raises(UserError, match=message), policy.using("old"):
+    kept = KeptWeights(policy)
+    kept.keep("reference")
+    with pytest.raises(UserError, match=message), kept.using("old"):
         pass
 
 
@@ -462,18 +464,19 @@ def test_adapters_are_disabled_only_where_the_kept_ones_are_zero(lab, init):
     model.disable_adapters = lambda: disabled.append(1) or disable()
 
     def log_probs_by(name):
-        with policy.using(name):
+        with kept.using(name):
             return log_probs(policy, rollouts)
 
     first = log_probs(policy, rollouts)
-    policy.keep("reference")
+    kept = KeptWeights(policy)
+    kept.keep("reference")
     lab.nudge(policy)
     torch.testing.assert_close(log_probs_by("reference"), first, rtol=0, atol=1e-6)
     assert len(disabled) == (init == "gaussian")
     disabled.clear()
     later = log_probs(policy, rollouts)
-    policy.keep("later")
-    policy.blend("reference", 0.0)
+    kept.keep("later")
+    kept.blend("reference", 0.0)
     lab.nudge(policy, seed=3)
     for name in ("later", "reference"):
         torch.testing.assert_close(log_probs_by(name), later, rtol=0, atol=1e-6)
@@ -485,13 +488,14 @@ def test_flow_grpo_mixes_the_policy_into_the_reference(lab):
     policy = lab.policy()
     rollouts = sample(policy)
     algorithm = FlowGRPO(FlowGRPO.Config(beta=0.1, reference_every=2, reference_mix=0.5))
-    policy.keep("reference")
+    kept = KeptWeights(policy)
+    kept.keep("reference")
     initial = [p.detach().clone() for p in lab.trained(policy)]
     lab.nudge(policy)
     for step in (1, 2):
-        algorithm.end_step(policy, step)
+        algorithm.end_step(kept, step)
     with torch.no_grad():
-        with policy.using("reference"):
+        with kept.using("reference"):
             mean = policy(rollouts).extra["mean"]
         for parameter, first in zip(lab.trained(policy), initial, strict=True):
             parameter.copy_((parameter + first) / 2)
@@ -502,9 +506,10 @@ def test_adapters_are_not_mixed_into_the_reference(lab):
     """The mean of the factors A and B of two adapters is not the mean of the products B A."""
     options = {"beta": 0.1, "reference_every": 2}
     policy = lab.policy(lora={"rank": 2})
+    kept = KeptWeights(policy)
     with pytest.raises(UserError, match=r"reference_mix: 0.5 with LoRA: .*set reference_mix: 1"):
-        FlowGRPO(FlowGRPO.Config(**options, reference_mix=0.5)).prepare(policy)
-    FlowGRPO(FlowGRPO.Config(**options)).prepare(policy)
+        FlowGRPO(FlowGRPO.Config(**options, reference_mix=0.5)).prepare(policy, kept)
+    FlowGRPO(FlowGRPO.Config(**options)).prepare(policy, kept)
 
 
 # ---- guidance
@@ -519,10 +524,15 @@ def adamw(policy, lab):
 
 def averaged(policy, lab):
     """Replaces the weights by their moving average, as at the end of a run."""
-    policy.keep("average")
+    kept = KeptWeights(policy)
+    kept.keep("average")
     lab.nudge(policy)
-    policy.blend("average", 0.5)
-    policy._exchange(policy._weights("average"))
+    kept.blend("average", 0.5)
+    with torch.no_grad():
+        for parameter, average in zip(
+            lab.trained(policy), kept.copies("average").values(), strict=True
+        ):
+            parameter.copy_(average)
 
 
 @pytest.mark.parametrize("change", [adamw, averaged])
@@ -530,7 +540,8 @@ def averaged(policy, lab):
 def test_unconditional_velocities_are_reused_until_the_weights_change(lab, lora, change):
     policy = lab.policy(lora=lora, guidance=4.0, guidance_gradient="conditional")
     rollouts = sample(policy)
-    policy.keep("reference")
+    kept = KeptWeights(policy)
+    kept.keep("reference")
     sizes = lab.calls(policy)
     reused = log_probs(policy, rollouts.select([1, 2, 5]))
     assert sizes == [12]  # three rows of four decisions, only the conditional pass
@@ -544,7 +555,7 @@ def test_unconditional_velocities_are_reused_until_the_weights_change(lab, lora,
     assert torch.equal(recomputed, log_probs(policy, without_unconditional(rollouts)))
     # By the reference's weights they are computed anew, even before the first update.
     later = sample(policy)
-    with policy.using("reference"):
+    with kept.using("reference"):
         reference = log_probs(policy, later)
         assert torch.equal(reference, log_probs(policy, without_unconditional(later)))
     sizes.clear()
@@ -555,9 +566,10 @@ def test_unconditional_velocities_are_reused_until_the_weights_change(lab, lora,
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
 def test_unconditional_velocities_of_other_weights_are_not_reused(lab, lora):
     policy = lab.policy(lora=lora, guidance=4.0, guidance_gradient="conditional")
-    policy.keep("average")
+    kept = KeptWeights(policy)
+    kept.keep("average")
     lab.nudge(policy)
-    with policy.using("average"):
+    with kept.using("average"):
         drawn = sample(policy)
     for _ in range(3):  # also after as many writes as swapping the average in and out takes
         assert torch.equal(

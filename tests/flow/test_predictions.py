@@ -15,7 +15,8 @@ WINDOWS = [{"kind": "all"}, {"kind": "random", "size": 2}, {"kind": "fixed", "si
 
 
 def drawn(policy, *, purpose="train", requested=True):
-    policy.requested = policy.optional_facts if requested else frozenset()
+    facts = policy.optional_facts if requested else frozenset()
+    policy.prepare(outputs=policy.provides, facts=facts)
     policy.begin(1)
     return policy.sample(ROWS, group_size=2, seeds=[11, 12, 13, 14], purpose=purpose)
 

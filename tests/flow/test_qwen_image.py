@@ -12,6 +12,7 @@ import torch
 from diffusers import DiffusionPipeline
 
 import groupwise
+from groupwise.memory import Workload
 from groupwise_flow.policy import FlowPolicy
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
@@ -125,7 +126,7 @@ def test_it_trains_and_the_saved_weights_draw_the_same_pictures(lab, folder, mak
 def test_its_memory_is_estimated(folder, make):
     config = make(lora={"rank": 2}).config
     counts = {"decisions": 8, "rollouts": 8, "group_size": 4, "sampled": 0, "training": True}
-    sizes = FlowPolicy.estimate(config, **counts, reference=True, averages=0)
+    sizes = FlowPolicy.estimate(config, Workload(**counts, reference=True, averages=0))
     assert sizes.keys() == {
         "frozen models",
         "transformer",

@@ -6,6 +6,7 @@ import torch
 import groupwise
 from groupwise.algorithms.cispo import CISPO
 from groupwise.algorithms.reinforce_pp import ReinforcePP
+from groupwise.weights import KeptWeights
 from groupwise_flow.algorithm import FlowGRPO
 from groupwise_flow.guard import FlowGuard
 
@@ -34,24 +35,25 @@ def stale_policy(lab, form):
     config = {"clip_low": 0.05, **{key: value for key, value in config.items() if key != "kind"}}
     policy = lab.policy(**settings)
     algorithm = kind(kind.Config(**config))
-    algorithm.prepare(policy)
-    policy.keep("reference")
+    kept = KeptWeights(policy)
+    algorithm.prepare(policy, kept)
+    kept.keep("reference")
     rows = [*lab.rows, {"prompt": "no bird"}]
     rollouts = policy.sample(rows, group_size=3, seeds=range(9))
-    answers = {"old_log_probs": rollouts.sampler_log_probs}
-    with torch.no_grad(), policy.using("reference"):
-        answers["reference_mean"] = answers["old_mean"] = policy(rollouts).extra["mean"]
+    outputs = {"old_log_probs": rollouts.sampler_log_probs}
+    with torch.no_grad(), kept.using("reference"):
+        outputs["reference_mean"] = outputs["old_mean"] = policy(rollouts).extra["mean"]
     lab.nudge(policy, size=0.02)
-    return policy, algorithm, rollouts, answers
+    return policy, algorithm, rollouts, outputs
 
 
-def gradient_in_one_pass(lab, policy, algorithm, rollouts, answers, *, first):
+def gradient_in_one_pass(lab, policy, algorithm, rollouts, outputs, *, first):
     """The gradient of the loss over all rollouts in one backward pass, and the loss."""
     policy.zero_grad()
     targets = algorithm.targets(lab.scores_of(VALUES), rollouts, {})
-    batch = {**targets, **answers, "mask": rollouts.mask}
+    batch = {**targets, **outputs, "mask": rollouts.mask}
     current = policy(rollouts)
-    assert (current.log_probs - answers["old_log_probs"]).abs().max() > 1e-3
+    assert (current.log_probs - outputs["old_log_probs"]).abs().max() > 1e-3
     if first:
         batch["old_log_probs"] = current.log_probs.detach()
         batch["old_mean"] = current.extra["mean"].detach()
@@ -65,12 +67,12 @@ def gradient_in_one_pass(lab, policy, algorithm, rollouts, answers, *, first):
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_any_split_into_microbatches_gives_the_same_gradient(lab, form, first):
-    policy, algorithm, rollouts, answers = stale_policy(lab, form)
-    expected, loss = gradient_in_one_pass(lab, policy, algorithm, rollouts, answers, first=first)
+    policy, algorithm, rollouts, outputs = stale_policy(lab, form)
+    expected, loss = gradient_in_one_pass(lab, policy, algorithm, rollouts, outputs, first=first)
 
     def check(budget=16384):
         policy.zero_grad()
-        options = {"answers": answers, "budget": budget, "first": first}
+        options = {"outputs": outputs, "budget": budget, "first": first}
         metrics = lab.update(policy, algorithm, rollouts, values=VALUES, **options)
         assert lab.gap(lab.gradient(policy), expected) < 1e-5
         assert metrics["loss"] == pytest.approx(loss, rel=1e-4, abs=1e-6)
@@ -90,35 +92,37 @@ def test_any_split_into_microbatches_gives_the_same_gradient(lab, form, first):
 
 
 def test_groups_of_equal_reward_take_no_forward_pass(lab):
-    policy, algorithm, rollouts, answers = stale_policy(lab, "plain")
+    policy, algorithm, rollouts, outputs = stale_policy(lab, "plain")
     sizes = lab.calls(policy)
-    metrics = lab.update(policy, algorithm, rollouts, values=VALUES, answers=answers)
+    metrics = lab.update(policy, algorithm, rollouts, values=VALUES, outputs=outputs)
     assert sum(sizes) == 6 * 4
     assert metrics["trained_decisions"] == 24
 
 
-def test_answers_joins_the_outputs_of_all_microbatches(lab):
-    policy, _, rollouts, answers = stale_policy(lab, "guided, kl")
-    updater = lab.updater(policy, FlowGRPO(), budget=4)
-    with policy.using("reference"):
-        outputs = updater.answers(rollouts, {"mean", "log_probs"})
-    assert outputs["mean"].shape == answers["reference_mean"].shape
-    torch.testing.assert_close(outputs["mean"], answers["reference_mean"], rtol=0, atol=1e-5)
-    torch.testing.assert_close(outputs["log_probs"], rollouts.sampler_log_probs, rtol=0, atol=1e-5)
+def test_outputs_of_all_microbatches_are_joined(lab):
+    policy, _, rollouts, _ = stale_policy(lab, "guided, kl")
+    whole = policy(rollouts)
+    outputs = lab.updater(policy, FlowGRPO(), budget=4).outputs(rollouts, {"mean", "log_probs"})
+    assert outputs["mean"].shape == whole.extra["mean"].shape
+    torch.testing.assert_close(outputs["mean"], whole.extra["mean"], rtol=0, atol=1e-5)
+    torch.testing.assert_close(outputs["log_probs"], whole.log_probs, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("gradient", "saved"), [("both", 0), ("conditional", 2)])
-def test_the_reference_is_evaluated_once_for_the_rollouts_of_a_step(lab, tmp_path, gradient, saved):
+def test_the_reference_is_evaluated_once_for_the_rollouts_of_a_step(
+    lab, tmp_path, monkeypatch, gradient, saved
+):
     window = {"kind": "fixed", "size": 2}
     policy = lab.policy(guidance=2.0, guidance_gradient=gradient, window=window)
     lab.nudge(policy)
-    sizes, switches, using = lab.calls(policy), [], policy.using
+    sizes, switches, using = lab.calls(policy), [], KeptWeights.using
 
-    def counted(name):
-        switches.append((name, len(sizes)))
-        return using(name)
+    def counted(kept, name):
+        if name is not None:
+            switches.append((name, len(sizes)))
+        return using(kept, name)
 
-    policy.using = counted
+    monkeypatch.setattr(KeptWeights, "using", counted)
     groupwise.train(
         policy=policy,
         algorithm={"name": "flow_grpo", "beta": 0.1},
@@ -183,7 +187,7 @@ def test_guard_compares_with_the_means_at_the_beginning_of_the_step(lab, tmp_pat
 @pytest.mark.parametrize("form", ["plain", "flux", "lora"])
 def test_every_trained_weight_gets_a_gradient(lab, form):
     """Otherwise processes that average their gradients would wait for each other."""
-    policy, algorithm, rollouts, answers = stale_policy(lab, form)
-    lab.update(policy, algorithm, rollouts, values=VALUES, answers=answers)
+    policy, algorithm, rollouts, outputs = stale_policy(lab, form)
+    lab.update(policy, algorithm, rollouts, values=VALUES, outputs=outputs)
     without = [n for n, p in policy.named_parameters() if p.requires_grad and p.grad is None]
     assert without == []

@@ -19,6 +19,7 @@ import groupwise
 from groupwise import processes, testing
 from groupwise.testing.policy import gradients
 from groupwise.testing.policy.case import Case
+from groupwise.weights import KeptWeights
 from groupwise_llm.files.sharding import Share
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
@@ -96,9 +97,10 @@ def run(name, settings, mesh, saved):
         prompts, group_size=1, seeds=seeds[::2], purpose="greedy"
     ).completions
     policy.train()
-    policy.keep("reference")
-    results["kept"] = sorted(policy.kept("reference"))
-    policy.keep("average")
+    kept = KeptWeights(policy)
+    kept.keep("reference")
+    results["kept"] = sorted(kept.copies("reference"))
+    kept.keep("average")
     with torch.no_grad():
         current = policy(rollouts)
     results["log_probs"], results["entropy"] = current.log_probs, current.entropy
@@ -109,20 +111,20 @@ def run(name, settings, mesh, saved):
     optimizer.step()
     optimizer.zero_grad()
     results["weights"] = full(policy)
-    policy.blend("average", 0.75)
+    kept.blend("average", 0.75)
     with torch.no_grad():
         results["after"] = policy(rollouts).log_probs
-        with policy.using("reference"):
+        with kept.using("reference"):
             results["reference"] = policy(rollouts).log_probs
-        with policy.using("average"):
+        with kept.using("average"):
             results["average"] = policy(rollouts).log_probs
             results["average sampled"] = policy.sample(
                 prompts, group_size=PER_PROMPT, seeds=seeds
             ).completions
         assert torch.equal(policy(rollouts).log_probs, results["after"])
-        results["moved"] = policy.distance("reference")
-        policy.blend("reference", 0.75)
-        with policy.using("reference"):
+        results["moved"] = kept.distance("reference")
+        kept.blend("reference", 0.75)
+        with kept.using("reference"):
             results["mixed"] = policy(rollouts).log_probs
     # The completions of one process end at their first token, those of the other at the last.
     ends, policy.ends = policy.ends, list(range(1000)) if rank else [-1]

@@ -210,7 +210,7 @@ def test_a_policy_states_character_ends_if_a_reward_needs_them(make, prompt):
     rows = [{"prompt": prompt}]
     draw = {"group_size": 8, "seeds": range(8)}
     assert "character_ends" not in policy.sample(rows, **draw).facts
-    policy.requested = policy.optional_facts
+    policy.prepare(outputs=policy.provides, facts=policy.optional_facts)
     rollouts = policy.sample(rows, **draw)
     lengths = rollouts.lengths.tolist()
     assert min(lengths) < max(lengths)
@@ -230,7 +230,7 @@ def test_a_reward_of_steps_scores_the_completions_of_a_model(make):
         return [[float(len(step)) for step in own] for own in steps]
 
     policy = make(temperature=4.0, max_new_tokens=60)
-    policy.requested = policy.optional_facts
+    policy.prepare(outputs=policy.provides, facts=policy.optional_facts)
     rollouts = policy.sample([{"prompt": "ab"}], group_size=16, seeds=range(16))
     scores = Scorer([Reward(name="length", function=length)])(rollouts)
     (letter,) = policy.tokenizer("e")["input_ids"]

@@ -133,7 +133,7 @@ def rollouts_of(policy, tokens, row, masks=None):
 
 def values(reward, policy, texts, row):
     tokens = [[*policy.tokenizer(text)["input_ids"], 0] for text in texts]
-    policy.requested = policy.optional_facts
+    policy.prepare(outputs=policy.provides, facts=policy.optional_facts)
     return Scorer([Reward(name="r", function=reward)])(rollouts_of(policy, tokens, row))
 
 
@@ -220,7 +220,7 @@ def test_tokens_text_steps_and_log_probs_agree_around_tool_answers(
     make, transformers_log_probs, prompt
 ):
     policy = make(max_new_tokens=40)
-    policy.requested = policy.optional_facts
+    policy.prepare(outputs=policy.provides, facts=policy.optional_facts)
     tokenizer, row = policy.tokenizer, {"prompt": prompt}
     # Whole characters and parts of them, line breaks, and the token that ends a turn.
     token = st.sampled_from([*tokenizer("ab\né🙂")["input_ids"], 1])

@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import CONFIG_MAPPING
 
 from groupwise.errors import UserError
+from groupwise.weights import KeptWeights, kept_parameters
 from groupwise_llm.model import causal
 from groupwise_llm.model.copies import Copies, Numerics
 from groupwise_llm.settings import Settings
@@ -56,7 +57,7 @@ def test_all_layers_compute_in_bf16(make, rows, monkeypatch, settings):
     assert dtypes == {torch.bfloat16}
     if "loading" in settings:  # weights that are bf16 already are not copied
         frozen = {p.data_ptr() for p in policy.parameters() if p.dtype == torch.bfloat16}
-        adapters = sum(p.numel() for p in policy.keepable().values())
+        adapters = sum(p.numel() for p in kept_parameters(policy).values())
         policy(policy.sample(rows, group_size=1, seeds=range(3))).log_probs.sum().backward()
         assert sum(t.numel() for t in policy.causal.copies.tensors()) == adapters
         assert not frozen & {t.data_ptr() for t in policy.causal.copies.tensors()}
@@ -82,12 +83,13 @@ def test_a_copy_is_renewed_when_its_weight_changes(make, rows):
         return policy.sample(rows, group_size=2, seeds=range(6)).sampler_log_probs
 
     first, state = sampled(), copy.deepcopy(policy.state_dict())
-    policy.keep("first")
+    kept = KeptWeights(policy)
+    kept.keep("first")
     optimizer = torch.optim.AdamW(policy.parameters(), lr=0.05)
     loss(policy, policy.sample(rows, group_size=2, seeds=range(6)))
     optimizer.step()
     assert not torch.equal(sampled(), first)
-    with policy.using("first"):
+    with kept.using("first"):
         assert torch.equal(sampled(), first)
     assert not torch.equal(sampled(), first)
     policy.load_state_dict(state)

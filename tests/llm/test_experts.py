@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from groupwise.errors import UserError
+from groupwise.weights import kept_parameters
 from groupwise_llm.files.loading import outline
 from groupwise_llm.model import merging
 from groupwise_llm.model.adapters import routers_of
@@ -37,7 +38,7 @@ def trained(policy):
     """Makes the adapters large enough to change every log-prob."""
     torch.manual_seed(3)
     with torch.no_grad():
-        for weight in policy.keepable().values():
+        for weight in kept_parameters(policy).values():
             weight.add_(torch.randn_like(weight) * 0.1)
     return policy
 
@@ -94,7 +95,7 @@ def test_probes_leave_adapters_as_they_were(make_of):
     policy = make_of(
         config_of("mixtral"), lora={"rank": 4, "options": {"modules_to_save": ["norm"]}}
     )
-    weights = policy.keepable()
+    weights = kept_parameters(policy)
     for name, weight in weights.items():
         assert ("lora_B" in name) == (not weight.any()), name
     norm = policy.causal.causal.model.norm
@@ -129,7 +130,7 @@ def test_experts_with_adapters_train_in_bf16(make_of, rows, name):
     policy = make_of(config_of(name), lora=lora_of(name), precision="bf16")
     rollouts = trained(policy).sample(rows, group_size=2, seeds=range(6))
     policy(rollouts).log_probs.sum().backward()
-    trainable = policy.keepable()
+    trainable = kept_parameters(policy)
     assert all(weight.grad.any() for weight in trainable.values())
     assert {weight.dtype for weight in trainable.values()} == {torch.float32}
 
@@ -154,7 +155,7 @@ def test_routers_have_no_adapters_by_default(name):
 def test_a_router_that_is_named_has_adapters(make_of, rows):
     options = {"target_parameters": ["gate.weight"]}
     policy = trained(make_of(config_of("deepseek_v3"), lora={"rank": 2, "options": options}))
-    assert any(".gate.lora" in name for name in policy.keepable())
+    assert any(".gate.lora" in name for name in kept_parameters(policy))
     # Merged, the router keeps its buffer, which is no parameter.
     assert any(name.endswith("e_score_correction_bias") for name, _ in policy.weights())
 

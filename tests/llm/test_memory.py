@@ -1,7 +1,7 @@
 """Memory estimates: activations against what autograd saves, the cache, shards and copies."""
 
 import itertools
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from runpy import run_path
 
@@ -10,6 +10,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Qwen2Config
 
 from groupwise.errors import UserError
+from groupwise.memory import Workload
 from groupwise_llm.estimates import counting, memory
 from groupwise_llm.estimates.counting import Shape
 from groupwise_llm.files import loading
@@ -101,8 +102,9 @@ def test_the_estimate_of_saved_activations_matches_autograd(name, settings, shap
 def test_logits_of_heads_beyond_a_product_are_counted(name, changes, plain):
     config = CONFIG_MAPPING[name](**{**TABLE[name], **changes})
     settings = Settings(model="m", max_new_tokens=40, max_prompt_tokens=60)
-    counts = {"budget": 860, "rollouts": 100, "group_size": 100, "sampled": 4}
-    sizes = memory.estimate(config, settings, **counts, training=True, reference=False, averages=0)
+    counts = {"decisions": 860, "rollouts": 100, "group_size": 100, "sampled": 4}
+    load = Workload(**counts, training=True, reference=False, averages=0)
+    sizes = memory.estimate(config, settings, load)
     logits = 4 * 800 * config.vocab_size
     assert (sizes[memory.LOGITS] == 2 * logits) == (not plain)
     # The layers are tiny: hidden states of 32, logits of 258.
@@ -129,10 +131,8 @@ CONFIG = Qwen2Config(**TABLE["qwen2"])
 
 def estimate(budget=1000, sampled=100, shards=1, kept=False, **settings):
     settings = Settings(**{"model": "m", "max_new_tokens": 40, "max_prompt_tokens": 60, **settings})
-    return memory.estimate(
-        CONFIG,
-        settings,
-        budget=budget,
+    load = Workload(
+        decisions=budget,
         rollouts=400,
         group_size=8,
         sampled=sampled,
@@ -141,6 +141,7 @@ def estimate(budget=1000, sampled=100, shards=1, kept=False, **settings):
         averages=int(kept),
         shards=shards,
     )
+    return memory.estimate(CONFIG, settings, load)
 
 
 @pytest.mark.parametrize("lengths", [(20, 200), (400, 50), (1000, 16)], ids=str)
@@ -149,7 +150,16 @@ def test_the_estimate_is_for_the_largest_packed_micro_batch(lengths):
     size, budget = 64, 4096
     settings = Settings(model="m", max_prompt_tokens=prompt, max_new_tokens=completion)
     config = Qwen2Config(**{**TABLE["qwen2"], "max_position_embeddings": 4096})
-    counted = memory._largest(config, settings, budget, size, 8)
+    load = Workload(
+        decisions=budget,
+        rollouts=size,
+        group_size=8,
+        sampled=0,
+        training=True,
+        reference=False,
+        averages=0,
+    )
+    counted = memory._largest(config, settings, load)
     parts = pack(
         torch.full((size,), completion),
         torch.full((size,), prompt),
@@ -165,12 +175,10 @@ def test_the_estimate_is_for_the_largest_packed_micro_batch(lengths):
 def test_check_refuses_to_shard_quantised_weights(saved):
     settings = Settings(model=str(saved()), quantize="4bit", lora={}, max_new_tokens=12)
     counts = {"decisions": 100, "rollouts": 8, "group_size": 4, "sampled": 8, "averages": 0}
-    estimate_of = partial(
-        LanguageModel.estimate, settings, **counts, training=True, reference=False
-    )
-    assert estimate_of(shards=1)
+    load = Workload(**counts, training=True, reference=False)
+    assert LanguageModel.estimate(settings, load)
     with pytest.raises(UserError, match=r"policy\.quantize: .* leave out train\.shard"):
-        estimate_of(shards=2)
+        LanguageModel.estimate(settings, replace(load, shards=2))
 
 
 def test_shards_divide_weights_gradients_optimizer_and_copies():

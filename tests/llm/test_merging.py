@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from groupwise.weights import KeptWeights, kept_parameters
 from groupwise_llm.model import merging
 
 LORA = {"rank": 4, "alpha": 16}
@@ -24,7 +25,7 @@ def trained(policy):
     """Makes the adapters large enough to change every log-prob."""
     torch.manual_seed(3)
     with torch.no_grad():
-        for weight in policy.keepable().values():
+        for weight in kept_parameters(policy).values():
             weight.add_(torch.randn_like(weight) * 0.1)
     return policy
 
@@ -73,11 +74,12 @@ def test_merged_layers_are_reused_until_weights_change_and_freed_for_training(
     assert list(policy.causal.copies.tensors())
     sample()
     assert not merges
-    policy.keep("before")
+    kept = KeptWeights(policy)
+    kept.keep("before")
     trained(policy)
     sample()
     assert len(merges) == layers
-    with policy.using("before"):
+    with kept.using("before"):
         again = sample()
         assert len(merges) == layers
     torch.testing.assert_close(again.sampler_log_probs, rollouts.sampler_log_probs)
@@ -100,9 +102,10 @@ def test_merged_adapters_cost_no_product_per_token(make, rows):
 
 def test_a_reference_without_adapters_is_sampled_without_them(make, rows):
     policy = make(lora=LORA)
-    policy.keep("reference")
+    kept = KeptWeights(policy)
+    kept.keep("reference")
     first = policy.sample(rows, group_size=2, seeds=range(6))
     trained(policy)
-    with policy.using("reference"):
+    with kept.using("reference"):
         again = policy.sample(rows, group_size=2, seeds=range(6))
     assert torch.equal(first.sampler_log_probs, again.sampler_log_probs)

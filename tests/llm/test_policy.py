@@ -10,9 +10,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError
+from groupwise.memory import Workload
 from groupwise.rewards import Scores
 from groupwise.sampler import Sampler
 from groupwise.training.update import Updater
+from groupwise.weights import KeptWeights
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.probing import probes
 from groupwise_llm.settings import Settings
@@ -30,7 +32,8 @@ LORA = {"rank": 4, "alpha": 8}
 
 
 def estimate(settings, training=True, **changes):
-    return LanguageModel.estimate(settings, training=training, **{**ESTIMATE, **changes})
+    load = Workload(training=training, **{**ESTIMATE, **changes})
+    return LanguageModel.estimate(settings, load)
 
 
 def perturbed(policy):
@@ -138,9 +141,10 @@ def test_the_reference_keeps_the_weights_of_the_start_of_training(make, rows, se
     policy = make(**settings)
     rollouts = policy.sample(rows, group_size=2, seeds=range(6))
     start = policy(rollouts).log_probs.detach()
-    policy.keep("reference")
+    kept = KeptWeights(policy)
+    kept.keep("reference")
     perturbed(policy)
-    with policy.using("reference"):
+    with kept.using("reference"):
         torch.testing.assert_close(policy(rollouts).log_probs, start)
     assert (policy(rollouts).log_probs - start).abs().max() > 0.01
     assert all("reference" not in name for name, _ in policy.named_parameters())
@@ -154,16 +158,17 @@ def test_weights_are_kept_under_any_name(make, rows, settings):
     policy = perturbed(make(**settings))
     rollouts = policy.sample(rows, group_size=1, seeds=range(3))
     start = policy(rollouts).log_probs.detach()
-    policy.keep("average")
-    assert set(policy.kept("average")) == {
+    kept = KeptWeights(policy)
+    kept.keep("average")
+    assert set(kept.copies("average")) == {
         n for n, p in policy.named_parameters() if p.requires_grad
     }
     perturbed(policy)
     present = policy(rollouts).log_probs.detach()
-    with policy.using("average"):
+    with kept.using("average"):
         torch.testing.assert_close(policy(rollouts).log_probs, start, rtol=0, atol=0)
     torch.testing.assert_close(policy(rollouts).log_probs, present, rtol=0, atol=0)
-    with pytest.raises(UserError, match="keeps no weights named 'ema'"), policy.using("ema"):
+    with pytest.raises(UserError, match="keeps no weights named 'ema'"), kept.using("ema"):
         pass
 
 
@@ -179,21 +184,25 @@ def test_a_reference_is_copied_unless_it_is_the_model_without_adapters(make, row
     policy = make("gpt2", lora=lora)
     rollouts = policy.sample(rows, group_size=1, seeds=range(3))
     start = policy(rollouts).log_probs.detach()
-    policy.keep("reference")
-    assert bool(policy.kept("reference")) == (lora is not LORA)
+    kept = KeptWeights(policy)
+    kept.keep("reference")
+    assert bool(kept.copies("reference")) == (lora is not LORA)
     perturbed(policy)
-    with policy.using("reference"):
+    with kept.using("reference"):
         torch.testing.assert_close(policy(rollouts).log_probs, start)
 
 
 def test_a_changed_reference_is_restored_from_a_checkpoint(make, rows):
     policy, resumed = make(lora=LORA), make(lora=LORA)
-    policy.keep("reference")
-    perturbed(policy).keep("reference")
+    kept = KeptWeights(policy)
+    kept.keep("reference")
+    perturbed(policy)
+    kept.keep("reference")
     rollouts = policy.sample(rows, group_size=1, seeds=range(3))
-    resumed.keep("reference")
-    resumed.restore("reference", policy.kept("reference"))
-    with policy.using("reference"), resumed.using("reference"):
+    restored = KeptWeights(resumed)
+    restored.keep("reference")
+    restored.restore("reference", kept.copies("reference"))
+    with kept.using("reference"), restored.using("reference"):
         torch.testing.assert_close(resumed(rollouts).log_probs, policy(rollouts).log_probs)
 
 
@@ -205,12 +214,13 @@ SAVES_NORM = {**LORA, "options": {"modules_to_save": ["norm"]}}
 def test_a_reference_without_adapters_can_be_blended_with_the_policy(make, rows, lora, settings):
     policy = make(lora=lora, **settings)
     rollouts = policy.sample(rows, group_size=1, seeds=range(3))
-    policy.keep("reference")
+    kept = KeptWeights(policy)
+    kept.keep("reference")
     perturbed(policy)
-    assert policy.distance("reference") > 0
-    policy.blend("reference", 0.75)
+    assert kept.distance("reference") > 0
+    kept.blend("reference", 0.75)
     with torch.no_grad():
-        with policy.using("reference"):
+        with kept.using("reference"):
             blended = policy(rollouts).log_probs
         # Blended by 0.75: a quarter of the adapters and of the module's change remains.
         for name, parameter in policy.named_parameters():
@@ -222,13 +232,13 @@ def test_a_reference_without_adapters_can_be_blended_with_the_policy(make, rows,
                 )
                 parameter.copy_(torch.lerp(original, parameter, 0.25))
         torch.testing.assert_close(blended, policy(rollouts).log_probs, rtol=0, atol=1e-5)
-        policy.blend("reference", 0.0)
-        with policy.using("reference"):
+        kept.blend("reference", 0.0)
+        with kept.using("reference"):
             current = policy(rollouts).log_probs
         torch.testing.assert_close(current, policy(rollouts).log_probs, rtol=0, atol=0)
-    assert policy.distance("reference") == 0
-    policy.keep("reference")
-    assert policy.kept("reference")
+    assert kept.distance("reference") == 0
+    kept.keep("reference")
+    assert kept.copies("reference")
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])

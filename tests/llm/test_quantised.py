@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from groupwise.errors import UserError
+from groupwise.memory import Workload
 from groupwise_llm.files import loading
 from groupwise_llm.model import merging
 from groupwise_llm.policy import LanguageModel
@@ -70,7 +71,7 @@ def test_the_estimate_counts_quantised_weights(saved):
     for bits in (None, "8bit", "4bit"):
         options = {"decisions": 100, "rollouts": 4, "group_size": 2, "sampled": 4}
         options |= {"training": False, "reference": False, "averages": 0}
-        sizes[bits] = LanguageModel.estimate(config(quantize=bits), **options)["weights"]
+        sizes[bits] = LanguageModel.estimate(config(quantize=bits), Workload(**options))["weights"]
     made = LanguageModel(config(quantize="4bit"))
     made.place("cpu")
     expected = sum(p.nbytes for p in made.parameters())

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, Qwen3_5TextConfig, Qwen3MoeConfig
 
 import groupwise
 from groupwise.errors import UserError
+from groupwise.weights import KeptWeights
 from groupwise_llm.files import sharding
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
@@ -126,8 +127,9 @@ def check_trained(pair):
     """Log-probs, gradient, a step of the optimizer and kept weights are those of one process."""
     policy, rollouts = pair.alone, pair.rollouts
     policy.train()
-    policy.keep("reference")
-    policy.keep("average")
+    kept = KeptWeights(policy)
+    kept.keep("reference")
+    kept.keep("average")
     current = policy(rollouts)
     pair.check("log_probs", current.log_probs)
     pair.check("entropy", current.entropy)
@@ -141,15 +143,15 @@ def check_trained(pair):
     optimizer.step()
     for name, parameter in pair.trained.items():
         torch.testing.assert_close(weights[name], parameter.data, rtol=0, atol=1e-5)
-    policy.blend("average", 0.75)
+    kept.blend("average", 0.75)
     with torch.no_grad():
         pair.check("after", policy(rollouts).log_probs, 1e-4)
         for name in ("reference", "average"):
-            with policy.using(name):
+            with kept.using(name):
                 pair.check(name, policy(rollouts).log_probs, 1e-4)
-        assert pair.parts[0]["moved"] == pytest.approx(policy.distance("reference"), rel=1e-3)
-        policy.blend("reference", 0.75)
-        with policy.using("reference"):
+        assert pair.parts[0]["moved"] == pytest.approx(kept.distance("reference"), rel=1e-3)
+        kept.blend("reference", 0.75)
+        with kept.using("reference"):
             pair.check("mixed", policy(rollouts).log_probs, 1e-4)
 
 

@@ -12,7 +12,6 @@ gradient down). verl's default for both sides is 0.2.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -20,11 +19,11 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.grpo import GRPO
+from groupwise.algorithms.parts import GroupRelative, Usual
 from groupwise.rollouts import LogProbs
 
 
-class CISPO(GRPO):
+class CISPO(GroupRelative, Usual):
     """CISPO, arXiv:2506.13585: clip the ratio as a weight, so that no decision loses its gradient.
 
         loss = -stopgrad(clip(rho, 1 - clip_low, 1 + clip_high)) A log_prob
@@ -32,12 +31,11 @@ class CISPO(GRPO):
     `clip_fraction` is the share of decisions whose weight was clipped; they keep their gradient.
     """
 
-    class Config(GRPO.Config):
-        clip_low: float | None = Field(  # type: ignore[assignment]
+    class Config(Usual.Config, GroupRelative.Config):
+        clip_low: float | None = Field(
             None, gt=0, description="ratios are at least 1 - this; no lower bound if unset"
         )
         clip_high: float = Field(4.0, gt=0, description="ratios are at most 1 + this")
-        ratio_cap: ClassVar[None] = None  # type: ignore[misc]
         normalize: objective.Normalize = "token"
 
     config: Config
@@ -52,7 +50,7 @@ class CISPO(GRPO):
             high=self.config.clip_high,
         )
 
-    def damping(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
+    def clip_metrics(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """[b, t]: 1 at decisions whose weight `surrogate` clips, else 0."""
         cut = objective.is_capped(
             self.log_ratio(current, batch), low=self.config.clip_low, high=self.config.clip_high

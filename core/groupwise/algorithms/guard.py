@@ -19,6 +19,7 @@ from torch import Tensor
 from groupwise import objective
 from groupwise.algorithm import Batch
 from groupwise.algorithms.grpo import GRPO
+from groupwise.algorithms.parts import Options
 from groupwise.rollouts import LogProbs
 
 
@@ -36,8 +37,8 @@ class Guard(GRPO):
             "log-probs by k1, k2 or k3",
         )
 
-    def __init__(self, config: GRPO.Config | None = None) -> None:
-        super().__init__(config or self.Config())
+    def __init__(self, config: Options | None = None) -> None:
+        super().__init__(config)
         self.needs |= {"mean", "std"}
         self.old = self.old | {"mean"}
 

@@ -60,9 +60,6 @@ class LEAD(GRPO):
 
     config: Config
 
-    def __init__(self, config: Config | None = None) -> None:
-        super().__init__(config or self.Config())
-
     def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
         config, column = self.config, self._column(scores)
         accuracy = scores.values[:, column]

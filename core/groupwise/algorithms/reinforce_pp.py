@@ -12,21 +12,29 @@ long completions count more in the mean; OpenRLHF uses the biased std, verl and 
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from groupwise import advantages, objective
-from groupwise.algorithms.grpo import GRPO
+from groupwise.algorithms.parts import (
+    Advantages,
+    Clipped,
+    Divisor,
+    EntropyBonus,
+    ImportanceWeights,
+    Options,
+    Reference,
+)
 from groupwise.rollouts import Rollouts
 
 if TYPE_CHECKING:
     from groupwise.rewards import Scores
 
 
-class ReinforcePP(GRPO):
+class ReinforcePP(Clipped, Advantages, ImportanceWeights, Divisor, EntropyBonus, Reference):
     """REINFORCE++, arXiv:2501.03262: the batch is the baseline, for rewards of one scale.
 
     R = r - beta (sum of log_prob - reference from the decision on)
@@ -34,33 +42,35 @@ class ReinforcePP(GRPO):
     loss = -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
     """
 
-    class Config(GRPO.Config):
+    class Config(
+        ImportanceWeights.Config,
+        Divisor.Config,
+        EntropyBonus.Config,
+        Reference.Config,
+        Advantages.Config,
+        Clipped.Config,
+    ):
         beta: float = Field(
             0.0, ge=0, description="weight of the KL to the reference in the reward"
         )
-        kl: ClassVar[objective.Estimator] = "k1"  # type: ignore[misc]
-        scale: ClassVar[advantages.Scale] = "none"  # type: ignore[misc]
-        steps: ClassVar[Literal["rewards", "returns"]] = "returns"  # type: ignore[misc]
         normalize: objective.Normalize = "token"
         epsilon: float = Field(1e-8, gt=0, description="added to the std")
-        least_std: ClassVar[float] = 0.0  # type: ignore[misc]
 
     config: Config
     smallest_group = 1
 
-    def __init__(self, config: Config | None = None) -> None:
-        super().__init__(config or self.Config())
-        self.beta = 0.0  # none in the loss
+    def __init__(self, config: Options | None = None) -> None:
+        super().__init__(config)
         if self.config.beta:
-            self.sees = frozenset({"old_log_probs", "reference_log_probs"})
+            self.target_inputs = frozenset({"old_log_probs", "reference_log_probs"})
 
     def estimate(
-        self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]
+        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Tensor:
         mask, returns = rollouts.mask, self._returns(scores, rollouts)
-        if self.sees:
+        if self.config.beta:
             kl = objective.token_log_ratio(
-                answers["old_log_probs"], answers["reference_log_probs"], mask
+                inputs["old_log_probs"], inputs["reference_log_probs"], mask
             )
             returns = returns - self.config.beta * advantages.to_go(kl.to(returns.dtype))
         return advantages.whitened(returns, judged(scores, mask), epsilon=self.config.epsilon)
@@ -69,7 +79,7 @@ class ReinforcePP(GRPO):
         """[B]: the rewards themselves."""
         return scores.outcome.nan_to_num()
 
-    def dead(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+    def no_signal(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
         """[B] bool: all of the group equals the batch mean, or none of it has a reward."""
         compared = advantages.whitened(
             self._returns(scores, rollouts), judged(scores, rollouts.mask)

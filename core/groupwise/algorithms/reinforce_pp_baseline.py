@@ -12,13 +12,13 @@ gets minus this mean as its advantage, divided by the std.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from groupwise import advantages, objective
-from groupwise.algorithms.grpo import GRPO
+from groupwise.algorithms.parts import Clipped, GroupCentred, Usual
 from groupwise.algorithms.reinforce_pp import judged
 from groupwise.rollouts import Rollouts
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from groupwise.rewards import Scores
 
 
-class ReinforcePPBaseline(GRPO):
+class ReinforcePPBaseline(Clipped, GroupCentred, Usual):
     """REINFORCE++ with a baseline, arXiv:2501.03262: group mean, std of the batch; small groups.
 
     a = r - mean of the group
@@ -34,15 +34,16 @@ class ReinforcePPBaseline(GRPO):
     loss = -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
     """
 
-    class Config(GRPO.Config):
+    class Config(Usual.Config, GroupCentred.Config, Clipped.Config):
         kl: objective.Estimator | Literal["exact"] = "k2"
-        scale: ClassVar[advantages.Scale] = "none"  # type: ignore[misc]
         normalize: objective.Normalize = "token"
         epsilon: float = Field(1e-8, gt=0, description="added to the std")
 
+    config: Config
+
     def estimate(
-        self, scores: "Scores", rollouts: Rollouts, answers: Mapping[str, Tensor]
+        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Tensor:
-        centred = objective.per_decision(super().estimate(scores, rollouts, answers))
+        centred = objective.per_decision(super().estimate(scores, rollouts, inputs))
         mask = judged(scores, rollouts.mask)
         return advantages.whitened(centred.expand(mask.shape), mask, epsilon=self.config.epsilon)

@@ -10,26 +10,28 @@ the loss, as in GRPO. In a step's first update, without a KL and with `length: 1
 the same. TRL also divides by the std of the batch's advantages.
 """
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from groupwise import advantages
-from groupwise.algorithms.dr_grpo import DrGRPO
+from groupwise import advantages, objective
+from groupwise.algorithms.parts import Clipped, GroupCentred, Usual
 from groupwise.rollouts import Rollouts
 
 if TYPE_CHECKING:
     from groupwise.rewards import Scores
 
 
-class RLOO(DrGRPO):
+class RLOO(Clipped, GroupCentred, Usual):
     """RLOO, arXiv:2402.14740: compare with the others of the group, for groups of 2 to 4.
 
     A = r - mean of the others of the group
     """
 
-    class Config(DrGRPO.Config):
-        scale: ClassVar[advantages.Scale] = "none"  # type: ignore[misc]
+    class Config(Usual.Config, GroupCentred.Config, Clipped.Config):
+        normalize: objective.Normalize = "constant"
+
+    config: Config
 
     def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
         return advantages.leave_one_out(

@@ -17,12 +17,11 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.unclipped import Unclipped
+from groupwise.algorithms.parts import GroupRelative, Usual
 from groupwise.rollouts import LogProbs
 
 
-class SAPO(GRPO):
+class SAPO(GroupRelative, Usual):
     """SAPO, arXiv:2511.20347: a soft gate in place of the clip, for several updates per step.
 
         loss = -A sigmoid(tau (rho - 1)) 4 / tau
@@ -30,7 +29,7 @@ class SAPO(GRPO):
     The metric `gate` is the share of the gradient that passes, 1 at ratio 1.
     """
 
-    class Config(Unclipped):
+    class Config(Usual.Config, GroupRelative.Config):
         tau_positive: float = Field(
             1.0, gt=0, description="temperature of the gate where the advantage is positive"
         )
@@ -41,7 +40,7 @@ class SAPO(GRPO):
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
         return objective.sapo(self.log_ratio(current, batch), batch["advantages"], **self._tau)
 
-    def damping(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
+    def clip_metrics(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """[b, t]: the share of the gradient that the gate passes."""
         ratio = self.log_ratio(current, batch)
         return {"gate": objective.sapo_gate(ratio, batch["advantages"], **self._tau)}

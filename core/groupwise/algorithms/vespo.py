@@ -13,19 +13,18 @@ outside of which phi is about 0.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.unclipped import Unclipped
+from groupwise.algorithms.parts import Divisor, EntropyBonus, GroupRelative, Options, ReferenceKL
 from groupwise.rollouts import LogProbs
 
 
-class VESPO(GRPO):
+class VESPO(GroupRelative, Divisor, EntropyBonus, ReferenceKL):
     """VESPO, arXiv:2602.10693: weight whole completions by their ratio, for old rollouts.
 
         W = exp(sum of the completion's log-ratios, policy to sampler)
@@ -36,7 +35,7 @@ class VESPO(GRPO):
 
     couples_decisions = True
 
-    class Config(Unclipped):
+    class Config(Divisor.Config, EntropyBonus.Config, ReferenceKL.Config, GroupRelative.Config):
         k_positive: float = Field(2.0, ge=0, description="k where the advantage is not negative")
         lambda_positive: float = Field(
             3.0, gt=0, description="lambda where the advantage is not negative"
@@ -51,10 +50,12 @@ class VESPO(GRPO):
             description="W compares the policy with what drew the completion (sequence), or with "
             "itself before the step's first update (none)",
         )
-        importance_mode: ClassVar[None] = None  # type: ignore[misc]
-        importance_cap: ClassVar[None] = None  # type: ignore[misc]
 
     config: Config
+
+    def __init__(self, config: Options | None = None) -> None:
+        super().__init__(config)
+        self.corrects = self.config.importance != "none"
 
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
         assert current.log_probs is not None
@@ -62,12 +63,9 @@ class VESPO(GRPO):
         phi = self._phi(current, batch)
         return -phi * objective.per_decision(batch["advantages"]) * log_probs
 
-    def damping(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
+    def clip_metrics(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """[b, t]: the weight of the completion, at all of its decisions."""
         return {"phi": self._phi(current, batch)}
-
-    def importance(self, batch: Batch) -> None:
-        """None: W already contains the importance weight."""
 
     def _phi(self, current: LogProbs, batch: Batch) -> Tensor:
         assert current.log_probs is not None

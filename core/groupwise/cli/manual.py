@@ -6,7 +6,7 @@ replaces the tables of the page, between the lines `BEGIN` and `END`.
 """
 
 import sys
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -42,7 +42,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
 def tables() -> str:
     """A heading and a table of key, type, default and meaning for every section and plugin.
 
-    Of a plugin whose options inherit from those of an earlier one, only the differences; of one
+    Of a plugin whose options share parts with those of an earlier one, only the differences; of one
     with the same options only its name.
     """
     parts = [f"## {title}\n\n{table(model)}" for title, model in TABLES.items()]
@@ -51,7 +51,7 @@ def tables() -> str:
     for kind, name in _builtin():
         model: type[BaseModel] = installed().load(kind, name).Config
         title = f"## {KINDS[kind].singular.capitalize()} `{name}`"
-        base = next((each for each in model.__mro__[1:] if each in names), None)
+        base = _base(model, names)
         options = table(model) if base is None else _variant(model, base, names[base])
         parts.append(f"{title}\n\n{same.get(options, options)}")
         names[model] = name
@@ -60,24 +60,34 @@ def tables() -> str:
 
 
 def _variant(model: type[BaseModel], base: type[BaseModel], name: str) -> str:
-    """How the options differ from those of its base class, the options of plugin `name`."""
+    """How the options differ from those of `base`, the options of plugin `name`."""
     removed = [f"`{key}`" for key in base.model_fields if key not in model.model_fields]
-    keys = _changed(model, base) & model.model_fields.keys()
+    others = [*of_model(base)]
+    keys = {option.key.partition(".")[0] for option in of_model(model) if option not in others}
     text = f"The options of `{name}`" + (f", without {', '.join(removed)}" if removed else "")
     return f"{text}. These are new or changed:\n\n{table(model, keys=keys)}" if keys else f"{text}."
 
 
-def _changed(model: type[BaseModel], base: type[BaseModel]) -> set[str]:
-    """The keys that the model declares itself, or inherits from a class between it and `base`."""
-    classes = [each for each in model.__mro__ if issubclass(each, BaseModel)]
-    own = [vars(each).get("__annotations__", {}) for each in classes if not issubclass(base, each)]
-    return {key for annotations in own for key in annotations}
+def _base(model: type[BaseModel], earlier: Iterable[type[BaseModel]]) -> type[BaseModel] | None:
+    """The earlier options from which these inherit; else the first of which these have most, by
+    the same part."""
+    classes = [each for each in model.__mro__ if issubclass(each, BaseModel)][1:-1]
+    known = [*earlier]
+    shares = (
+        each
+        for each in known
+        if not set(classes).isdisjoint(each.__mro__)
+        and 2 * len(model.model_fields.keys() & each.model_fields.keys()) > len(each.model_fields)
+    )
+    return next((each for each in classes if each in known), next(shares, None))
 
 
 def _builtin() -> Iterator[tuple[str, str]]:
-    """Kind and name of each plugin of this distribution whose options are shown."""
+    """Kind and name of each plugin of this distribution whose options are shown, those of the core
+    first."""
+    entries = sorted(installed().entries, key=lambda entry: entry.plugin != "groupwise")
     for kind in KINDS.values():
-        for entry in installed().entries if kind.in_manual else ():
+        for entry in entries if kind.in_manual else ():
             if entry.kind == kind.name and entry.distribution == hookspecs.PROJECT:
                 yield kind.name, entry.name
 

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from groupwise.memory import Workload
 from groupwise.policy import Policy
 from groupwise.run.parts import Parts
 
@@ -50,9 +50,10 @@ def estimate(
         _share(groups, processes) * group_size,
         _share(evaluation.count, processes) * evaluation.samples,
     )
-    estimated = partial(
-        policy.estimate,
-        settings,
+    load = Workload(
+        decisions=0,
+        # With another sampler, the policy samples nothing.
+        sampled=min(train.sample_batch, drawn) if learning.sampler is None else 0,
         rollouts=updated * group_size,
         group_size=group_size,
         training=True,
@@ -61,20 +62,18 @@ def estimate(
         averages=int(train.ema is not None) + int(algorithm.moves_reference),
         shards=shards,
     )
-    # With another sampler, the policy samples nothing.
-    sampled = min(train.sample_batch, drawn) if learning.sampler is None else 0
-    sampling = estimated(decisions=0, sampled=sampled)
+    sampling = policy.estimate(settings, load)
     rows = {id(p.source): len(p.source) for p in (parts.prompts, parts.evaluation_prompts)}
     cpu = policy.estimate_cpu(
         settings,
         rollouts=_share(groups, processes) * group_size,
         prompts=sum(rows.values()),
-        requested=policy.optional_facts & (parts.named | policy.shown),
+        facts=policy.optional_facts & (parts.named | policy.shown),
         reference=bool(algorithm.reference),
     )
     if not learning.learns:
         return Sizes(sampling=sampling, cpu=cpu)
-    updating = estimated(decisions=train.microbatch, sampled=0)
+    updating = policy.estimate(settings, replace(load, decisions=train.microbatch, sampled=0))
     return Sizes(sampling=sampling, updating=updating, cpu=cpu)
 
 

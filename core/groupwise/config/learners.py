@@ -71,7 +71,7 @@ class LearnerSection(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class LearnerSettings:
     """The settings of one learner of a run, with the run's own where it sets none.
 
     path: of the section with its keys, () at the top.
@@ -85,12 +85,12 @@ class Learning:
     learns: bool = True
 
 
-def learning(section: LearnerSection, path: KeyPath, train: TrainSection) -> Learning:
+def learning(section: LearnerSection, path: KeyPath, train: TrainSection) -> LearnerSettings:
     """The settings of a learner; train: the run's."""
     own = TrainSection.model_validate(
         {**train.model_dump(), **section.train.model_dump(exclude_none=True)}
     )
-    return Learning(
+    return LearnerSettings(
         path=path,
         policy=section.policy,
         sampler=section.sampler,

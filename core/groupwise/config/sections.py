@@ -19,7 +19,7 @@ from groupwise.config.learners import (
     PLAYERS,
     SOLE,
     LearnerSection,
-    Learning,
+    LearnerSettings,
     grpo_unless_named,
     learning,
 )
@@ -312,7 +312,7 @@ class RunConfig(Section):
             raise mistake_at((PLAYERS, number, "train", *path), problem) from None
 
     @property
-    def learners(self) -> Mapping[str, Learning]:
+    def learners(self) -> Mapping[str, LearnerSettings]:
         """The settings of each learner by label, in the order of the configuration."""
         if self.players is not None:
             return {
@@ -320,7 +320,7 @@ class RunConfig(Section):
                 for number, section in enumerate(self.players)
             }
         assert self.policy is not None
-        sole = Learning(
+        sole = LearnerSettings(
             path=(),
             policy=self.policy,
             sampler=self.sampler,

@@ -84,7 +84,7 @@ class Scores:
         """[R]: `scales`, or ones."""
         return self.values.new_tensor(self.scales or [1.0] * len(self.names))
 
-    def dead(self, groups: Tensor) -> Tensor:
+    def no_signal(self, groups: Tensor) -> Tensor:
         """[B] bool: in the rollout's group all outcomes are equal, and all step rewards."""
         same = zero_variance(self.outcome, groups)
         return same if self.steps is None else same & zero_variance_of_steps(self.steps, groups)

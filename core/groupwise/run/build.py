@@ -8,7 +8,7 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from groupwise import processes
-from groupwise.config.learners import Learning
+from groupwise.config.learners import LearnerSettings
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options
@@ -40,14 +40,11 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
         path = (*learning.path, "policy")
         policies[label] = make_part(parts.loaded, parts.objects, "policies", path, learning.policy)
     parts.check_policies(policies)
-    for label, policy in policies.items():
-        policy.needed = parts.algorithms[label].answers
-        _place(policy, config, accelerator)
     receivers = parts.players.receivers
-    for label in parts.players.judged:
-        policies[label].requested = policies[label].optional_facts & (
-            parts.named | policies[label].shown
-        )
+    for label, policy in policies.items():
+        read = parts.named | policy.shown if label in parts.players.judged else frozenset()
+        policy.prepare(outputs=parts.algorithms[label].outputs, facts=policy.optional_facts & read)
+        _place(policy, config, accelerator)
     for label, policy in policies.items():
         policy.check_prompts(parts.rows() if label in receivers else ())
     for prompts in (parts.prompts, parts.evaluation_prompts):
@@ -67,7 +64,7 @@ def _place(policy: Policy, config: RunConfig, accelerator: Accelerator) -> None:
     policy.place(accelerator.device)
 
 
-def _policy_settings(parts: Parts, learning: Learning) -> Any:
+def _policy_settings(parts: Parts, learning: LearnerSettings) -> Any:
     """The policy's `Config`; for a policy passed in Python its attribute `config`, or None."""
     path, section = (*learning.path, "policy"), learning.policy
     if path in parts.objects:
@@ -105,7 +102,7 @@ def _open_sampling(
         sampler = make_part(parts.loaded, parts.objects, "samplers", path, learning.sampler, policy)
     with closing(sampler):
         if sampler is not policy:
-            policy.check_sampler_class(type(sampler))
+            type(sampler).check_policy_class(type(policy))
             policy.check_sampler(sampler)
         batch, seed = learning.train.sample_batch, parts.config.seed
         yield Sampling(policy, sampler, seed=seed, batch=batch, process=process, threads=threads)
@@ -147,6 +144,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
                 learning.train,
                 accelerator,
                 sampler.samplings[label].sampler,
+                weights=sampler.samplings[label].weights,
                 replay=replay,
             )
             for label, learning in parts.config.learners.items()

@@ -7,7 +7,7 @@ from typing import Any
 from groupwise import secrets
 from groupwise.balance import Schedule
 from groupwise.config import yaml_lines
-from groupwise.config.learners import Learning
+from groupwise.config.learners import LearnerSettings
 from groupwise.config.load import LoadedConfig
 from groupwise.config.sections import RewardSection
 from groupwise.metric_names import Family
@@ -21,7 +21,7 @@ SHOWN = ("accuracy", "greedy_accuracy", "reward", "greedy_reward")
 def write_card(
     folder: Path,
     policy: Policy,
-    learning: Learning,
+    learning: LearnerSettings,
     loaded: LoadedConfig,
     result: Mapping[str, Any],
 ) -> None:
@@ -44,7 +44,10 @@ def write_card(
 
 
 def _what(
-    facts: Mapping[str, Any], learning: Learning, loaded: LoadedConfig, result: Mapping[str, Any]
+    facts: Mapping[str, Any],
+    learning: LearnerSettings,
+    loaded: LoadedConfig,
+    result: Mapping[str, Any],
 ) -> str:
     config = loaded.config
     own = next(label for label, other in config.learners.items() if other.path == learning.path)

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from groupwise.algorithm import Algorithm
-from groupwise.config.learners import Learning
+from groupwise.config.learners import LearnerSettings
 from groupwise.config.load import LoadedConfig
 from groupwise.config.measures import check_labels, check_schedules
 from groupwise.config.objects import Objects
@@ -125,17 +125,17 @@ class Parts:
         return frozenset[str]().union(*(reward.parameters[0] for reward in self._measures))
 
     def _check_algorithm(
-        self, algorithm: Algorithm, learning: Learning, policy: "Policy | type[Policy]"
+        self, algorithm: Algorithm, learning: LearnerSettings, policy: "Policy | type[Policy]"
     ) -> None:
         name = learning.algorithm.name
-        for tensor in sorted(algorithm.sees):
-            kind, _, answer = tensor.partition("_")
-            if kind != "old" and (kind != "reference" or answer not in algorithm.reference):
+        for tensor in sorted(algorithm.target_inputs):
+            kind, _, output = tensor.partition("_")
+            if kind != "old" and (kind != "reference" or output not in algorithm.reference):
                 raise UserError(
-                    f"algorithm {name!r}: expected in `sees` old_NAME, or reference_NAME with a "
-                    f"name in `reference`, found {tensor!r}"
+                    f"algorithm {name!r}: expected in `target_inputs` old_NAME, or reference_NAME "
+                    f"with a name in `reference`, found {tensor!r}"
                 )
-        missing = algorithm.answers - policy.provides
+        missing = algorithm.outputs - policy.provides
         if missing:
             raise UserError(
                 f"algorithm {name!r} needs {', '.join(sorted(missing))}, which policy "
@@ -155,9 +155,10 @@ class Parts:
                 f"weights as configured; leave train.ahead at 0, or set algorithm.importance: "
                 f"token (grpo and its variants)"
             )
-        if len(self.players.casts) > 1 and algorithm.sees:
+        if len(self.players.casts) > 1 and algorithm.target_inputs:
+            inputs = ", ".join(sorted(algorithm.target_inputs))
             raise UserError(
-                f"algorithm {name!r} needs {', '.join(sorted(algorithm.sees))} for its targets, "
+                f"algorithm {name!r} needs {inputs} for its targets, "
                 f"which a pool does not support: its targets are over all policies together, and "
                 f"each policy computes these only for itself"
             )
@@ -174,8 +175,8 @@ class Parts:
         if isinstance(target, type) and not issubclass(target, Sampler):
             problem = f"expected a groupwise.Sampler, found the class {target.__name__}"
             raise UserError(self.loaded.origin.message(path, problem))
-        if isinstance(target, type):
-            policy.check_sampler_class(target)
+        if isinstance(target, type) and issubclass(target, Sampler):
+            target.check_policy_class(policy)
 
 
 def facts_of(

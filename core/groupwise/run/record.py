@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -275,9 +275,8 @@ class Record:
         if self.folder is not None:
             disk.remove(fresh)
         for label, learner in self.trainer.learners.items():
-            policy, averaged = learner.policy, learner.averaged
-            with policy.using(averaged) if averaged else nullcontext():
-                policy.save_pretrained(fresh if label == SOLE else fresh / label)
+            with learner.weights.using(learner.averaged):
+                learner.policy.save_pretrained(fresh if label == SOLE else fresh / label)
         if self.folder is not None and fresh.exists():  # a policy may have nothing to save
             disk.open_to_others(fresh)
             self.run_folder.keep()  # a policy makes missing folders, and so the run's

@@ -20,6 +20,7 @@ from groupwise.storage.checkpoint import (
 )
 from groupwise.storage.state import encode
 from groupwise.training.learner import AVERAGE, Learner
+from groupwise.weights import kept_parameters
 
 SMALL = 0.05
 """The largest difference from the planned learning rate, as a share of the peak, not noted."""
@@ -126,12 +127,12 @@ def prefix(label: str) -> str:
 
 def _tensors(trainer: Trainer, label: str) -> dict[str, Mapping[str, Tensor]]:
     learner, first = trainer.learners[label], trainer.kept_at_first[label]
-    policy = learner.policy
-    changed = [name for name, count in policy.changes.items() if count != first.get(name)]
+    kept = learner.weights
+    changed = [name for name, count in kept.changes.items() if count != first.get(name)]
     return {
-        "weights": trained_weights(policy),
+        "weights": trained_weights(learner.policy),
         "optimizer": learner.optimizer.tensors(),
-        **{f"{KEPT}{name}": policy.kept(name) for name in changed},
+        **{f"{KEPT}{name}": kept.copies(name) for name in changed},
     }
 
 
@@ -166,7 +167,7 @@ def of_learner(checkpoint: Saved, label: str) -> Saved:
 
 def _restore(learner: Learner, checkpoint: Saved, state: Mapping[str, Any]) -> None:
     """Load one learner; checkpoint: with this learner's tensors only."""
-    tensors, policy = checkpoint.tensors, learner.policy
+    tensors = checkpoint.tensors
     if "optimizer" not in tensors:
         raise UserError("the checkpoint has no optimizer")
     kept = {n.removeprefix(KEPT): value for n, value in tensors.items() if n.startswith(KEPT)}
@@ -178,10 +179,8 @@ def _restore(learner: Learner, checkpoint: Saved, state: Mapping[str, Any]) -> N
             "train.ema: the checkpoint has no averaged weights; leave train.ema out, as when the "
             "run was started"
         )
-    read_weights(policy, checkpoint)
+    read_weights(learner.policy, checkpoint)
     for name, weights in kept.items():
-        here = policy.keepable()
-        # Empty if the policy keeps no copy of them.
-        policy.restore(name, as_here(here, weights) if weights else {})
+        learner.weights.restore(name, as_here(kept_parameters(learner.policy), weights))
     learner.optimizer.restore(tensors["optimizer"])
     learner.load_state_dict(state)

@@ -66,7 +66,7 @@ class Trainer:
         self.last_took = 0.0
         self.failing = Failing()
         # Weights kept before the first step are the initial ones, which a resumed run has anyway.
-        self.kept_at_first = {n: dict(x.policy.changes) for n, x in self.learners.items()}
+        self.kept_at_first = {n: dict(x.weights.changes) for n, x in self.learners.items()}
 
     @property
     def learner(self) -> Learner:

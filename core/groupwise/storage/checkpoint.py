@@ -28,6 +28,7 @@ from groupwise.storage.disk import read_json, reason, remove, sync
 from groupwise.storage.inventory import FILES, facts_of, files_in, problem, write_list
 from groupwise.storage.state import decode, encode
 from groupwise.storage.tensors import Stored, files_of, write
+from groupwise.weights import kept_parameters
 
 T = TypeVar("T")
 
@@ -158,7 +159,7 @@ def read_weights(policy: Policy, saved: Saved, *, kept: str | None = None) -> No
     name = f"{KEPT}{kept}" if kept else "weights"
     if name not in saved.tensors:
         raise UserError(f"the checkpoint has no weights{f' named {kept!r}' if kept else ''}")
-    trained = policy.keepable() if kept else trained_weights(policy)
+    trained = kept_parameters(policy) if kept else trained_weights(policy)
     with torch.no_grad():
         for key, weight in as_here(trained, saved.tensors[name]).items():
             trained[key].copy_(weight)

@@ -12,6 +12,7 @@ at. Put them into the tests of your plugin:
 from groupwise.testing import compare
 from groupwise.testing.adapter import check_adapter
 from groupwise.testing.algorithm import check_algorithm
+from groupwise.testing.environment import check_environment
 from groupwise.testing.law import Law, hold, law
 from groupwise.testing.policy import check_policy
 from groupwise.testing.reward import check_reward
@@ -21,6 +22,7 @@ __all__ = [
     "Law",
     "check_adapter",
     "check_algorithm",
+    "check_environment",
     "check_policy",
     "check_reward",
     "check_sampler",

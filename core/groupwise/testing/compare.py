@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from groupwise.policy import Policy
 from groupwise.rollouts import LogProbs, Rollouts
+from groupwise.weights import kept_parameters
 
 
 def gap(one: Tensor, other: Tensor) -> float:
@@ -52,7 +53,7 @@ def _numbers(value: Any) -> Tensor | None:
     return torch.from_numpy(array.copy()) if array.dtype.kind in "biuf" else None
 
 
-def answers(current: LogProbs) -> dict[str, Tensor]:
+def outputs(current: LogProbs) -> dict[str, Tensor]:
     """All outputs of a policy, by name."""
     named = {"log_probs": current.log_probs, "entropy": current.entropy, **current.extra}
     return {name: value for name, value in named.items() if value is not None}
@@ -90,12 +91,12 @@ def nudged(
 ) -> Iterator[None]:
     """A context with changed weights: size (mean |weight| + 0.1) noise is added to each.
 
-    kept: change only the weights that `keep` copies.
+    kept: change only the weights that `KeptWeights` copy.
     """
     generator = torch.Generator().manual_seed(seed)
     trained = [p for p in policy.parameters() if p.requires_grad]
     if kept:
-        trained = [*policy.keepable().values()]
+        trained = [*kept_parameters(policy).values()]
     before = [p.detach().clone() for p in trained]
     with torch.no_grad():
         for p in trained:

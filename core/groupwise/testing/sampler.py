@@ -36,7 +36,7 @@ class Case(Draws):
     @torch.no_grad()
     def gap(self, rollouts: Rollouts) -> float:
         """Mean |policy - sampler| of log-probs; the largest if the sampler is exact."""
-        ours = self.policy(rollouts).log_probs
+        ours = self.policy(rollouts, outputs=frozenset({"log_probs"})).log_probs
         assert ours is not None
         assert rollouts.sampler_log_probs is not None
         pair = (ours, rollouts.sampler_log_probs)
@@ -50,7 +50,7 @@ class Case(Draws):
     hint="`policy_class`, `requires`, and what the policy's `check_sampler` refuses",
 )
 def fits(case: Case) -> str | None:
-    case.policy.check_sampler_class(type(case.sampler))
+    type(case.sampler).check_policy_class(type(case.policy))
     case.policy.check_sampler(case.sampler)
     return None
 

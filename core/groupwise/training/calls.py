@@ -118,7 +118,10 @@ def row_of(context: Context, row: Row) -> Row:
     """The row that a player completes: the data set's, with the context as its prompt."""
     if isinstance(context, Mapping):
         return context
-    return {**row, "prompt": context.text if isinstance(context, Reply) else context}
+    if isinstance(context, Reply):
+        return {**row, "prompt": context.text}
+    # A copy of messages, to which an environment may go on to append.
+    return {**row, "prompt": context if isinstance(context, str) else [*context]}
 
 
 def calls_for(

@@ -141,8 +141,11 @@ class Episodes:
             else:
                 spread = spread or self._credit(scores)
                 own = spread.select(rows)
-            beside = self._others(judged, scores) if self.compared else None
-            batches[label] = TrainingBatch(rollouts=self.rollouts(label), scores=own, beside=beside)
+            batches[label] = TrainingBatch(
+                rollouts=self.rollouts(label),
+                scores=own,
+                rest_of_group=self._others(judged, scores) if self.compared else None,
+            )
         return batches
 
     def _others(self, judged: Tensor, scores: Scores) -> TrainingBatch:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -49,6 +50,36 @@ class Round:
     draws: Sequence[Draw]
     batches: Sequence[Episodes]
     scorings: Sequence[Scoring]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """The rollouts of all policies, and the scores of those that rewards see."""
+
+    episodes: Episodes
+    scores: Scores
+
+    @property
+    def rollouts(self) -> Rollouts:
+        """Those that rewards see."""
+        return self.episodes.judged
+
+    @cached_property
+    def batches(self) -> Mapping[str, TrainingBatch]:
+        """The training batch of each learner, by label."""
+        return self.episodes.training_batches(self.scores)
+
+    def select(self, rows: Tensor) -> "Judged":
+        """The part with whole groups only, as `Work.select`."""
+        return Judged(episodes=self.episodes.select(rows), scores=self.scores.select(rows))
+
+    @staticmethod
+    def concat(parts: "Sequence[Judged]") -> "Judged":
+        """All parts as one, in order."""
+        return Judged(
+            episodes=Episodes.concat([part.episodes for part in parts]),
+            scores=Scores.concat([part.scores for part in parts]),
+        )
 
 
 class Experience:
@@ -156,61 +187,57 @@ class Experience:
         in the denominators of the loss.
         """
         self.failures = {}
-        episodes, scores = self._finished(first)
-        spares = self._spares(episodes, scores)
-        episodes, scores = self._own(first.draws, episodes, scores)
-        dead = self._dead(episodes, scores)
-        metrics = self._describe(episodes, scores, dead)
+        judged = self._finished(first)
+        spares = self._spares(judged)
+        judged = self._own(first.draws, judged)
+        no_signal = self._no_signal(judged)
+        metrics = self._describe(judged, no_signal)
         if not self.refills:
-            return _scored(episodes, scores, metrics, spares)
+            return _scored(judged, metrics, spares)
         refilled = 0
         for _ in range(self.settings.max_refills):
-            missing = processes.total(len(episodes.judged.groups.cpu()[dead].unique()))
+            missing = processes.total(len(judged.rollouts.groups.cpu()[no_signal].unique()))
             if not missing:
                 break
             more = self._round(self.prompts.take(missing), state)
-            fresh, fresh_scores = self._own(more.draws, *self._finished(more))
-            episodes = Episodes.concat([episodes.select(~dead), fresh])
-            scores = Scores.concat([scores.select(~dead), fresh_scores])
-            dead = self._dead(episodes, scores)
-            described = self._describe(fresh, fresh_scores, dead[len(dead) - len(fresh.judged) :])
+            fresh = self._own(more.draws, self._finished(more))
+            judged = Judged.concat([judged.select(~no_signal), fresh])
+            no_signal = self._no_signal(judged)
+            described = self._describe(fresh, no_signal[len(no_signal) - len(fresh.rollouts) :])
             metrics = step_metrics.with_round(metrics, described)
             refilled += missing
-        return _scored(episodes, scores, {**metrics, "refilled_groups": refilled}, spares)
+        return _scored(judged, {**metrics, "refilled_groups": refilled}, spares)
 
-    def _spares(self, episodes: Episodes, scores: Scores) -> dict[str, Rollouts | None]:
+    def _spares(self, judged: Judged) -> dict[str, Rollouts | None]:
         """By label, a rollout for dummy passes if there are several processes; a failed one if all
         failed.
 
         Raises UserError, on all processes, if a policy of a chain has none on one of them.
         """
-        batches = episodes.training_batches(scores)
         if self.accelerator.num_processes == 1:
-            return dict.fromkeys(batches)
-        processes.each(episodes.check_for_spares)
-        return {label: _spare(batch) for label, batch in batches.items()}
+            return dict.fromkeys(judged.batches)
+        processes.each(judged.episodes.check_for_spares)
+        return {label: _spare(batch) for label, batch in judged.batches.items()}
 
-    def _finished(self, begun: Round) -> tuple[Episodes, Scores]:
+    def _finished(self, begun: Round) -> Judged:
         """The rollouts of a round with their scores; waits for the rewards."""
         with self.clock.time("reward"):
             scores = self.scorer.finish(begun.scorings)
-        return Episodes.concat(begun.batches), scores
+        return Judged(episodes=Episodes.concat(begun.batches), scores=scores)
 
-    def _own(
-        self, draws: Sequence[Draw], episodes: Episodes, scores: Scores
-    ) -> tuple[Episodes, Scores]:
+    def _own(self, draws: Sequence[Draw], judged: Judged) -> Judged:
         """The same; empty if this process has no share of the draws, so that all are dummies."""
         if not self.sampler.share(draws):
-            nothing = torch.empty(0, dtype=torch.int64)
-            return episodes.select(nothing), scores.select(nothing)
-        return episodes, scores
+            return judged.select(torch.empty(0, dtype=torch.int64))
+        return judged
 
-    def _dead(self, episodes: Episodes, scores: Scores) -> Tensor:
+    def _no_signal(self, judged: Judged) -> Tensor:
         """[B] bool: rollouts of groups without a training signal for any learner."""
-        judged = TrainingBatch(rollouts=episodes.judged, scores=scores)
-        return torch.stack([judged.dead(a) for a in self.algorithms.values()]).all(dim=0)
+        batch = TrainingBatch(rollouts=judged.rollouts, scores=judged.scores)
+        return torch.stack([batch.no_signal(a) for a in self.algorithms.values()]).all(dim=0)
 
-    def _describe(self, episodes: Episodes, scores: Scores, dead: Tensor) -> dict[str, Any]:
+    def _describe(self, judged: Judged, no_signal: Tensor) -> dict[str, Any]:
+        episodes, scores, batches = judged.episodes, judged.scores, judged.batches
         self.judge.observe(scores)
         self.judge.agree()
         self.failures |= processes.first_of({**episodes.failures, **scores.failures})
@@ -218,31 +245,27 @@ class Experience:
         metrics = step_metrics.describe(
             episodes.judged,
             scores,
-            dead=dead,
+            no_signal=no_signal,
             right=None if self.judge.measures else right,
             logged=self.sampler.logged,
         )
         if isinstance(self.prompts, Weighted):
             outcomes = step_metrics.outcomes(episodes.judged, right)
             metrics |= self.prompts.observe(outcomes)
-        batches = episodes.training_batches(scores)
         if len(batches) == 1:
             return metrics
-        each = {label: batches[label].dead(a) for label, a in self.algorithms.items()}
+        each = {label: batches[label].no_signal(a) for label, a in self.algorithms.items()}
         logged = {label: s.policy.logged for label, s in self.sampler.samplings.items()}
         return metrics | step_metrics.of_learners(batches, each, logged)
 
 
 def _scored(
-    episodes: Episodes,
-    scores: Scores,
-    metrics: Mapping[str, Any],
-    spares: Mapping[str, Rollouts | None],
+    judged: Judged, metrics: Mapping[str, Any], spares: Mapping[str, Rollouts | None]
 ) -> Scored:
     return Scored(
-        rollouts=episodes.judged,
-        scores=scores,
-        batches={n: x.without_failed() for n, x in episodes.training_batches(scores).items()},
+        rollouts=judged.rollouts,
+        scores=judged.scores,
+        batches={n: x.without_failed() for n, x in judged.batches.items()},
         metrics=metrics,
         spares=spares,
     )

@@ -21,6 +21,7 @@ from groupwise.training.schedule import schedule
 from groupwise.training.tally import Tally
 from groupwise.training.training_batch import TrainingBatch
 from groupwise.training.update import Update, Updater
+from groupwise.weights import REFERENCE, KeptWeights
 
 AVERAGE = "average"
 """The name under which the moving average of the weights is kept."""
@@ -30,6 +31,7 @@ class Learner:
     """Makes the updates of a step.
 
     sampler: drew the rollouts; if it is exact, its log-probs are used as the policy's own.
+    weights: kept weights of the policy: the reference, the moving average, those of the algorithm.
     replay: adds earlier right completions to groups that have too few.
     whole: True if no weight has changed since the last `end_step`, so that a checkpoint taken now
         is that of the end of a step.
@@ -44,19 +46,20 @@ class Learner:
         accelerator: Accelerator,
         sampler: Sampler,
         *,
+        weights: KeptWeights,
         replay: Replay | None = None,
     ) -> None:
         self.policy, self.algorithm, self.sampler = policy, algorithm, sampler
-        self.settings, self.replay = settings, replay
+        self.settings, self.weights, self.replay = settings, weights, replay
         self.whole, self.updates = True, 0
         model = policy if policy.mesh is not None else accelerator.prepare(policy)
         # After the move to the device, which may replace parameters by new tensors.
         self.optimizer = Optimizer(policy, settings, accelerator)
         if algorithm.reference:
-            policy.keep("reference")
+            weights.keep(REFERENCE)
         if settings.ema is not None:
-            policy.keep(AVERAGE)
-        algorithm.prepare(policy)
+            weights.keep(AVERAGE)
+        algorithm.prepare(policy, weights)
         self.updater = Updater(
             policy=policy,
             model=model,
@@ -94,7 +97,7 @@ class Learner:
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
         # The sampler's log-probs stand for the policy's own where both are the same function.
         own = rollouts.sampler_log_probs if self.sampler.exact and not others else None
-        answers = self._answers(rollouts, plan, own=own, spare=spare)
+        outputs = self._outputs(rollouts, plan, own=own, spare=spare)
         corrected = others or not (self.sampler is self.policy or self.sampler.exact)
         if corrected:
             self._check_log_probs(rollouts)
@@ -111,8 +114,8 @@ class Learner:
             update = self.updater.prepare(
                 part.rollouts,
                 part.scores,
-                {name: value[rows, :width] for name, value in answers.items()},
-                beside=part.beside,
+                {name: value[rows, :width] for name, value in outputs.items()},
+                rest_of_group=part.rest_of_group,
                 spare=spare,
                 first=number == 0,
                 corrected=corrected,
@@ -129,13 +132,13 @@ class Learner:
     def end_step(self, step: int) -> Mapping[str, float]:
         """Call the algorithm's `end_step` after `step` steps; returns its metrics."""
         self.whole = False
-        metrics = self.algorithm.end_step(self.policy, step) or {}
+        metrics = self.algorithm.end_step(self.weights, step) or {}
         self.whole = True
         return metrics
 
     # ---- outputs of the policy before the updates, and of the reference
 
-    def _answers(
+    def _outputs(
         self,
         rollouts: Rollouts,
         plan: Sequence[Tensor],
@@ -151,24 +154,24 @@ class Learner:
         own: [B, T], the policy's log-probs if they are known already; spare: for dummy passes.
         """
         algorithm = self.algorithm
-        answers: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
         if algorithm.reference:
-            with self.policy.using("reference"):
-                of_reference = self.updater.answers(rollouts, algorithm.reference, spare=spare)
-                answers |= _named("reference", of_reference)
-        for_targets = {n.removeprefix("old_") for n in algorithm.sees if n.startswith("old_")}
+            with self.weights.using(REFERENCE):
+                of_reference = self.updater.outputs(rollouts, algorithm.reference, spare=spare)
+                outputs |= _named("reference", of_reference)
+        for_targets = algorithm.old_for_targets
         later = torch.cat([torch.empty(0, dtype=torch.int64), *plan[1:]]).unique()
         names = algorithm.old | for_targets if len(plan) > 1 else for_targets
         rows = torch.arange(len(rollouts)) if for_targets else later
         if own is not None and "log_probs" in names:
-            answers["old_log_probs"] = own.cpu()
+            outputs["old_log_probs"] = own.cpu()
             names = names - {"log_probs"}
         chosen = rollouts.select(rows)
-        parts = self.updater.answers(chosen, names, spare=spare) if names else {}
+        parts = self.updater.outputs(chosen, names, spare=spare) if names else {}
         for name, values in _named("old", parts).items():
-            answers[name] = values.new_zeros(rollouts.mask.shape + values.shape[2:])
-            answers[name][rows, : values.shape[1]] = values
-        return answers
+            outputs[name] = values.new_zeros(rollouts.mask.shape + values.shape[2:])
+            outputs[name][rows, : values.shape[1]] = values
+        return outputs
 
     def _is_older(self, rollouts: Rollouts, step: int) -> bool:
         """Whether older weights than the current ones drew any of them, on any process."""
@@ -216,7 +219,7 @@ class Learner:
             self.whole = False
             self.updates += 1
             if self.settings.ema is not None and self.updates % self.settings.ema_every == 0:
-                self.policy.blend(AVERAGE, self.settings.ema)
+                self.weights.blend(AVERAGE, self.settings.ema)
         tally.total("skipped_updates", int(outcome.skipped))
         if outcome.norm is not None:
             tally.mean("grad_norm", outcome.norm)
@@ -244,5 +247,5 @@ class Learner:
             self.replay.load_state_dict(state.get("replay"))
 
 
-def _named(prefix: str, answers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}_{name}": value for name, value in answers.items()}
+def _named(prefix: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}_{name}": value for name, value in outputs.items()}

@@ -94,15 +94,15 @@ class Checks:
 
     @torch.no_grad()
     def add(self, current: LogProbs, batch: Mapping[str, Tensor]) -> None:
-        answers = {"log_probs": current.log_probs, "entropy": current.entropy, **current.extra}
-        for name, value in {**answers, **batch}.items():
+        outputs = {"log_probs": current.log_probs, "entropy": current.entropy, **current.extra}
+        for name, value in {**outputs, **batch}.items():
             if value is None or not value.is_floating_point():
                 continue
             finite = value.isfinite()
             if value.shape[:2] == batch["mask"].shape:  # padding may hold anything
                 finite = finite.flatten(2).all(dim=2) if value.ndim > 2 else finite
                 finite = finite | ~batch["mask"]
-            self.names.append(f"{name!r} of the policy" if name in answers else f"{name!r}")
+            self.names.append(f"{name!r} of the policy" if name in outputs else f"{name!r}")
             self.finite.append(finite.all())
 
     def first(self) -> str | None:

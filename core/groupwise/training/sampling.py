@@ -1,7 +1,6 @@
 """Sampling: the only place where completions are sampled: with the right weights and seeds."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +13,7 @@ from groupwise.prompts.draws import Draw
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, Sampler
 from groupwise.training.threads import Threads
+from groupwise.weights import KeptWeights
 
 END = object()
 """What follows a sampler's last rollouts."""
@@ -38,7 +38,8 @@ class Sampling:
     afterwards it checks that the rollouts are of those weights. All processes must call its methods
     in the same order.
 
-    seed: of the run; batch: the most rollouts in a part; process: rank and number of the processes
+    weights: the policy's kept weights, for its learner to keep; seed: of the run; batch: the most
+    rollouts in a part; process: rank and number of the processes
     that share the draws; threads: set by the load before each part.
     """
 
@@ -53,6 +54,7 @@ class Sampling:
         threads: Threads | None = None,
     ) -> None:
         self.policy, self.sampler, self.seed, self.batch = policy, sampler, seed, batch
+        self.weights = KeptWeights(policy)
         self.process, self.threads = process, threads
         self._followed: tuple[str, int] | None = None
 
@@ -68,7 +70,7 @@ class Sampling:
         """
         target = (weights or PRESENT, version)
         if target != self._followed:
-            with self.policy.using(weights) if weights else nullcontext():
+            with self.weights.using(weights):
                 self.sampler.follow(self.policy, *target)
             self._followed = target
 
@@ -134,7 +136,7 @@ class Sampling:
         while True:  # to the end of the stream, where an engine lets its servers sleep
             if self.threads is not None:
                 self.threads.adapt()
-            with torch.no_grad(), self.policy.using(name) if own else nullcontext():
+            with torch.no_grad(), self.weights.using(name if own else None):
                 rollouts: Any = next(stream, END)
             if rollouts is END:
                 break

@@ -30,7 +30,7 @@ def describe(
     rollouts: Rollouts,
     scores: Scores,
     *,
-    dead: Tensor,
+    no_signal: Tensor,
     right: Tensor | None,
     logged: Collection[str],
 ) -> dict[str, Any]:
@@ -38,12 +38,12 @@ def describe(
 
     Failed rollouts are in no mean: they are only counted.
 
-    dead: [B] bool, rollouts of groups without a training signal; right: [B], 1 for right
+    no_signal: [B] bool, rollouts of groups without a training signal; right: [B], 1 for right
     completions, None if no reward tells right from wrong; logged: the policy's facts whose means
     over decisions are metrics.
     """
     failed = scores.failed
-    tally = _of_rollouts(rollouts, scores, dead, logged)
+    tally = _of_rollouts(rollouts, scores, no_signal, logged)
     if right is not None:
         tally.means_of("accuracy", _known(right, failed))
     for name in scores.names:
@@ -62,15 +62,15 @@ def describe(
 
 
 def _of_rollouts(
-    rollouts: Rollouts, scores: Scores, dead: Tensor | None, logged: Collection[str]
+    rollouts: Rollouts, scores: Scores, no_signal: Tensor | None, logged: Collection[str]
 ) -> Tally:
     """Means over rollouts, and over their decisions for the facts in `logged`."""
     tally, lengths, failed = Tally(), rollouts.lengths.cpu().double(), scores.failed
     tally.total(FAILED, int(failed.sum()))
     tally.means_of("reward", scores.total)
     tally.means_of("reward_std", _known(group_std(scores.total, rollouts.groups.cpu()), failed))
-    if dead is not None:
-        tally.means_of("zero_variance", _known(dead, failed))
+    if no_signal is not None:
+        tally.means_of("zero_variance", _known(no_signal, failed))
     tally.means_of("length", _known(lengths, failed))
     tally.means_of("truncated", _known(rollouts.truncated, failed))
     for name in sorted(logged & rollouts.facts.keys()):
@@ -108,18 +108,20 @@ def outcomes(rollouts: Rollouts, right: Tensor) -> dict[int, Outcome]:
 
 def of_learners(
     batches: Mapping[str, TrainingBatch],
-    dead: Mapping[str, Tensor],
+    no_signal: Mapping[str, Tensor],
     logged: Mapping[str, Collection[str]],
 ) -> dict[str, float]:
     """Metrics of each learner's rollouts, as `LABEL/metric`, and counts over all learners.
 
-    dead: [B] bool for each that learns: rollouts of groups that teach it nothing; logged: as for
-    `describe`, of each policy.
+    no_signal: [B] bool for each that learns: rollouts of groups that teach it nothing; logged: as
+    for `describe`, of each policy.
     """
     metrics: dict[str, float] = {}
     counts = Tally()
     for label, batch in batches.items():
-        tally = _of_rollouts(batch.rollouts, batch.scores, dead.get(label), logged.get(label, ()))
+        tally = _of_rollouts(
+            batch.rollouts, batch.scores, no_signal.get(label), logged.get(label, ())
+        )
         own = tally.of_all_processes().result()
         metrics |= {f"{label}/{name}": value for name, value in own.items()}
         counts.add(_sampled(batch.rollouts))

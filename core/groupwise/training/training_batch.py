@@ -15,40 +15,39 @@ from groupwise.rollouts import Rollouts
 class TrainingBatch:
     """The scored rollouts that one learner is trained on.
 
-    beside: rollouts of other learners in the same groups, with their scores; None if the groups are
-    its own.
+    rest_of_group: rollouts of other learners in the same groups, with their scores; None if the
+    groups are its own.
     """
 
     rollouts: Rollouts
     scores: Scores
-    beside: "TrainingBatch | None" = None
+    rest_of_group: "TrainingBatch | None" = None
 
     def without_failed(self) -> "TrainingBatch":
         """The rollouts that did not fail: algorithms, updates and replay see no others."""
-        beside = None if self.beside is None else self.beside.without_failed()
+        rest = None if self.rest_of_group is None else self.rest_of_group.without_failed()
         if not bool(self.scores.failed.any()):
-            return replace(self, beside=beside)
+            return replace(self, rest_of_group=rest)
         rows = ~self.scores.failed
         return TrainingBatch(
-            rollouts=self.rollouts.select(rows), scores=self.scores.select(rows), beside=beside
+            rollouts=self.rollouts.select(rows), scores=self.scores.select(rows), rest_of_group=rest
         )
 
     def select(self, rows: Tensor) -> "TrainingBatch":
-        """The rollouts at `rows` (indices or bool), and those `beside` them in their groups."""
-        rollouts, beside = self.rollouts.select(rows), self.beside
-        if beside is not None:
-            others = torch.isin(beside.rollouts.groups.cpu(), rollouts.groups.cpu())
-            beside = beside.select(others)
-        return TrainingBatch(rollouts=rollouts, scores=self.scores.select(rows), beside=beside)
+        """The rollouts at `rows` (indices or bool), and the rest of their groups."""
+        rollouts, rest = self.rollouts.select(rows), self.rest_of_group
+        if rest is not None:
+            rest = rest.select(torch.isin(rest.rollouts.groups.cpu(), rollouts.groups.cpu()))
+        return TrainingBatch(rollouts=rollouts, scores=self.scores.select(rows), rest_of_group=rest)
 
-    def dead(self, algorithm: Algorithm) -> Tensor:
-        """[B] bool: rollouts whose group, with those `beside`, has no training signal.
+    def no_signal(self, algorithm: Algorithm) -> Tensor:
+        """[B] bool: rollouts whose group, with its `rest_of_group`, has no training signal.
 
         A group whose rollouts all failed has none. A collective: it is decided over the rollouts of
         all processes, since an algorithm may compare a group with the rest of them.
         """
         usable = self.without_failed()
-        parts = [usable] if usable.beside is None else [usable, usable.beside]
+        parts = [usable] if usable.rest_of_group is None else [usable, usable.rest_of_group]
         # Scores without what rewards logged, which is not compared.
         ours = [
             (skeleton(part.rollouts), part.scores.select(torch.arange(len(part.rollouts))))
@@ -60,7 +59,7 @@ class TrainingBatch:
         # In the order that one process would have, so that sums are rounded alike.
         order = rollouts.groups.argsort(stable=True)
         rollouts, scores = rollouts.select(order), scores.select(order)
-        alive = rollouts.groups[~algorithm.dead(scores, rollouts)]
+        alive = rollouts.groups[~algorithm.no_signal(scores, rollouts)]
         return ~torch.isin(self.rollouts.groups.cpu(), alive)
 
 

@@ -1,6 +1,6 @@
 """Update: from scored rollouts to a gradient, which does not depend on the micro-batches."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from groupwise import processes
 from groupwise.algorithm import Algorithm
-from groupwise.policy import Decisions, Microbatch, Policy
+from groupwise.policy import Decisions, Microbatch, Outputs, Policy
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.training.measured import Checks, Sums
@@ -58,18 +58,18 @@ class Updater:
     suspect: str | None = field(default=None, init=False)
 
     def backward(
-        self, rollouts: Rollouts, scores: Scores, answers: Mapping[str, Tensor], **options: Any
+        self, rollouts: Rollouts, scores: Scores, outputs: Mapping[str, Tensor], **options: Any
     ) -> dict[str, float]:
         """Accumulate the gradient of an update's loss; returns metrics. Arguments: `prepare`'s."""
-        return self.accumulate(self.prepare(rollouts, scores, answers, **options)).result()
+        return self.accumulate(self.prepare(rollouts, scores, outputs, **options)).result()
 
     def prepare(
         self,
         rollouts: Rollouts,
         scores: Scores,
-        answers: Mapping[str, Tensor],
+        outputs: Mapping[str, Tensor],
         *,
-        beside: TrainingBatch | None = None,
+        rest_of_group: TrainingBatch | None = None,
         spare: Rollouts | None = None,
         first: bool = True,
         corrected: bool = False,
@@ -78,21 +78,21 @@ class Updater:
     ) -> Update:
         """The targets of an update, and its micro-batches. A collective.
 
-        answers: [B, T, ...] tensors for the loss besides the targets: `reference_*`, and in later
+        outputs: [B, T, ...] tensors for the loss besides the targets: `reference_*`, and in later
             updates `old_*`. They stay on the CPU, since a mean may be as large as a latent; a
             micro-batch moves its share to the device.
-        beside: rollouts of other learners of a pool in the same groups. They count in all targets
-            except the weights: the denominators are those of the learner's own rollouts.
+        rest_of_group: rollouts of other learners of a pool in the same groups. They count in all
+            targets except the weights: the denominators are those of the learner's own rollouts.
         spare: rollouts for dummy passes while other processes have more micro-batches; if unset,
             the longest of `rollouts`, which must then not be empty.
         first: whether this is the step's first update: then the old outputs are the current ones.
         corrected: whether the loss receives the sampler's log-probs, for importance weights.
-        compared: whether the old log-probs in `answers` are the policy's own, not the sampler's, so
+        compared: whether the old log-probs in `outputs` are the policy's own, not the sampler's, so
             that a later update compares them with the sampler's, too; the first one always does.
         replayed: [B] bool, rollouts of earlier steps, which are not compared with the sampler.
         """
-        targets = self.targets(scores, rollouts, answers, beside=beside)
-        tensors = {**targets, "mask": rollouts.mask, **answers}
+        targets = self.targets(scores, rollouts, outputs, rest_of_group=rest_of_group)
+        tensors = {**targets, "mask": rollouts.mask, **outputs}
         if rollouts.sampler_log_probs is not None:
             tensors["sampler_log_probs"] = rollouts.sampler_log_probs
         if replayed is not None:
@@ -113,16 +113,17 @@ class Updater:
         parts, sums, checks = update.parts, Sums(), Checks()
         backpropagate = self.backpropagate or self.accelerator.backward
         passes = processes.largest(len(parts))  # equal numbers of forwards on all of them
+        outputs = self.algorithm.needs | (self.algorithm.old if update.first else frozenset())
         for number in range(passes):
             last = number == passes - 1
             with nullcontext() if last else self._unreduced():
                 if number >= len(parts):
                     idle = self._idle(update.spare, update.rollouts)
-                    backpropagate(_nothing(self.model(*idle)))
+                    backpropagate(_nothing(self.model(*idle, outputs)))
                     continue
                 rows, decisions = parts[number]
                 piece = update.rollouts.select(rows)
-                current: LogProbs = self.model(piece, decisions)
+                current: LogProbs = self.model(piece, decisions, outputs)
                 batch = self._batch(update.tensors, rows, _within(decisions, piece))
                 if update.first:
                     batch |= {f"old_{name}": _of(current, name) for name in self.algorithm.old}
@@ -182,21 +183,21 @@ class Updater:
         self,
         scores: Scores,
         rollouts: Rollouts,
-        answers: Mapping[str, Tensor],
+        outputs: Mapping[str, Tensor],
         *,
-        beside: TrainingBatch | None = None,
+        rest_of_group: TrainingBatch | None = None,
     ) -> Mapping[str, Tensor]:
         """The algorithm's targets for these rollouts, computed over those of all processes.
 
-        With `beside`, all targets except the weights are computed over both.
+        With `rest_of_group`, all targets except the weights are computed over both.
         """
         zeros = rollouts.mask.new_zeros(rollouts.mask.shape, dtype=torch.float32)
-        inputs = {n: answers.get(n, zeros).cpu() for n in sorted(self.algorithm.sees)}
+        inputs = {n: outputs.get(n, zeros).cpu() for n in sorted(self.algorithm.target_inputs)}
         shared = gather_object([(replace(skeleton(rollouts), trajectory=inputs), scores)])
         start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
         targets = self._targets(shared)
-        if beside is not None:
-            others = gather_object([(skeleton(beside.rollouts), beside.scores)])
+        if rest_of_group is not None:
+            others = gather_object([(skeleton(rest_of_group.rollouts), rest_of_group.scores)])
             targets = {**self._targets([*shared, *others]), "weights": targets["weights"]}
         decisions = rollouts.mask.shape[1]
         ours = slice(start, start + len(rollouts))
@@ -208,33 +209,27 @@ class Updater:
     def _targets(self, parts: Sequence[tuple[Rollouts, Scores]]) -> Mapping[str, Tensor]:
         """The targets of all parts together, in order."""
         whole = Rollouts.concat([rollouts for rollouts, _ in parts])
-        inputs = {name: whole.tensor(name) for name in sorted(self.algorithm.sees)}
+        inputs = {name: whole.tensor(name) for name in sorted(self.algorithm.target_inputs)}
         scores = Scores.concat([scores for _, scores in parts])
         return self.algorithm.targets(scores, replace(whole, trajectory={}), inputs)
 
     @torch.no_grad()
-    def answers(
-        self, rollouts: Rollouts, names: Iterable[str], *, spare: Rollouts | None = None
+    def outputs(
+        self, rollouts: Rollouts, names: Outputs, *, spare: Rollouts | None = None
     ) -> dict[str, Tensor]:
         """Outputs [B, T, ...] of the policy by name, without gradient, on the CPU.
 
-        names: "log_probs" or names of the policy's extras. Empty for no rollouts.
+        names: "log_probs" or names of the policy's extras; empty for no rollouts.
         spare: as for `prepare`; the processes of a sharded policy make equally many passes.
         """
-        with _needing(self.policy, names):
-            return self._answers(rollouts, names, spare=spare)
-
-    def _answers(
-        self, rollouts: Rollouts, names: Iterable[str], *, spare: Rollouts | None
-    ) -> dict[str, Tensor]:
         filled: dict[str, Tensor] = {}
         parts = self._split(rollouts) if len(rollouts) else ()
         if self.policy.mesh is not None:
             for _ in range(processes.largest(len(parts)) - len(parts)):
-                self.policy(*self._idle(spare, rollouts))
+                self.policy(*self._idle(spare, rollouts), names)
         for rows, decisions in parts:
             piece = rollouts.select(rows)
-            current: LogProbs = self.policy(piece, decisions)
+            current = self.policy(piece, decisions, names)
             for name in names:
                 value = _of(current, name)
                 if name not in filled:
@@ -262,16 +257,6 @@ class Updater:
         active = active.cpu()
         split = self._split(rollouts.select(active))
         return [(active[rows.cpu()], decisions) for rows, decisions in split]
-
-
-@contextmanager
-def _needing(policy: Policy, names: Iterable[str]) -> Iterator[None]:
-    """A context in which the policy computes only these outputs."""
-    before, policy.needed = policy.needed, frozenset(names)
-    try:
-        yield
-    finally:
-        policy.needed = before
 
 
 def _within(decisions: slice, piece: Rollouts) -> slice:

@@ -144,15 +144,15 @@ def test_the_critic_learns_from_an_advantage_of_nothing() -> None:
 
 def test_a_group_of_equal_rewards_is_not_dead() -> None:
     scores, rollouts = scored([1.0, 1.0, math.nan, math.nan])
-    assert GRPO().dead(scores, rollouts).all()
-    assert PPO().dead(scores, rollouts).tolist() == [False, False, True, True]
+    assert GRPO().no_signal(scores, rollouts).all()
+    assert PPO().no_signal(scores, rollouts).tolist() == [False, False, True, True]
 
 
 def test_value_lambda_is_the_critics_alone() -> None:
     scores, rollouts = scored([1.0, 0.0, 0.3, 1.1])
-    answers = {"old_value": numbers(0)}
+    inputs = {"old_value": numbers(0)}
     one, other = (
-        PPO(PPO.Config(gae_lambda=0.5, value_lambda=value)).targets(scores, rollouts, answers)
+        PPO(PPO.Config(gae_lambda=0.5, value_lambda=value)).targets(scores, rollouts, inputs)
         for value in (None, 1.0)
     )
     assert torch.equal(one["advantages"], other["advantages"])

@@ -11,6 +11,8 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from groupwise import Rollouts, testing
 from groupwise.errors import UserError
+from groupwise.memory import Workload
+from groupwise.weights import kept_parameters
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 
@@ -62,12 +64,10 @@ def test_values_are_those_of_the_classifier(policy: LanguageModelWithCritic, row
 def test_it_answers_what_it_is_asked(policy: LanguageModelWithCritic, rows: Rows) -> None:
     rollouts = sampled(policy, rows)
     whole = policy(rollouts)
-    policy.needed = frozenset({"value"})
-    alone = policy(rollouts)
+    alone = policy(rollouts, outputs=frozenset({"value"}))
     assert alone.log_probs is alone.entropy is None
     assert torch.equal(alone.extra["value"], whole.extra["value"])
-    policy.needed = frozenset({"log_probs"})
-    assert not policy(rollouts).extra
+    assert not policy(rollouts, outputs=frozenset({"log_probs"})).extra
 
 
 def test_the_model_is_that_of_a_language_model(
@@ -81,13 +81,13 @@ def test_the_model_is_that_of_a_language_model(
     assert torch.equal(policy(one).log_probs, usual(other).log_probs)
     named = {name: p.data_ptr() for name, p in policy.named_parameters()}
     assert len(set(named.values())) == len(named)
-    assert [name for name, _ in usual.named_parameters()] == [*policy.keepable()]
+    assert [name for name, _ in usual.named_parameters()] == [*kept_parameters(policy)]
     assert [name for name, _ in usual.weights()] == [name for name, _ in policy.weights()]
 
 
 def test_no_critic_is_loaded_for_an_algorithm_without(model: Path) -> None:
     policy = LanguageModelWithCritic(Config(model=str(model), max_new_tokens=8))
-    policy.needed = frozenset({"log_probs"})
+    policy.prepare(outputs=frozenset({"log_probs"}), facts=frozenset())
     policy.place("cpu")
     assert policy.critic is None
 
@@ -135,10 +135,16 @@ def test_saved_it_is_a_model_and_a_critic_beside_it(
 
 
 def test_the_estimate_counts_the_critic(model: Path) -> None:
-    run = {"decisions": 256, "rollouts": 8, "group_size": 2, "sampled": 8, "training": True}
-    run |= {"reference": True, "averages": 1}
-    usual = LanguageModel.estimate(Settings(model=str(model), max_new_tokens=8), **run)
-    sizes = LanguageModelWithCritic.estimate(Config(model=str(model), max_new_tokens=8), **run)
+    run: dict[str, Any] = {
+        "decisions": 256,
+        "rollouts": 8,
+        "group_size": 2,
+        "sampled": 8,
+        "training": True,
+    }
+    load = Workload(**run, reference=True, averages=1)
+    usual = LanguageModel.estimate(Settings(model=str(model), max_new_tokens=8), load)
+    sizes = LanguageModelWithCritic.estimate(Config(model=str(model), max_new_tokens=8), load)
     policy = placed(model=str(model))
     assert policy.critic is not None
     weights = sum(4 * p.numel() for p in policy.critic.parameters())

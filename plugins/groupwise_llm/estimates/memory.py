@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from groupwise import memory
 from groupwise.errors import first_line
+from groupwise.memory import Workload
 from groupwise_llm.estimates.counting import (
     Shape,
     cached,
@@ -30,52 +31,37 @@ from groupwise_llm.settings import Settings
 LOGITS = "logits in the backward pass"
 
 
-def estimate(
-    config: Any,
-    settings: Settings,
-    *,
-    budget: int,
-    rollouts: int,
-    group_size: int,
-    sampled: int,
-    training: bool,
-    reference: bool,
-    averages: int,
-    shards: int = 1,
-) -> Mapping[str, int]:
+def estimate(config: Any, settings: Settings, load: Workload) -> Mapping[str, int]:
     """Bytes of weights, gradients, optimizer, activations, logits, kept weights and KV cache.
 
-    config: transformers' configuration; budget: tokens in one micro-batch, 0 for no update;
-    rollouts: number in an update, `group_size` per prompt; sampled: most completions that the
-    policy samples at once, 0 where another sampler does; reference: whether reference weights are
-    kept (with adapters they take no memory); averages: number of moving averages; shards: processes
-    among which weights, gradients, optimizer state and kept weights are divided.
+    config: transformers' configuration. With adapters, a reference that does not move takes no
+    memory; `load.decisions` are tokens.
     """
     model = outline(settings, config)
     trained = 4 * sum(p.numel() for p in model.parameters() if p.requires_grad)
     sizes = {"weights": _held(model, settings)}
-    if training:
+    if load.training:
         sizes |= {"gradients": trained, "optimizer": 2 * trained}
-    if reference and settings.lora is None:
+    if load.reference and settings.lora is None:
         sizes["reference"] = trained
-    if averages:
-        sizes["moving average"] = averages * trained
-    updates, samples = training and budget > 0, sampled > 0
-    if shards > 1:
-        sizes = {purpose: -(-size // shards) for purpose, size in sizes.items()}
+    if load.averages:
+        sizes["moving average"] = load.averages * trained
+    updates, samples = load.training and load.decisions > 0, load.sampled > 0
+    if load.shards > 1:
+        sizes = {purpose: -(-size // load.shards) for purpose, size in sizes.items()}
         sizes |= _gathered(model, settings, updates=updates, samples=samples)
     if updates:
-        block = min(budget, TOKENS) * min(config.get_text_config().vocab_size, VOCABULARY)
+        block = min(load.decisions, TOKENS) * min(config.get_text_config().vocab_size, VOCABULARY)
         sizes[LOGITS] = 4 * 3 * block
     try:
         with without_data(model, settings) as causal:
-            if shards == 1:
+            if load.shards == 1:
                 sizes |= _copies(causal, settings, samples=samples)
             if updates:
-                shape = _largest(config, settings, budget, rollouts, group_size)
+                shape = _largest(config, settings, load)
                 sizes |= _update(causal, config, settings, shape)
             if samples:
-                sizes |= _cache(causal, config, settings, sampled)
+                sizes |= _cache(causal, config, settings, load.sampled)
     except Exception as error:  # the model's code reads values, and fake tensors have none
         reason = shorten(first_line(error), 60, placeholder=" ...")
         sizes[f"activations and cache: not counted ({reason})"] = 0
@@ -107,13 +93,13 @@ def _held(model: Any, settings: Settings) -> int:
     return size
 
 
-def _largest(config: Any, settings: Settings, budget: int, rollouts: int, group_size: int) -> Shape:
-    """The micro-batch of `budget` tokens that `packing.pack` makes of the longest rollouts."""
+def _largest(config: Any, settings: Settings, load: Workload) -> Shape:
+    """The micro-batch of as many tokens that `packing.pack` makes of the longest rollouts."""
     prompt, completion = _lengths(config, settings)
-    groups, rest = divmod(budget, prompt + group_size * completion)
+    groups, rest = divmod(load.decisions, prompt + load.group_size * completion)
     extra = max(0, rest - prompt) // completion  # rows of one more, incomplete group
-    rows = min(rollouts, max(1, groups * group_size + extra))
-    prompts = -(-rows // group_size)
+    rows = min(load.rollouts, max(1, groups * load.group_size + extra))
+    prompts = -(-rows // load.group_size)
     return Shape(prompts=prompts, prompt=prompt, rows=rows, completion=completion)
 
 

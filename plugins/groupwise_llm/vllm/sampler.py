@@ -138,7 +138,7 @@ class VLLM(Sampler):
         self.fleet.each(draw)
         count = len(drawn)  # one pass for all servers, since a sharded policy's is a collective
         rollouts = self._rollouts([row] * count, [ids] * count, 1, [*drawn.values()], "train")
-        ours = policy(rollouts).log_probs
+        ours = policy(rollouts, outputs=frozenset({"log_probs"})).log_probs
         assert ours is not None
         assert rollouts.sampler_log_probs is not None
         gaps = (ours - rollouts.sampler_log_probs).abs().masked_fill(~rollouts.mask, 0.0)

@@ -40,7 +40,7 @@ def test_it_passes_check_sampler(make, engine, sampler, rows):
 )
 def test_completions_end_as_in_process(make, engine, sampler, rows, settings):
     policy = make("llama", **settings)
-    policy.requested = policy.optional_facts
+    policy.prepare(outputs=policy.provides, facts=policy.optional_facts)
     options = {"group_size": 1, "seeds": [1, 2, 3], "purpose": "greedy"}
     # Swap rows of the head, so that the first completion's second token is a special one, and the
     # third one ends it.

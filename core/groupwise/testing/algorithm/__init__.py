@@ -20,7 +20,7 @@ def check_algorithm(algorithm: Algorithm, *, extras: Mapping[str, Extra] | None 
         log-probs [b, t] that return [b, t, ...].
     """
     extras = extras or {}
-    missing = algorithm.answers - Toy(spread=0.0, extras=extras).provides
+    missing = algorithm.outputs - Toy(spread=0.0, extras=extras).provides
     if missing:
         name = sorted(missing)[0]
         raise ValueError(

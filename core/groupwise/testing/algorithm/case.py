@@ -15,6 +15,7 @@ from groupwise.rollouts import Rollouts
 from groupwise.testing import compare
 from groupwise.testing.algorithm.toy import Extra, Toy, toy_rollouts, toy_scores
 from groupwise.training.update import Updater
+from groupwise.weights import KeptWeights
 
 LIMIT = 1e-5
 """The limit of relative differences of gradients: the toy is in float64, targets in float32."""
@@ -29,10 +30,8 @@ class Case:
         self.algorithm, self.extras = algorithm, extras
 
     def toy(self, *, spread: float = 0.5) -> Toy:
-        """A toy policy that returns only the outputs that the algorithm declares."""
-        toy = Toy(spread=spread, extras=self.extras)
-        toy.needed = self.algorithm.answers
-        return toy
+        """A toy policy, which returns only the outputs that a pass asks for."""
+        return Toy(spread=spread, extras=self.extras)
 
     def update(
         self,
@@ -54,7 +53,7 @@ class Case:
         toy = toy or self.toy()
         rollouts = toy_rollouts(toy) if rollouts is None else rollouts
         algorithm = algorithm or copy.deepcopy(self.algorithm)
-        algorithm.prepare(toy)
+        algorithm.prepare(toy, KeptWeights(toy))
         if everything:
             algorithm.active = lambda targets: torch.ones(len(targets["weights"])).bool()  # type: ignore[method-assign]
         updater = updater_of(toy, algorithm, budget)
@@ -62,34 +61,34 @@ class Case:
         measured = updater.backward(
             rollouts,
             toy_scores(rewards),
-            self.answers(updater, toy, rollouts, first=first),
+            self.outputs(updater, toy, rollouts, first=first),
             first=first,
             corrected=algorithm.corrects,
         )
         return compare.gradient(toy), measured
 
-    def answers(
+    def outputs(
         self, updater: Updater, toy: Toy, rollouts: Rollouts, *, first: bool = False
     ) -> dict[str, Tensor]:
         """The outputs of the policy before the first update, and of the reference."""
         algorithm = updater.algorithm
-        for_targets = {n.removeprefix("old_") for n in algorithm.sees if n.startswith("old_")}
-        answers: dict[str, Tensor] = {}
+        for_targets = algorithm.old_for_targets
+        outputs: dict[str, Tensor] = {}
         with nullcontext() if first else compare.nudged(toy, seed=1):
             names = for_targets if first else algorithm.old | for_targets
-            old = updater.answers(rollouts, names) if names else {}
-            answers |= {f"old_{name}": value for name, value in old.items()}
+            old = updater.outputs(rollouts, names) if names else {}
+            outputs |= {f"old_{name}": value for name, value in old.items()}
         with compare.nudged(toy, seed=2):
             names = algorithm.reference
-            reference = updater.answers(rollouts, names) if names else {}
-            answers |= {f"reference_{name}": value for name, value in reference.items()}
-        return answers
+            reference = updater.outputs(rollouts, names) if names else {}
+            outputs |= {f"reference_{name}": value for name, value in reference.items()}
+        return outputs
 
     def targets(self, scores: Scores, rollouts: Rollouts, toy: Toy) -> Mapping[str, Tensor]:
         algorithm = copy.deepcopy(self.algorithm)
-        algorithm.prepare(toy)
+        algorithm.prepare(toy, KeptWeights(toy))
         updater = updater_of(toy, algorithm, WHOLE)
-        return updater.targets(scores, rollouts, self.answers(updater, toy, rollouts))
+        return updater.targets(scores, rollouts, self.outputs(updater, toy, rollouts))
 
 
 def updater_of(toy: Toy, algorithm: Algorithm, budget: int) -> Updater:

@@ -8,13 +8,14 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Algorithm
-from groupwise.algorithms.grpo import GRPO
+from groupwise.algorithms.parts import Composed
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.testing import compare
 from groupwise.testing.algorithm.case import LIMIT, REWARDS, WHOLE, Case, updater_of
 from groupwise.testing.algorithm.toy import Toy, toy_rollouts, toy_scores
 from groupwise.testing.law import law
+from groupwise.weights import KeptWeights
 
 
 @law(
@@ -103,8 +104,8 @@ def infinite(case: Case) -> str | None:
 def holes(case: Case) -> str | None:
     toy = case.toy()
     rollouts = toy_rollouts(toy)
-    answers = _leaves(case, toy, rollouts)
-    sizes = torch.stack([_size(value.grad, rollouts.mask) for value in answers.values()]).sum(dim=0)
+    outputs = _leaves(case, toy, rollouts)
+    sizes = torch.stack([_size(value.grad, rollouts.mask) for value in outputs.values()]).sum(dim=0)
     outside = float(sizes.masked_fill(rollouts.mask, 0.0).abs().max())
     if outside > 0:
         return f"positions outside the mask have a gradient of up to {outside:.3g}"
@@ -144,18 +145,18 @@ def _batch(
 ) -> tuple[dict[str, Tensor], LogProbs, dict[str, Tensor], Algorithm]:
     """The outputs as leaves, as `LogProbs`, the batch of the loss, and the algorithm."""
     algorithm = copy.deepcopy(case.algorithm)
-    algorithm.prepare(toy)
+    algorithm.prepare(toy, KeptWeights(toy))
     updater = updater_of(toy, algorithm, WHOLE)
-    answers = case.answers(updater, toy, rollouts, first=True)
-    targets = updater.targets(scores, rollouts, answers)
+    before = case.outputs(updater, toy, rollouts, first=True)
+    targets = updater.targets(scores, rollouts, before)
     with torch.no_grad():
-        outputs = compare.answers(toy(rollouts))
+        outputs = compare.outputs(toy(rollouts, outputs=algorithm.needs | algorithm.old))
     leaves = {name: value.clone().requires_grad_() for name, value in outputs.items()}
     extra = {name: leaves[name] for name in leaves if name not in ("log_probs", "entropy")}
     current = LogProbs(
         log_probs=leaves.get("log_probs"), entropy=leaves.get("entropy"), extra=extra
     )
-    batch = {**targets, "mask": rollouts.mask, **answers}
+    batch = {**targets, "mask": rollouts.mask, **before}
     batch |= {f"old_{name}": outputs[name] for name in algorithm.old}
     return leaves, current, batch, algorithm
 
@@ -228,7 +229,7 @@ def own_advantage(case: Case) -> str | None:
     toy = case.toy()
     rollouts = toy_rollouts(toy)
     every = [toy_scores(REWARDS)]
-    if isinstance(case.algorithm, GRPO):  # its variants support process rewards
+    if isinstance(case.algorithm, Composed):  # supports process rewards
         every.append(_with_steps(every[0], rollouts))
     for scores in every:
         leaves, current, batch, algorithm = _batch(case, toy, rollouts, scores)

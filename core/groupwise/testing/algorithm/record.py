@@ -12,6 +12,7 @@ from groupwise.rollouts import LogProbs
 from groupwise.storage.state import HasState, decode, encode
 from groupwise.testing.algorithm.case import Case
 from groupwise.testing.law import law
+from groupwise.weights import KeptWeights
 
 
 @law(
@@ -46,7 +47,8 @@ def state(case: Case) -> str | None:
         return None
     one, other = (copy.deepcopy(case.algorithm) for _ in range(2))
     case.update(algorithm=one)
-    other.prepare(case.toy())
+    toy = case.toy()
+    other.prepare(toy, KeptWeights(toy))
     saved = encode(one.state_dict(), "the algorithm")
     other.load_state_dict(decode(*saved))
     again = encode(other.state_dict(), "the algorithm")

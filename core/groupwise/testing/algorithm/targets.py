@@ -13,8 +13,9 @@ from groupwise.training.training_batch import TrainingBatch
 
 
 @law(
-    "`needs`, `old`, `reference` and `sees` name all outputs that it reads",
-    hint="`needs`, `old`, `reference`, `sees`: a policy leaves out what none of them names",
+    "`needs`, `old`, `reference` and `target_inputs` name all outputs that it reads",
+    hint="`needs`, `old`, `reference`, `target_inputs`: a policy leaves out what a pass is not "
+    "asked for; the current outputs are those in `needs`",
 )
 def declares(case: Case) -> str | None:
     for first in (True, False):
@@ -71,7 +72,7 @@ def weights(case: Case) -> str | None:
     hint="`advantages`: relative to the group, also if all rewards are equal",
 )
 def equal_rewards(case: Case) -> str | None:
-    if case.algorithm.sees:
+    if case.algorithm.target_inputs:
         return None  # outputs of the policy, such as values, may be another baseline
     toy = case.toy()
     rollouts = toy_rollouts(toy)
@@ -94,7 +95,7 @@ def without_reward(case: Case) -> str | None:
     for name, value in targets.items():
         if not bool(value.isfinite().all()):
             return f"{name} is not finite if a reward is NaN"
-    if "advantages" not in targets or case.algorithm.sees:
+    if "advantages" not in targets or case.algorithm.target_inputs:
         return None
     missing = torch.tensor(some).isnan()
     most = float(targets["advantages"][missing].abs().max())

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from groupwise.policy import Decisions, Microbatch, Policy
+from groupwise.policy import Decisions, Microbatch, Outputs, Policy
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose
@@ -26,7 +26,7 @@ class Toy(Policy):
     uniform; with `spread` 0 the policy's distribution is uniform, too.
 
     Besides log-probs and entropy it returns `mean` [b, t, 4], `std` and `interval` [b, t], which do
-    not depend on weights, `value` [b, t], and `extras`; of all these only what is `needed`.
+    not depend on weights, `value` [b, t], and `extras`; of all these only what is asked for.
 
     cuts: whether `microbatches` cuts rollouts apart if that is allowed. behind: added to outputs at
     positions that are no decisions; infinite: their log-probs are infinite.
@@ -85,14 +85,19 @@ class Toy(Policy):
             trajectory={"symbols": symbols, "places": places.expand_as(symbols)},
         )
 
-    def forward(self, rollouts: Rollouts, decisions: Decisions = slice(None)) -> LogProbs:
+    def forward(
+        self,
+        rollouts: Rollouts,
+        decisions: Decisions = slice(None),
+        outputs: Outputs | None = None,
+    ) -> LogProbs:
         symbols, places, mask = (
             value[:, decisions]
             for value in (rollouts.tensor("symbols"), rollouts.tensor("places"), rollouts.mask)
         )
         every = self.logits.log_softmax(dim=-1)[places]  # [b, t, symbols]
         log_probs = every.gather(-1, symbols.unsqueeze(-1)).squeeze(-1)
-        answers = {
+        computed = {
             "log_probs": log_probs,
             "entropy": -(every.exp() * every).sum(dim=-1),
             "mean": self.means[places, symbols],
@@ -101,16 +106,16 @@ class Toy(Policy):
             "value": self.values[places, symbols],
             **{name: extra(log_probs) for name, extra in self.extras.items()},
         }
-        if self.needed is not None:
-            answers = {name: value for name, value in answers.items() if name in self.needed}
-        for name, value in answers.items():
+        if outputs is not None:
+            computed = {name: value for name, value in computed.items() if name in outputs}
+        for name, value in computed.items():
             # Added, not filled in, so that a gradient that is not finite there reaches the weights.
             added = torch.inf if self.infinite and name == "log_probs" else self.behind
             is_decision = mask.view(*mask.shape, *[1] * (value.ndim - 2))
-            answers[name] = value + torch.where(is_decision, 0.0, added)
-        extra = {name: answers[name] for name in answers if name not in ("log_probs", "entropy")}
+            computed[name] = value + torch.where(is_decision, 0.0, added)
+        extra = {name: computed[name] for name in computed if name not in ("log_probs", "entropy")}
         return LogProbs(
-            log_probs=answers.get("log_probs"), entropy=answers.get("entropy"), extra=extra
+            log_probs=computed.get("log_probs"), entropy=computed.get("entropy"), extra=extra
         )
 
     def microbatches(

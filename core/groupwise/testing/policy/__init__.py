@@ -6,10 +6,10 @@ from pathlib import Path
 from groupwise.policy import Policy
 from groupwise.testing.draws import Rows
 from groupwise.testing.law import hold
-from groupwise.testing.policy import answers, cutting, gradients, sampling, weights
+from groupwise.testing.policy import cutting, gradients, outputs, sampling, weights
 from groupwise.testing.policy.case import Case
 
-LAWS = (*sampling.LAWS, *answers.LAWS, *cutting.LAWS, *gradients.LAWS, *weights.LAWS)
+LAWS = (*sampling.LAWS, *outputs.LAWS, *cutting.LAWS, *gradients.LAWS, *weights.LAWS)
 
 
 def check_policy(

@@ -31,19 +31,19 @@ class Case(Draws):
         return self.sample()
 
     @torch.no_grad()
-    def answers(self, rollouts: Rollouts, decisions: slice = EVERY) -> dict[str, Tensor]:
+    def outputs(self, rollouts: Rollouts, decisions: slice = EVERY) -> dict[str, Tensor]:
         """The policy's outputs by name, copied, since an output may be a view of a weight."""
-        answers = compare.answers(self.policy(rollouts, decisions))
-        return {name: value.clone() for name, value in answers.items()}
+        outputs = compare.outputs(self.policy(rollouts, decisions))
+        return {name: value.clone() for name, value in outputs.items()}
 
     @cached_property
     def whole(self) -> dict[str, Tensor]:
         """The policy's outputs for all its rollouts at once."""
-        return self.answers(self.rollouts)
+        return self.outputs(self.rollouts)
 
     def difference(
         self,
-        answers: Mapping[str, Tensor],
+        outputs: Mapping[str, Tensor],
         mask: Tensor | None = None,
         *,
         rows: Any = EVERY,
@@ -54,7 +54,7 @@ class Case(Draws):
         mask: which of them are decisions; that of all rollouts if unset.
         """
         mask = self.rollouts.mask if mask is None else mask
-        for name, value in answers.items():
+        for name, value in outputs.items():
             expected = self.whole[name].cpu()[rows][:, columns]
             part = value.cpu()[:, : expected.shape[1]]
             gap = compare.gap(*(compare.at_decisions(v, mask) for v in (part, expected)))

@@ -54,12 +54,12 @@ def holes(case: Case) -> str | None:
 def cut_apart(case: Case) -> str | None:
     rollouts, width = case.rollouts, case.rollouts.mask.shape[1]
     for decisions in (slice(0, (width + 1) // 2), slice((width + 1) // 2, width)):
-        answers = case.answers(rollouts, decisions)
-        sizes = {name: value.shape[1] for name, value in answers.items()}
+        outputs = case.outputs(rollouts, decisions)
+        sizes = {name: value.shape[1] for name, value in outputs.items()}
         expected = len(range(width)[decisions])
         if any(size != expected for size in sizes.values()):
             return f"for {expected} decisions, outputs have {sizes}"
-        wrong = case.difference(answers, rollouts.mask[:, decisions], columns=decisions)
+        wrong = case.difference(outputs, rollouts.mask[:, decisions], columns=decisions)
         if wrong is not None:
             return f"for decisions {decisions.start} to {decisions.stop} alone, {wrong}"
     return None
@@ -96,7 +96,7 @@ def _gradient(case: Case, parts: Iterable[Microbatch]) -> Tensor:
         )
         terms = [
             (value * factor.to(value).view(*factor.shape, *[1] * (value.ndim - 2))).sum()
-            for value in compare.answers(policy(piece, decisions)).values()
+            for value in compare.outputs(policy(piece, decisions)).values()
             if value.requires_grad
         ]
         if terms:

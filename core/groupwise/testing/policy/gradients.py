@@ -99,7 +99,7 @@ class Gradients:
         # encoded prompt, say) is kept in its own dtype.
         constant = self.constant
         with compare.nudged(self.policy, seed=1, size=1e-3):
-            plain = self.case.answers(constant)
+            plain = self.case.outputs(constant)
             try:
                 outputs = self._outputs("float64")
             except Exception:  # a kernel without float64 may raise anything
@@ -180,9 +180,9 @@ class Gradients:
     @torch.no_grad()
     def _outputs(self, method: str) -> dict[str, Tensor]:
         if method == "float32":
-            return self.case.answers(self.constant)
+            return self.case.outputs(self.constant)
         with self.wide.computing():
-            return self.case.answers(self.constant)
+            return self.case.outputs(self.constant)
 
     def _sums(self, outputs: Mapping[str, Tensor]) -> Values:
         sums = {name: float(self._sum(value)) for name, value in outputs.items()}
@@ -198,13 +198,13 @@ class Gradients:
     # ---- autograd
 
     def _outputs_with_gradient(self) -> list[str]:
-        current = compare.answers(self.policy(self.rollouts))
+        current = compare.outputs(self.policy(self.rollouts))
         return [name for name, value in current.items() if value.requires_grad]
 
     def _slopes(self, output: str, steps: Sequence[Tensor]) -> Tensor:
         """[parameters] the change of an output that its gradient predicts for each step."""
         self.policy.zero_grad()
-        self._sum(compare.answers(self.policy(self.rollouts))[output]).backward()
+        self._sum(compare.outputs(self.policy(self.rollouts))[output]).backward()
         slopes = []
         for p, step in zip(self.parameters, steps, strict=True):
             # As rounded when the weights are changed.
@@ -234,8 +234,8 @@ def true(case: Case) -> str | None:
     with compare.nudged(case.policy):  # so that no weight is 0, as in new adapters
         rollouts = case.sample()
         gradients = Gradients(case, rollouts)
-        declared = case.answers(gradients.constant)
-        for name, value in case.answers(rollouts).items():
+        declared = case.outputs(gradients.constant)
+        for name, value in case.outputs(rollouts).items():
             if compare.gap(declared[name], value) > case.limit:
                 return f"{name} are others for rollouts by `with_constants`, at the same weights"
         derivatives = gradients.derivatives()

@@ -45,17 +45,17 @@ def finite(case: Case) -> str | None:
 
 @law(
     "optional facts are returned on request",
-    hint="`sample`: return the `optional_facts` that are in `requested`",
+    hint="`sample`: return the `optional_facts` that `prepare` received",
 )
 def on_request(case: Case) -> str | None:
     policy = case.policy
     if not policy.optional_facts:
         return None
-    before, policy.requested = policy.requested, policy.optional_facts
+    policy.prepare(outputs=policy.provides, facts=policy.optional_facts)
     try:
         missing = policy.optional_facts - set(case.sample().facts)
     finally:
-        policy.requested = before
+        policy.prepare(outputs=policy.provides, facts=frozenset())
     return f"facts lack {sorted(missing)}" if missing else None
 
 

@@ -9,8 +9,10 @@ from groupwise.policy import Policy
 from groupwise.testing import compare
 from groupwise.testing.law import law
 from groupwise.testing.policy.case import Case
+from groupwise.weights import REFERENCE, KeptWeights
 
-KEPT = "kept_by_groupwise_testing"
+NAMES = (REFERENCE, "average")
+"""A policy may serve the first reference without a copy; all others are copies."""
 
 
 class _LeftEarly(Exception):  # noqa: N818
@@ -19,42 +21,38 @@ class _LeftEarly(Exception):  # noqa: N818
 
 @law(
     "kept weights are copies, and current ones return after `using`",
-    hint="`keep`, `using`, `blend` and `restore`, if the policy overrides them: copies, not "
-    "references; the current weights return also after an exception; kept weights are not trained",
+    hint="`uncopied` and `exchanging`: the current weights return also after an exception; what "
+    "`forward` stores of an earlier pass must not outlive the weights",
 )
 def kept(case: Case) -> str | None:
-    policy, count = case.policy, len(list(case.policy.parameters()))
-    policy.keep(KEPT)
-    try:
-        with compare.nudged(policy, kept=True):
-            wrong = _exchanged(case)
-        if wrong is None and len(list(policy.parameters())) != count:
-            wrong = "kept weights are among parameters()"
-        return wrong
-    finally:
-        policy._kept.pop(KEPT, None)
-        policy.changes.pop(KEPT, None)
+    weights = KeptWeights(case.policy)
+    for name in NAMES:
+        weights.keep(name)
+        with compare.nudged(case.policy, kept=True):
+            wrong = _exchanged(case, weights, name)
+        if wrong is not None:
+            return wrong
+    return None
 
 
-def _exchanged(case: Case) -> str | None:
-    policy = case.policy
-    trained = case.answers(case.rollouts)
+def _exchanged(case: Case, weights: KeptWeights, kept: str) -> str | None:
+    trained = case.outputs(case.rollouts)
     if all(torch.equal(trained[name], case.whole[name]) for name in trained):
         return "changed parameters() give the same outputs; does `forward` use other weights?"
     try:
-        with policy.using(KEPT):
-            wrong = case.difference(case.answers(case.rollouts))
+        with weights.using(kept):
+            wrong = case.difference(case.outputs(case.rollouts))
             raise _LeftEarly
     except _LeftEarly:
         pass
     if wrong is not None:
         return f"with the kept weights, {wrong}"
-    after = case.answers(case.rollouts)
+    after = case.outputs(case.rollouts)
     if any(compare.gap(after[name], trained[name]) > case.limit for name in after):
         return "after `using`, left by an exception, the weights are not those from before"
-    policy.blend(KEPT, 0.0)
-    with policy.using(KEPT):
-        blended = case.answers(case.rollouts)
+    weights.blend(kept, 0.0)
+    with weights.using(kept):
+        blended = case.outputs(case.rollouts)
     if any(compare.gap(blended[name], trained[name]) > case.limit for name in blended):
         return "blended with decay 0, the kept weights are not the current ones"
     return None
@@ -73,13 +71,13 @@ def saving(case: Case) -> str | None:
             return "`save_pretrained` wrote nothing"
         if case.load is not None:
             with torch.no_grad():
-                loaded = compare.answers(case.load(path)(case.rollouts))
+                loaded = compare.outputs(case.load(path)(case.rollouts))
         elif type(policy).save_pretrained is Policy.save_pretrained:
             from safetensors.torch import load_model
 
             with compare.nudged(policy):
                 load_model(policy, str(path / "model.safetensors"))
-                loaded = case.answers(case.rollouts)
+                loaded = case.outputs(case.rollouts)
         else:
             return None
     wrong = case.difference(loaded)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import Field
@@ -11,7 +10,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from groupwise import LogProbs, Rollouts
 from groupwise.errors import UserError
+from groupwise.memory import Workload
 from groupwise.options import PathOrName
+from groupwise.policy import Outputs
 from groupwise_llm.files.loading import config_of
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
@@ -47,6 +48,7 @@ class LanguageModelWithCritic(LanguageModel):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.critic: Critic | None = None
+        self._values = True
         self.rates = {"critic.": config.critic_rate}
 
     def shard(self, mesh: DeviceMesh) -> None:
@@ -55,9 +57,14 @@ class LanguageModelWithCritic(LanguageModel):
             "train.shard out, and each process holds the whole of both models"
         )
 
+    def prepare(self, *, outputs: Outputs, facts: frozenset[str]) -> None:
+        """Load no critic where no pass reads values."""
+        super().prepare(outputs=outputs, facts=facts)
+        self._values = "value" in outputs
+
     def place(self, device: torch.device | str) -> None:
         super().place(device)
-        if self.critic is None and (self.needed is None or "value" in self.needed):
+        if self.critic is None and self._values:
             own = self.config.critic is None
             self.critic = critic.load(
                 self.config.critic or self.config.model,
@@ -78,12 +85,14 @@ class LanguageModelWithCritic(LanguageModel):
                 f"critic with the same tokenizer"
             )
 
-    def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
-        """Log-probs, entropy and values [b, t]; only values where nothing else is needed."""
-        if self.critic is None or (self.needed is not None and "value" not in self.needed):
-            return super().forward(rollouts, decisions)
-        alone = self.needed is not None and not self.needed & WITHOUT_HEAD
-        answer = LogProbs(log_probs=None) if alone else super().forward(rollouts, decisions)
+    def forward(
+        self, rollouts: Rollouts, decisions: slice = slice(None), outputs: Outputs | None = None
+    ) -> LogProbs:
+        """Log-probs, entropy and values [b, t]; only values where nothing else is asked for."""
+        if self.critic is None or (outputs is not None and "value" not in outputs):
+            return super().forward(rollouts, decisions, outputs)
+        alone = outputs is not None and not outputs & WITHOUT_HEAD
+        output = LogProbs(log_probs=None) if alone else super().forward(rollouts, decisions)
         sequences, placed = self.pass_inputs(rollouts, decisions)
         # Prompt sharing was probed on the policy's architecture only, so others go row by row.
         alike = type(self.critic.body.causal.config) is type(self.causal.causal.config)
@@ -92,7 +101,7 @@ class LanguageModelWithCritic(LanguageModel):
             replace(self.ability.numerics, plain_head=True, head=None),
             share=alike and self.ability.shared_training,
         )
-        return replace(answer, extra={"value": placed(value)})
+        return replace(output, extra={"value": placed(value)})
 
     def save_pretrained(self, path: Path) -> None:
         super().save_pretrained(path)
@@ -100,15 +109,15 @@ class LanguageModelWithCritic(LanguageModel):
             self.critic.save(path / "critic")
 
     @classmethod
-    def estimate(cls, config: Settings, *, training: bool, **more: Any) -> Mapping[str, int]:
+    def estimate(cls, config: Settings, load: Workload) -> Mapping[str, int]:
         """Bytes of the language model and of the critic: weights, gradients, optimizer state, and
         the same activations again."""
-        sizes = dict(super().estimate(config, training=training, **more))
+        sizes = dict(super().estimate(config, load))
         assert isinstance(config, LanguageModelWithCritic.Config)
         begins = config.model_copy(update={"model": config.critic or config.model})
         weights = 4 * critic.size(config_of(begins))
         sizes["critic"] = weights
-        if training:
+        if load.training:
             sizes["critic's gradients and optimizer"] = 3 * weights
             if "activations" in sizes:
                 sizes["critic's activations"] = sizes["activations"]

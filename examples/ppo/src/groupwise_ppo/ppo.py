@@ -5,7 +5,6 @@ decision of a completion was good. It costs a second model, which has to be trai
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -13,25 +12,26 @@ from torch import Tensor
 
 from groupwise import LogProbs, Rollouts, advantages, objective
 from groupwise.algorithm import Algorithm, Batch
-from groupwise.algorithms.grpo import GRPO
+from groupwise.algorithms.parts import Advantages, Clipped, Options, Usual
 from groupwise.rewards import Scores
 from groupwise_ppo.estimates import at_the_end, gae, value_loss, whitened
 
 
-class PPO(GRPO):
+class PPO(Clipped, Advantages, Usual):
     """Proximal Policy Optimization, arXiv:1707.06347, for language models as in arXiv:2203.02155.
 
     loss = GRPO's clipped objective with the advantages of `gae` + value_weight * `value_loss`.
-    Rewards are at the last decision, step rewards where their steps end. GRPO's other options
-    apply: the KL to a reference (`beta`) is in the loss, while InstructGPT has it in the reward.
+    Rewards are at the last decision, step rewards where their steps end. GRPO's options apply,
+    except those that compare groups: the KL to a reference (`beta`) is in the loss, while
+    InstructGPT has it in the reward.
     `gae_lambda` is 1, as in verl and OpenRLHF. In TRL it is 0.95; over 90 tokens the reward then
     reaches the first token with a factor of 0.01, and otherwise only through trained values.
     """
 
     old = frozenset({"log_probs", "value"})
-    sees = frozenset({"old_value"})
+    target_inputs = frozenset({"old_value"})
 
-    class Config(GRPO.Config):
+    class Config(Usual.Config, Advantages.Config, Clipped.Config):
         normalize: objective.Normalize = Field("token", description="how losses are averaged")
         scale: advantages.Scale = Field(
             "batch",
@@ -39,7 +39,6 @@ class PPO(GRPO):
             "batch, or of each group, or none",
         )
         epsilon: float = Field(1e-8, gt=0, description="added to the std")
-        least_std: ClassVar[float] = 0.0  # type: ignore[misc]  # no group is left out
         gamma: float = Field(1.0, gt=0, le=1, description="discount per decision")
         gae_lambda: float = Field(
             1.0,
@@ -61,34 +60,46 @@ class PPO(GRPO):
     config: Config
     smallest_group = 1
 
-    def __init__(self, config: Config | None = None) -> None:
-        super().__init__(config or self.Config())
+    def __init__(self, config: Options | None = None) -> None:
+        super().__init__(config)
         self.needs = self.needs | {"value"}
 
     def targets(
-        self, scores: Scores, rollouts: Rollouts, answers: Mapping[str, Tensor]
+        self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
         """`advantages`, `returns` (the critic's targets) and `weights`, each [B, T].
 
         A rollout without a reward has weight 0, for the critic, too.
         """
-        config, values = self.config, answers["old_value"].double()
-        mask = rollouts.mask & ~scores.total.isnan().unsqueeze(1)
-        rewards = self.rewards(scores, rollouts)
-        better = gae(rewards, values, mask, gamma=config.gamma, decay=config.gae_lambda)
-        error = better
-        if config.value_lambda is not None:
-            error = gae(rewards, values, mask, gamma=config.gamma, decay=config.value_lambda)
+        config, mask = self.config, _rewarded(scores, rollouts)
+        decay = config.gae_lambda if config.value_lambda is None else config.value_lambda
+        error = self._gae(scores, rollouts, inputs, decay)
         counted = mask & ~(rollouts.truncated.unsqueeze(1) & config.mask_truncated)
         # Rollouts without a reward still count in the denominators.
         weights = objective.weights(
             rollouts.mask, normalize=config.normalize, length=self.length
         ).masked_fill(~counted, 0.0)
         return {
-            "advantages": self.scaled(better, mask, rollouts.groups).float(),
-            "returns": (values + error).masked_fill(~mask, 0.0).float(),
+            "advantages": self.advantages(scores, rollouts, inputs).float(),
+            "returns": (inputs["old_value"].double() + error).masked_fill(~mask, 0.0).float(),
             "weights": weights,
         }
+
+    def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
+        """[B, T]: the scaled advantages of GAE."""
+        better = self._gae(scores, rollouts, inputs, self.config.gae_lambda)
+        return self.scaled(better, _rewarded(scores, rollouts), rollouts.groups)
+
+    def _gae(
+        self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor], decay: float
+    ) -> Tensor:
+        return gae(
+            self.rewards(scores, rollouts),
+            inputs["old_value"].double(),
+            _rewarded(scores, rollouts),
+            gamma=self.config.gamma,
+            decay=decay,
+        )
 
     def rewards(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B, T] float64: the reward of each decision; variants override this."""
@@ -102,7 +113,7 @@ class PPO(GRPO):
         """[B, T]: the advantages of the loss, from those of GAE; variants override this."""
         return whitened(better, mask, groups, scale=self.config.scale, epsilon=self.config.epsilon)
 
-    def dead(self, scores: Scores, rollouts: Rollouts) -> Tensor:
+    def no_signal(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B] bool: groups in which no rollout has a reward; the critic learns from all others."""
         return advantages.groups_without(~scores.total.isnan(), rollouts.groups)
 
@@ -125,3 +136,8 @@ class PPO(GRPO):
         value = current.extra["value"]
         error = (value - batch["returns"]).square()
         return {**super().measure(current, batch), "value": value, "value_error": error}
+
+
+def _rewarded(scores: Scores, rollouts: Rollouts) -> Tensor:
+    """[B, T] bool: the decisions of rollouts that have a reward."""
+    return rollouts.mask & ~scores.total.isnan().unsqueeze(1)

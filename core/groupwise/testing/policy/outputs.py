@@ -19,8 +19,7 @@ from groupwise.testing.policy.case import Case
 )
 def provided(case: Case) -> str | None:
     policy, shape = case.policy, case.rollouts.mask.shape
-    needed = policy.provides if policy.needed is None else policy.provides & policy.needed
-    missing = needed - set(case.whole)
+    missing = policy.provides - set(case.whole)
     if missing:
         return f"`provides` names {sorted(missing)}, which `forward` does not return"
     for name, value in case.whole.items():
@@ -68,8 +67,8 @@ def drawn_from(case: Case) -> str | None:
     surprises, count = [], 0
     for batch in range(16):
         rollouts = case.sample(first=batch * 100_000)
-        answers = case.answers(rollouts)
-        surprise = -answers["log_probs"] - answers["entropy"]
+        outputs = case.outputs(rollouts)
+        surprise = -outputs["log_probs"] - outputs["entropy"]
         surprises.append(compare.at_decisions(surprise, rollouts.mask).double())
         count += len(surprises[-1])
         if count >= 512:
@@ -93,7 +92,7 @@ def padding(case: Case) -> str | None:
     places = torch.arange(rollouts.mask.shape[1])
     behind = places >= rollouts.extents.cpu().unsqueeze(1)
     trajectory = {name: _refilled(value, behind) for name, value in rollouts.trajectory.items()}
-    return case.difference(case.answers(replace(rollouts, trajectory=trajectory)))
+    return case.difference(case.outputs(replace(rollouts, trajectory=trajectory)))
 
 
 def _refilled(column: Any, behind: Tensor) -> Any:
@@ -119,7 +118,7 @@ def selecting(case: Case) -> str | None:
     order = [*range(1, count, 2), *range(0, count, 2)]
     for joined, rows in ((again, order), (case.rollouts.select([count - 1]), [count - 1])):
         width = slice(0, joined.mask.shape[1])
-        wrong = case.difference(case.answers(joined), joined.mask, rows=rows, columns=width)
+        wrong = case.difference(case.outputs(joined), joined.mask, rows=rows, columns=width)
         if wrong is not None:
             return f"for rollouts selected{' and joined' if len(rows) > 1 else ''}, {wrong}"
     return None

@@ -1,0 +1,28 @@
+"""Parts of algorithms: surrogate, advantages, divisor, divergence; a variant is a choice of them.
+
+Each is a class with the options that it adds and the methods of `Composed` that it fills in.
+"""
+
+from groupwise.algorithms.parts.advantages import Advantages, GroupCentred, GroupRelative
+from groupwise.algorithms.parts.clipped import Clipped
+from groupwise.algorithms.parts.composed import Composed, Options
+from groupwise.algorithms.parts.divisor import Divisor
+from groupwise.algorithms.parts.entropy import EntropyBonus
+from groupwise.algorithms.parts.importance import ImportanceWeights
+from groupwise.algorithms.parts.reference import Reference, ReferenceKL
+from groupwise.algorithms.parts.usual import Usual
+
+__all__ = [
+    "Advantages",
+    "Clipped",
+    "Composed",
+    "Divisor",
+    "EntropyBonus",
+    "GroupCentred",
+    "GroupRelative",
+    "ImportanceWeights",
+    "Options",
+    "Reference",
+    "ReferenceKL",
+    "Usual",
+]

@@ -1,0 +1,135 @@
+"""Advantages: how a rollout compares, by default with others of its group."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from groupwise import advantages, objective
+from groupwise.algorithms.parts.composed import Composed, Options
+from groupwise.rollouts import Rollouts
+
+if TYPE_CHECKING:
+    from groupwise.rewards import Scores
+
+
+class Advantages(Composed):
+    """The base class: clips what `estimate` returns, which a subclass defines."""
+
+    class Config(Options):
+        advantage_clip: float | None = Field(
+            None, gt=0, description="clip advantages to [-this, this], as usual for images"
+        )
+        refill: bool = Field(
+            False,
+            description="dynamic sampling: replace groups of equal reward, or of a std below "
+            "least_std, by groups of other prompts",
+        )
+
+    config: Config
+
+    def __init__(self, config: Options | None = None) -> None:
+        super().__init__(config)
+        self.refills = self.config.refill
+
+    def advantages(
+        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
+    ) -> Tensor:
+        """[B], or [B, T] with process rewards: those of `estimate`, clipped."""
+        estimated, most = self.estimate(scores, rollouts, inputs), self.config.advantage_clip
+        return estimated if most is None else estimated.clamp(-most, most)
+
+    def estimate(
+        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
+    ) -> Tensor:
+        """[B], or [B, T] with process rewards: the advantages before clipping."""
+        raise NotImplementedError
+
+
+class GroupCentred(Advantages):
+    """r - mean of the group, not divided by any std, plus the same for the rewards of steps.
+
+    A is 0 in groups whose std is below `least_std`: their rewards differ by noise.
+    """
+
+    class Config(Advantages.Config):
+        steps: Literal["rewards", "returns"] = Field(
+            "rewards",
+            description="with step rewards, compare in a group: each step's reward "
+            "(DeepSeekMath), or the sum of rewards from a step on",
+        )
+        epsilon: float = Field(1e-4, gt=0, description="added to the std")
+        least_std: float = Field(
+            1e-3,
+            ge=0,
+            description="a group whose rewards have a smaller std teaches nothing, as if they were "
+            "equal: set it above the noise of a reward model, in units of the total reward",
+        )
+
+    config: Config
+
+    @property
+    def scale(self) -> advantages.Scale:
+        """The std that advantages are divided by."""
+        return "none"
+
+    def estimate(
+        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
+    ) -> Tensor:
+        """[B], or [B, T] with process rewards: the advantages; variants override this."""
+        return self._compared(scores, rollouts)
+
+    def no_signal(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+        """[B] bool: all advantages in the rollout's group are 0, as below `least_std`."""
+        compared = objective.per_decision(self._compared(scores, rollouts))
+        return advantages.groups_without((compared != 0).any(dim=1), rollouts.groups)
+
+    def _compared(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+        """[B], or [B, T] with process rewards: advantages of completions plus those of steps."""
+        relative = self.relative(scores, rollouts)
+        if scores.steps is None:
+            return relative
+        return relative.unsqueeze(1) + self._process(scores.steps, rollouts)
+
+    def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+        """[B]: the advantages of whole completions; variants override this."""
+        config = self.config
+        return advantages.group_relative(
+            scores.outcome,
+            rollouts.groups,
+            scale=self.scale,
+            epsilon=config.epsilon,
+            least_std=config.least_std,
+        )
+
+    def _process(self, steps: Tensor, rollouts: Rollouts) -> Tensor:
+        """[B, T]: the advantages of decisions by the rewards of steps that end at them or later."""
+        config = self.config
+        by = {"rewards": advantages.process_supervision, "returns": advantages.process_returns}
+        relative = by[config.steps](
+            steps,
+            rollouts.groups,
+            scale=self.scale,
+            epsilon=config.epsilon,
+            least_std=config.least_std,
+        )
+        missing = rollouts.mask.shape[1] - relative.shape[1]
+        return torch.nn.functional.pad(relative, (0, missing))
+
+
+class GroupRelative(GroupCentred):
+    """(r - mean of the group) / (std + epsilon)."""
+
+    class Config(GroupCentred.Config):
+        scale: advantages.Scale = Field(
+            "group",
+            description="divide advantages by the std of the group, of the batch, or by none",
+        )
+
+    config: Config
+
+    @property
+    def scale(self) -> advantages.Scale:
+        return self.config.scale

@@ -1,0 +1,114 @@
+"""Composed: an algorithm whose loss is made of parts."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from groupwise import objective
+from groupwise.algorithm import Algorithm, Batch
+from groupwise.rollouts import LogProbs, Rollouts
+
+if TYPE_CHECKING:
+    from groupwise.rewards import Scores
+
+
+class Options(BaseModel):
+    """Base class of the options of a part."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Composed(Algorithm):
+    """weights x (importance x surrogate + beta KL - entropy bonus), summed over decisions.
+
+    A part is a subclass that fills in one of the methods below, with a nested `Config` of its
+    options; a variant inherits from the parts that it takes, and its `Config` from theirs.
+
+    beta, entropy: weights of the KL and of the entropy bonus in the loss; parts set them.
+    """
+
+    Config: ClassVar[type[Options]] = Options
+    config: Options
+    beta: float = 0.0
+    entropy: float = 0.0
+
+    def __init__(self, config: Options | None = None) -> None:
+        self.config = config or self.Config()
+
+    @abstractmethod
+    def advantages(
+        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
+    ) -> Tensor:
+        """[B], or [B, T] with process rewards; arguments as of `targets`."""
+
+    @abstractmethod
+    def loss_weights(self, rollouts: Rollouts) -> Tensor:
+        """[B, T] float32: the loss weight of each decision."""
+
+    @abstractmethod
+    def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t]: the loss of each decision by its advantage, unweighted."""
+
+    def clip_metrics(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
+        """[b, t] each, to log: how much `surrogate` reduces gradients away from ratio 1."""
+        return {}
+
+    def importance(self, batch: Batch) -> Tensor | None:
+        """[b, t]: importance weights of decisions that another sampler, or older weights, drew;
+        they multiply the surrogate. None for none."""
+        return None
+
+    def kl(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t]: the divergence of each decision from the reference, if there is one."""
+        raise NotImplementedError
+
+    def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t]: the importance log-ratio of each decision, 0 outside the mask; variants override
+        this."""
+        assert current.log_probs is not None
+        return objective.token_log_ratio(current.log_probs, batch["old_log_probs"], batch["mask"])
+
+    def targets(
+        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        """`advantages` [B], or [B, T] with process rewards; `weights` [B, T]; both float32."""
+        return {
+            "advantages": self.advantages(scores, rollouts, inputs).to(torch.float32),
+            "weights": self.loss_weights(rollouts),
+        }
+
+    def active(self, targets: Mapping[str, Tensor]) -> Tensor:
+        """[B] bool: weight != 0, and advantage != 0 unless KL or entropy have a gradient anyway."""
+        weighted = (targets["weights"] != 0).any(dim=1)
+        if self.beta or self.entropy:
+            return weighted
+        return weighted & (objective.per_decision(targets["advantages"]) != 0).any(dim=1)
+
+    def loss(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t]: weights x (importance x surrogate + beta KL - entropy bonus)."""
+        loss, importance = self.surrogate(current, batch), self.importance(batch)
+        if importance is not None:
+            loss = loss * importance
+        if self.beta:
+            loss = loss + self.beta * self.kl(current, batch)
+        if self.entropy:
+            assert current.entropy is not None
+            loss = loss - self.entropy * current.entropy
+        # torch.where, not only a product: padding may hold anything, and 0 x inf is NaN.
+        return torch.where(batch["mask"], loss * batch["weights"], 0.0)
+
+    def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
+        """`clip_metrics`; importance weights; the KL, where there is a reference;
+        `trained_entropy` if the policy provides the entropy."""
+        measured, importance = dict(self.clip_metrics(current, batch)), self.importance(batch)
+        if importance is not None:
+            measured["importance"] = importance
+        if self.reference:
+            measured["kl"] = self.kl(current, batch)
+        if current.entropy is not None:
+            measured["trained_entropy"] = current.entropy
+        return measured

@@ -1,0 +1,58 @@
+"""Divisor: how the losses of decisions are averaged."""
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+from torch import Tensor
+
+from groupwise import objective
+from groupwise.algorithms.parts.composed import Composed, Options
+from groupwise.errors import UserError
+from groupwise.rollouts import Rollouts
+
+if TYPE_CHECKING:
+    from groupwise.policy import Policy
+    from groupwise.weights import KeptWeights
+
+
+class Divisor(Composed):
+    """Loss weights that divide by lengths or counts of the whole update: `objective.weights`.
+
+    length: the divisor of `normalize: constant`.
+    """
+
+    class Config(Options):
+        normalize: objective.Normalize = Field(
+            "sequence",
+            description="how losses are averaged: over each completion, then over completions "
+            "(sequence); over all decisions (token); or divided by a constant length (constant)",
+        )
+        length: int | None = Field(
+            None,
+            ge=1,
+            description="divisor of normalize: constant; the longest completion allowed if unset",
+        )
+        mask_truncated: bool = Field(False, description="learn nothing from truncated completions")
+
+    config: Config
+
+    def __init__(self, config: Options | None = None) -> None:
+        super().__init__(config)
+        self.length = self.config.length
+
+    def prepare(self, policy: "Policy", weights: "KeptWeights") -> None:
+        """Set `length` to the longest completion allowed, unless it is configured."""
+        super().prepare(policy, weights)
+        self.length = self.config.length or policy.max_decisions
+        if self.config.normalize == "constant" and self.length is None:
+            raise UserError(
+                "algorithm.length: normalize: constant divides by the longest completion, and this "
+                "policy has no limit; set algorithm.length"
+            )
+
+    def loss_weights(self, rollouts: Rollouts) -> Tensor:
+        """[B, T] float32: the loss weight of each decision."""
+        mask = rollouts.mask
+        if self.config.mask_truncated:
+            mask = mask & ~rollouts.truncated.unsqueeze(1)
+        return objective.weights(mask, normalize=self.config.normalize, length=self.length)

@@ -1,0 +1,18 @@
+"""Usual: the parts that most variants take as they are."""
+
+from groupwise.algorithms.parts.divisor import Divisor
+from groupwise.algorithms.parts.entropy import EntropyBonus
+from groupwise.algorithms.parts.importance import ImportanceWeights
+from groupwise.algorithms.parts.reference import ReferenceKL
+
+
+class Usual(ImportanceWeights, Divisor, EntropyBonus, ReferenceKL):
+    """A divisor, importance weights, an entropy bonus and a KL in the loss.
+
+    What is missing are advantages and a surrogate.
+    """
+
+    class Config(ImportanceWeights.Config, Divisor.Config, EntropyBonus.Config, ReferenceKL.Config):
+        pass
+
+    config: Config
