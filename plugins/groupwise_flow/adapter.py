@@ -1,11 +1,14 @@
 """Adapter: all code that depends on a pipeline's architecture.
 
 To train another diffusers pipeline, subclass `Adapter` in a package of your own; register it under
-the name of the pipeline's class (`register_adapters`), or set `policy.adapter`.
+the name of the pipeline's class (`register_adapters`), or set `policy.adapter`. `Limit` and
+`Frames` are what its methods `limit` and `completions` return.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -13,8 +16,6 @@ from PIL import Image
 from torch import Tensor, nn
 
 from groupwise.errors import UserError
-from groupwise_flow.frames import Frames
-from groupwise_flow.lengths import Limit
 
 Row = Mapping[str, Any]
 """A row of the dataset."""
@@ -23,6 +24,48 @@ Conditions = Mapping[str, Tensor]
 """The model's inputs that encode n rows (text embeddings and the like), by name, each [n, ...]."""
 
 MASK = "mask"
+
+TOKENIZED_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class Limit:
+    """At most `most` tokens of this tokenizer; setting: source of the limit, for messages."""
+
+    tokenizer: Any
+    most: int
+    setting: str = "policy.prompt_tokens"
+
+    def too_long(self, prompts: Sequence[str]) -> dict[str, int]:
+        """The prompts that are too long, with their numbers of tokens."""
+        lengths: dict[str, int] = {}
+        for start in range(0, len(prompts), TOKENIZED_AT_ONCE):
+            some = list(prompts[start : start + TOKENIZED_AT_ONCE])
+            # Not verbose: else the tokenizer prints its own warning about long texts.
+            for prompt, ids in zip(
+                some, self.tokenizer(some, verbose=False).input_ids, strict=True
+            ):
+                if len(ids) > self.most:
+                    lengths[prompt] = len(ids)
+        return lengths
+
+    def check(self, prompts: Sequence[str]) -> None:
+        """Raise UserError for a prompt that is too long."""
+        for prompt, length in self.too_long(prompts).items():
+            raise UserError(
+                f"a prompt has {length} tokens, and {self.setting} allows {self.most}: "
+                f"{prompt[:200]!r}; set policy.long_prompts: skip to leave out such prompts, or "
+                f"cut to cut off their end"
+            )
+
+
+class Frames(list[Image.Image]):
+    """A video's frames as PIL images, in order, all of one size."""
+
+    def save(self, path: Path, milliseconds: int = 125) -> None:
+        """Save as animated PNG, which browsers show; milliseconds: duration of one frame."""
+        first, *others = self
+        first.save(path, save_all=True, append_images=others, duration=milliseconds)
 
 
 class Adapter(ABC):
@@ -44,6 +87,7 @@ class Adapter(ABC):
     most_prompt_tokens: the largest `prompt_tokens` that the pipeline's own call accepts; None
         without a limit.
     patch: latent pixels along a token's side.
+    laws: "module:function" that checks an adapter, for `groupwise.testing.check_adapter`.
     """
 
     pipelines: ClassVar[Sequence[str]] = ()
@@ -58,6 +102,7 @@ class Adapter(ABC):
     by_token: ClassVar[Sequence[str]] = ()
     distilled_guidance: ClassVar[bool] = False
     most_prompt_tokens: ClassVar[int | None] = None
+    laws: ClassVar[str] = "groupwise_flow.testing:check_adapter"
 
     def __init__(
         self, pipeline: Any, *, height: int | None, width: int | None, prompt_tokens: int
@@ -243,11 +288,3 @@ class Adapter(ABC):
         size, steps and latents; for the model card and for tests."""
         negative = {"negative_prompt": negative_prompt} if negative_prompt else {}
         return {"guidance_scale": guidance, "max_sequence_length": self.prompt_tokens, **negative}
-
-    @classmethod
-    def check(cls, pipeline: Any, **options: Any) -> None:
-        """Check the laws of adapters, for `groupwise.testing.check_adapter`; options: of
-        `laws.check`."""
-        from groupwise_flow import laws
-
-        laws.check(cls, pipeline, **options)

@@ -10,14 +10,14 @@ def register_policies(register: Register) -> None:
 
 @hookimpl
 def register_adapters(register: Register) -> None:
-    register("StableDiffusion3Pipeline", "groupwise_flow.sd3:SD3Adapter", extra="flow")
-    register("FluxPipeline", "groupwise_flow.flux:FluxAdapter", extra="flow")
+    register("StableDiffusion3Pipeline", "groupwise_flow.adapters.sd3:SD3Adapter", extra="flow")
+    register("FluxPipeline", "groupwise_flow.adapters.flux:FluxAdapter", extra="flow")
 
 
 @hookimpl
 def register_algorithms(register: Register) -> None:
-    register("flow_grpo", "groupwise_flow.algorithm:FlowGRPO")
-    register("flow_guard", "groupwise_flow.guard:FlowGuard")
+    register("flow_grpo", "groupwise_flow.algorithms.flow_grpo:FlowGRPO")
+    register("flow_guard", "groupwise_flow.algorithms.flow_guard:FlowGuard")
 
 
 @hookimpl

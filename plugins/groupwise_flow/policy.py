@@ -18,21 +18,21 @@ from groupwise.policy import Microbatch, Outputs, Policy, Uncopied
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose, products_are_exact
 from groupwise.weights import kept_parameters
-from groupwise_flow.card import card
-from groupwise_flow.denoising import Denoised
-from groupwise_flow.drawing import draw
-from groupwise_flow.examining import checked, examine
-from groupwise_flow.guided import Guided
-from groupwise_flow.levels import levels
-from groupwise_flow.loading import check_shardable, load
-from groupwise_flow.lora import adds_nothing
-from groupwise_flow.memory import estimate, estimate_cpu
-from groupwise_flow.reach import Reach
-from groupwise_flow.rounding import Rounding
-from groupwise_flow.saving import save
+from groupwise_flow.estimates.memory import estimate, estimate_cpu
+from groupwise_flow.files.card import card
+from groupwise_flow.files.loading import check_shardable, load
+from groupwise_flow.files.saving import save
+from groupwise_flow.model.lora import adds_nothing
+from groupwise_flow.model.unused_parameters import UnusedParameters
+from groupwise_flow.model.versions import Versions
+from groupwise_flow.passes.guidance import Guided
+from groupwise_flow.passes.rounding import Rounding
+from groupwise_flow.passes.sampling import failures, sample_latents
+from groupwise_flow.passes.transitions import Transitions
+from groupwise_flow.preflight import checked, examine
+from groupwise_flow.process.denoising import Denoised
+from groupwise_flow.process.schedules import levels
 from groupwise_flow.settings import Settings
-from groupwise_flow.transitions import Transitions
-from groupwise_flow.weights import Weights
 
 LOG_PROBS = frozenset({"log_probs"})
 
@@ -74,7 +74,7 @@ class FlowPolicy(Policy):
         self.facts = self.facts | self.rounding.metrics  # type: ignore[misc]
         self.logged = self.rounding.metrics  # type: ignore[misc]
         self._optional: frozenset[str] = frozenset()
-        self._reach = Reach()
+        self._unused = UnusedParameters()
         self._loaded = False
         self._step = 0
 
@@ -109,7 +109,7 @@ class FlowPolicy(Policy):
         self.sigmas = levels(self.adapter, self.config.steps)
         # Beside them on the device, since every copy to it waits.
         self.register_buffer("_sigmas", self.sigmas.clone(), persistent=False)
-        self._weights_now = Weights(self.adapter.model)
+        self._weights_now = Versions(self.adapter.model)
         self.transitions = Transitions(self.guided, self._weights_now, self.mesh)
         self._loaded = True
 
@@ -178,7 +178,7 @@ class FlowPolicy(Policy):
         starts = self.config.window.starts(self.config.steps, seeds[::group_size], self._step)
         first = starts[groups]
         sigmas = self.sigmas if training else levels(self.adapter, self.config.evaluation_steps)
-        done = draw(
+        done = sample_latents(
             self.guided,
             rows,
             seeds,
@@ -200,22 +200,11 @@ class FlowPolicy(Policy):
             mask=torch.ones_like(done.log_probs, dtype=torch.bool),
             truncated=torch.zeros(len(rows), dtype=torch.bool, device=self.device),
             sampler_log_probs=done.log_probs,
-            failures=self._failures(broken),
+            failures=failures(broken, self.config.precision),
             facts={"images": list(images), **self._predictions(done, images)},
             trajectory=self.transitions.trajectory(done, first) if training else {},
         )
         return self.rounding.measured(rollouts, self._exact_log_probs) if training else rollouts
-
-    def _failures(self, broken: Tensor) -> list[str | None] | None:
-        """Why rows failed: latents or pictures that are not finite."""
-        if not bool(broken.any()):
-            return None
-        precision = self.config.precision
-        hint = "a lower train.learning_rate may help"
-        if precision == "fp16":
-            hint = "policy.precision: bf16 has a wider range"
-        reason = f"the model's outputs in {precision} are not finite; {hint}"
-        return [reason if bad else None for bad in broken.tolist()]
 
     def _predictions(self, done: Denoised, images: Tensor) -> dict[str, Sequence[Any]]:
         if "predictions" not in self._optional:
@@ -252,7 +241,7 @@ class FlowPolicy(Policy):
             extra = {name: value for name, value in extra.items() if name in outputs}
         assert log_probs is not None
         if self.mesh is None:
-            log_probs = self._reach(log_probs, self.parameters())
+            log_probs = self._unused.connect(log_probs, self.parameters())
         return LogProbs(log_probs=log_probs, extra=extra)
 
     def with_constants(self, rollouts: Rollouts) -> Rollouts:

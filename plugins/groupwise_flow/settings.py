@@ -10,9 +10,9 @@ from groupwise.options import PathOrName
 from groupwise.registry import installed
 from groupwise.trust import LoadingArguments
 from groupwise_flow.adapter import Adapter
-from groupwise_flow.lengths import Long
-from groupwise_flow.precision import Precision
-from groupwise_flow.windows import Window
+from groupwise_flow.process.windows import Window
+
+Precision = Literal["float32", "bf16", "fp16"]
 
 
 def _adapter(value: Any) -> type[Adapter]:
@@ -127,7 +127,7 @@ class Settings(BaseModel):
         description="longest prompt, in tokens: the pipeline's max_sequence_length, which Stable "
         "Diffusion 3 and FLUX.1 limit to 512",
     )
-    long_prompts: Long = Field(
+    long_prompts: Literal["error", "skip", "cut"] = Field(
         "error",
         description="for prompts with more tokens: stop before the first step, leave them out, or "
         "cut off their end",

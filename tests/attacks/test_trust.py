@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from groupwise.cli import app
 from groupwise_clip.open_clip_format import OpenClip
 from groupwise_clip.transformers_format import Transformers
-from groupwise_flow import loading as flow
-from groupwise_flow.examining import examine
+from groupwise_flow.files import folder as flow
+from groupwise_flow.preflight import examine
 from groupwise_flow.settings import Settings as FlowSettings
 from groupwise_verifiable.images.clip_colors import ClipColors
 from groupwise_verifiable.images.zero_shot import ZeroShotDetector

@@ -142,7 +142,7 @@ class Published:
         from diffusers import StableDiffusion3Pipeline
         from peft import LoraConfig
 
-        from groupwise_flow.sd3 import SD3Adapter
+        from groupwise_flow.adapters.sd3 import SD3Adapter
 
         pipe = StableDiffusion3Pipeline.from_pretrained(
             folder, text_encoder_3=None, tokenizer_3=None

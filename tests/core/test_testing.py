@@ -2,8 +2,10 @@
 
 import copy
 import re
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -482,20 +484,23 @@ def test_policies_and_algorithms_without_log_probs_can_be_checked():
 # ---- adapters: their plugin defines the laws
 
 
-def test_an_adapter_is_checked_by_its_base_class():
+def test_an_adapter_is_checked_by_the_laws_of_its_base_class(monkeypatch):
     calls = []
 
+    def check(adapter_class, pipeline, **options):
+        calls.append((adapter_class, pipeline, options))
+
+    monkeypatch.setitem(sys.modules, "some_plugin", SimpleNamespace(check=check))
+
     class Adapter:
-        @classmethod
-        def check(cls, pipeline, **options):
-            calls.append((cls, pipeline, options))
+        laws = "some_plugin:check"
 
     class Own(Adapter):
         pass
 
     testing.check_adapter(Own, "pipeline", height=8)
     assert calls == [(Own, "pipeline", {"height": 8})]
-    with pytest.raises(TypeError, match="object has no `check`; an adapter is a subclass of"):
+    with pytest.raises(TypeError, match="object has no `laws`; an adapter is a subclass of"):
         testing.check_adapter(object, "pipeline")
 
 

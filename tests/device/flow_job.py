@@ -13,7 +13,7 @@ from runs import conftest_of, in_own_memory, per_microbatch, plain, run_on_both
 from simulated import Device
 from torch import Tensor, nn
 
-from groupwise_flow.algorithm import FlowGRPO
+from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.policy import FlowPolicy
 from groupwise_flow.settings import Settings
 

@@ -31,7 +31,7 @@ from transformers import (
 from groupwise import Rollouts
 from groupwise.rewards import Scores
 from groupwise.training.update import Updater
-from groupwise_flow.algorithm import FlowGRPO
+from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.policy import FlowPolicy
 from groupwise_flow.settings import Settings
 

@@ -21,7 +21,7 @@ from groupwise import testing
 from groupwise.testing.policy import gradients
 from groupwise.testing.policy.case import Case
 from groupwise.weights import KeptWeights
-from groupwise_flow import saving
+from groupwise_flow.files import saving
 
 OUT = Path(sys.argv[2])
 FOLDER = OUT.parent

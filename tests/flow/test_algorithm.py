@@ -13,8 +13,8 @@ from groupwise import LogProbs, Policy, Rollouts
 from groupwise.advantages import group_relative
 from groupwise.errors import UserError
 from groupwise_flow import sde
-from groupwise_flow.algorithm import FlowGRPO
-from groupwise_flow.guard import FlowGuard
+from groupwise_flow.algorithms.flow_grpo import FlowGRPO
+from groupwise_flow.algorithms.flow_guard import FlowGuard
 
 
 def algorithm(**config):

@@ -34,7 +34,7 @@ def test_large_pictures_are_decoded_in_smaller_batches(lab, monkeypatch):
     decode, sizes = policy.adapter.completions, []
     latents = torch.randn(5, *policy.adapter.latent_shape)
     together = policy.guided.completions(latents)[1]
-    monkeypatch.setattr("groupwise_flow.guided.DECODED", 2 * 16 * 16)
+    monkeypatch.setattr("groupwise_flow.passes.guidance.DECODED", 2 * 16 * 16)
     monkeypatch.setattr(
         policy.adapter, "completions", lambda some: sizes.append(len(some)) or decode(some)
     )

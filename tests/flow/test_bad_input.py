@@ -111,7 +111,7 @@ def test_check_warns_of_a_learning_rate_that_is_low_for_adapters(config):
 @pytest.mark.parametrize("command", ["train", "check"])
 def test_a_custom_adapter_is_imported_from_the_current_folder(config, command):
     Path("adapter_of_ones_own.py").write_text(
-        "from groupwise_flow.sd3 import SD3Adapter\n\n\n"
+        "from groupwise_flow.adapters.sd3 import SD3Adapter\n\n\n"
         "class Mine(SD3Adapter):\n    targets, pipelines = ('attn.to_q',), ()\n"
     )
     index_with(_class_name="SomebodysPipeline") if command == "check" else None

@@ -3,7 +3,7 @@
 import pytest
 from diffusers import DiffusionPipeline
 
-from groupwise_flow.card import card
+from groupwise_flow.files.card import card
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ from PIL import Image
 import groupwise
 from groupwise.errors import UserError
 from groupwise.memory import Workload
-from groupwise_flow.adapter import Adapter
-from groupwise_flow.frames import Frames
+from groupwise_flow.adapter import Adapter, Frames
 from groupwise_flow.policy import FlowPolicy
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

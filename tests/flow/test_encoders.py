@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from groupwise.cli import app
 from groupwise.errors import UserError
-from groupwise_flow import loading
+from groupwise_flow.files import loading
 from groupwise_flow.policy import FlowPolicy
 
 ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from groupwise.errors import UserError
-from groupwise_flow.encodings import Encodings, identity
-from groupwise_flow.sd3 import SD3Adapter
+from groupwise_flow.adapters.sd3 import SD3Adapter
+from groupwise_flow.prompts.encodings import Encodings, identity
 
 CPU = torch.device("cpu")
 

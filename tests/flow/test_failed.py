@@ -8,8 +8,8 @@ import torch
 
 import groupwise
 from groupwise.training.training_batch import TrainingBatch
-from groupwise_flow import drawing
-from groupwise_flow.algorithm import FlowGRPO
+from groupwise_flow.algorithms.flow_grpo import FlowGRPO
+from groupwise_flow.passes import sampling
 
 PROMPTS = [{"prompt": f"{letter} {animal}"} for letter in "abcdefgh" for animal in ("cat", "dog")]
 
@@ -17,13 +17,13 @@ PROMPTS = [{"prompt": f"{letter} {animal}"} for letter in "abcdefgh" for animal 
 @pytest.fixture
 def spoiled(monkeypatch):
     """Noise that is NaN for some seeds; the set of spoiled seeds is returned, and may be filled."""
-    normal, spoiled = drawing._normal, set()
+    normal, spoiled = sampling._normal, set()
 
     def noise(seed, decisions, shape):
         start, rest = normal(seed, decisions, shape)
         return (start * math.nan if seed in spoiled else start), rest
 
-    monkeypatch.setattr(drawing, "_normal", noise)
+    monkeypatch.setattr(sampling, "_normal", noise)
     return spoiled
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from groupwise.weights import KeptWeights
-from groupwise_flow.algorithm import FlowGRPO
+from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 
 pytestmark = [
     pytest.mark.gpu,

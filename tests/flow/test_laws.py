@@ -9,9 +9,9 @@ from diffusers import DiffusionPipeline
 from groupwise import Policy, testing
 from groupwise.testing.policy import gradients
 from groupwise.testing.policy.case import Case
-from groupwise_flow import laws
+from groupwise_flow import testing as laws
+from groupwise_flow.adapters.sd3 import SD3Adapter
 from groupwise_flow.policy import FlowPolicy
-from groupwise_flow.sd3 import SD3Adapter
 
 ADAPTERS = {
     "StableDiffusion3Pipeline": ("sd3", "sd3.5", "sd3 shifting"),

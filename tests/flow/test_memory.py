@@ -5,11 +5,11 @@ import torch
 from diffusers import DiffusionPipeline
 
 from groupwise.memory import Workload
-from groupwise_flow.algorithm import FlowGRPO
-from groupwise_flow.counting import Alive
-from groupwise_flow.memory import without_weights
+from groupwise_flow.algorithms.flow_grpo import FlowGRPO
+from groupwise_flow.estimates.counting import Alive
+from groupwise_flow.estimates.sampling import SamplingMemory
+from groupwise_flow.files.outline import outline
 from groupwise_flow.policy import FlowPolicy
-from groupwise_flow.sampling_memory import SamplingMemory
 
 
 class Saved:
@@ -233,7 +233,7 @@ def test_sampling_is_the_moment_that_takes_most(lab):
         assert guided["latents while sampling"] == 64 * (11 + kept) * 4 * 4 * 8 * 8
     # Few pictures, and large encoders that move to the device for a prompt.
     settings = lab.settings(encoders="offload")
-    sizes = SamplingMemory(without_weights(settings), settings).on_device(1, 10**9)
+    sizes = SamplingMemory(outline(settings), settings).on_device(1, 10**9)
     assert sizes.keys() == {"text encoders while encoding", "encoding a prompt"}
     assert sizes["text encoders while encoding"] == 10**9
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from groupwise_flow.algorithm import FlowGRPO
+from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.settings import Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "flow.md"

@@ -7,8 +7,9 @@ import torch
 
 from groupwise.errors import UserError
 from groupwise.weights import KeptWeights
-from groupwise_flow import drawing, sde
-from groupwise_flow.algorithm import FlowGRPO
+from groupwise_flow import sde
+from groupwise_flow.algorithms.flow_grpo import FlowGRPO
+from groupwise_flow.passes import sampling
 
 WINDOWS = {
     "all": {},
@@ -349,8 +350,8 @@ def test_with_shared_noise_a_group_is_computed_once_until_its_first_decision(
         plan = replace(plan, source=torch.arange(len(start)))
         return denoise(velocity, start, noise, plan, **more)
 
-    denoise = drawing.denoise
-    monkeypatch.setattr(drawing, "denoise", unshared)
+    denoise = sampling.denoise
+    monkeypatch.setattr(sampling, "denoise", unshared)
     plain = sample(policy, size=3)
     assert sizes[5 * each :] == [6] * 5 * each
     torch.testing.assert_close(shared.sampler_log_probs, plain.sampler_log_probs, rtol=0, atol=1e-5)

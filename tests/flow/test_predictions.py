@@ -5,9 +5,9 @@ import torch
 
 from groupwise.rewards import Reward
 from groupwise.scoring.scorer import Scorer
-from groupwise_flow import guided
-from groupwise_flow.algorithm import FlowGRPO
-from groupwise_flow.guided import select
+from groupwise_flow.algorithms.flow_grpo import FlowGRPO
+from groupwise_flow.passes import guidance
+from groupwise_flow.passes.guidance import select
 from groupwise_verifiable.images.per_step import PerStep
 
 ROWS = [{"prompt": "a cat"}, {"prompt": "b cat"}]
@@ -78,7 +78,7 @@ def test_predictions_are_decoded_in_parts_no_larger_than_those_of_pictures(lab, 
     monkeypatch.setattr(
         type(policy.adapter), "decode", lambda a, x: decoded.append(len(x)) or decode(a, x)
     )
-    monkeypatch.setattr(guided, "DECODED", 3 * 16 * 16)
+    monkeypatch.setattr(guidance, "DECODED", 3 * 16 * 16)
     parts = drawn(policy)
     assert decoded == [3, 1] + [3] * 4  # 4 pictures, and 3 predictions of each
     for name in ("images", "predictions"):

@@ -9,8 +9,8 @@ import yaml
 from tests.core.launching import launch
 
 import groupwise
-from groupwise_flow import reach
-from groupwise_flow.reach import unreached
+from groupwise_flow.model import unused_parameters
+from groupwise_flow.model.unused_parameters import unused
 
 REWARD = """
 from PIL import ImageStat
@@ -111,13 +111,13 @@ def test_parameters_without_influence_get_a_gradient_of_zero(lab, monkeypatch):
     """In this model the text output of the last block is not used."""
     policy = lab.policy("flux with idle parts", gradient_checkpointing=True)
     rollouts = policy.sample(lab.rows, group_size=1, seeds=[1, 2])
-    idle = unreached(policy(rollouts).log_probs, policy.parameters())
+    idle = unused(policy(rollouts).log_probs, policy.parameters())
     assert 0 < len(idle) < len(lab.trained(policy)) / 2
     policy(rollouts).log_probs.sum().backward()
     alone = lab.gradient(policy)
     assert all(p.grad is None for p in idle)
     policy.zero_grad()
-    monkeypatch.setattr(reach, "_distributed", lambda: True)
+    monkeypatch.setattr(unused_parameters, "_distributed", lambda: True)
     policy(rollouts).log_probs.sum().backward()
     assert all(not p.grad.any() for p in idle)
     assert torch.equal(lab.gradient(policy), alone)

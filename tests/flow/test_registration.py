@@ -4,9 +4,10 @@ import pytest
 
 from groupwise.errors import UserError
 from groupwise.registry import Entry, Registry, installed
-from groupwise_flow import loading, settings
-from groupwise_flow.flux import FluxAdapter
-from groupwise_flow.sd3 import SD3Adapter
+from groupwise_flow import settings
+from groupwise_flow.adapters.flux import FluxAdapter
+from groupwise_flow.adapters.sd3 import SD3Adapter
+from groupwise_flow.files import folder
 
 
 class Mine(SD3Adapter):
@@ -25,7 +26,7 @@ def registered(monkeypatch):
 
     def register(*entries):
         registry = Registry(entries=list(entries), failures={"broken": "ImportError: no voice"})
-        for module in (loading, settings):
+        for module in (folder, settings):
             monkeypatch.setattr(module, "installed", lambda: registry)
 
     return register
@@ -42,21 +43,21 @@ def test_the_plugins_own_adapters_are_registered():
 def test_a_pipeline_gets_the_adapter_of_its_class(lab, registered, monkeypatch):
     assert type(lab.policy("sd3").adapter) is SD3Adapter
     assert type(lab.policy("flux").adapter) is FluxAdapter
-    monkeypatch.setattr("groupwise_flow.sd3.Mine", Mine, raising=False)
-    registered(entry("StableDiffusion3Pipeline", "groupwise_flow.sd3:Mine"))
+    monkeypatch.setattr("groupwise_flow.adapters.sd3.Mine", Mine, raising=False)
+    registered(entry("StableDiffusion3Pipeline", "groupwise_flow.adapters.sd3:Mine"))
     assert type(lab.policy("sd3").adapter) is Mine
 
 
 def test_two_adapters_for_a_class_must_be_chosen_by_plugin(lab, registered):
-    one = entry("FluxPipeline", "groupwise_flow.flux:FluxAdapter", plugin="one")
-    registered(one, entry("FluxPipeline", "groupwise_flow.flux:FluxAdapter", plugin="two"))
+    one = entry("FluxPipeline", "groupwise_flow.adapters.flux:FluxAdapter", plugin="one")
+    registered(one, entry("FluxPipeline", "groupwise_flow.adapters.flux:FluxAdapter", plugin="two"))
     with pytest.raises(UserError, match="'FluxPipeline' is registered twice"):
         lab.policy("flux")
     assert type(lab.policy("flux", adapter="two/FluxPipeline").adapter) is FluxAdapter
 
 
 def test_a_pipeline_without_an_adapter_is_refused(lab, registered):
-    registered(entry("FluxPipeline", "groupwise_flow.flux:FluxAdapter"))
+    registered(entry("FluxPipeline", "groupwise_flow.adapters.flux:FluxAdapter"))
     message = (
         r"policy\.model: no adapter for StableDiffusion3Pipeline; registered are adapters for "
         r"FluxPipeline \(could not be loaded: plugin 'broken': ImportError: no voice\)\. Write "

@@ -10,11 +10,13 @@ from tests.core.launching import launch
 from torch import nn
 
 from groupwise.errors import UserError
-from groupwise_flow.lora import add_lora
+from groupwise_flow.files.folder import weight_files
+from groupwise_flow.files.outline import without_weights
+from groupwise_flow.files.sharding import read
+from groupwise_flow.model.lora import add_lora
+from groupwise_flow.model.sharding import blocks, weightless
 from groupwise_flow.policy import FlowPolicy
 from groupwise_flow.settings import Lora
-from groupwise_flow.sharding import blocks, read, weightless
-from groupwise_flow.skeleton import weight_files, without_weights
 
 JOB = Path(__file__).with_name("shard_job.py")
 MODELS = ("sd3", "sd3.5", "flux with idle parts")

@@ -7,8 +7,8 @@ import groupwise
 from groupwise.algorithms.cispo import CISPO
 from groupwise.algorithms.reinforce_pp import ReinforcePP
 from groupwise.weights import KeptWeights
-from groupwise_flow.algorithm import FlowGRPO
-from groupwise_flow.guard import FlowGuard
+from groupwise_flow.algorithms.flow_grpo import FlowGRPO
+from groupwise_flow.algorithms.flow_guard import FlowGuard
 
 FORMS = {
     "plain": ({}, {}),

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from groupwise_flow.windows import Window
+from groupwise_flow.process.windows import Window
 
 STEPS = 10
 WINDOWS = [

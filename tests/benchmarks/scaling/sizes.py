@@ -105,9 +105,9 @@ def text_sizes(name: str, how: str, shards: Iterable[int]) -> Iterator[tuple[str
 
 
 def image_sizes(name: str, how: str, shards: Iterable[int]) -> Iterator[tuple[str, Sizes]]:
-    from groupwise_flow.flux import FluxAdapter
-    from groupwise_flow.loading import fitted
-    from groupwise_flow.memory import of_adapter
+    from groupwise_flow.adapters.flux import FluxAdapter
+    from groupwise_flow.estimates.memory import of_adapter
+    from groupwise_flow.model.trainable import fitted
     from groupwise_flow.settings import Settings
 
     side, prompt = IMAGES[name]

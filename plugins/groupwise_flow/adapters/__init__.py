@@ -1,0 +1,1 @@
+"""Adapters for pipelines of diffusers: one file for each architecture."""

@@ -1,0 +1,1 @@
+"""Estimates of the memory that a run takes, before any weights are loaded."""

@@ -1,0 +1,134 @@
+"""Memory that one process of a run takes, estimated from the configurations in the pipeline's
+folder."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from groupwise import memory
+from groupwise.memory import Workload
+from groupwise_flow.adapter import Adapter
+from groupwise_flow.estimates.sampling import SamplingMemory
+from groupwise_flow.files.outline import outline
+from groupwise_flow.model.precision import HALF, stored
+from groupwise_flow.passes.guidance import has_two_branches
+from groupwise_flow.settings import Settings
+
+
+def estimate(settings: Settings, load: Workload) -> Mapping[str, int]:
+    """Bytes of weights, gradients, optimizer, activations and sampling; an estimate, not a bound.
+
+    {} for a pipeline with components of unknown classes; else as `of_adapter`.
+    """
+    adapter = outline(settings)
+    if adapter is None:
+        return {}
+    return of_adapter(
+        adapter,
+        settings,
+        images=min(load.decisions, settings.batch, load.rollouts),
+        sampled=load.sampled,
+        training=load.training,
+        reference=load.reference,
+        averages=load.averages,
+        shards=load.shards,
+    )
+
+
+def estimate_cpu(
+    settings: Settings, *, rollouts: int, prompts: int, facts: frozenset[str], reference: bool
+) -> Mapping[str, int]:
+    """Bytes in CPU memory while the models are on another device; see `Policy.estimate_cpu`."""
+    adapter = outline(settings)
+    if adapter is None:
+        return {}
+    sizes = SamplingMemory(adapter, settings).on_cpu(
+        rollouts=rollouts, prompts=prompts, facts=facts, reference=reference
+    )
+    if settings.encoders != "offload":
+        return sizes
+    return {"text encoders": _encoders(_models(adapter, settings), adapter), **sizes}
+
+
+def of_adapter(
+    adapter: Adapter,
+    settings: Settings,
+    *,
+    images: int,
+    sampled: int = 0,
+    training: bool,
+    reference: bool,
+    averages: int,
+    shards: int,
+) -> Mapping[str, int]:
+    """The same for a pipeline behind its adapter; its models may be without weights.
+
+    images: in one pass of an update, 0 for no update; sampled: rollouts that are sampled at once, 0
+        for none, else the models must be without weights (device meta); reference, averages: number
+        of weight copies kept; shards: processes among which the trained model, its gradients,
+        optimizer state and copies are divided.
+    """
+    models = _models(adapter, settings)
+    sizes = _weights(models, adapter, settings, shards)
+    if sampled:
+        moved = 0 if settings.encoders == "resident" else _encoders(models, adapter)
+        sizes |= SamplingMemory(adapter, settings).on_device(sampled, moved)
+    trained = sum(p.numel() for p in adapter.model.parameters() if p.requires_grad)
+    trained = -(-trained // shards)
+    half = HALF.get(settings.precision)
+    if training:
+        sizes |= {"gradients": 4 * trained, "optimizer": 8 * trained}
+    if shards > 1:
+        width = half.itemsize if half else None
+        update = training and images > 0
+        sizes |= memory.gathered(adapter.model, width, training=update)
+    elif half and settings.lora is None:
+        sizes[f"{adapter.trained} in {settings.precision}"] = half.itemsize * trained
+    if not training:
+        return sizes
+    kept = adapter.activations(checkpointing=settings.gradient_checkpointing)
+    if kept and images:
+        branches = 1 + (
+            settings.trains_unconditional
+            and has_two_branches(adapter, settings.guidance_in_training)
+        )
+        sizes["activations"] = int((half or torch.float32).itemsize * images * branches * kept)
+    copies = {"reference": int(reference), "moving average": averages}
+    return sizes | {name: 4 * trained * count for name, count in copies.items() if count}
+
+
+def _models(adapter: Adapter, settings: Settings) -> dict[str, int]:
+    """Bytes of each model as loaded, without LoRA's weights, which are negligible."""
+    lora = settings.lora is not None
+    dtypes = stored(settings.precision, type(adapter), lora=lora)
+    return {
+        name: _bytes(part, dtypes.get(name, dtypes["default"]))
+        for name, part in adapter.pipeline.components.items()
+        if isinstance(part, nn.Module)
+    }
+
+
+def _encoders(models: Mapping[str, int], adapter: Adapter) -> int:
+    """Bytes of the text encoders."""
+    return sum(models.get(name, 0) for name in adapter.encoders)
+
+
+def _weights(
+    models: Mapping[str, int], adapter: Adapter, settings: Settings, shards: int
+) -> dict[str, int]:
+    """Bytes of the models that are always on the device; those but the trained one together."""
+    frozen = sum(models.values()) - models[adapter.trained]
+    if settings.encoders != "resident":
+        frozen -= _encoders(models, adapter)
+    return {"frozen models": frozen, adapter.trained: -(-models[adapter.trained] // shards)}
+
+
+def _bytes(module: nn.Module, dtype: torch.dtype) -> int:
+    """Bytes of a module's weights; in fp16, T5 keeps some of them in float32."""
+    wide = getattr(module, "_keep_in_fp32_modules", None) or () if dtype == torch.float16 else ()
+    return sum(
+        p.numel() * (4 if any(part in wide for part in name.split(".")) else dtype.itemsize)
+        for name, p in module.named_parameters()
+        if ".lora_" not in name
+    )

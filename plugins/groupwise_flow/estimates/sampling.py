@@ -1,0 +1,151 @@
+"""Memory beside the weights that sampling takes, on the device and in CPU memory."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from textwrap import shorten
+
+import torch
+from torch import Tensor, nn
+
+from groupwise.errors import first_line
+from groupwise_flow.adapter import Adapter
+from groupwise_flow.estimates.counting import peak
+from groupwise_flow.model.precision import HALF
+from groupwise_flow.passes.guidance import decoded_at_once
+from groupwise_flow.settings import Settings
+
+CHANNELS = 3
+
+
+@dataclass(frozen=True)
+class SamplingMemory:
+    """What sampling takes, for a pipeline without weights (device meta) behind its adapter.
+
+    Passes are counted by running the models' own code without data.
+    """
+
+    adapter: Adapter
+    settings: Settings
+
+    def __post_init__(self) -> None:
+        for part in self.adapter.pipeline.components.values():
+            if isinstance(part, nn.Module):
+                part.float()  # configurations may name another dtype
+
+    # ---- sizes of single things, in bytes
+
+    @property
+    def _width(self) -> int:
+        """Bytes per number of passes and encodings."""
+        return HALF.get(self.settings.precision, torch.float32).itemsize
+
+    @property
+    def _latent(self) -> int:
+        return 4 * math.prod(self.adapter.latent_shape)
+
+    @property
+    def _pixels(self) -> int:
+        """The numbers of a picture."""
+        return CHANNELS * self.adapter.height * self.adapter.width
+
+    @property
+    def _decisions(self) -> int:
+        return self.settings.window.length(self.settings.steps)
+
+    @property
+    def _constants(self) -> int:
+        """Unconditional velocities that are kept per rollout."""
+        return 0 if self.settings.trains_unconditional else self._decisions
+
+    @cached_property
+    def _conditions(self) -> Mapping[str, Tensor]:
+        """The conditions [1, ...] of a prompt."""
+        row = {"prompt": "a"}
+        with torch.no_grad():
+            encoded = self.adapter.encode([{name: row[name] for name in self.adapter.reads}])
+        return {name: value for name, value in encoded.items() if value is not None}
+
+    @property
+    def _encoding(self) -> int:
+        """The encoding of a prompt, with conditions in `by_token` padded."""
+        sizes = {name: value[0].numel() for name, value in self._conditions.items()}
+        for name in self.adapter.by_token:
+            sizes[name] = sizes[name] // self._conditions[name].shape[1] * self.adapter.tokens
+        return self._width * sum(sizes.values())
+
+    # ---- on the device
+
+    def on_device(self, rollouts: int, encoders: int) -> Mapping[str, int]:
+        """Bytes by purpose at the moment of sampling so many rollouts that takes most.
+
+        encoders: bytes of text encoders that are on the device only while they encode.
+        """
+        try:
+            return max(self._moments(rollouts, encoders), key=lambda sizes: sum(sizes.values()))
+        except Exception as error:  # code may read values, which these tensors lack
+            reason = shorten(first_line(error), 60, placeholder=" ...")
+            return {f"sampling: not counted ({reason})": 0}
+
+    def _moments(self, rollouts: int, encoders: int) -> Sequence[Mapping[str, int]]:
+        encode = peak(lambda: self.adapter.encode([{"prompt": "a"}])) * self._width // 4
+        encoding = {"text encoders while encoding": encoders, "encoding a prompt": encode}
+        batch = {
+            "latents while sampling": rollouts * self._latents * self._latent,
+            "encoded prompts of a batch": rollouts * self._encoding,
+        }
+        together = min(rollouts, self.settings.batch)
+        velocity = peak(lambda: self._velocity(together)) * self._width // 4
+        some = min(rollouts, decoded_at_once(self.adapter, self.settings))
+        pictures = {
+            "pictures of a batch": rollouts * 4 * self._pixels,
+            "decoding": peak(lambda: self._decode(some)),
+        }
+        return [encoding, {**batch, "a pass while sampling": velocity}, {**batch, **pictures}]
+
+    @property
+    def _latents(self) -> int:
+        """How many latents are held per rollout: the present ones and their velocity, noise, the
+        path, and unconditional velocities that are kept."""
+        noise = self._decisions + (self.settings.last_step == "noise")
+        path = self._decisions + 1
+        return 2 + noise + path + self._constants
+
+    def _velocity(self, count: int) -> Tensor:
+        conditions = {
+            name: value.expand(count, *value.shape[1:]) for name, value in self._conditions.items()
+        }
+        latents, sigma = self._empty(count), torch.empty(count, device="meta")
+        model = self.adapter.model
+        return self.adapter.velocity(model, latents, sigma, conditions, guidance=1.0)
+
+    def _decode(self, count: int) -> Tensor:
+        return self.adapter.decode(self._empty(count)).float().clamp(0, 1)
+
+    def _empty(self, count: int) -> Tensor:
+        return torch.empty(count, *self.adapter.latent_shape, device="meta")
+
+    # ---- in CPU memory
+
+    def on_cpu(
+        self, *, rollouts: int, prompts: int, facts: frozenset[str], reference: bool
+    ) -> Mapping[str, int]:
+        """Bytes by purpose; see `Policy.estimate_cpu`."""
+        path, floats = self._decisions + 1, 4 * self._pixels
+        latents = path + self._constants
+        sizes = {
+            "latents of a step": rollouts * latents * self._latent,
+            "pictures of a step": rollouts * (floats + self._pixels),  # tensors, PIL images
+        }
+        if reference:
+            sizes["means of the reference"] = rollouts * self._decisions * self._latent
+        if "predictions" in facts:
+            sizes["predictions of a step"] = rollouts * path * floats
+        try:
+            kept = min(prompts + 1, self.settings.keep_prompts)
+            sizes["encoded prompts"] = kept * self._encoding
+        except Exception as error:
+            reason = shorten(first_line(error), 60, placeholder=" ...")
+            sizes[f"encoded prompts: not counted ({reason})"] = 0
+        return sizes

@@ -1,0 +1,54 @@
+"""The model card's facts: base model, library, and the code that uses the saved folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from groupwise_flow.adapter import Adapter
+from groupwise_flow.model.precision import HALF
+from groupwise_flow.settings import Settings
+
+PRIVATE = frozenset({"token", "cache_dir", "local_files_only"})
+"""Arguments of loading that hold for this machine only, so the card leaves them out."""
+
+
+def card(settings: Settings, adapter: Adapter) -> Mapping[str, Any]:
+    """`base_model`, `library_name`, `pipeline_tag`, and `usage`, where `{path}` is the folder."""
+    base = settings.model
+    if Path(base).exists():
+        base = str(Path(base).resolve())
+    return {
+        "base_model": base,
+        "library_name": "diffusers",
+        "pipeline_tag": "text-to-image",
+        "usage": _usage(settings, adapter, base),
+    }
+
+
+def _usage(settings: Settings, adapter: Adapter, base: str) -> str:
+    pipeline = adapter.pipeline
+    absent = [name for name, part in pipeline.components.items() if part is None]
+    arguments = dict.fromkeys(set(absent) - set(pipeline._optional_components))
+    if settings.lora is not None:
+        arguments |= {k: v for k, v in settings.loading.items() if k not in PRIVATE}
+    dtype = HALF.get(settings.precision)
+    call = adapter.call_arguments(
+        guidance=settings.guidance, negative_prompt=settings.negative_prompt
+    )
+    options = [f'"{base if settings.lora is not None else "{path}"}"']
+    options += [f"{name}={value!r}" for name, value in sorted(arguments.items())]
+    options += [f"dtype={dtype}"] if dtype is not None else []
+    lines = ["import torch", "from diffusers import DiffusionPipeline", ""]
+    lines += [f"pipeline = DiffusionPipeline.from_pretrained({', '.join(options)})"]
+    if settings.lora is not None:
+        lines += ['pipeline.load_lora_weights("{path}")']
+    lines += [
+        "image = pipeline(",
+        '    "a photo of a cat",',
+        f"    height={adapter.height},",
+        f"    width={adapter.width},",
+        f"    num_inference_steps={settings.evaluation_steps},",
+        *(f"    {name}={value!r}," for name, value in call.items()),
+        ").images[0]",
+    ]
+    return "\n".join(lines if dtype is not None else lines[1:])

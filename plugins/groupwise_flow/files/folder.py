@@ -1,0 +1,99 @@
+"""The pipeline's folder, or its page on a hub: its components, its adapter, its files."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import transformers
+from diffusers import DiffusionPipeline
+from diffusers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFETENSORS_WEIGHTS_NAME
+
+from groupwise import trust
+from groupwise.errors import UserError
+from groupwise.registry import installed
+from groupwise_flow.adapter import Adapter
+from groupwise_flow.files.messages import explained, quiet
+from groupwise_flow.settings import Settings
+
+READING = "cannot read a diffusers pipeline from"
+_LIBRARIES = {"diffusers": diffusers, "transformers": transformers}
+
+
+def read_index(settings: Settings) -> dict[str, Any]:
+    """The pipeline's components by name, [library, class]; [None, None] for absent ones.
+
+    Raises UserError for a folder that is incomplete or needs untrusted code.
+    """
+    if {"torch_dtype", "dtype"} & settings.loading.keys():
+        raise UserError("policy.loading: dtypes follow from policy.precision; set that instead")
+    with quiet(), explained(settings, READING):
+        index = dict(DiffusionPipeline.load_config(settings.model, **places(settings)))
+    index |= {name: [None, None] for name in index if settings.loading.get(name, name) is None}
+    folder = Path(settings.model)
+    named = [name for name, part in index.items() if isinstance(part, list) and any(part)]
+    own = [name for name in named if (folder / name / f"{index[name][0]}.py").is_file()]
+    if own and not trust.is_trusted(settings.loading):
+        raise UserError(f"policy.model: {settings.model!r}, {own[0]}: {trust.UNTRUSTED}")
+    missing = [name for name in named if not (folder / name).is_dir()]
+    if folder.is_dir() and missing:
+        raise UserError(
+            f"policy.model: {settings.model!r} has no folder {missing[0]!r}, which its "
+            f"model_index.json names"
+        )
+    return index
+
+
+def kind_of(part: Any) -> Any:
+    """The class of an entry of the index, [library, class]; None where it names none."""
+    library, name = part if isinstance(part, list) else (None, None)
+    return getattr(_LIBRARIES.get(str(library)), str(name), None)
+
+
+def weight_files(folder: Path, variant: str | None = None) -> list[Path]:
+    """The safetensors files of a diffusers model, by its index if it has one; [] if there are
+    none."""
+    usual = [SAFE_WEIGHTS_INDEX_NAME, SAFETENSORS_WEIGHTS_NAME]
+    names = [".".join([*n.split(".")[:-1], variant, n.split(".")[-1]]) for n in usual if variant]
+    for path in (folder / name for name in (*names, *usual)):
+        if not path.is_file():
+            continue
+        if path.suffix == ".safetensors":
+            return [path]
+        parts = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
+        return [folder / part for part in sorted(set(parts))]
+    return []
+
+
+def places(settings: Settings) -> dict[str, Any]:
+    """The arguments of loading that say where files are."""
+    names = {"revision", "cache_dir", "token", "local_files_only"}
+    return {name: value for name, value in settings.loading.items() if name in names}
+
+
+def adapter_class(settings: Settings, index: Mapping[str, Any]) -> type[Adapter]:
+    """The adapter that the settings name, or the one registered for the pipeline's class.
+
+    UserError where there is none, or it is for other pipelines.
+    """
+    name = str(index.get("_class_name"))
+    registry = installed()
+    if settings.adapter is None and not registry.named("adapters", name):
+        known = ", ".join(sorted({e.name for e in registry.entries if e.kind == "adapters"}))
+        broken = "; ".join(f"plugin {p!r}: {why}" for p, why in registry.failures.items())
+        raise UserError(
+            f"policy.model: no adapter for {name}; registered are adapters for {known or 'none'}"
+            f"{f' (could not be loaded: {broken})' if broken else ''}. Write your own as "
+            f"docs/plugins.md shows, and set policy.adapter: module:attribute"
+        )
+    if settings.adapter is None:
+        registered: type[Adapter] = registry.load("adapters", name)
+        return registered
+    adapter = settings.adapter
+    if adapter.pipelines and name not in adapter.pipelines:
+        raise UserError(
+            f"policy.adapter: {adapter.__name__} is for {', '.join(adapter.pipelines)}, and "
+            f"{settings.model!r} holds a {name}"
+        )
+    return adapter

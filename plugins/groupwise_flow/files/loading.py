@@ -1,0 +1,139 @@
+"""Loading a diffusers pipeline, whole or sharded."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import DiffusionPipeline
+from torch.distributed.device_mesh import DeviceMesh
+
+from groupwise import trust
+from groupwise.errors import UserError
+from groupwise_flow.adapter import Adapter
+from groupwise_flow.files.folder import (
+    READING,
+    adapter_class,
+    kind_of,
+    places,
+    read_index,
+    weight_files,
+)
+from groupwise_flow.files.messages import explained, quiet, strict
+from groupwise_flow.files.outline import without_weights
+from groupwise_flow.files.sharding import read
+from groupwise_flow.model.precision import stored
+from groupwise_flow.model.sharding import divide, weightless
+from groupwise_flow.model.trainable import fitted
+from groupwise_flow.settings import Settings
+
+LOADING = "cannot load a diffusers pipeline from"
+PLACED = ("quantization_config", "device_map", "max_memory", "offload_folder")
+"""Arguments of loading that quantise or place weights, which rules out sharding."""
+
+
+def load(settings: Settings, mesh: DeviceMesh | None = None) -> Adapter:
+    """The pipeline behind its adapter; only the trained weights require gradients.
+
+    mesh: of the processes that share the trained model; None without sharding. Raises UserError
+    where the pipeline cannot be loaded, has no known architecture or cannot be sharded.
+    """
+    index = read_index(settings)
+    make = adapter_class(settings, index)
+    dtypes = dict(stored(settings.precision, make, lora=settings.lora is not None))
+    arguments = _arguments(settings, index)
+    if mesh is not None:
+        part = index[make.trained]
+        return _load_divided(settings, make, part, mesh, dtypes=dtypes, arguments=arguments)
+    with quiet(), explained(settings, LOADING), strict():
+        pipeline = DiffusionPipeline.from_pretrained(
+            settings.model, **{"torch_dtype": dtypes, **arguments}
+        )
+    return fitted(pipeline, make, settings)
+
+
+def _arguments(settings: Settings, index: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of diffusers' from_pretrained, except dtypes."""
+    # diffusers wants components that the folder lacks to be passed as None.
+    absent = {name: None for name, part in index.items() if part == [None, None]}
+    return {
+        trust.SAFETENSORS: True,
+        trust.SETTING: False,
+        **absent,
+        **settings.loading,
+    }
+
+
+def load_missing(
+    adapter: Adapter, settings: Settings, names: Collection[str]
+) -> dict[str, torch.nn.Module]:
+    """These models of the adapter's pipeline in CPU memory, loaded as `load` does.
+
+    Raises UserError where they cannot be loaded.
+    """
+    others = {n: part for n, part in adapter.pipeline.components.items() if n not in names}
+    dtypes = dict(stored(settings.precision, type(adapter), lora=settings.lora is not None))
+    arguments = {**_arguments(settings, read_index(settings)), **others, "torch_dtype": dtypes}
+    with quiet(), explained(settings, LOADING), strict():
+        pipeline = DiffusionPipeline.from_pretrained(settings.model, **arguments)
+    return {name: getattr(pipeline, name) for name in names}
+
+
+def _load_divided(
+    settings: Settings,
+    make: type[Adapter],
+    part: Any,
+    mesh: DeviceMesh,
+    *,
+    dtypes: Mapping[str, torch.dtype],
+    arguments: Mapping[str, Any],
+) -> Adapter:
+    """As `load`; the trained model is built without weights, sharded, then each shard is read.
+
+    part: [library, class] of the trained model; dtypes, arguments: of diffusers' from_pretrained.
+    """
+    name, folder = make.trained, settings.model
+    with quiet(), explained(settings, LOADING), strict():
+        if not Path(folder).is_dir():
+            folder = DiffusionPipeline.download(folder, **arguments)
+        model = without_weights(folder, name, part, dtypes.get(name, dtypes["default"]))
+        pipeline = DiffusionPipeline.from_pretrained(
+            folder, **{"torch_dtype": dtypes, **arguments, name: model}
+        )
+    with weightless(model):
+        adapter = fitted(pipeline, make, settings)
+    divide(model, mesh, settings.precision)
+    with explained(settings, LOADING):
+        files = weight_files(Path(folder) / name, settings.loading.get("variant"))
+        read(model, files, mesh.device_type)
+    return adapter
+
+
+def check_shardable(settings: Settings) -> None:
+    """Raise UserError where the trained model cannot be sharded, before any weights are read."""
+    index = read_index(settings)
+    name = adapter_class(settings, index).trained
+    part: Any = kind_of(index.get(name))
+    if not hasattr(part, "from_config"):
+        raise UserError(
+            f"train.shard: {name!r} of {settings.model!r} is {index.get(name)}, which is no model "
+            f"of diffusers; leave train.shard out, and each process holds the whole of it"
+        )
+    other = [key for key in PLACED if settings.loading.get(key) is not None]
+    if other:
+        raise UserError(
+            f"train.shard: sharding decides where weights lie, and so does policy.loading."
+            f"{other[0]}; leave one of the two out"
+        )
+    if settings.lora is not None and settings.lora.options.get("use_dora"):
+        raise UserError(
+            "policy.lora.options: use_dora is initialised from the norms of whole weights, which "
+            "with train.shard no process has; leave one of the two out"
+        )
+    with quiet(), explained(settings, READING):
+        config = part.load_config(settings.model, subfolder=name, **places(settings))
+    if config.get("quantization_config"):
+        raise UserError(
+            f"train.shard: {name!r} of {settings.model!r} is quantised, and such weights cannot be "
+            f"sharded; leave train.shard out, or use the model that is not quantised"
+        )

@@ -1,0 +1,1 @@
+"""The trained model: its precision, LoRA, shards, and the versions of its weights."""

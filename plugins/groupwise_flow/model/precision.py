@@ -1,0 +1,81 @@
+"""Precision: the dtypes of computation and of stored weights."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from groupwise_flow.adapter import Adapter
+from groupwise_flow.settings import Precision
+
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def stored(
+    precision: Precision, adapter: type[Adapter], *, lora: bool
+) -> Mapping[str, torch.dtype]:
+    """The dtypes of a pipeline's components, as diffusers' `torch_dtype` takes them.
+
+    Trained weights are float32. So is the autoencoder: its activations overflow in fp16, its
+    pictures lose shades in bf16, and it is small.
+    """
+    half = HALF.get(precision, torch.float32)
+    return {
+        **dict.fromkeys(adapter.float32, torch.float32),
+        adapter.trained: half if lora else torch.float32,
+        "default": half,
+    }
+
+
+def computing(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
+    """The context of the trained model's passes: autocast in half precision."""
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=HALF[precision])
+
+
+class InFloat32(TorchFunctionMode):
+    """The context in which half-precision tensors are computed with in float32.
+
+    Weights are cast one operation at a time, so there is no second copy of the model.
+    """
+
+    paused: ClassVar[bool] = False
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if self.paused:
+            return func(*args, **(kwargs or {}))
+        return func(*tree_map(_to_float32, args), **tree_map(_to_float32, dict(kwargs or {})))
+
+    @classmethod
+    def exempt(cls, module: nn.Module) -> None:
+        """Exempt the hooks with which FSDP gathers a module's weights.
+
+        Call it after `fully_shard`, so that FSDP's hooks run between the two registered here.
+        """
+
+        def pause(*_: Any) -> None:
+            cls.paused = True
+
+        def resume(*_: Any) -> None:
+            cls.paused = False
+
+        for register in (module.register_forward_pre_hook, module.register_forward_hook):
+            register(pause, prepend=True)
+            register(resume)
+
+
+def _to_float32(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.dtype in HALF.values():
+        return value.float()
+    return torch.float32 if isinstance(value, torch.dtype) and value in HALF.values() else value

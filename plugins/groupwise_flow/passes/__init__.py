@@ -1,0 +1,1 @@
+"""Passes of the model: velocities with guidance, latents from noise, log-probs of decisions."""

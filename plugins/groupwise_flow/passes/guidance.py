@@ -1,0 +1,208 @@
+"""Guided: the model's velocities with guidance, computed in the configured precision."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise.attention import without_cudnn
+from groupwise.errors import UserError
+from groupwise_flow.adapter import Adapter, Conditions, Row
+from groupwise_flow.model.precision import InFloat32, computing
+from groupwise_flow.process.denoising import Rows
+from groupwise_flow.prompts.encoders import Encoders
+from groupwise_flow.prompts.encodings import Encodings
+from groupwise_flow.settings import Settings
+
+DECODED = 4 * 512 * 512
+"""Pixels decoded at once, enough to keep a GPU busy: the autoencoders of Stable Diffusion 3 and
+FLUX take some 4 KiB per pixel, so 4 GiB."""
+
+
+class Guided:
+    """Guided velocities of the trained model, and pictures decoded from latents."""
+
+    def __init__(self, adapter: Adapter, config: Settings) -> None:
+        if config.negative_prompt and adapter.distilled_guidance:
+            raise UserError(
+                "policy.negative_prompt: this model takes guidance as an input and has no "
+                "unconditional pass that a negative prompt could change; leave it unset"
+            )
+        if config.negative_prompt and max(config.guidance, config.guidance_in_training) <= 1:
+            raise UserError(
+                "policy.negative_prompt: it has no effect without guidance; set policy.guidance "
+                "above 1, or leave it unset"
+            )
+        check_guidance(adapter, config)
+        check_gradient(adapter, config)
+        self.adapter, self.config = adapter, config
+        self.limit = adapter.limit()
+        self.encoders = Encoders(adapter, config)
+        self.encodings = Encodings(
+            adapter, most=config.keep_prompts, check=self._check, on=self.encoders.on
+        )
+        self._exact = False
+
+    def _check(self, rows: Sequence[Row]) -> None:
+        """Check rows again: some sources create prompts only during the run."""
+        self.encoders.check_present(rows[0])
+        texts = [self.adapter.text(row) for row in rows]
+        if self.limit is not None and self.config.long_prompts != "cut":
+            self.limit.check(texts)
+
+    @property
+    def device(self) -> torch.device:
+        return self.adapter.device
+
+    def conditions(self, rows: Sequence[Row]) -> Conditions:
+        """[n, ...] conditions of n rows of the dataset, on the device."""
+        return self.encodings(rows, self.device)
+
+    def negative(self, rows: Sequence[Row], guidance: float) -> Conditions | None:
+        """Conditions [n, ...] of the unconditional pass; None where there is none."""
+        if not has_two_branches(self.adapter, guidance):
+            return None
+        others = {id(row): self._unconditional(row) for row in rows}
+        return self.conditions([others[id(row)] for row in rows])
+
+    def _unconditional(self, row: Row) -> Row:
+        return self.adapter.unconditional_row(row, self.config.negative_prompt)
+
+    def cached(self, rows: Iterable[Row]) -> list[Row]:
+        """The rows that `encoders: cached` encodes before the first step: those that are drawn, and
+        the unconditional ones."""
+        drawn, limit = list(rows), self.limit
+        if limit is not None and self.config.long_prompts == "skip":
+            long = limit.too_long([self.adapter.text(row) for row in drawn])
+            drawn = [row for row in drawn if self.adapter.text(row) not in long]
+        scales = (self.config.guidance, self.config.guidance_in_training)
+        if not has_two_branches(self.adapter, max(scales)):
+            return drawn
+        return [*drawn, *map(self._unconditional, drawn)]
+
+    def cache(self, rows: Iterable[Row]) -> None:
+        """Encode all rows that will be drawn, and drop the encoders."""
+        self.encodings.cache(self.cached(rows), self.device)
+        self.encoders.drop()
+
+    def velocity(
+        self,
+        latents: Tensor,
+        sigma: Tensor,
+        conditions: Conditions,
+        guidance: float,
+        *,
+        negative: Conditions | None = None,
+        unconditional: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The guided velocity [n, ...] in float32, and the unconditional velocity or None.
+
+        latents: [n, ...]; sigma: [n]; negative: conditions of the unconditional pass;
+        unconditional: its velocity, if already computed. With `guidance_gradient: conditional` that
+        velocity has no gradient.
+        """
+
+        def predict(conditions: Conditions) -> Tensor:
+            precision: Any = InFloat32() if self._exact else self._computing()
+            with precision, without_cudnn():
+                return self.adapter.velocity(
+                    self.adapter.model, latents, sigma, conditions, guidance=guidance
+                ).float()
+
+        if unconditional is None and negative is not None:
+            # Not one pass of both: with another batch size than in sampling rounding would differ.
+            with torch.set_grad_enabled(
+                torch.is_grad_enabled() and self.config.trains_unconditional
+            ):
+                unconditional = predict(negative)
+        if unconditional is None:
+            return predict(conditions), None
+        return self.adapter.guide(predict(conditions), unconditional, guidance), unconditional
+
+    def _computing(self) -> Any:
+        return computing(self.config.precision, self.device)
+
+    def completions(self, latents: Tensor) -> tuple[list[Any], Tensor]:
+        """Pictures of latents [B, ...] as rewards receive them, and as tensors [B, ...] in
+        float32."""
+        shown: list[Any] = []
+        images: Tensor | None = None
+        for some in latents.split(self.decoded_at_once):
+            completions, part = self.adapter.completions(some)
+            if images is None:  # filled in place: joining parts would take twice the memory
+                images = part.new_empty(len(latents), *part.shape[1:])
+            images[len(shown) : len(shown) + len(completions)] = part
+            shown += completions
+        assert images is not None
+        return shown, images
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Pictures of latents [n, ...] as CPU tensors: there may be more than a device holds."""
+        parts = latents.split(self.decoded_at_once)
+        return torch.cat([self.adapter.decode(some).float().clamp(0, 1).cpu() for some in parts])
+
+    @property
+    def decoded_at_once(self) -> int:
+        """The most pictures that are decoded at once."""
+        return decoded_at_once(self.adapter, self.config)
+
+    @contextmanager
+    def in_float32(self) -> Iterator[None]:
+        """The context in which velocities are computed in float32, whatever the precision."""
+        self._exact = True
+        try:
+            yield
+        finally:
+            self._exact = False
+
+
+def decoded_at_once(adapter: Adapter, config: Settings) -> int:
+    """The most pictures of this size that are decoded at once, in sampling as for predictions."""
+    return max(1, min(config.batch, DECODED // (adapter.height * adapter.width)))
+
+
+def select(conditions: Conditions, rows: Rows) -> Conditions:
+    """The conditions of some rows.
+
+    Contiguous also for rows that share one condition, since a kernel for another layout would round
+    differently in half precision.
+    """
+    return {name: value[rows].contiguous() for name, value in conditions.items()}
+
+
+def check_guidance(adapter: Adapter, config: Settings) -> None:
+    """Raise UserError for a guidance scale that would change nothing: any but 1 where the model
+    takes none, and below 1 with a second pass, which diffusers' pipelines make above 1 only."""
+    for key, scale in {
+        "guidance": config.guidance,
+        "training_guidance": config.guidance_in_training,
+    }.items():
+        if scale != 1 and not adapter.takes_guidance():
+            raise UserError(
+                f"policy.{key}: this model takes no guidance (it is distilled, like "
+                f"FLUX.1-schnell); leave it at 1, found {scale:g}"
+            )
+        if scale < 1 and not adapter.distilled_guidance:
+            raise UserError(
+                f"policy.{key}: guidance is off at 1, and a smaller scale would change nothing, as "
+                f"in diffusers' pipelines; set 1 or more, found {scale:g}"
+            )
+
+
+def has_two_branches(adapter: Adapter, guidance: float) -> bool:
+    """Whether guidance of this scale takes an unconditional pass."""
+    return guidance > 1 and not adapter.distilled_guidance
+
+
+def check_gradient(adapter: Adapter, config: Settings) -> None:
+    """Raise UserError for `guidance_gradient: conditional` where training has one branch only."""
+    if not config.trains_unconditional and not has_two_branches(
+        adapter, config.guidance_in_training
+    ):
+        raise UserError(
+            "policy.guidance_gradient: conditional has no effect, since training has no "
+            "unconditional pass (the guidance scale in training is not above 1, or the model takes "
+            "it as an input); leave guidance_gradient unset"
+        )

@@ -1,0 +1,101 @@
+"""Sampling: from rows and seeds to latents; each row's noise comes from its own seed."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from groupwise_flow.adapter import Row
+from groupwise_flow.model.sharding import largest
+from groupwise_flow.passes.guidance import Guided, select
+from groupwise_flow.process.denoising import Denoised, Plan, Rows, denoise, without_broken
+from groupwise_flow.settings import Precision
+
+
+def sample_latents(
+    guided: Guided,
+    rows: Sequence[Row],
+    seeds: Sequence[int],
+    *,
+    sigmas: Tensor,
+    first: Tensor,
+    leaders: Tensor,
+    training: bool,
+    predicts: bool = False,
+    mesh: DeviceMesh | None = None,
+) -> Denoised:
+    """The latents of B rows, one seed each; only training has noisy steps (decisions).
+
+    sigmas: [steps + 1]; first: [B] first decision of each row; leaders: [B] first row of its group;
+    predicts: whether to keep the predicted clean samples; mesh: of a sharded model. Rows that are
+    not finite are `Denoised.broken`.
+    """
+    config, adapter, device = guided.config, guided.adapter, guided.device
+    plan = Plan(
+        sigmas=sigmas,
+        first=first,
+        decisions=config.window.length(config.steps) if training else 0,
+        source=leaders if config.shared_noise and training else torch.arange(len(rows)),
+        kind=config.sde,
+        noise_level=config.noise_level,
+        noisy_end=training and config.last_step == "noise",
+        predicts=predicts and training,
+    )
+    count = plan.decisions + plan.noisy_end
+    drawn = [_normal(seed, count, adapter.latent_shape) for seed in seeds]
+    start = torch.stack([drawn[row][0] for row in plan.source.tolist()]).to(device)
+    start = start * adapter.noise_scale(len(sigmas) - 1)
+    noise = torch.stack([noise for _, noise in drawn]).to(device)
+    guidance = config.guidance_in_training if training else config.guidance
+    conditions, negative = guided.conditions(rows), guided.negative(rows, guidance)
+
+    passes = iter(_passes(plan, config.batch, mesh))
+
+    def velocity(x: Tensor, sigma: Tensor, some: Rows) -> tuple[Tensor, Tensor | None]:
+        conditional, other = select(conditions, some), negative and select(negative, some)
+
+        def of(part: slice) -> tuple[Tensor, Tensor | None]:
+            negative = other and select(other, part)
+            return guided.velocity(
+                x[part], sigma[part], select(conditional, part), guidance, negative=negative
+            )
+
+        parts = [of(slice(n, n + config.batch)) for n in range(0, len(x), config.batch)]
+        for _ in range(next(passes) - len(parts)):
+            of(slice(0, 1))  # result unused: a sharded forward needs all ranks, and others do more
+        # Those that need a gradient are computed again in training.
+        constant = [u for _, u in parts if u is not None and not config.trains_unconditional]
+        return torch.cat([part for part, _ in parts]), torch.cat(constant) if constant else None
+
+    return without_broken(denoise(velocity, start, noise, plan))
+
+
+def failures(broken: Tensor, precision: Precision) -> list[str | None] | None:
+    """Why rows failed, where their latents or pictures are not finite; None if none did.
+
+    broken: [B] bool.
+    """
+    if not bool(broken.any()):
+        return None
+    hint = "a lower train.learning_rate may help"
+    if precision == "fp16":
+        hint = "policy.precision: bf16 has a wider range"
+    reason = f"the model's outputs in {precision} are not finite; {hint}"
+    return [reason if bad else None for bad in broken.tolist()]
+
+
+def _passes(plan: Plan, batch: int, mesh: DeviceMesh | None) -> list[int]:
+    """Forward passes in each step: the maximum over all ranks, as each is a collective.
+
+    Ranks need different numbers with `shared_noise`, where a group shares steps before its window.
+    """
+    steps = range(len(plan.sigmas) - 1)
+    return largest([-(-len(plan.distinct(step)[0]) // batch) for step in steps], mesh)
+
+
+def _normal(seed: int, decisions: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The initial noise and that of each decision; drawn on the CPU, so the same on any device."""
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(shape, generator=generator)
+    return start, torch.randn((decisions, *shape), generator=generator)

@@ -1,0 +1,134 @@
+"""Transitions: the Gaussians of decisions, computed from what sampling stores in trajectories."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from groupwise.rollouts import LogProbs, Rollouts
+from groupwise_flow import sde
+from groupwise_flow.model.sharding import largest
+from groupwise_flow.model.versions import Versions
+from groupwise_flow.passes.guidance import Guided, select
+from groupwise_flow.process.denoising import Denoised
+
+CONSTANT = -1
+"""The version of unconditional velocities that are reused with any weights."""
+
+
+class Transitions:
+    """The denoising steps that are decisions: stored in sampling, scored in training.
+
+    A rollout's trajectory holds `path` [decisions + 1, ...], its samples from the first decision
+    on; `first`, the index of that decision among all denoising steps; and where unconditional
+    velocities have no gradient `unconditional` [decisions, ...], these velocities, and `version`,
+    the number of the weights that computed them. Paths and velocities are stored in CPU memory.
+
+    versions: of the trained weights; mesh: of a sharded model. In all methods sigmas [steps + 1]
+    are the noise levels, on the device.
+    """
+
+    def __init__(self, guided: Guided, versions: Versions, mesh: DeviceMesh | None) -> None:
+        self.guided, self.config, self.versions, self.mesh = guided, guided.config, versions, mesh
+
+    def trajectory(self, done: Denoised, first: Tensor) -> Mapping[str, Tensor | Sequence[Tensor]]:
+        """The trajectory of B rollouts; first: [B]."""
+        trajectory: dict[str, Tensor | Sequence[Tensor]] = {
+            "path": list(done.path.cpu()),
+            "first": first.to(self.guided.device),
+        }
+        if done.unconditional is not None:
+            trajectory["unconditional"] = list(done.unconditional.cpu())
+            trajectory["version"] = [torch.tensor(self.versions.number)] * len(first)
+        return trajectory
+
+    def score(self, rollouts: Rollouts, decisions: slice, sigmas: Tensor) -> LogProbs:
+        """Log-probs [b, t] of these decisions, averaged over the latents' dimensions, and the
+        extras `mean` [b, t, ...], `std` [b, t] and `interval` [b, t].
+
+        With `guidance_gradient: conditional` the unconditional velocities of sampling are reused
+        until the first update changes the weights.
+        """
+        start, stop, _ = decisions.indices(rollouts.mask.shape[1])
+        path = self._stack(rollouts, "path", slice(start, stop + 1))
+        shape = (len(rollouts), stop - start)
+        place = self._places(rollouts, slice(start, stop))
+        sigma, after = sigmas[place], sigmas[place + 1]
+        rows = self._rows(shape)
+        guidance = self.config.guidance_in_training
+        unconditional = self._known_unconditional(rollouts, slice(start, stop))
+        negative = None
+        if unconditional is None:
+            negative = self.guided.negative(rollouts.prompts, guidance)
+        velocity, _ = self.guided.velocity(
+            path[:, :-1].flatten(0, 1),
+            sigma,
+            select(self.guided.conditions(rollouts.prompts), rows),
+            guidance,
+            negative=negative and select(negative, rows),
+            unconditional=unconditional,
+        )
+        step = sde.move(
+            velocity,
+            path[:, :-1].flatten(0, 1),
+            sigma,
+            after,
+            kind=self.config.sde,
+            noise_level=self.config.noise_level,
+            next_sample=path[:, 1:].flatten(0, 1),
+        )
+        extra = {
+            "mean": step.mean.unflatten(0, shape),
+            "std": step.std.flatten().view(shape),
+            "interval": (sigma - after).view(shape),
+        }
+        return LogProbs(log_probs=step.log_prob.view(shape), extra=extra)
+
+    def with_constants(self, rollouts: Rollouts, sigmas: Tensor) -> Rollouts:
+        """With `guidance_gradient: conditional`: the rollouts with the unconditional velocities of
+        the present weights, which `score` reuses with any weights."""
+        guidance = self.config.guidance_in_training
+        negative = self.guided.negative(rollouts.prompts, guidance)
+        if self.config.trains_unconditional or negative is None:
+            return rollouts
+        count, steps = rollouts.mask.shape
+        with torch.no_grad():
+            velocity, _ = self.guided.velocity(
+                self._stack(rollouts, "path", slice(steps)).flatten(0, 1),
+                sigmas[self._places(rollouts, slice(None))],
+                select(negative, self._rows((count, steps))),
+                guidance,
+            )
+        constant = {
+            "unconditional": list(velocity.unflatten(0, (count, steps)).cpu()),
+            "version": [torch.tensor(CONSTANT)] * count,
+        }
+        return replace(rollouts, trajectory={**rollouts.trajectory, **constant})
+
+    def _known_unconditional(self, rollouts: Rollouts, steps: slice) -> Tensor | None:
+        """[n, ...] the unconditional velocities of sampling; None if none are kept, and once the
+        weights have changed."""
+        if "unconditional" not in rollouts.trajectory:
+            return None
+        known = (CONSTANT, self.versions.number)
+        outdated = any(int(v) not in known for v in rollouts.trajectory["version"])
+        # Each pass of a sharded model is a collective, so all processes reuse them, or none does.
+        if any(largest([int(outdated)], self.mesh)):
+            return None
+        return self._stack(rollouts, "unconditional", steps).flatten(0, 1)
+
+    def _places(self, rollouts: Rollouts, steps: slice) -> Tensor:
+        """[n] the index among all denoising steps of each of these decisions."""
+        numbers = torch.arange(rollouts.mask.shape[1], device=self.guided.device)[steps]
+        first = rollouts.tensor("first").to(self.guided.device)
+        return (first.unsqueeze(1) + numbers).flatten()
+
+    def _rows(self, shape: tuple[int, int]) -> Tensor:
+        """[n] the rollout of each of t decisions of b rollouts."""
+        return torch.arange(shape[0], device=self.guided.device).repeat_interleave(shape[1])
+
+    def _stack(self, rollouts: Rollouts, name: str, steps: slice) -> Tensor:
+        rows = [row[steps] for row in rollouts.trajectory[name]]
+        return torch.stack(rows).to(self.guided.device)

@@ -1,0 +1,1 @@
+"""From noise to data: noise levels, which steps are decisions, and denoising a batch."""

@@ -1,0 +1,1 @@
+"""Prompts as the model takes them: encoded once, by encoders that may leave the device."""
