@@ -196,7 +196,8 @@ def test_the_policy_is_on_its_device_before_prompts_are_checked(config, monkeypa
 
 def test_each_policy_of_a_chain_has_its_memory_and_its_warnings(config):
     policy = config.pop("policy")
-    config["chain"] = [
+    config["environment"] = "chain"
+    config["players"] = [
         {"label": "first", "policy": policy, "train": {"learning_rate": 0}},
         {"label": "second", "policy": policy, "algorithm": {"beta": 0.1}},
     ]

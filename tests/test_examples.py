@@ -52,8 +52,8 @@ def test_two_steps_of_an_example(name, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")
 def test_two_steps_of_a_chain(tmp_path):
-    overrides = [f"chain.1.{key}" for key in SMALL if key.startswith("policy")]
-    overrides += ["chain.0.train.group_size=2", "chain.1.train.group_size=4"]
+    overrides = [f"players.1.{key}" for key in SMALL if key.startswith("policy")]
+    overrides += ["players.0.train.group_size=2", "players.1.train.group_size=4"]
     overrides += ["train.groups_per_step=2", "train.steps=2", "evaluation.prompts=4"]
     loaded = load_config(EXAMPLES / "chain.yaml", [*overrides, f"output={tmp_path / 'run'}"])
     result = train_from_config(loaded, quiet=True)

@@ -31,7 +31,7 @@ RACES = {
     "chain": Race(
         config=ROOT / "examples" / "chain.yaml",
         variants={
-            "writer alone": ["chain.1.learns=false", "train.minutes=5"],
+            "writer alone": ["players.1.learns=false", "train.minutes=5"],
             "writer and painter": [],
         },
         goal=0.4,

@@ -16,7 +16,6 @@ from groupwise.cli import algorithms, manual
 from groupwise.config import yaml_lines
 from groupwise.config.load import (
     LoadedConfig,
-    derive,
     dump,
     load_config,
     parse_config,
@@ -24,10 +23,12 @@ from groupwise.config.load import (
 )
 from groupwise.config.sections import RunConfig
 from groupwise.config.train import TrainSection
+from groupwise.environments.single import Single
 from groupwise.errors import UserError
 from groupwise.options import PathOrName
 from groupwise.plugins.build import build
 from groupwise.plugins.targets import has_config
+from groupwise.run.players import Players
 
 BASE = """\
 policy: toy
@@ -131,7 +132,7 @@ def test_anchors_and_merge_keys_are_supported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("lerning: 1", "7: lerning: unknown key; known are algorithm, callbacks, chain, "),
+        ("lerning: 1", "7: lerning: unknown key; known are algorithm, callbacks, environment, "),
         ("trian: {}", "7: trian: unknown key, did you mean 'train'?"),
         (
             "train:\n  lerning_rate: 1",
@@ -364,7 +365,7 @@ def test_sections_are_equal_to_a_parsed_dump() -> None:
 def test_derived_counts_of_a_batch() -> None:
     train = {"steps": 10, "groups_per_step": 8, "group_size": 4, "updates_per_rollout": 2}
     data = {**DATA, "train": {**train, "epochs": 3}, "evaluation": {"prompts": 7, "samples": 2}}
-    assert derive(parse_config(data).config) == {
+    assert Players(Single(), parse_config(data).config).counts() == {
         "rollouts per step": 32,
         "groups per update": 4,
         "rollouts per update": 16,

@@ -215,9 +215,12 @@ def test_logged_facts_are_means_over_held_out_decisions(lab, tmp_path, tool_user
 
 
 def test_each_policy_of_a_pool_logs_and_shows_its_own_facts(lab, tmp_path, tool_user):
-    pool = [{"label": "one", "policy": tool_user}, {"label": "two", "policy": lab.Tabular()}]
     train(
-        pool=pool,
+        environment="pool",
+        players=[
+            {"label": "one", "policy": tool_user},
+            {"label": "two", "policy": lab.Tabular()},
+        ],
         prompts={"name": lab.rows(), "held_out": 0.5},
         rewards=[lab.ones],
         train={"groups_per_step": 2, "group_size": 4, "steps": 1},

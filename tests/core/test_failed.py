@@ -228,15 +228,12 @@ def test_failed_rollouts_among_several_policies(lab, tmp_path, kind):
             seen.extend(row["prompt"] for row in prompts)
             return super().sample([{**row, "id": 0} for row in prompts], **options)
 
-    members = [
-        {
-            "label": "first",
-            "policy": breaking(lab),
-            **({"refused": -7.0} if kind == "chain" else {}),
-        },
+    environment = {"name": kind, **({"refused": {"first": -7.0}} if kind == "chain" else {})}
+    players = [
+        {"label": "first", "policy": breaking(lab)},
         {"label": "second", "policy": Second(seed=2)},
     ]
-    result = groupwise.train(**sections(lab, tmp_path, **{kind: members}))
+    result = groupwise.train(**sections(lab, tmp_path, environment=environment, players=players))
     steps = lines(result.folder, "first/loss")
     assert sum(row["first/failed"] for row in steps) > 0
     assert all(row["failed"] == row["first/failed"] + row["second/failed"] for row in steps)
@@ -311,16 +308,16 @@ def second(lab):
 
 @pytest.mark.parametrize("kind", ["pool", "chain"])
 def test_failures_of_every_policy_are_named_with_prompt_and_seed(lab, tmp_path, kind, capsys):
-    members = [
+    players = [
         {"label": "first", "policy": breaking(lab, lambda row, seed: True)},
         {"label": "second", "policy": second(lab)},
     ]
     more = sections(lab, tmp_path, train={"steps": 9, "group_size": 8}, quiet=False)
     if kind == "pool":
-        members[1]["policy"] = breaking(lab, lambda row, seed: True)
+        players[1]["policy"] = breaking(lab, lambda row, seed: True)
     why = rf"a completion of 'first' failed: {WHY} \(seed \d+\), at the prompt 'question \d'"
     with pytest.raises(UserError, match=f"the last failures:\n  {why}") as stop:
-        groupwise.train(**more, **{kind: members})
+        groupwise.train(**more, environment=kind, players=players)
     assert ("of 'second' failed" in str(stop.value)) == (kind == "pool")
     printed = " ".join(capsys.readouterr().err.split())
     assert len(re.findall(f"warning: {why}", printed)) == 1
@@ -333,11 +330,12 @@ def test_an_evaluation_of_a_chain_names_the_prompt_of_a_failure(lab, tmp_path, c
             rollouts = super().sample(prompts, purpose=purpose, **options)
             return rollouts if purpose != "train" else replace(rollouts, failures=None)
 
-    members = [
+    players = [
         {"label": "first", "policy": Breaking()},
         {"label": "second", "policy": second(lab)},
     ]
-    groupwise.train(**sections(lab, tmp_path, train={"steps": 0}, quiet=False), chain=members)
+    config = sections(lab, tmp_path, train={"steps": 0}, quiet=False)
+    groupwise.train(**config, environment="chain", players=players)
     printed = " ".join(capsys.readouterr().err.split())
     why = rf"warning: a completion of 'first' failed: {WHY} \(seed \d+\), at the prompt 'quest"
     assert len(re.findall(why, printed)) == 1
@@ -346,14 +344,14 @@ def test_an_evaluation_of_a_chain_names_the_prompt_of_a_failure(lab, tmp_path, c
 def chain_that_fails_on_one_process(lab, folder):
     """The error of each process of a run in which all of process 1's first texts failed."""
     rank = processes.accelerator().process_index
-    members = [
+    players = [
         {"label": "first", "policy": breaking(lab, lambda row, seed: rank == 1)},
         {"label": "second", "policy": second(lab)},
     ]
     more = sections(lab, folder)
     message = None
     try:
-        groupwise.train(**more, chain=members)
+        groupwise.train(**more, environment="chain", players=players)
     except UserError as error:
         message = str(error)
     return gather_object([message])

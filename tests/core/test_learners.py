@@ -90,7 +90,7 @@ def test_advantages_of_a_pool_are_over_the_whole_group_and_denominators_over_own
 
     monkeypatch.setattr(GRPO, "loss", recording_loss)
     train = {"steps": 1, "learning_rate": 0.0, "microbatch": 10**6}
-    groupwise.train(**settings(lab, tmp_path, pool=pool(lab), train=train))
+    groupwise.train(**settings(lab, tmp_path, environment="pool", players=pool(lab), train=train))
     (own, own_rollouts, _), (union, union_rollouts, _) = calls[:2]
     assert len(own_rollouts) == 4
     assert len(union_rollouts) == 8
@@ -120,7 +120,9 @@ def test_the_update_of_a_pool_follows_its_formula(lab, tmp_path):
     train = {"steps": 1, "max_grad_norm": math.inf, "learning_rate": 1e-3}
     for member in members:
         member["train"] = {}
-    config = settings(lab, tmp_path, pool=members, rewards=[reward], train=train)
+    config = settings(
+        lab, tmp_path, environment="pool", players=members, rewards=[reward], train=train
+    )
     groupwise.train(**{**config, "evaluation": {"prompts": 0}})
     (prompts, symbols, rewards), *_ = calls
     groups = torch.tensor([int(prompt.split()[1]) for prompt in prompts])
@@ -147,7 +149,9 @@ def test_each_policy_of_a_pool_has_its_own_metrics_model_and_samples(lab, tmp_pa
     def right(completions, **_):
         return [float(text.startswith("1")) for text in completions]
 
-    result = groupwise.train(**settings(lab, tmp_path, pool=pool(lab), rewards=[right]))
+    result = groupwise.train(
+        **settings(lab, tmp_path, environment="pool", players=pool(lab), rewards=[right])
+    )
     for metrics in (result.before, result.after):
         each = [metrics["accuracy/one"], metrics["accuracy/two"]]
         assert metrics["accuracy"] == pytest.approx(sum(each) / 2)
@@ -172,7 +176,9 @@ def test_a_policy_that_is_always_wrong_learns_beside_one_that_is_right(lab, tmp_
         share = TRAIN["group_size"] // 2
         return [float(number // share % 2) for number in range(len(completions))]
 
-    result = groupwise.train(**settings(lab, tmp_path, pool=pool(lab), rewards=[by_policy]))
+    result = groupwise.train(
+        **settings(lab, tmp_path, environment="pool", players=pool(lab), rewards=[by_policy])
+    )
     for line in lines(result):
         assert line["one/reward_std"] == line["two/reward_std"] == 0
         assert line["zero_variance"] == line["one/zero_variance"] == line["two/zero_variance"] == 0
@@ -182,7 +188,9 @@ def test_a_policy_that_is_always_wrong_learns_beside_one_that_is_right(lab, tmp_
 @pytest.mark.parametrize("kind", ["pool", "chain"])
 def test_the_terminal_shows_the_reward_of_each_policy(lab, tmp_path, capsys, kind):
     members = pool(lab) if kind == "pool" else chain(lab)
-    result = groupwise.train(**settings(lab, tmp_path, **{kind: members, "quiet": False}))
+    result = groupwise.train(
+        **settings(lab, tmp_path, environment=kind, players=members, quiet=False)
+    )
     output = " ".join(capsys.readouterr().err.split())
     for line in lines(result):
         rewards = ", ".join(
@@ -201,7 +209,9 @@ def test_a_warning_about_a_reward_is_printed_once(lab, tmp_path, capsys):
         return [math.nan, *[1.0] * (len(completions) - 1)]
 
     rewards = [lab.ones, undefined]
-    config = settings(lab, tmp_path, pool=pool(lab), rewards=rewards, quiet=False)
+    config = settings(
+        lab, tmp_path, environment="pool", players=pool(lab), rewards=rewards, quiet=False
+    )
     groupwise.train(**config)
     output = " ".join(capsys.readouterr().err.split())
     assert output.count("returned NaN") == 1
@@ -217,7 +227,9 @@ def test_policies_of_a_pool_have_different_seeds(lab, tmp_path):
         batches.append(completions)
         return lab.ones(completions)
 
-    config = settings(lab, tmp_path, pool=members, rewards=[reward], train={"steps": 1})
+    config = settings(
+        lab, tmp_path, environment="pool", players=members, rewards=[reward], train={"steps": 1}
+    )
     groupwise.train(**{**config, "evaluation": {"prompts": 0}})
     (texts,) = batches
     assert [texts[0:2], texts[4:6]] != [texts[2:4], texts[6:8]]
@@ -234,7 +246,9 @@ def test_the_reward_of_an_earlier_policy_is_the_mean_of_those_it_prompted(lab, t
         return lab.ones(completions)
 
     members = chain(lab)
-    config = settings(lab, tmp_path, chain=members, rewards=[reward], train={"steps": 1})
+    config = settings(
+        lab, tmp_path, environment="chain", players=members, rewards=[reward], train={"steps": 1}
+    )
     result = groupwise.train(**{**config, "evaluation": {"prompts": 0}})
     ((prompts, completions, writer, ids),) = calls
     assert len(completions) == 2 * 4 * 3
@@ -253,12 +267,14 @@ def test_the_reward_of_an_earlier_policy_is_the_mean_of_those_it_prompted(lab, t
 def test_both_policies_of_a_chain_learn_unless_one_has_learns_false(lab, tmp_path):
     members = chain(lab)
     tables = [member["policy"].table.detach().clone() for member in members]
-    groupwise.train(**settings(lab, tmp_path, chain=members))
+    groupwise.train(**settings(lab, tmp_path, environment="chain", players=members))
     for member, table in zip(members, tables, strict=True):
         assert not torch.equal(member["policy"].table, table)
     members = chain(lab, learns=False)
     tables = [member["policy"].table.detach().clone() for member in members]
-    result = groupwise.train(**settings(lab, tmp_path / "frozen", chain=members))
+    result = groupwise.train(
+        **settings(lab, tmp_path / "frozen", environment="chain", players=members)
+    )
     assert torch.equal(members[0]["policy"].table, tables[0])
     assert not torch.equal(members[1]["policy"].table, tables[1])
     assert not (result.folder / "model" / "writer").exists()
@@ -271,8 +287,14 @@ def test_completions_that_the_next_policy_skips_have_the_value_of_refused(lab, t
         writers.append(writer)
         return [1.0] * len(completions)
 
-    members = chain(lab, longest=2, refused=-2.0)
-    config = settings(lab, tmp_path, chain=members, rewards=[reward], train={"steps": 1})
+    config = settings(
+        lab,
+        tmp_path,
+        environment={"name": "chain", "refused": {"writer": -2.0}},
+        players=chain(lab, longest=2),
+        rewards=[reward],
+        train={"steps": 1},
+    )
     result = groupwise.train(**config)
     assert all(len(text) <= 2 for writer in writers for text in writer)
     line = lines(result)[0]
@@ -297,7 +319,9 @@ def test_a_chain_goes_on_if_all_completions_are_refused(lab, tmp_path):
     def reward(completions, **columns):
         return [float(number) for number in columns["id"]]
 
-    config = settings(lab, tmp_path, chain=chain(lab, longest=-1), rewards=[reward])
+    config = settings(
+        lab, tmp_path, environment="chain", players=chain(lab, longest=-1), rewards=[reward]
+    )
     result = groupwise.train(**config)
     assert result.steps == 2
     assert result.after["reward"] == 0.0
@@ -330,7 +354,9 @@ def test_a_chain_of_three_policies(lab, tmp_path):
         calls.append((completions, writer, editor))
         return lab.ones(completions)
 
-    config = settings(lab, tmp_path, chain=members, rewards=[reward], train={"steps": 1})
+    config = settings(
+        lab, tmp_path, environment="chain", players=members, rewards=[reward], train={"steps": 1}
+    )
     result = groupwise.train(**{**config, "evaluation": {"prompts": 0}})
     ((completions, writer, editor),) = calls
     assert len(completions) == 2 * 4 * 2 * 3
@@ -346,11 +372,13 @@ def test_a_chain_of_three_policies(lab, tmp_path):
 def test_a_resumed_run_of_several_learners_equals_an_uninterrupted_one(lab, tmp_path, kind):
     make = {"pool": pool, "chain": chain}[kind]
     train = {"ema": 0.5, "steps": 4, "checkpoint_every": 2}
-    uninterrupted = settings(lab, tmp_path, **{kind: make(lab)}, train=train)
+    uninterrupted = settings(lab, tmp_path, environment=kind, players=make(lab), train=train)
     first = groupwise.train(**uninterrupted)
-    half = settings(lab, tmp_path / "half", **{kind: make(lab)}, train={**train, "steps": 2})
+    half = settings(
+        lab, tmp_path / "half", environment=kind, players=make(lab), train={**train, "steps": 2}
+    )
     groupwise.train(**half)
-    resumed = settings(lab, tmp_path / "half", **{kind: make(lab)}, train=train)
+    resumed = settings(lab, tmp_path / "half", environment=kind, players=make(lab), train=train)
     second = groupwise.train(**resumed, resume=True)
     assert second.steps == 4
     for label, policy in first.policies.items():
@@ -369,7 +397,9 @@ def runs(lab, folder):
     results = {}
     for kind, make in (("pool", pool), ("chain", chain)):
         train = {"groups_per_step": 3}
-        result = groupwise.train(**settings(lab, folder / kind, **{kind: make(lab)}, train=train))
+        result = groupwise.train(
+            **settings(lab, folder / kind, environment=kind, players=make(lab), train=train)
+        )
         tables = {label: p.table.flatten().tolist() for label, p in result.policies.items()}
         results[kind] = {**tables, "after": dict(result.after)}
     return results
@@ -410,7 +440,7 @@ def test_logged_facts_of_each_policy_are_metrics(lab, tmp_path, kind):
         {"label": label, "policy": logging(label, kind == "chain" and label == "two")}
         for label in drawn
     ]
-    config = settings(lab, tmp_path, **{kind: members}, train={"steps": 1})
+    config = settings(lab, tmp_path, environment=kind, players=members, train={"steps": 1})
     line = lines(groupwise.train(**config))[0]
     for label, pairs in drawn.items():
         assert len(pairs) > 3
@@ -430,7 +460,9 @@ def test_an_evaluation_of_a_pool_counts_the_failures_of_all_policies(lab, tmp_pa
 
     members = pool(lab)
     members[1]["policy"] = Failing(seed=2)
-    config = settings(lab, tmp_path, pool=members, rewards=[sometimes], train={"steps": 1})
+    config = settings(
+        lab, tmp_path, environment="pool", players=members, rewards=[sometimes], train={"steps": 1}
+    )
     result = groupwise.train(**{**config, "evaluation": {"prompts": 2, "samples": 16}})
     text = (result.folder / "samples" / "after.jsonl").read_text()
     samples = [s for s in map(json.loads, text.splitlines()) if not s["greedy"]]
@@ -447,14 +479,13 @@ def test_an_evaluation_of_a_pool_counts_the_failures_of_all_policies(lab, tmp_pa
 @pytest.mark.parametrize(
     ("sections", "problem"),
     [
-        ({"policy": "a", "pool": 2}, "pool: a run has a policy, a pool of policies or a chain"),
-        ({"pool": 2, "chain": 2}, "chain: a run has a policy, a pool"),
-        ({"pool": 1}, "pool: expected at least 2 policies, found 1"),
-        ({"pool": 3}, "train.group_size: 3 policies cannot share groups of 8 evenly"),
-        ({"chain": 2, "algorithm": "dapo"}, "algorithm: each policy of a chain has its own"),
-        ({"pool": 2, "sampler": "vllm"}, "sampler: each policy of a pool has its own"),
-        ({"pool": 2, "train": {"replay": {}}}, "train.replay: a pool does not support it"),
-        ({"chain": 2, "train": {"ahead": 1}}, "train.ahead: a chain does not support it; leave"),
+        ({"policy": "a", "players": 2}, "players: a run has a policy, or several players: choose"),
+        ({}, "policy: missing, it has no default"),
+        ({"players": 1}, "players: expected at least 2 policies, found 1"),
+        ({"players": 2, "algorithm": "dapo"}, "algorithm: each of several players has its own"),
+        ({"players": 2, "sampler": "vllm"}, "sampler: each of several players has its own"),
+        ({"players": 2, "train": {"replay": {}}}, "train.replay: runs of several players do not"),
+        ({"players": 2, "train": {"ahead": 1}}, "train.ahead: runs of several players do not"),
     ],
 )
 def test_sections_that_exclude_each_other_are_refused(sections, problem):
@@ -469,20 +500,22 @@ def test_sections_that_exclude_each_other_are_refused(sections, problem):
 @pytest.mark.parametrize(
     ("first", "problem"),
     [
-        ({"label": "two"}, "pool.1.label: another one is labelled 'two'"),
-        ({"label": "my policy"}, "pool.0.label: "),
-        ({"train": {"steps": 3}}, "pool.0.train.steps: unknown key"),
-        ({"train": {"learning_rate": -1}}, "pool.0.train.learning_rate: expected at least 0"),
-        ({"train": {"group_size": 4}}, "pool.0.train.group_size: the policies of a pool share"),
-        ({"refused": 1}, "pool.0.refused: unknown key"),
-        ({"label": "time"}, "pool.0.label: 'time' already names metrics or an argument of rewards"),
-        ({"label": "completions"}, "pool.0.label: 'completions' already names"),
-        ({"label": "x"}, "pool.0.label: 'x' already names"),  # the name of the reward
+        ({"label": "two"}, "players.1.label: another one is labelled 'two'"),
+        ({"label": "my policy"}, "players.0.label: "),
+        ({"train": {"steps": 3}}, "players.0.train.steps: unknown key"),
+        ({"train": {"learning_rate": -1}}, "players.0.train.learning_rate: expected at least 0"),
+        ({"refused": 1}, "players.0.refused: unknown key"),
+        (
+            {"label": "time"},
+            "players.0.label: 'time' already names metrics or an argument of rewards",
+        ),
+        ({"label": "completions"}, "players.0.label: 'completions' already names"),
+        ({"label": "x"}, "players.0.label: 'x' already names"),  # the name of the reward
         (
             {"train": {"updates_per_rollout": 3}},
-            "pool.0.train.updates_per_rollout: 3 updates cannot share 8 groups",
+            "players.0.train.updates_per_rollout: 3 updates cannot share 8 groups",
         ),
-        ({"learns": False}, "pool: none of them learns"),
+        ({"learns": False}, "players: none of them learns"),
     ],
 )
 def test_mistakes_in_the_settings_of_a_learner_name_their_key(first, problem):
@@ -490,7 +523,7 @@ def test_mistakes_in_the_settings_of_a_learner_name_their_key(first, problem):
     if "learns" in first:
         listed[1]["learns"] = False
     with pytest.raises(UserError, match=problem):
-        parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], "pool": listed})
+        parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], "players": listed})
 
 
 def test_in_a_chain_only_the_last_policy_provides_facts_for_rewards(lab, tmp_path):
@@ -516,21 +549,23 @@ def test_in_a_chain_only_the_last_policy_provides_facts_for_rewards(lab, tmp_pat
     def reward(completions, costly, **_):
         return costly
 
-    groupwise.train(**settings(lab, tmp_path, chain=[writer, painter], rewards=[reward]))
+    groupwise.train(
+        **settings(lab, tmp_path, environment="chain", players=[writer, painter], rewards=[reward])
+    )
     assert (writer["policy"].asked_for, painter["policy"].asked_for) == (set(), {"costly"})
 
 
 def test_a_group_of_one_in_a_chain_is_refused(lab, tmp_path):
     listed = chain(lab)
     listed[1]["train"] = {"group_size": 1}
-    with pytest.raises(UserError, match=r"chain.1.train.group_size: algorithm 'grpo' compares"):
-        groupwise.train(**settings(lab, tmp_path, chain=listed))
+    with pytest.raises(UserError, match=r"players.1.train.group_size: algorithm 'grpo' compares"):
+        groupwise.train(**settings(lab, tmp_path, environment="chain", players=listed))
 
 
 def test_the_last_stage_of_a_chain_that_does_not_learn_may_sample_once(lab, tmp_path):
     listed = chain(lab)
     listed[1] |= {"train": {"group_size": 1}, "learns": False}
-    assert groupwise.train(**settings(lab, tmp_path, chain=listed)).after
+    assert groupwise.train(**settings(lab, tmp_path, environment="chain", players=listed)).after
 
 
 def test_completions_of_different_or_wrong_types_are_refused(lab, tmp_path):
@@ -543,10 +578,15 @@ def test_completions_of_different_or_wrong_types_are_refused(lab, tmp_path):
     members = pool(lab)
     members[1]["policy"] = Images(seed=2)
     with pytest.raises(UserError, match=r"of different types \('one' str, 'two' object\)"):
-        groupwise.train(**{**settings(lab, tmp_path, pool=members), "evaluation": {"prompts": 0}})
+        groupwise.train(
+            **{
+                **settings(lab, tmp_path, environment="pool", players=members),
+                "evaluation": {"prompts": 0},
+            }
+        )
     members = chain(lab)
     members[0]["policy"] = Images(seed=2)
-    config = settings(lab, tmp_path / "chain", chain=members)
+    config = settings(lab, tmp_path / "chain", environment="chain", players=members)
     with pytest.raises(UserError, match=r"expected text from 'writer', .* received object"):
         groupwise.train(**config)
 
@@ -554,18 +594,26 @@ def test_completions_of_different_or_wrong_types_are_refused(lab, tmp_path):
 def test_a_chain_refuses_replaced_groups_and_process_rewards(lab, tmp_path):
     members = chain(lab, algorithm={"name": "dapo"})
     with pytest.raises(UserError, match="algorithm 'dapo' replaces groups of equal reward"):
-        groupwise.train(**settings(lab, tmp_path, chain=members))
+        groupwise.train(**settings(lab, tmp_path, environment="chain", players=members))
 
     def steps(completion_ids, **_):
         return [[1.0] * len(ids) for ids in completion_ids]
 
     with pytest.raises(UserError, match="process rewards judge the decisions of"):
-        groupwise.train(**settings(lab, tmp_path, chain=chain(lab), rewards=[steps]))
+        groupwise.train(
+            **settings(lab, tmp_path, environment="chain", players=chain(lab), rewards=[steps])
+        )
 
 
 def test_a_pool_replaces_groups_without_variance(lab, tmp_path):
     members = [{**member, "algorithm": "dapo"} for member in pool(lab)]
-    config = settings(lab, tmp_path, pool=members, train={"max_refills": 2, "group_size": 2})
+    config = settings(
+        lab,
+        tmp_path,
+        environment="pool",
+        players=members,
+        train={"max_refills": 2, "group_size": 2},
+    )
 
     def rare(completions, **_):
         return [float(text.startswith("12")) for text in completions]

@@ -102,9 +102,10 @@ def test_a_process_holds_its_share_of_the_groups(tmp_path: Path) -> None:
 
 
 def test_a_policy_of_a_pool_draws_its_share_of_a_group(tmp_path: Path) -> None:
-    members = [{"label": label, "policy": CONFIG["policy"]} for label in ("one", "two")]
+    players = [{"label": label, "policy": CONFIG["policy"]} for label in ("one", "two")]
+    config = {**CONFIG, "policy": None, "environment": "pool", "players": players}
     path = tmp_path / "pool.yaml"
-    path.write_text(yaml.safe_dump({**CONFIG, "policy": None, "pool": members}))
+    path.write_text(yaml.safe_dump(config))
     result = CliRunner().invoke(app, ["check", str(path)])
     lines = [line for line in result.stdout.splitlines() if line.endswith(" GiB")]
     sizes = [float(line.split()[-2]) for line in lines if "rollouts" in line]

@@ -39,8 +39,13 @@ def test_every_metric_belongs_to_a_family_a_learner_or_a_reward(lab, tmp_path):
         algorithm={"beta": 0.1, "reference_every": 1},
         output=tmp_path / "alone",
     )
-    pool = [{"label": label, "policy": lab.Tabular(seed=n)} for n, label in enumerate(("a", "b"))]
-    pooled = groupwise.train(**common, pool=pool, train=train, output=tmp_path / "pool")
+    pooled = groupwise.train(
+        **common,
+        environment="pool",
+        players=[{"label": label, "policy": lab.Tabular(seed=n)} for n, label in enumerate("ab")],
+        train=train,
+        output=tmp_path / "pool",
+    )
     names = names_of(alone) | names_of(pooled)
     assert {name.partition("/")[0] for name in names} == {*Family, "a", "b"} - {
         *(Family.FAILED, Family.ALARM_SINCE),  # nothing failed, and no alarm was raised

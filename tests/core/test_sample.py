@@ -291,7 +291,8 @@ def test_runs_of_several_policies_can_be_sampled(lab, tmp_path, kind):
 
     labels = ("one", "two")
     groupwise.train(
-        **{kind: [{"label": label, "policy": Writer()} for label in labels]},
+        environment=kind,
+        players=[{"label": label, "policy": Writer()} for label in labels],
         prompts={"name": "rows", "rows": lab.rows()},
         rewards=[lab.ones],
         train={"steps": 1, "groups_per_step": 2, "group_size": 4},
@@ -299,7 +300,7 @@ def test_runs_of_several_policies_can_be_sampled(lab, tmp_path, kind):
         output=tmp_path / "run",
         quiet=True,
     )
-    objects = {(kind, number, "policy"): Writer() for number in range(2)}
+    objects = {("players", number, "policy"): Writer() for number in range(2)}
     objects["rewards", 0] = lab.ones
     sampled_rows = sample_run(
         tmp_path / "run", Selection(per_prompt=3, keep="all", prompts=2), objects=objects

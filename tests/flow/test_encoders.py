@@ -90,7 +90,7 @@ def test_a_cache_that_is_too_small_is_refused(lab):
 def test_cached_is_refused_for_a_policy_whose_prompts_another_one_writes():
     line = ["check", str(EXAMPLES / "chain.yaml")]
     assert CliRunner().invoke(app, line).exit_code == 0
-    result = CliRunner().invoke(app, [*line, "chain.1.policy.encoders=cached"])
+    result = CliRunner().invoke(app, [*line, "players.1.policy.encoders=cached"])
     assert result.exit_code == 2
     text = result.stderr.replace("\n", " ")
     assert "policy.encoders: cached encodes the prompts of the data set" in text

@@ -612,10 +612,9 @@ def test_impossible_steps_do_not_stretch_the_axis(tmp_path: Path) -> None:
         assert '<main data-last="2">' in html
 
 
-def learners_config(kind: str, *labels: str) -> str:
-    other = next(key for key in ("pool", "chain") if key != kind)
+def learners_config(environment: str, *labels: str) -> str:
     listed = "".join(f"- label: {label}\n  policy: {{name: toy}}\n" for label in labels)
-    return f"{kind}:\n{listed}{other}: null\n"
+    return f"environment: {{name: {environment}}}\nplayers:\n{listed}"
 
 
 def test_each_of_several_policies_has_its_curve(tmp_path: Path) -> None:

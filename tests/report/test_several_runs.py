@@ -94,7 +94,7 @@ def test_runs_of_other_kinds_and_runs_without_steps_may_be_compared(tmp_path):
     (empty / "run.json").write_text("{}")
     not_begun = write(tmp_path / "unbegun", steps=0, result=False)
     pool = write(tmp_path / "pool", label="writer/", steps=3)
-    pool.joinpath("config.yaml").write_text("pool: [{label: writer}, {label: painter}]\n")
+    pool.joinpath("config.yaml").write_text("players: [{label: writer}, {label: painter}]\n")
     html = page([write(tmp_path / "one"), empty, pool, not_begun])
     rows = table(html, "Before and after")
     assert [row[:2] for row in rows[1:]] == [

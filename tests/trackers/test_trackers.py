@@ -357,8 +357,9 @@ def test_a_resumed_run_continues_the_same_run_of_the_tracker(lab, tmp_path, stan
 
 
 def test_metrics_of_a_pool_keep_the_labels_of_its_policies(lab, tmp_path, stand_in):
-    pool = [{"label": label, "policy": lab.Tabular(seed=n)} for n, label in enumerate(("a", "b"))]
-    train(lab, tmp_path, ["wandb"], steps=1, policy=None, pool=pool)
+    players = [{"label": label, "policy": lab.Tabular(seed=n)} for n, label in enumerate("ab")]
+    pool = {"policy": None, "environment": "pool", "players": players}
+    train(lab, tmp_path, ["wandb"], steps=1, **pool)
     names = {name for _, values in stand_in.opened[0].logged for name in values}
     assert {"a/reward", "b/reward", "evaluation/reward/a", "reward"} <= names
     assert stand_in.opened[0].tables[0][1][-1] == "policy"

@@ -52,10 +52,16 @@ def tables() -> str:
         model: type[BaseModel] = installed().load(kind, name).Config
         title = f"## {KINDS[kind].singular.capitalize()} `{name}`"
         base = _base(model, names)
-        options = table(model) if base is None else _variant(model, base, names[base])
-        parts.append(f"{title}\n\n{same.get(options, options)}")
+        if base is not None:
+            options = _variant(model, base, names[base])
+        elif not model.model_fields:
+            options = "No options."
+        else:
+            own = table(model)
+            options = same.get(own, own)
+            same.setdefault(own, f"The options of `{name}`.")
+        parts.append(f"{title}\n\n{options}")
         names[model] = name
-        same.setdefault(options, f"The options of `{name}`.")
     return "\n\n".join(parts)
 
 

@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -79,7 +79,9 @@ def _type(hint: Any) -> str:
     if origin is list:
         item = arguments[0]
         return f"list of {'text' if item is str else _type(item)}s"
-    return "mapping" if origin is dict else "section" if _is_model(hint) else "text"
+    if origin in (dict, Mapping):
+        return "mapping"
+    return "section" if _is_model(hint) else "text"
 
 
 def _limits(info: FieldInfo) -> str:
