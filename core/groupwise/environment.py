@@ -16,7 +16,7 @@ for a player, the waiting calls of each player become one batch.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from groupwise.errors import UserError
 from groupwise.prompt_source import Row
@@ -51,6 +51,11 @@ class Reply:
             )
         return completion
 
+    @property
+    def message(self) -> Mapping[str, Any]:
+        """The reply as the assistant's chat message, for the context of a later call."""
+        return {"role": "assistant", "content": self.text}
+
 
 class EpisodeEnded(Exception):  # noqa: N818
     """A player cannot go on, so the episode ends where it is, unless `play` catches this."""
@@ -67,14 +72,16 @@ class CompletionFailed(EpisodeEnded):
 class Player(Protocol):
     """A policy of the run that an episode can call."""
 
-    async def __call__(self, context: "Context") -> Reply:
+    async def __call__(self, context: "Context", *, limit: int | None = None) -> Reply:
         """One completion of a context.
+
+        limit: the most decisions of it, at least 1, for a policy that draws turn by turn.
 
         Completions of the same turn are compared over all episodes of a prompt. Raises
         ContextRefused and CompletionFailed.
         """
 
-    async def group(self, context: "Context") -> Sequence[Reply]:
+    async def group(self, context: "Context", *, limit: int | None = None) -> Sequence[Reply]:
         """Completions of one context that are compared with each other, without failed ones.
 
         In training there are as many as the player's `train.group_size`, in an evaluation there is
@@ -90,7 +97,13 @@ Outcome = Columns | Sequence[tuple[Reply, Columns]] | None
 
 
 class Environment(ABC):
-    """Plays episodes. A plugin's environment is a class with a nested pydantic `Config`."""
+    """Plays episodes. A plugin's environment is a class with a nested pydantic `Config`.
+
+    goes_on: whether a player's later call may go on in the context of an earlier one, so that both
+    make one rollout; False if each player is called once: every call is then sampled by `sample`.
+    """
+
+    goes_on: ClassVar[bool] = True
 
     def casts(self, labels: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """The players of an episode, by the name of the cast; by default one cast of all players.

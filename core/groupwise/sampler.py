@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import nn
@@ -112,3 +113,67 @@ class Sampler(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Called once when the run ends, also after an error."""
+
+
+class Drawn(Protocol):
+    """A turn that a `TurnSampler` drew. text: as a player's reply; ended: "stop", "length" (cut at
+    the limit) or "failed"."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def ended(self) -> str: ...
+
+
+class TurnSampler(Sampler):
+    """A sampler that also draws turn by turn, in contexts that go on after what others say.
+
+    The calls of a player in an episode then make one rollout, with holes where others spoke.
+    Contexts are the sampler's own objects, never changed in place.
+    """
+
+    @abstractmethod
+    def encode(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
+        """The context of each row's prompt."""
+
+    @abstractmethod
+    def extend(self, context: Any, replies: str | Sequence[Mapping[str, Any]]) -> Any:
+        """The context after replies to its last turn, ready for the next one: messages after a
+        prompt of messages, text after one that is a text."""
+
+    @abstractmethod
+    def room(self, context: Any) -> int:
+        """How many decisions may follow."""
+
+    @abstractmethod
+    def draw(
+        self,
+        contexts: Sequence[Any],
+        *,
+        seeds: Sequence[int],
+        limits: Sequence[int],
+        purpose: Purpose = "train",
+    ) -> Sequence[Drawn]:
+        """The next turn in each context; it depends on its context, seed and purpose only.
+
+        seeds, limits: of each; limits: the most decisions, at least 1 and at most its `room`.
+        """
+
+    @abstractmethod
+    def with_turn(self, context: Any, turn: Any) -> Any:
+        """The context after a turn that was drawn in it."""
+
+    @abstractmethod
+    def session(self) -> AbstractContextManager[None]:
+        """The context of the draws of some episodes, in which weights neither change nor are
+        exchanged, so that what was computed for a context can be kept for its next turn."""
+
+    @abstractmethod
+    def assemble(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        contexts: Sequence[Any],
+        *,
+        groups: Sequence[int] | None = None,
+    ) -> Rollouts:
+        """A rollout for each context; rows: what each began with; groups: the number of each."""

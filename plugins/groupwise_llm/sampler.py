@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from groupwise.rollouts import Rollouts
-from groupwise.sampler import Purpose, Sampler
+from groupwise.sampler import Purpose, TurnSampler
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Context, Message, Turn
 
 
-class TextSampler(Sampler):
+class TextSampler(TurnSampler):
     """Draws a language model's turns in contexts that go on after replies of tools and users.
 
         with sampler.session():
@@ -48,6 +48,9 @@ class TextSampler(Sampler):
     def room(self, context: Context) -> int:
         """How many tokens may follow: `max_new_tokens`, less the completion's own so far."""
         return self.codec.room(context)
+
+    def with_turn(self, context: Context, turn: Turn) -> Context:
+        return context.with_turn(turn)
 
     @abstractmethod
     def draw(

@@ -328,6 +328,7 @@ def credited(
     none = [NONE] * count
     lineage = Lineage(
         players=torch.tensor([0] * count + [1] * len(parents)),
+        rows=torch.arange(rows),
         draws=torch.zeros(rows, dtype=torch.int64),
         judged=torch.tensor([*none, *judged]),
         parents=torch.tensor([*none, *parents]),

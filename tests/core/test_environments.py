@@ -99,7 +99,7 @@ def test_rows_that_are_not_judged_have_the_reward_of_what_followed(lab):
     batches = episodes.training_batches(scores)
     lineage, numbers = episodes.lineage, {}
     for number, label in enumerate(episodes.players):
-        rows = lineage.of(number).nonzero().flatten().tolist()
+        rows = lineage.of(number).tolist()
         numbers |= dict(zip(rows, batches[label].scores.total.tolist(), strict=True))
     for row, value in numbers.items():
         child = [r for r, parent in enumerate(lineage.parents.tolist()) if parent == row]

@@ -16,6 +16,8 @@ class Chain(Environment):
     the last are columns for rewards, by label.
     """
 
+    goes_on = False
+
     class Config(BaseModel):
         model_config = ConfigDict(extra="forbid", frozen=True)
 

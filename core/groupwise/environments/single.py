@@ -11,6 +11,8 @@ from groupwise.prompt_source import Row
 class Single(Environment):
     """One call of one policy: the prompt of the data set, and its completion."""
 
+    goes_on = False
+
     class Config(BaseModel):
         model_config = ConfigDict(extra="forbid", frozen=True)
 

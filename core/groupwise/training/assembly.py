@@ -3,24 +3,26 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, takewhile
+from typing import Any
 
 import torch
 
 from groupwise.config.learners import SOLE
 from groupwise.environment import Columns, Environment, Reply
 from groupwise.errors import UserError
-from groupwise.policy import Policy
 from groupwise.rollouts import Rollouts
+from groupwise.sampler import Drawn
 from groupwise.training import failures
-from groupwise.training.calls import Call, Episode, Part
+from groupwise.training.calls import Call, Episode, Part, Rows, in_rows
 from groupwise.training.episodes import Episodes, Refusal
 from groupwise.training.lineage import NONE, Lineage
+from groupwise.training.sampling import Sampling
 
 
 class Assembly:
     """Collects what players sampled, and yields the episodes of each draw when all are over.
 
-    policies: of the players, by label; trained: whether they are trained on the rollouts, which
+    samplings: of the players, by label; trained: whether they are trained on the rollouts, which
     then need their trajectories; compared: see `Episodes`.
     """
 
@@ -28,14 +30,14 @@ class Assembly:
         self,
         environment: Environment,
         episodes: Sequence[Episode],
-        policies: Mapping[str, Policy],
+        samplings: Mapping[str, Sampling],
         *,
         trained: bool,
         compared: bool,
     ) -> None:
-        self.policies, self.trained, self.compared = policies, trained, compared
-        self.columns = environment.columns([*policies])
-        self.values = {label: environment.refused(label) for label in policies}
+        self.samplings, self.trained, self.compared = samplings, trained, compared
+        self.columns = environment.columns([*samplings])
+        self.values = {label: environment.refused(label) for label in samplings}
         self._open = [[*of_draw] for _, of_draw in groupby(episodes, key=lambda e: id(e.draw))]
         self._added: tuple[Part, Sequence[Call]] | None = None
 
@@ -50,6 +52,13 @@ class Assembly:
                 completion = rollouts.completions[at]
                 call.reply = Reply(completion, call.label, truncated[at], source=call)
         self._added = part, calls
+
+    def add_turns(self, pairs: Sequence[tuple[Any, Drawn]], calls: Sequence[Call]) -> None:
+        """The turns of these calls, in order, each with its context afterwards."""
+        for call, (context, turn) in zip(calls, pairs, strict=True):
+            call.context = context
+            if turn.ended != "failed":
+                call.reply = Reply(turn.text, call.label, turn.ended == "length", source=call)
 
     def finished(self) -> Iterator[Episodes]:
         """The episodes of the next draws if these are over; in the order of the draws."""
@@ -70,59 +79,81 @@ class Assembly:
         return rollouts.with_facts_on_cpu()
 
     def _assembled(self, episodes: Sequence[Episode]) -> Episodes:
-        by_label = {
-            label: [c for e in episodes for c in e.calls if c.label == label and c.part is not None]
-            for label in self.policies
+        rows = {
+            label: in_rows([c for e in episodes for c in e.calls if c.label == label])
+            for label in self.samplings
         }
-        own = {label: _gathered(calls) for label, calls in by_label.items()}
+        own = {label: self._rollouts(label, of_player) for label, of_player in rows.items()}
         judged = [pair for episode in episodes for pair in _judged(episode)]
-        lineage = _lineage(by_label, [call for call, _ in judged])
-        (first, *others), (rollouts, *_) = by_label.values(), own.values()
-        # The only player, whose completions of the data set's rows are all judged.
-        plain = not others and [call for call, _ in judged] == first and not _contexts(first)
-        seen = rollouts if plain else self._seen(own, by_label, judged)
+        lineage = Lineage.of_calls(rows, [call for call, _ in judged])
+        plain = _is_plain(rows, [call for call, _ in judged])
+        seen = next(iter(own.values())) if plain else self._seen(own, rows, judged)
         assembled = Episodes(
             judged=_with_columns(seen, self.columns, [columns for _, columns in judged]),
             indices=[call.episode.index for call, _ in judged],
             players={
-                label: None if plain else _with_logged(own[label], policy.logged)
-                for label, policy in self.policies.items()
+                label: None if plain else _with_logged(own[label], sampling.policy.logged)
+                for label, sampling in self.samplings.items()
             },
             lineage=lineage,
             compared=self.compared,
             values=self.values,
-            refusals=[] if self.trained else [*self._refusals(by_label, lineage)],
+            refusals=[] if self.trained else [*self._refusals(rows, lineage)],
             failures=failures.of_policies(
                 {
                     "" if label == SOLE else label: replace(
-                        rollouts, prompts=[call.episode.draw.row for call in by_label[label]]
+                        rollouts, prompts=[calls[0].episode.draw.row for calls in rows[label]]
                     )
                     for label, rollouts in own.items()
                 }
             ),
         )
-        for call in (call for calls in by_label.values() for call in calls):
-            call.part = call.reply = None  # else they hold what rewards free
+        for call in (call for each in rows.values() for calls in each for call in calls):
+            call.part = call.reply = call.context = None  # else they hold what rewards free
         for episode in episodes:
             episode.outcome, episode.assembled = None, True
         return assembled
 
+    def _rollouts(self, label: str, rows: Sequence[Sequence[Call]]) -> Rollouts:
+        """The rollouts of a player, in order; rows: the calls of each."""
+        if rows and rows[0][0].context is not None:
+            rollouts = self.samplings[label].assemble(
+                [calls[0].row for calls in rows],
+                [calls[-1].context for calls in rows],
+                [calls[0].group for calls in rows],
+            )
+            part = Part(rollouts)
+            for at, calls in enumerate(rows):
+                for call in calls:
+                    call.part, call.at = part, at
+        else:
+            rollouts = _gathered([calls[0] for calls in rows])
+        reasons = [calls[-1].failure for calls in rows]
+        if any(reason is not None for reason in reasons):
+            rollouts = replace(rollouts, failures=reasons)
+        return rollouts
+
     def _seen(
         self,
         own: Mapping[str, Rollouts],
-        by_label: Mapping[str, Sequence[Call]],
+        rows: Rows,
         judged: Sequence[tuple[Call, Columns]],
     ) -> Rollouts:
         """The judged rollouts of all players, in the order of their episodes, as completions of the
         data set's rows; without trajectories."""
         places = {id(call): place for place, (call, _) in enumerate(judged)}
         parts, order = list[Rollouts](), list[int]()
-        for label, calls in by_label.items():
-            rows = [row for row, call in enumerate(calls) if id(call) in places]
-            if rows:
-                everything = len(rows) == len(calls)
-                parts.append(own[label] if everything else own[label].select(rows))
-                order += [places[id(calls[row])] for row in rows]
+        for label, of_player in rows.items():
+            chosen = {
+                row: places[id(call)]
+                for row, calls in enumerate(of_player)
+                for call in calls
+                if id(call) in places
+            }
+            if chosen:
+                everything = len(chosen) == len(of_player)
+                parts.append(own[label] if everything else own[label].select([*chosen]))
+                order += chosen.values()
         if not parts:
             return nothing_drawn()
         if self.compared:
@@ -137,14 +168,12 @@ class Assembly:
             groups=torch.tensor([call.episode.draw.number for call, _ in judged]),
         )
 
-    def _refusals(
-        self, by_label: Mapping[str, Sequence[Call]], lineage: Lineage
-    ) -> Iterator[Refusal]:
+    def _refusals(self, rows: Rows, lineage: Lineage) -> Iterator[Refusal]:
         """The replies that are not judged, and that nothing follows."""
-        calls = [call for each in by_label.values() for call in each]
+        calls = [call for each in rows.values() for own in each for call in own]
         for call, judged in zip(calls, lineage.judged.tolist(), strict=True):
             reply, failed = call.reply, call.failure is not None
-            if judged != NONE or call.followed or not (failed or call.refused_by):
+            if judged != NONE or call.is_followed or not (failed or call.refused_by):
                 continue
             yield Refusal(
                 by=call.refused_by or "",
@@ -161,14 +190,20 @@ def _judged(episode: Episode) -> list[tuple[Call, Columns]]:
     """The calls whose completions rewards judge, each with the columns of its episode."""
     outcome = episode.outcome
     if outcome is None or isinstance(outcome, Mapping):
-        last = [call for call in episode.calls if not call.followed and call.part is not None]
+        last = [call for call in episode.calls if not call.is_followed and call.is_drawn]
         return [(call, outcome or {}) for call in last]
     return [(reply.source, columns) for reply, columns in outcome]
 
 
-def _contexts(calls: Sequence[Call]) -> bool:
-    """Whether one of them completes another prompt than its data set row's."""
-    return any(call.row is not call.episode.draw.row for call in calls)
+def _is_plain(rows: Rows, judged: Sequence[Call]) -> bool:
+    """Whether there is one player whose rollouts all complete their rows, and are judged."""
+    first, *others = rows.values()
+    own = [call for calls in first for call in calls]
+    return (
+        not others
+        and [*map(id, own)] == [*map(id, judged)]
+        and all(call.context is None and call.row is call.episode.draw.row for call in own)
+    )
 
 
 def _gathered(calls: Sequence[Call]) -> Rollouts:
@@ -185,31 +220,7 @@ def _gathered(calls: Sequence[Call]) -> Rollouts:
     rows = [starts[call.part] + call.at for call in calls if call.part is not None]
     if rows != [*range(len(rollouts))]:
         rollouts = rollouts.select(rows)
-    if any(call.failure is not None for call in calls):
-        rollouts = replace(rollouts, failures=[call.failure for call in calls])
     return rollouts
-
-
-def _lineage(by_label: Mapping[str, Sequence[Call]], judged: Sequence[Call]) -> Lineage:
-    calls = [call for each in by_label.values() for call in each]
-    places = {id(call): place for place, call in enumerate(judged)}
-    rows = {id(call): row for row, call in enumerate(calls)}
-    numbers = [number for number, each in enumerate(by_label.values()) for _ in each]
-    return Lineage(
-        players=torch.tensor(numbers, dtype=torch.int64),
-        draws=torch.tensor([call.episode.draw.number for call in calls], dtype=torch.int64),
-        judged=torch.tensor([places.get(id(call), NONE) for call in calls], dtype=torch.int64),
-        parents=torch.tensor(
-            [rows.get(id(call.parent), NONE) for call in calls], dtype=torch.int64
-        ),
-        refused=torch.tensor(
-            [
-                call.refused_by is not None and not call.followed and id(call) not in places
-                for call in calls
-            ],
-            dtype=torch.bool,
-        ),
-    )
 
 
 def _bare(rollouts: Rollouts, facts: Collection[str]) -> Rollouts:

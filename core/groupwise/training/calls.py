@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from groupwise.environment import Context, Outcome, Reply
 from groupwise.prompt_source import Row
@@ -49,9 +50,10 @@ class Call:
     the completions that it is compared with; turn: how many completions of the same player it
     follows; branch: tells apart calls of the same player with the same parent. The seed is a
     function of (player, turn, branch, number, index); number: of the draw or of the parent; leads:
-    whether it is the first call for its context; part: the sampled batch with its completion, in
-    the row `at`; reply: None if the completion failed; refused_by: the player that could not take
-    the reply.
+    whether it is the first call for its context; goes_on_from: the call in whose context it goes
+    on, if it does; context: after its turn, where a sampler draws turn by turn; part: the sampled
+    batch with its completion, in the row `at`; reply: None if the completion failed; refused_by:
+    the player that could not take the reply.
     """
 
     label: str
@@ -65,11 +67,21 @@ class Call:
     index: int
     size: int
     leads: bool
+    goes_on_from: "Call | None" = None
+    context: Any = None
     reply: Reply | None = None
     part: "Part | None" = None
     at: int = 0
-    followed: bool = False
     refused_by: str | None = None
+
+    @property
+    def is_drawn(self) -> bool:
+        return self.part is not None or self.context is not None
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether there is a completion that follows it."""
+        return any(call.parent is self and call.is_drawn for call in self.episode.calls)
 
     @property
     def failure(self) -> str | None:
@@ -89,6 +101,44 @@ class Call:
         return (f"/{self.turn}" if self.turn else "") + self.branch
 
 
+def further(earlier: Call, prompt: Any) -> str | Sequence[Mapping[str, Any]] | None:
+    """What a prompt has after an earlier call's prompt and reply; None if it does not begin with
+    these."""
+    before, reply = earlier.row["prompt"], earlier.reply
+    if reply is None or isinstance(prompt, str) != isinstance(before, str):
+        return None
+    if isinstance(prompt, str):
+        said = before + reply.text
+        return prompt[len(said) :] if prompt.startswith(said) else None
+    count = len(before)
+    if [*prompt[:count]] != [*before] or [*prompt[count : count + 1]] != [reply.message]:
+        return None
+    return prompt[count + 1 :] or None
+
+
+def in_rows(calls: Sequence[Call]) -> list[list[Call]]:
+    """The calls of a player that were sampled, those of one rollout together, in their order.
+
+    Where two calls go on in the context of the same one, this is counted to the first of them.
+    """
+    rows: list[list[Call]] = []
+    last: dict[int, list[Call]] = {}
+    for call in calls:
+        if not call.is_drawn:
+            continue
+        row = last.pop(id(call.goes_on_from), None)
+        if row is None:
+            row = []
+            rows.append(row)
+        row.append(call)
+        last[id(call)] = row
+    return rows
+
+
+Rows = Mapping[str, Sequence[Sequence[Call]]]
+"""By label, for each rollout of the player its calls: several if they went on in one context."""
+
+
 @dataclass(eq=False)
 class Part:
     """A sampled batch, until all its episodes are assembled."""
@@ -98,14 +148,20 @@ class Part:
 
 @dataclass(eq=False)
 class Request:
-    """Completions of one context that a coroutine waits for."""
+    """Completions of one context that a coroutine waits for.
+
+    limit: the most decisions of each, None for the policy's own limit; refused: whether the context
+    has no room.
+    """
 
     calls: Sequence[Call]
     answer: "asyncio.Future[None]"
+    limit: int | None = None
+    refused: bool = False
 
     @property
-    def is_drawn(self) -> bool:
-        return all(call.part is not None for call in self.calls)
+    def is_answered(self) -> bool:
+        return self.refused or all(call.is_drawn for call in self.calls)
 
     @property
     def place(self) -> tuple[int, int]:

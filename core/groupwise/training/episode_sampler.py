@@ -1,20 +1,18 @@
 """EpisodeSampler: plays the episodes of a run's environment, with its policies as players."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import groupby
-
-from accelerate.utils import gather_object
+from contextlib import ExitStack
 
 from groupwise import processes
 from groupwise.environment import Environment
 from groupwise.prompts.draws import Draw
-from groupwise.prompts.seeds import seed_for
 from groupwise.sampler import Purpose
+from groupwise.training.answers import Answers
 from groupwise.training.assembly import Assembly
-from groupwise.training.calls import Call, Episode, Request
+from groupwise.training.calls import Episode
 from groupwise.training.episodes import Episodes
 from groupwise.training.playing import LoopThread, Playing
-from groupwise.training.sampling import Prompt, Sampling
+from groupwise.training.sampling import Sampling
 
 
 class EpisodeSampler:
@@ -130,30 +128,36 @@ class EpisodeSampler:
         assembly = Assembly(
             self.environment,
             episodes,
-            policies,
+            {label: self.samplings[label] for label in labels},
             trained=purpose == "train",
             compared=len(sizes) > 1,
         )
         playing = Playing(self.environment, episodes, policies=policies, groups=groups)
-        try:
+        answers = {
+            label: Answers(
+                self.samplings[label],
+                assembly,
+                space=f"{space}/{label}" if len(labels) > 1 else space,
+                purpose=purpose,
+                spare=spare[0].row,
+                goes_on=self.environment.goes_on,
+            )
+            for label in labels
+        }
+        is_collective = any(own.is_collective for own in answers.values())
+        with ExitStack() as stack:
+            stack.callback(lambda: self._thread.run(playing.stop()))
+            for own in answers.values():
+                stack.enter_context(own.session())
             waiting = [*self._thread.run(playing.begin())]
             yield from assembly.finished()
-            while processes.any_process(bool(waiting)) if self._is_collective else waiting:
+            while processes.any_process(bool(waiting)) if is_collective else waiting:
                 for label in labels:
-                    asked = [request for request in waiting if request.calls[0].label == label]
+                    due = [request for request in waiting if request.calls[0].label == label]
                     waiting = [request for request in waiting if request.calls[0].label != label]
-                    named = f"{space}/{label}" if len(labels) > 1 else space
-                    for answered in self._sampled(
-                        label, asked, assembly, space=named, purpose=purpose, spare=spare[0].row
-                    ):
+                    for answered in answers[label].to(due):
                         waiting += self._thread.run(playing.go_on(answered))
                         yield from assembly.finished()
-        finally:
-            self._thread.run(playing.stop())
-
-    @property
-    def _is_collective(self) -> bool:
-        return any(sampling.is_collective for sampling in self.samplings.values())
 
     def _episodes(self, draws: Sequence[Draw], sizes: Mapping[str, int]) -> list[Episode]:
         """The episodes of all draws, those of a draw adjacent."""
@@ -169,63 +173,3 @@ class EpisodeSampler:
             for place, draw in enumerate(draws)
             for number, (cast, index) in enumerate(members)
         ]
-
-    def _sampled(
-        self,
-        label: str,
-        requests: Sequence[Request],
-        assembly: Assembly,
-        *,
-        space: str,
-        purpose: Purpose,
-        spare: Mapping[str, object],
-    ) -> Iterator[Sequence[Request]]:
-        """Sample the completions of these requests; yields those that are answered."""
-        sampling = self.samplings[label]
-        if purpose == "greedy" and not sampling.greedy:
-            purpose = "evaluate"
-        calls = [call for request in requests for call in request.calls]
-        size, batches = _batches(calls, collective=sampling.is_collective)
-        seed = sampling.seed
-        prompts = [
-            Prompt(
-                batch[0].row,
-                batch[0].group,
-                [seed_for(seed, space + call.space, call.number, call.index) for call in batch],
-            )
-            for batch in batches
-        ]
-        most = processes.largest(len(prompts)) if sampling.is_collective else None
-        drawn = sampling.draw(
-            prompts,
-            purpose=purpose,
-            most=most,
-            spare=Prompt(spare, 0, [seed_for(seed, f"{space} spare", 0, i) for i in range(size)]),
-        )
-        ordered = [call for batch in batches for call in batch]
-        left, start = [*requests], 0
-        for rollouts in drawn:
-            assembly.add(rollouts, ordered[start : start + len(rollouts)])
-            start += len(rollouts)
-            del rollouts  # else this frame holds them while the next ones are sampled
-            yield [request for request in left if request.is_drawn]
-            left = [request for request in left if not request.is_drawn]
-
-
-def _batches(calls: Sequence[Call], *, collective: bool) -> tuple[int, Sequence[Sequence[Call]]]:
-    """The calls with the same prompt, group and name space together, if there are equally many of
-    all, else each by itself; and how many there are.
-
-    collective: whether this holds for all processes together.
-    """
-
-    def prompt(call: Call) -> tuple[int, int, int, str]:
-        return id(call.row), call.group, call.number, call.space
-
-    batches = [[*same] for _, same in groupby(calls, key=prompt)]
-    sizes = {len(batch) for batch in batches}
-    if collective:
-        sizes = set().union(*gather_object([sizes]))
-    if len(sizes) > 1:
-        return 1, [[call] for call in calls]
-    return max(sizes, default=1), batches

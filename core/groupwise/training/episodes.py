@@ -42,7 +42,7 @@ class Episodes:
     judged: the rollouts that rewards see, as completions of the data set's rows; indices: the
     number of each one's episode among those of its prompt; players: the rollouts of each, by label
     in the order of the configuration; None for the only player of a run if its rollouts are the
-    judged ones; lineage: of all rows; compared: whether the players' rows are compared with each
+    judged ones; lineage: of all calls; compared: whether the players' rows are compared with each
     other; values: by label, the value of each reward for refused rows; failures: why completions
     failed, see `failures.of_policies`.
     """
@@ -82,7 +82,7 @@ class Episodes:
 
     @property
     def _failed(self) -> Tensor:
-        """[N] bool: failed rows of all players, in the order of the lineage."""
+        """[M] bool: failed rollouts of all players, in the order of `Lineage.rows`."""
         return torch.cat([self.rollouts(label).failed for label in self.players])
 
     def select(self, rows: Tensor) -> "Episodes":

@@ -92,11 +92,18 @@ class Playing:
         """Go on with the episodes whose requests are answered; returns new requests."""
         for request in answered:
             episode = request.calls[0].episode
-            episode.answered = request.calls[-1]
+            if not request.refused:
+                episode.answered = request.calls[-1]
             if not episode.over:
                 episode.waiting -= 1
                 self._busy += not episode.waiting
-            request.answer.set_result(None)
+            if request.refused:
+                first = request.calls[0]
+                if first.parent is not None:
+                    first.parent.refused_by = first.label
+                request.answer.set_exception(ContextRefused("no room is left for this context"))
+            else:
+                request.answer.set_result(None)
         return await self._settled()
 
     async def stop(self) -> None:
@@ -144,7 +151,13 @@ class Playing:
         self._changed.set()
 
     async def replies(
-        self, episode: Episode, label: str, context: Context, *, grouped: bool
+        self,
+        episode: Episode,
+        label: str,
+        context: Context,
+        *,
+        grouped: bool,
+        limit: int | None,
     ) -> list[Reply]:
         """Replies to a context, without those that failed."""
         if episode.over:
@@ -158,9 +171,7 @@ class Playing:
             raise ContextRefused(f"{label!r} cannot take this context")
         size = self.groups[label] if grouped else None
         calls = calls_for(episode, label, row, parent, grouped=size)
-        request = Request(calls, asyncio.get_running_loop().create_future())
-        if parent is not None:
-            parent.followed = True
+        request = Request(calls, asyncio.get_running_loop().create_future(), limit)
         episode.calls += calls
         self._busy -= not episode.waiting
         episode.waiting += 1
@@ -181,9 +192,12 @@ class _Player:
     episode: Episode
     label: str
 
-    async def __call__(self, context: Context) -> Reply:
-        (reply,) = await self.playing.replies(self.episode, self.label, context, grouped=False)
+    async def __call__(self, context: Context, *, limit: int | None = None) -> Reply:
+        (reply,) = await self._replies(context, grouped=False, limit=limit)
         return reply
 
-    async def group(self, context: Context) -> Sequence[Reply]:
-        return await self.playing.replies(self.episode, self.label, context, grouped=True)
+    async def group(self, context: Context, *, limit: int | None = None) -> Sequence[Reply]:
+        return await self._replies(context, grouped=True, limit=limit)
+
+    async def _replies(self, context: Context, **options: Any) -> Sequence[Reply]:
+        return await self.playing.replies(self.episode, self.label, context, **options)

@@ -1,6 +1,7 @@
 """Sampling: the only place where completions are sampled: with the right weights and seeds."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from groupwise.policy import Policy
 from groupwise.prompt_source import Row
 from groupwise.prompts.draws import Draw
 from groupwise.rollouts import Rollouts
-from groupwise.sampler import Purpose, Sampler
+from groupwise.sampler import Purpose, Sampler, TurnSampler
 from groupwise.training.threads import Threads
 from groupwise.weights import KeptWeights
 
@@ -112,6 +113,57 @@ class Sampling:
             if count:
                 yield rollouts if count == len(rollouts) else rollouts.select(range(count))
             del rollouts  # else this frame holds them while the next ones are sampled
+
+    # ---- turn by turn
+
+    def turns(
+        self,
+        contexts: Sequence[Any],
+        seeds: Sequence[int],
+        limits: Sequence[int],
+        *,
+        purpose: Purpose,
+    ) -> Iterator[list[Any]]:
+        """For each context the one after its next turn, and the turn, in parts of `batch`.
+
+        In a `session` of the sampler.
+        """
+        sampler = self.turn_sampler
+        for start in range(0, len(contexts), self.batch):
+            part = contexts[start : start + self.batch]
+            if self.threads is not None:
+                self.threads.adapt()
+            with torch.no_grad():
+                drawn = sampler.draw(
+                    part,
+                    seeds=seeds[start : start + self.batch],
+                    limits=limits[start : start + self.batch],
+                    purpose=purpose,
+                )
+            pairs = zip(part, drawn, strict=True)
+            yield [(sampler.with_turn(context, turn), turn) for context, turn in pairs]
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """In which `turns` are drawn, with the weights that are followed."""
+        assert self._followed is not None
+        name, _ = self._followed
+        own = self.sampler is self.policy and name != PRESENT
+        with self.weights.using(name if own else None), self.turn_sampler.session():
+            yield
+
+    def assemble(
+        self, rows: Sequence[Row], contexts: Sequence[Any], groups: Sequence[int]
+    ) -> Rollouts:
+        """The rollouts of these contexts, checked, with versions."""
+        assert self._followed is not None
+        rollouts = self.turn_sampler.assemble(rows, contexts, groups=groups)
+        return replace(rollouts, versions=self._versions(rollouts, self._followed[1]))
+
+    @property
+    def turn_sampler(self) -> TurnSampler:
+        assert isinstance(self.sampler, TurnSampler)
+        return self.sampler
 
     @property
     def is_collective(self) -> bool:

@@ -1,0 +1,93 @@
+"""A language model in environments: its turns in an episode are one rollout, with holes."""
+
+import re
+from contextlib import closing
+
+import pytest
+import torch
+
+from groupwise import Environment
+from groupwise.config.learners import SOLE
+from groupwise.prompts.draws import Draw
+from groupwise.training.episode_sampler import EpisodeSampler
+from groupwise.training.episodes import Episodes
+from groupwise.training.sampling import Sampling
+
+CHAT = [{"prompt": [{"role": "user", "content": content}]} for content in ("12+34=", "Hi", "7-5")]
+TEXTS = [{"prompt": text} for text in ("12+34=", "Hi ", "7-5=")]
+
+
+class Answered(Environment):
+    """Three turns with a tool's answer after each; fewer after an answer with an "e"."""
+
+    def columns(self, labels):
+        return ["turns"]
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        messages, turns = [*row["prompt"]], 0
+        for turns in (1, 2, 3):
+            reply = await player(messages, limit=8)
+            if re.search("e", reply.text):
+                break
+            messages += [
+                reply.message,
+                {"role": "tool", "content": f"answer {turns}"},
+            ]
+        return {"turns": turns}
+
+
+class Written(Environment):
+    """The same in a text, which the model goes on with."""
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        text = row["prompt"]
+        for turn in range(3):
+            text += (await player(text, limit=20)).text + f" ({turn}) "
+
+
+def play(policy, environment, rows, *, batch=64, size=4):
+    sampling = Sampling(policy, policy, seed=5, batch=batch)
+    with closing(EpisodeSampler(environment, {SOLE: sampling}, {SOLE: size})) as sampler:
+        sampler.begin(0)
+        sampler.follow({}, 0)
+        draws = [Draw(number, row) for number, row in enumerate(rows)]
+        return Episodes.concat([*sampler.draw(draws)])
+
+
+@pytest.mark.parametrize(("environment", "rows"), [(Answered, CHAT), (Written, TEXTS)])
+def test_the_turns_of_an_episode_are_one_rollout_with_holes(make, environment, rows):
+    policy = make("llama", max_new_tokens=90)
+    episodes = play(policy, environment(), rows)
+    rollouts = episodes.rollouts(SOLE)
+    assert len(rollouts) == len(episodes.judged) == 12
+    assert rollouts.groups.tolist() == [n for n in range(3) for _ in range(4)]
+    holes = [
+        bool((~own[: int(extent)]).any())
+        for own, extent in zip(rollouts.mask, rollouts.extents, strict=True)
+    ]
+    several = (
+        [int(own) > 1 for own in episodes.judged.facts["turns"]] if rows is CHAT else [True] * 12
+    )
+    assert holes == several
+    assert any(several)
+    with torch.no_grad():
+        ours = policy(rollouts).log_probs
+    gap = (ours - rollouts.sampler_log_probs).abs()[rollouts.mask]
+    assert float(gap.max()) < 1e-4
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_the_batch_changes_no_turn(make, batch):
+    policy = make("llama", max_new_tokens=90)
+    expected, other = (play(policy, Answered(), CHAT, batch=own) for own in (64, batch))
+    assert other.judged.completions == expected.judged.completions
+    assert torch.equal(other.rollouts(SOLE).mask, expected.rollouts(SOLE).mask)
+
+
+def test_an_episode_ends_where_no_room_is_left(make):
+    policy = make("llama", max_new_tokens=14)
+    rollouts = play(policy, Written(), TEXTS).rollouts(SOLE)
+    assert len(rollouts) == 12
+    assert int(rollouts.extents.max()) <= 14
