@@ -1,16 +1,19 @@
 """Environments: episodes of several calls and players give the same rows whatever the timing."""
 
 import asyncio
+import json
 import random
 from contextlib import closing
 
 import pytest
 import torch
 
+import groupwise
 from groupwise.environment import ContextRefused, Environment, EpisodeEnded
 from groupwise.environments.single import Single
 from groupwise.errors import UserError
 from groupwise.prompts.draws import Draw
+from groupwise.storage.samples import read_samples
 from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.episodes import Episodes
 from groupwise.training.sampling import Sampling
@@ -186,3 +189,47 @@ def test_an_episode_ends_where_a_context_is_refused(lab, monkeypatch):
     episodes = play(lab, Refuses())
     assert len(episodes.judged) == 16
     assert len(episodes.rollouts("critic")) == 0
+
+
+def train(lab, folder, **settings):
+    """A run of two steps; returns its metrics by line, and its last samples."""
+    groupwise.train(
+        environment=Talk(turns=3, wait=0.001),
+        players=[
+            {"label": label, "policy": lab.Tabular(prompts=8, seed=number)}
+            for number, label in enumerate(("writer", "critic"))
+        ],
+        prompts={"name": lab.rows(), "held_out": 0.4},
+        rewards=[short],
+        evaluation={"prompts": 2, "samples": 2, "every": 1},
+        output=folder,
+        quiet=True,
+        train={
+            "steps": 2,
+            "groups_per_step": 3,
+            "group_size": 4,
+            "learning_rate": 0.05,
+            **settings,
+        },
+    )
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    timed = ("time/", "reward_time/", "seconds", "decisions_per_second")
+    metrics = [
+        {name: value for name, value in line.items() if not name.startswith(timed)}
+        for line in lines
+    ]
+    return metrics, read_samples(folder / "samples" / "after.jsonl")
+
+
+def short(completions, drafts, **_):
+    return [1.0 / (1 + len(text) + len(own)) for text, own in zip(completions, drafts, strict=True)]
+
+
+def test_a_run_trains_both_players_and_shows_what_play_returned(lab, tmp_path):
+    metrics, samples = train(lab, tmp_path / "run")
+    last = metrics[-2]
+    assert {"writer/reward", "critic/reward", "writer/grad_norm", "critic/grad_norm"} <= {*last}
+    assert last["writer/grad_norm"] > 0
+    assert last["critic/grad_norm"] > 0
+    assert all(1 <= len(sample["extra"]["drafts"].split(",")) <= 3 for sample in samples)
+    assert train(lab, tmp_path / "again", sample_batch=1)[0] == metrics
