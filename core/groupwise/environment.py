@@ -96,7 +96,7 @@ class Environment(ABC):
         """The players of an episode, by the name of the cast; by default one cast of all players.
 
         Several casts play a part of each prompt's episodes each, are compared with each other, and
-        are evaluated each by itself.
+        are evaluated each by itself. Raises UserError if these are not the players it needs.
         """
         return {"": labels}
 
