@@ -1,14 +1,15 @@
 """Environments: episodes of several calls and players give the same rows whatever the timing."""
 
 import asyncio
+import json
 import random
 from contextlib import closing
 
 import pytest
 import torch
 
+import groupwise
 from groupwise.environment import ContextRefused, Environment, EpisodeEnded
-from groupwise.environments.single import Single
 from groupwise.errors import UserError
 from groupwise.prompts.draws import Draw
 from groupwise.training.episode_sampler import EpisodeSampler
@@ -107,7 +108,7 @@ def test_rows_that_are_not_judged_have_the_reward_of_what_followed(lab):
         assert value == (float(judged) if judged >= 0 else numbers[child[0]])
 
 
-class Fails(Single):
+class Fails(Environment):
     async def play(self, row, players):
         await players["writer"](row)
         if row["id"] == 1:
@@ -123,7 +124,60 @@ def test_an_exception_fails_the_episode_and_nothing_else(lab):
     }
 
 
-class Misuse(Single):
+class Unreachable(Environment):
+    """Fails before any player is called."""
+
+    def __init__(self, fails=lambda row: True):
+        self.fails = fails
+
+    async def play(self, row, players):
+        if self.fails(row):
+            raise ConnectionError("no server")
+        for player in players.values():
+            await player(row)
+
+
+def arguments(lab, tmp_path, **sections):
+    """Of `groupwise.train`, for a short run."""
+    return {
+        "policy": lab.Tabular(),
+        "prompts": {"name": lab.rows(), "held_out": 0.4},
+        "rewards": [lab.ones],
+        "train": {"steps": 2, "groups_per_step": 4, "group_size": 4},
+        "evaluation": {"prompts": 2, "samples": 2, "greedy": False},
+        "output": tmp_path / "run",
+        "quiet": True,
+    } | sections
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_episodes_that_fail_before_any_reply_are_counted_and_shown(lab, tmp_path, capsys, several):
+    sections = {"environment": Unreachable(lambda row: row["id"] % 3 == 1), "quiet": False}
+    if several:
+        players = [{"label": name, "policy": lab.Tabular(seed=n)} for n, name in enumerate("ab")]
+        sections |= {"policy": None, "players": players}
+    result = groupwise.train(**arguments(lab, tmp_path, **sections))
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    steps = [row for row in map(json.loads, lines) if "reward" in row]
+    assert sum(row["failed"] for row in steps) > 0
+    assert all(row["failed"] % 4 == 0 for row in steps)  # whole groups
+    why = "the environment raised ConnectionError: no server"
+    printed = " ".join(capsys.readouterr().err.split())
+    assert printed.count(f"warning: an episode failed: {why}, at the prompt 'question ") == 1
+    samples = (tmp_path / "run" / "samples" / "after.jsonl").read_text().splitlines()
+    failed = [row for row in map(json.loads, samples) if "failed" in row]
+    assert all(int(row["prompt"].split()[1]) % 3 == 1 for row in failed)
+    assert all(row["failed"] == why and row["total"] is None for row in failed)
+    assert result.after["failed"] == len(failed) > 0
+
+
+def test_a_run_ends_if_no_episode_can_be_played(lab, tmp_path):
+    sections = arguments(lab, tmp_path, environment=Unreachable())
+    with pytest.raises(UserError, match=r"16 of 16 completions failed.*\n  an episode failed: the"):
+        groupwise.train(**sections)
+
+
+class Misuse(Environment):
     async def play(self, row, players):
         await players["writer"](row)
         raise UserError("a file is missing")
@@ -134,7 +188,7 @@ def test_a_users_error_ends_the_run(lab):
         play(lab, Misuse(), labels=("writer",))
 
 
-class Branches(Single):
+class Branches(Environment):
     """Best of three continuations of a draft, asked for at the same time."""
 
     async def play(self, row, players):
@@ -155,7 +209,7 @@ def test_calls_at_the_same_time_are_one_batch_with_seeds_of_their_own(lab):
     assert int(totals.isnan().sum()) == 32  # those that are not judged have no reward
 
 
-class Stops(Single):
+class Stops(Environment):
     async def play(self, row, players):
         async def late():
             await players["critic"](row)
@@ -176,7 +230,7 @@ def test_calls_of_an_episode_that_is_over_are_dropped(lab):
 def test_an_episode_ends_where_a_context_is_refused(lab, monkeypatch):
     monkeypatch.setattr(lab.Tabular, "skips", lambda self, row: "refuse" in row["prompt"])
 
-    class Refuses(Single):
+    class Refuses(Environment):
         async def play(self, row, players):
             await players["writer"](row)
             with pytest.raises(ContextRefused, match="'critic' cannot take this context"):

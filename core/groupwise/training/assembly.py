@@ -75,6 +75,7 @@ class Assembly:
             for label in self.policies
         }
         own = {label: _gathered(calls) for label, calls in by_label.items()}
+        lost = [episode for episode in episodes if _is_lost(episode)]
         judged = [pair for episode in episodes for pair in _judged(episode)]
         lineage = _lineage(by_label, [call for call, _ in judged])
         (first, *others), (rollouts, *_) = by_label.values(), own.values()
@@ -91,8 +92,10 @@ class Assembly:
             lineage=lineage,
             compared=self.compared,
             values=self.values,
-            refusals=[] if self.trained else [*self._refusals(by_label, lineage)],
-            failures=failures.of_policies(
+            refusals=[] if self.trained else [*self._refusals(by_label, lineage), *_lost(lost)],
+            lost=[episode.draw.number for episode in lost],
+            failures=failures.of_episodes(lost)
+            | failures.of_policies(
                 {
                     "" if label == SOLE else label: replace(
                         rollouts, prompts=[call.episode.draw.row for call in by_label[label]]
@@ -155,6 +158,25 @@ class Assembly:
                 value=self.values[call.label],
                 failure=call.failure,
             )
+
+
+def _is_lost(episode: Episode) -> bool:
+    """Whether it failed before any reply, so that no row tells of it."""
+    return episode.failure is not None and all(call.part is None for call in episode.calls)
+
+
+def _lost(episodes: Sequence[Episode]) -> Iterator[Refusal]:
+    """Records of episodes that failed before any reply."""
+    for episode in episodes:
+        yield Refusal(
+            by="",
+            row=episode.draw.row,
+            draw=episode.draw.number,
+            index=episode.index,
+            written={},
+            value=0.0,
+            failure=episode.failure,
+        )
 
 
 def _judged(episode: Episode) -> list[tuple[Call, Columns]]:

@@ -180,31 +180,30 @@ class Experience:
     # ---- scoring and refilling
 
     def _scored(self, first: Round, state: RunState) -> Scored:
-        """The rollouts of a step with their scores; dead groups are replaced by fresh ones.
+        """The rollouts of a step with their scores; draws that teach nothing are replaced.
 
-        Whether a group is dead is decided among those that would be trained on with it, since an
-        algorithm may compare a group with the rest. Dead groups of the last round stay: they count
-        in the denominators of the loss.
+        Whether one does is decided among those that would be trained on with it, since an algorithm
+        may compare a group with the rest. Those of the last round stay: they count in the
+        denominators of the loss.
         """
         self.failures = {}
         judged = self._finished(first)
         spares = self._spares(judged)
         judged = self._own(first.draws, judged)
-        no_signal = self._no_signal(judged)
-        metrics = self._describe(judged, no_signal)
+        metrics = self._describe(judged)
         if not self.refills:
             return _scored(judged, metrics, spares)
         refilled = 0
         for _ in range(self.settings.max_refills):
-            missing = processes.total(len(judged.rollouts.groups.cpu()[no_signal].unique()))
+            idle = self._idle(judged)
+            missing = processes.total(len(idle))
             if not missing:
                 break
             more = self._round(self.prompts.take(missing), state)
             fresh = self._own(more.draws, self._finished(more))
-            judged = Judged.concat([judged.select(~no_signal), fresh])
-            no_signal = self._no_signal(judged)
-            described = self._describe(fresh, no_signal[len(no_signal) - len(fresh.rollouts) :])
-            metrics = step_metrics.with_round(metrics, described)
+            kept = ~torch.isin(judged.rollouts.groups.cpu(), idle)
+            judged = Judged.concat([judged.select(kept), fresh])
+            metrics = step_metrics.with_round(metrics, self._describe(fresh))
             refilled += missing
         return _scored(judged, {**metrics, "refilled_groups": refilled}, spares)
 
@@ -231,12 +230,22 @@ class Experience:
             return judged.select(torch.empty(0, dtype=torch.int64))
         return judged
 
+    def _idle(self, judged: Judged) -> Tensor:
+        """[D] int64: the numbers of this process's draws that teach no learner anything."""
+        lineage, alive = judged.episodes.lineage, []
+        for number, (label, batch) in enumerate(judged.batches.items()):
+            if label in self.algorithms:
+                rows = ~batch.no_signal(self.algorithms[label])
+                alive.append(lineage.draws[lineage.of(number)][rows])
+        draws = lineage.draws.unique()
+        return draws[~torch.isin(draws, torch.cat(alive))]
+
     def _no_signal(self, judged: Judged) -> Tensor:
-        """[B] bool: rollouts of groups without a training signal for any learner."""
+        """[B] bool: judged rollouts, compared with those of the same draw, without a signal."""
         batch = TrainingBatch(rollouts=judged.rollouts, scores=judged.scores)
         return torch.stack([batch.no_signal(a) for a in self.algorithms.values()]).all(dim=0)
 
-    def _describe(self, judged: Judged, no_signal: Tensor) -> dict[str, Any]:
+    def _describe(self, judged: Judged) -> dict[str, Any]:
         episodes, scores, batches = judged.episodes, judged.scores, judged.batches
         self.judge.observe(scores)
         self.judge.agree()
@@ -245,9 +254,10 @@ class Experience:
         metrics = step_metrics.describe(
             episodes.judged,
             scores,
-            no_signal=no_signal,
+            no_signal=self._no_signal(judged),
             right=None if self.judge.measures else right,
             logged=self.sampler.logged,
+            lost=len(episodes.lost),
         )
         if isinstance(self.prompts, Weighted):
             outcomes = step_metrics.outcomes(episodes.judged, right)
@@ -256,7 +266,7 @@ class Experience:
             return metrics
         each = {label: batches[label].no_signal(a) for label, a in self.algorithms.items()}
         logged = {label: s.policy.logged for label, s in self.sampler.samplings.items()}
-        return metrics | step_metrics.of_learners(batches, each, logged)
+        return metrics | step_metrics.of_learners(batches, each, logged, len(episodes.lost))
 
 
 def _scored(
