@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from groupwise.errors import UserError
+from groupwise_llm.codec.prompts import Prompts
 from groupwise_llm.files.loading import config_of, outline, positions_of, tokenizer_of
 from groupwise_llm.model import rotary
 from groupwise_llm.model.coverage import coverage, experts_without_adapters
-from groupwise_llm.prompts import Prompts
 from groupwise_llm.settings import Settings
 
 CUTS = ("top_k", "top_p", "min_p", "repetition_penalty")

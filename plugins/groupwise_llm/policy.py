@@ -9,15 +9,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from transformers import StopStringCriteria
 
 from groupwise.memory import Workload
 from groupwise.policy import Microbatch, Outputs, Policy, Uncopied
 from groupwise.rollouts import LogProbs, Rollouts
-from groupwise.sampler import Purpose, Sampler
+from groupwise.sampler import Sampler
 from groupwise_llm.card import card_of
-from groupwise_llm.completions import Completions, as_completion
-from groupwise_llm.decoding import drawing, sampling
+from groupwise_llm.codec.codec import Codec
 from groupwise_llm.estimates.memory import estimate
 from groupwise_llm.examining import check_uncut, examine
 from groupwise_llm.files import sharding
@@ -30,17 +28,17 @@ from groupwise_llm.files.loading import (
     positions_of,
 )
 from groupwise_llm.files.saving import save
+from groupwise_llm.in_process import InProcess
 from groupwise_llm.model import adapters, rotary
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.probing import probes
-from groupwise_llm.prompts import Prompts
 from groupwise_llm.settings import Settings
 from groupwise_llm.training import passes
 from groupwise_llm.training.packing import ENOUGH, pack
 from groupwise_llm.training.passes import Sequences, distinct
 
 
-class LanguageModel(Policy):
+class LanguageModel(InProcess, Policy):
     """Causal language models of transformers; decisions are tokens.
 
     Log-probs are log softmax(logits / temperature)[token] over the full vocabulary, in sampling as
@@ -72,7 +70,7 @@ class LanguageModel(Policy):
         self.config = config
         self.max_decisions = config.max_new_tokens
         self.factored = config.lora is not None
-        self._optional: frozenset[str] = frozenset()
+        self.requested: frozenset[str] = frozenset()
         self._loaded: Loaded | None = None
         self._ability: probes.Ability | None = None
 
@@ -91,7 +89,7 @@ class LanguageModel(Policy):
 
     def prepare(self, *, outputs: Outputs, facts: frozenset[str]) -> None:
         """Note the facts; log-probs and entropy are always computed together."""
-        self._optional = facts
+        self.requested = facts
 
     def place(self, device: torch.device | str) -> None:
         """Load the model, move it to the device, and probe there which fast paths give the right
@@ -129,12 +127,10 @@ class LanguageModel(Policy):
         self.train(self.training)
         self._notes = list(self._loaded.notes)
         self.ends = end_tokens(self.model, self.tokenizer)
-        self.prompts = Prompts(self.tokenizer, config, positions=positions_of(self.model.config))
-        self.completions = Completions(
-            self.tokenizer, self.ends, keep_special=config.keep_special_tokens
-        )
+        positions = positions_of(self.model.config)
+        self.codec = Codec(self.tokenizer, config, self.ends, positions=positions)
+        self.prompts, self.completions = self.codec.prompts, self.codec.completions
         self._notes += rotary.fix(self.model, self.prompts.longest)
-        self._stop = StopStringCriteria(self.tokenizer, config.stop) if config.stop else None
         # Gradients that pass through frozen float16 weights are float16 too, and may underflow.
         self.scale_loss = any(p.dtype == torch.float16 for p in self.model.parameters())
 
@@ -185,83 +181,6 @@ class LanguageModel(Policy):
     def least_rate(cls, config: Settings) -> float:
         """1e-5 for LoRA, whose adapters start at 0 and usually take 1e-5 to 1e-3."""
         return 0.0 if config.lora is None else 1e-5
-
-    # ---- sampling
-
-    def sample(
-        self,
-        prompts: Sequence[Mapping[str, Any]],
-        *,
-        group_size: int,
-        seeds: Sequence[int],
-        purpose: Purpose = "train",
-    ) -> Rollouts:
-        """Completions of text prompts or chat messages; see `Policy.sample`."""
-        decoder = self._decoder(purpose)
-        ids = [self.prompts.encode(row) for row in prompts]
-        draws = None
-        if purpose != "greedy":
-            draws = drawing.uniforms(seeds, self.config.max_new_tokens)
-        with nullcontext() if self.mesh is None else sharding.gathered(self.causal):
-            sampled = sampling.decode(decoder, ids, group_size, draws)
-        rows = [row for row in prompts for _ in range(group_size)]
-        tokens = [
-            row[mask].tolist()
-            for row, mask in zip(sampled.ids.cpu(), sampled.mask.cpu(), strict=True)
-        ]
-        groups = torch.arange(len(prompts)).repeat_interleave(group_size)
-        completions, facts = self.completions_and_facts(tokens, rows)
-        kept, entropy = torch.stack([sampled.kept, sampled.entropy]).tolist()
-        return Rollouts(
-            prompts=rows,
-            completions=completions,
-            groups=groups.to(sampled.ids.device),
-            mask=sampled.mask,
-            truncated=sampled.truncated,
-            sampler_log_probs=sampled.log_probs,
-            failures=_failures(sampled.broken.tolist()),
-            facts={**facts, "sampled_mass": kept, "entropy": entropy},
-            trajectory={
-                "prompt_ids": [ids[group] for group in groups.tolist()],
-                "completion_ids": sampled.ids,
-                "attention": sampled.mask,
-            },
-        )
-
-    def completions_and_facts(
-        self,
-        tokens: Sequence[Sequence[int]],
-        rows: Sequence[Mapping[str, Any]],
-        *,
-        sampled: Sequence[Sequence[bool]] | None = None,
-    ) -> tuple[list[Any], dict[str, Sequence[Any]]]:
-        """Completions as rewards receive them (text or messages), and the facts about them.
-
-        tokens: all of each completion, from any sampler; rows: of the dataset, one per completion;
-        sampled: for each token whether the model sampled it, or a tool wrote it; all if None.
-        """
-        texts = [self.completions.text(ids) for ids in tokens]
-        completions = [as_completion(text, row) for text, row in zip(texts, rows, strict=True)]
-        optional = self.completions.optional_facts(self._optional, tokens, texts, sampled=sampled)
-        prefixes = self.prompts.thinking_prefixes(rows)
-        return completions, {"completion_ids": tokens, "thinking_prefix": prefixes, **optional}
-
-    def _decoder(self, purpose: Purpose) -> sampling.Decoder:
-        choice = self.config if purpose == "train" else self.config.for_evaluation()
-        ability = self.ability
-        return sampling.Decoder(
-            model=self.causal,
-            numerics=ability.numerics,
-            way=ability.decoding,
-            filters=drawing.filters_for(choice),
-            ends=torch.tensor(self.ends, device=self.device),
-            stop=self._stop,
-            temperature=self.config.temperature,
-            sampling_temperature=choice.temperature,
-            max_new_tokens=self.config.max_new_tokens,
-            cache_tokens=self.config.cache_tokens,
-            check_every=sampling.check_interval(self.device),
-        )
 
     # ---- log-probs
 
@@ -368,9 +287,3 @@ class LanguageModel(Policy):
             sharding.check(config)
             sharding.check_config(model)
         return estimate(model, config, load)
-
-
-def _failures(broken: Sequence[bool]) -> list[str | None] | None:
-    """Why completions failed: those whose next logits were not finite."""
-    reason = "the model's logits are not finite; a lower train.learning_rate may help"
-    return [reason if bad else None for bad in broken] if any(broken) else None

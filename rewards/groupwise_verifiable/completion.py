@@ -19,9 +19,17 @@ def content(completion: str | Sequence[Mapping[str, Any]]) -> str:
     """Returns the text of a completion: the string itself, or its last message's content."""
     if isinstance(completion, str):
         return completion
-    if not completion:
-        return ""
-    text = completion[-1].get("content")
+    return _text(completion[-1]) if completion else ""
+
+
+def whole_text(completion: str | Sequence[Mapping[str, Any]]) -> str:
+    """Returns all texts of a completion: the string itself, or its messages' contents one after the
+    other, as a policy's fact `character_ends` counts them."""
+    return completion if isinstance(completion, str) else "".join(map(_text, completion))
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    text = message.get("content")
     if text is None:  # a message that only calls tools has no content
         return ""
     if not isinstance(text, str):

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any
 
 from groupwise.rewards import SampleErrors
-from groupwise_verifiable.completion import content, thinking_prefixes
+from groupwise_verifiable.completion import thinking_prefixes, whole_text
 
 ENDS = "character_ends"
 """A language model's fact that maps characters to decisions (tokens)."""
@@ -208,7 +208,7 @@ class _Call:
         self.name = function.__name__
         whole = {**bound.arguments, **bound.kwargs}
         self.ends: Sequence[Sequence[int]] = whole[ENDS]
-        texts = [content(one) for one in whole["completions"]]
+        texts = [whole_text(one) for one in whole["completions"]]
         pairs = zip(texts, thinking_prefixes(whole, len(texts)), strict=True)
         self.steps = [marks.steps(text, prefix) for text, prefix in pairs]
         whole["steps"] = [[step.text for step in steps] for steps in self.steps]

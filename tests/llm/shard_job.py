@@ -79,6 +79,18 @@ def forwards(policy, *arguments, **options):
     return rollouts, len(passes)
 
 
+def turns(policy, prompts, count):
+    """The tokens of each prompt's context after so many turns in a session."""
+    contexts = policy.encode(prompts)
+    with policy.session():
+        for turn in range(count):
+            seeds = [10 * turn + len(row["prompt"]) for row in prompts]
+            drawn = policy.draw(contexts, seeds=seeds, limits=[3] * len(prompts))
+            contexts = [own.with_turn(turn) for own, turn in zip(contexts, drawn, strict=True)]
+            contexts = [policy.extend(context, "ok") for context in contexts]
+    return [context.completion_ids for context in contexts]
+
+
 def run(name, settings, mesh, saved):
     rank, processes = mesh.get_rank(), mesh.size()
     policy, unsharded_at_once = placed(settings, mesh)
@@ -96,6 +108,7 @@ def run(name, settings, mesh, saved):
     results["greedy"] = policy.sample(
         prompts, group_size=1, seeds=seeds[::2], purpose="greedy"
     ).completions
+    results["turns"] = turns(policy, prompts, 1 + rank)  # more on one process than on the other
     policy.train()
     kept = KeptWeights(policy)
     kept.keep("reference")

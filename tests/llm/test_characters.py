@@ -8,8 +8,8 @@ from transformers import PreTrainedTokenizerFast
 
 from groupwise.rewards import Reward
 from groupwise.scoring.scorer import Scorer
-from groupwise_llm.characters import ends
-from groupwise_llm.completions import Completions
+from groupwise_llm.codec.characters import ends
+from groupwise_llm.codec.completions import Completions
 from groupwise_verifiable.steps import stepwise
 
 END = "<|end|>"

@@ -50,4 +50,4 @@ def test_the_trial_run_always_drops_ended_rows(make, rows, monkeypatch):
     monkeypatch.setattr(Cached, "keep", recorded)
     monkeypatch.setattr(sampling, "check_interval", lambda device: sampling.CHECK_EVERY)
     assert make().ability.decoding.cached
-    assert remaining == [5, 2]  # with a mask and without
+    assert remaining == [5, 2, 1]  # with a mask, without, and where a cache goes on

@@ -1,5 +1,6 @@
 """What rewards read of a completion: thinking that the prompt began, special tokens, tools."""
 
+from dataclasses import replace
 from importlib import resources
 
 import pytest
@@ -11,8 +12,10 @@ from trl.rewards import think_format_reward
 from groupwise.rewards import Reward
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
-from groupwise_llm.prompts import Prompts
+from groupwise_llm.codec.contexts import Turn
+from groupwise_llm.codec.prompts import Prompts
 from groupwise_llm.settings import Settings
+from groupwise_verifiable.completion import whole_text
 from groupwise_verifiable.mathematics.reward import MathEquivalence
 from groupwise_verifiable.steps import stepwise
 from groupwise_verifiable.text.answers import ExactAnswer, NumericAnswer
@@ -265,3 +268,109 @@ def test_tokens_text_steps_and_log_probs_agree_around_tool_answers(
             assert float(steps.nansum()) == len(lines)
 
     check()
+
+
+# ---- several turns
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_tokens_text_steps_and_log_probs_agree_over_several_turns(
+    make, transformers_log_probs, chat
+):
+    policy = make(max_new_tokens=90)
+    policy.prepare(outputs=frozenset(), facts=policy.optional_facts)
+    tokenizer = policy.tokenizer
+    row = {"prompt": [{"role": "user", "content": "12"}] if chat else "12"}
+    token = st.sampled_from([*tokenizer("ab\né🙂")["input_ids"], 1])
+    drawn = st.tuples(st.lists(token, max_size=5), st.booleans())
+    text = st.text(alphabet="ab\né🙂", max_size=3)
+
+    @stepwise(separator="\n")
+    def ones(prompts, steps):
+        return [[1.0] * len(own) for own in steps]
+
+    def context_of(turns, replies):
+        (context,) = policy.encode([row])
+        for number, (ids, ended) in enumerate(turns):
+            own = tuple([2, *ids, 0] if ended else [2, *ids])
+            turn = Turn(ids=own, text=policy.completions.text(own), ended="stop")
+            context = context.with_turn(turn)
+            if number < len(replies):
+                tool = [{"role": "tool", "content": replies[number]}]
+                context = policy.extend(context, tool if chat else replies[number])
+        return context
+
+    @settings(max_examples=40, deadline=None, derandomize=True, database=None)
+    @given(
+        st.lists(
+            st.tuples(st.lists(drawn, min_size=1, max_size=3), st.lists(text, max_size=3)),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    def check(episodes):
+        contexts = [context_of(*episode) for episode in episodes]
+        rollouts = policy.assemble([row] * len(contexts), contexts)
+        scores = Scorer([Reward(name="ones", function=ones)])(rollouts)
+        ours, theirs = policy(rollouts).log_probs, transformers_log_probs(policy, rollouts)
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+        for number, context in enumerate(contexts):
+            completion = rollouts.completions[number]
+            written = whole_text(completion)
+            if not chat:
+                assert written == policy.completions.text(context.completion_ids)
+            check_facts(rollouts, number)
+            check_ends(context, completion, rollouts.facts["character_ends"][number])
+            steps = scores.steps[number]
+            judged = (~steps.isnan()).nonzero().flatten().tolist()
+            assert set(judged) <= set(rollouts.mask[number].nonzero().flatten().tolist())
+            assert float(steps.nansum()) == len([x for x in written.split("\n") if x.strip()])
+
+    check()
+
+
+def check_facts(rollouts, number):
+    facts, mask = rollouts.facts, rollouts.facts["completion_mask"][number]
+    ids = facts["completion_ids"][number]
+    places = rollouts.mask[number].nonzero().flatten().tolist()
+    assert ids == rollouts.tensor("completion_ids")[number, : len(ids)].tolist()
+    assert [place for place, own in enumerate(mask) if own] == places
+    assert len(facts["character_ends"][number]) == len(places)
+
+
+def check_ends(context, completion, ends):
+    """Each turn's tokens end in its own text."""
+    written = whole_text(completion)
+    alone = len(context.completion) == 2 * len(context.turns) - 1  # each in a message of its own
+    if alone:
+        assert tuple(completion) == context.messages[1:]
+    at = before = 0
+    for turn in context.turns:
+        start = written.index(turn.text, before) if alone else before
+        own = ends[at : at + len(turn.ids)]
+        assert own == sorted(own)
+        assert start <= own[0]
+        if alone:
+            assert own[-1] == start + len(turn.text)
+        at, before = at + len(turn.ids), own[-1]
+
+
+def test_a_message_of_parsed_calls_has_the_text_before_them(make):
+    policy = make(max_new_tokens=60)
+    policy.prepare(outputs=frozenset(), facts=policy.optional_facts)
+    row = {"prompt": [{"role": "user", "content": "12"}]}
+    (context,) = policy.encode([row])
+    ids = policy.tokenizer("sum<call>")["input_ids"]
+    calls = [{"type": "function", "function": {"name": "add", "arguments": {}}}]
+    message = {"role": "assistant", "content": "sum", "tool_calls": calls}
+    turn = Turn(ids=tuple(ids), text="sum<call>", ended="stop")
+    context = policy.extend(context.with_turn(turn, message), [{"role": "tool", "content": "é7"}])
+    last = policy.tokenizer("So 7")["input_ids"]
+    context = context.with_turn(Turn(ids=tuple(last), text="So 7", ended="length"))
+    rollouts = policy.assemble([row], [context])
+    (completion,) = rollouts.completions
+    assert [own["role"] for own in completion] == ["assistant", "tool", "assistant"]
+    assert completion[0]["tool_calls"] == calls
+    assert rollouts.facts["character_ends"] == [[1, 2, 3, 3, 3, 3, 3, 3, 3, 6, 7, 8, 9]]
+    assert rollouts.truncated.tolist() == [True]
+    assert policy.assemble([row], [replace(context, ended="turns")]).truncated.tolist() == [False]

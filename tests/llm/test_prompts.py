@@ -5,8 +5,8 @@ from tests.effort import Effort
 from transformers import AutoTokenizer, LlamaTokenizerFast
 
 from groupwise.errors import UserError
+from groupwise_llm.codec.prompts import Prompts
 from groupwise_llm.policy import LanguageModel
-from groupwise_llm.prompts import Prompts
 from groupwise_llm.settings import Settings
 
 LONG = {"prompt": "The start of it. " + "x" * 110}

@@ -179,6 +179,9 @@ def test_two_processes_draw_the_completions_of_one(pair, name):
         pair.prompts, group_size=1, seeds=pair.seeds[::2], purpose="greedy"
     ).completions
     assert [text for part in parts for text in part["greedy"]] == greedy
+    for rank, part in enumerate(parts):
+        own, _ = shard_job.rows(rank, len(parts))
+        assert part["turns"] == shard_job.turns(pair.alone, own, 1 + rank)
     # One process decodes 12 tokens, the other 1: neither waits for the other.
     assert [part["passes"] for part in parts] == [12, 1]
 

@@ -1,7 +1,9 @@
 """A KV cache for decoding that is preallocated, so that a new token does not copy it."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
@@ -42,6 +44,12 @@ class RoomyLayer(DynamicLayer):
         super().reorder_cache(beam_idx)
         self._room = None
 
+    def fill(self, keys: Tensor, values: Tensor, tokens: int) -> None:
+        """Use this memory, in which the first `tokens` keys and values are set."""
+        self.lazy_initialization(keys, values)
+        self._room = keys, values
+        self.keys, self.values = [room[:, :, :tokens] for room in self._room]
+
 
 def _roomier(states: Tensor, tokens: int) -> Tensor:
     """A copy of states with room for this many tokens and some more."""
@@ -61,3 +69,62 @@ def with_room(cache: DynamicCache) -> DynamicCache:
         cache.layer_class_to_replicate = RoomyLayer
     cache.layers = [RoomyLayer() if type(x) is DynamicLayer else x for x in cache.layers]
     return cache
+
+
+def is_roomy(cache: DynamicCache) -> bool:
+    """Whether all layers keep the keys and values of every token."""
+    return all(type(layer) is RoomyLayer for layer in cache.layers)
+
+
+def joined(
+    sources: Sequence[tuple[DynamicCache, Tensor, Tensor]], empty: DynamicCache
+) -> tuple[DynamicCache, Tensor]:
+    """Rows of several caches in one, padded on the left; and its attention mask [n, s] int64.
+
+    sources: caches whose layers are all roomy, with the rows [r] to take of each, and where these
+    have tokens, [r, t] bool. empty: a new cache, which is filled. Positions without a token are
+    left out, and keys stay those of the positions for which they were computed.
+    """
+    width = max(int(valid.sum(dim=1).max()) for _, _, valid in sources)
+    places = [valid.to(torch.int8).argsort(dim=1, stable=True)[:, -width:] for *_, valid in sources]
+    attention = torch.cat(
+        [
+            _left_padded(valid.gather(1, own), width)
+            for (*_, valid), own in zip(sources, places, strict=True)
+        ]
+    )
+    layers = [RoomyLayer() for _ in sources[0][0].layers]
+    for number, layer in enumerate(layers):
+        parts = [
+            (own, rows.unsqueeze(1), order)
+            for (cache, rows, _), order in zip(sources, places, strict=True)
+            if (own := cache.layers[number]).is_initialized
+        ]
+        if parts:  # some models share a layer's keys and values with other layers
+            keys, values = [
+                _taken([(getattr(own, name), rows, order) for own, rows, order in parts], width)
+                for name in ("keys", "values")
+            ]
+            layer.fill(keys, values, width)
+    empty.layers = layers
+    return empty, attention.long()
+
+
+def _taken(parts: Sequence[tuple[Tensor, Tensor, Tensor]], width: int) -> Tensor:
+    """[n, heads, width and room, d] of states [m, heads, t, d] at rows [r, 1], places [r, s]."""
+    first = parts[0][0]
+    count = sum(len(rows) for _, rows, _ in parts)
+    room = first.new_zeros(
+        count, first.shape[1], width + max(LEAST, width // 4), first.shape[3]
+    )  # zeros: what is masked must be finite
+    start = 0
+    for states, rows, places in parts:
+        stop = start + len(rows)
+        taken = states.transpose(1, 2)[rows, places].transpose(1, 2)
+        room[start:stop, :, width - places.shape[1] : width] = taken
+        start = stop
+    return room
+
+
+def _left_padded(mask: Tensor, width: int) -> Tensor:
+    return torch.nn.functional.pad(mask, (width - mask.shape[1], 0))

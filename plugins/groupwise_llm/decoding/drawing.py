@@ -6,20 +6,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessorList
 
 BLOCK = 256
 """Size of the blocks of the vocabulary that are summed first, to find a token in two steps."""
 
 
-def uniforms(seeds: Sequence[int], length: int) -> Tensor:
-    """[N, length] float64 in [0, 1); row i comes from a generator seeded with seeds[i]."""
+def uniforms(seeds: Sequence[int], lengths: Sequence[int]) -> Tensor:
+    """[N, max lengths] float64 in [0, 1), 0 after each row's length; row i comes from a generator
+    seeded with seeds[i]."""
     generator = torch.Generator()
     rows = [
         torch.rand(length, generator=generator.manual_seed(seed), dtype=torch.float64)
-        for seed in seeds
+        for seed, length in zip(seeds, lengths, strict=True)
     ]
-    return torch.stack(rows)
+    return pad_sequence(rows, batch_first=True)
 
 
 def place(device: torch.device) -> torch.device:

@@ -1,7 +1,7 @@
 """Sampling completions in process, batch by batch, token by token.
 
-Rows that have ended leave the batch. A completion depends on its own seed only, not on its batch:
-each row has a generator for its uniforms, and tokens follow from them by inverse transform
+Rows that have ended leave the batch. What is drawn depends on its seed and context only, not on its
+batch: each row has a generator for its uniforms, and tokens follow from them by inverse transform
 sampling (`drawing`).
 """
 
@@ -13,7 +13,8 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 
 from groupwise_llm.decoding import drawing
-from groupwise_llm.decoding.stepping import Way, begin
+from groupwise_llm.decoding.prefixes import Part, Prefix, PrefixCache
+from groupwise_llm.decoding.stepping import Cached, Way, begin
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.training.passes import left_padded
@@ -32,10 +33,10 @@ def check_interval(device: torch.device) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """N completions: ids [N, T] padded with 0, log_probs [N, T], mask [N, T], truncated [N], broken
-    [N], that end since the next token has logits that are not finite; and means over the tokens of
-    each: kept [N], `drawing.overlap` of the softmax and the distribution sampled from, and entropy
-    [N], of the softmax."""
+    """N turns: ids [N, T] padded with 0, log_probs [N, T], mask [N, T], truncated [N], broken [N],
+    that end since the next token has logits that are not finite; and means over the tokens of each:
+    kept [N], `drawing.overlap` of the softmax and the distribution sampled from, and entropy [N],
+    of the softmax."""
 
     ids: Tensor
     log_probs: Tensor
@@ -48,13 +49,14 @@ class Sampled:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
-    """Everything about decoding that is the same for all batches.
+    """Everything about decoding that is the same for all turns.
 
     temperature: of the log-probs; sampling_temperature: of the distribution that is drawn from.
     filters: logits processors (top_k and the like) for drawing; log-probs are without them.
     ends: ids of end tokens; stop: tells which rows of ids [n, t] end with a stop string.
-    cache_tokens: most tokens of prompts and completions in the cache at once.
+    cache_tokens: most tokens of contexts and turns in the cache at once.
     check_every: tokens between two checks for ended rows.
+    prefixes: keeps what was computed for contexts that may go on; None if nothing is kept.
     """
 
     model: CausalModel
@@ -65,24 +67,54 @@ class Decoder:
     stop: Callable[[Tensor, None], Tensor] | None
     temperature: float
     sampling_temperature: float
-    max_new_tokens: int
     cache_tokens: int
     check_every: int
+    prefixes: PrefixCache | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The turns to draw: N rows, of which several may continue the same context.
+
+    contexts: token ids; owners: for each row the index of its context; limits: most new tokens of
+    each row. draws: [N, T] uniforms, T the largest limit; None for greedy. drawn: for each context
+    the number of its tokens up to the last one that was drawn, 0 without any.
+    """
+
+    contexts: Sequence[Tensor]
+    owners: Sequence[int]
+    limits: Sequence[int]
+    draws: Tensor | None
+    drawn: Sequence[int] = ()
+
+    @property
+    def rows(self) -> list[list[int]]:
+        """The rows of each context."""
+        rows: list[list[int]] = [[] for _ in self.contexts]
+        for row, owner in enumerate(self.owners):
+            rows[owner].append(row)
+        return rows
+
+    def select(self, batch: Sequence[tuple[int, Sequence[int]]]) -> "Work":
+        """The part of it that is a batch of (context, rows)."""
+        rows = [row for _, own in batch for row in own]
+        return Work(
+            contexts=[self.contexts[context] for context, _ in batch],
+            owners=[number for number, (_, own) in enumerate(batch) for _ in own],
+            limits=[self.limits[row] for row in rows],
+            draws=None if self.draws is None else self.draws[rows],
+            drawn=[self.drawn[context] if self.drawn else 0 for context, _ in batch],
+        )
 
 
 @torch.no_grad()
-def decode(
-    decoder: Decoder, prompts: Sequence[Tensor], group_size: int, draws: Tensor | None
-) -> Sampled:
-    """`group_size` completions for each prompt; `draws` [N, T] uniforms, or None for greedy."""
+def decode(decoder: Decoder, work: Work) -> Sampled:
+    """A turn for each row."""
     order, parts = [], []
     with decoder.model.sampling(decoder.numerics):
-        for batch in batches(decoder, [len(prompt) for prompt in prompts], group_size):
-            rows = [row for part in batch for row in part]
-            heads = [prompts[part.start // group_size] for part in batch]
-            uniforms = None if draws is None else draws[rows]
-            parts.append(_Batch(decoder, heads, [len(part) for part in batch], uniforms).run())
-            order += rows
+        for batch in batches(decoder, work):
+            parts.append(_Batch(decoder, work.select(batch)).run())
+            order += [row for _, rows in batch for row in rows]
     places = torch.tensor(order).argsort().to(decoder.ends.device)
     longest = max(part.mask.shape[1] for part in parts)
 
@@ -100,79 +132,98 @@ def decode(
     return Sampled(**{name: joined(name) for name in names})
 
 
-def batches(decoder: Decoder, lengths: Sequence[int], group_size: int) -> Iterator[list[range]]:
-    """Split N rows into batches; each is a list of ranges of rows, one range per prompt.
+def batches(decoder: Decoder, work: Work) -> Iterator[list[tuple[int, list[int]]]]:
+    """Split the rows into batches; each is a list of contexts with rows of theirs.
 
-    lengths: of the prompts; row i belongs to prompt i // group_size. rows * (longest prompt +
-    max_new_tokens) of a batch is at most `cache_tokens`, unless it has one row. A group is divided
-    only if it alone exceeds that.
+    rows * (longest context + largest limit) of a batch is at most `cache_tokens`, unless it has one
+    row. The rows of a context are divided only if they alone exceed that.
     """
     mixed = decoder.way.padded or not decoder.way.cached
-    batch: list[range] = []
-    for prompt in sorted(range(len(lengths)), key=lengths.__getitem__):
-        tokens = lengths[prompt] + decoder.max_new_tokens
-        size = min(group_size, max(1, decoder.cache_tokens // tokens))
-        for start in range(0, group_size, size):
-            rows = range(
-                prompt * group_size + start, prompt * group_size + min(start + size, group_size)
-            )
-            count = sum(map(len, batch)) + len(rows)
-            alike = mixed or all(lengths[prompt] == lengths[b.start // group_size] for b in batch)
-            if batch and not (alike and count * tokens <= decoder.cache_tokens):
+    lengths, rows = [len(context) for context in work.contexts], work.rows
+    batch: list[tuple[int, list[int]]] = []
+    longest = 0
+    for context in sorted(range(len(lengths)), key=lengths.__getitem__):
+        limit = max(work.limits[row] for row in rows[context])
+        size = max(1, decoder.cache_tokens // (lengths[context] + limit))
+        for start in range(0, len(rows[context]), size):
+            own = rows[context][start : start + size]
+            count = sum(len(other) for _, other in batch) + len(own)
+            alike = mixed or all(lengths[context] == lengths[other] for other, _ in batch)
+            longest = max(longest, limit)
+            if batch and not (
+                alike and count * (lengths[context] + longest) <= decoder.cache_tokens
+            ):
                 yield batch
-                batch = []
-            batch.append(rows)
+                batch, longest = [], limit
+            batch.append((context, own))
     yield batch
 
 
 class _Batch:
     """The rows being decoded; alive [n] are the indices, among all N, of rows still in the
-    batch."""
+    batch. left: the caches of rows that were dropped from it, if they are kept."""
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        prompts: Sequence[Tensor],
-        copies: Sequence[int],
-        draws: Tensor | None,
-    ) -> None:
-        self.decoder = decoder
-        self.rows = begin(decoder.model, decoder.numerics, prompts, copies, decoder.way)
-        device, limit = decoder.ends.device, decoder.max_new_tokens
-        size = sum(copies)
-        self.draws = None if draws is None else draws.to(drawing.place(device))
+    def __init__(self, decoder: Decoder, work: Work) -> None:
+        self.decoder, self.work = decoder, work
+        copies = [len(rows) for rows in work.rows]
+        self.rows = begin(
+            decoder.model,
+            decoder.numerics,
+            work.contexts,
+            copies,
+            decoder.way,
+            prefixes=self._prefixes(),
+        )
+        device, limit = decoder.ends.device, max(work.limits)
+        size = len(work.owners)
+        self.limit, self.limits = limit, None
+        if min(work.limits) < limit:
+            self.limits = torch.tensor(work.limits, device=device)
+        self.draws = None if work.draws is None else work.draws.to(drawing.place(device))
         self.alive = torch.arange(size, device=device)
-        self.ended, self.broken = torch.zeros(2, size, dtype=torch.bool, device=device)
-        # The repetition penalty reads the prompt, too. Padding is replaced by the prompt's last
+        self.over, self.stopped, self.broken = torch.zeros(3, size, dtype=torch.bool, device=device)
+        # The repetition penalty reads the context, too. Padding is replaced by the context's last
         # token, which is penalised anyway.
-        ids, attention, _ = left_padded(prompts, device)
+        ids, attention, _ = left_padded(work.contexts, device)
         rows = torch.tensor(copies, device=device)
         self.history = torch.where(attention.bool(), ids, ids[:, -1:]).repeat_interleave(rows, 0)
         self.ids = torch.zeros(size, limit, dtype=torch.int64, device=device)
         self.log_probs = torch.zeros(size, limit, dtype=torch.float32, device=device)
         self.length = torch.zeros(size, dtype=torch.int64, device=device)
         self.kept, self.entropy = torch.zeros(2, size, dtype=torch.float32, device=device)
+        self.left: list[tuple[Part | None, Tensor]] = []
+
+    def _prefixes(self) -> list[Prefix | None]:
+        """What is known of the contexts; room is made for the batch."""
+        cache, work = self.decoder.prefixes, self.work
+        if cache is None:
+            return [None] * len(work.contexts)
+        prefixes = cache.take(work.contexts, work.drawn)
+        longest = max(map(len, work.contexts)) + max(work.limits)
+        cache.shrink(self.decoder.cache_tokens - len(work.owners) * longest)
+        return prefixes
 
     def run(self) -> Sampled:
         logits = self.rows.start()
-        for step in range(self.decoder.max_new_tokens):
+        for step in range(self.limit):
             tokens = self._choose(logits, step)
-            if step + 1 == self.decoder.max_new_tokens:
+            if step + 1 == self.limit:
                 break
             if (step + 1) % self.decoder.check_every == 0:
-                living = (~self.ended[self.alive]).nonzero().flatten()
+                living = (~self.over[self.alive]).nonzero().flatten()
                 if not len(living):
                     break
                 if len(living) <= COMPACT_AT * len(self.alive):
                     tokens = self._drop(living, tokens)
             logits = self.rows.advance(tokens)
+        self._keep_prefixes()
         longest = int(self.length.max())
         mask = torch.arange(longest, device=self.ids.device) < self.length.unsqueeze(1)
         return Sampled(
             ids=self.ids[:, :longest],
             log_probs=self.log_probs[:, :longest],
             mask=mask,
-            truncated=~self.ended,
+            truncated=~self.stopped,
             broken=self.broken,
             kept=self.kept / self.length.clamp(min=1),
             entropy=self.entropy / self.length.clamp(min=1),
@@ -196,9 +247,9 @@ class _Batch:
             uniform = self.draws[alive.to(self.draws.device), step]
             tokens = drawing.inverse_cdf(weights, drawn, uniform)
         # A finite normaliser means that no logit is NaN or +infinity, and not all are -infinity.
-        self.broken[alive] |= ~normaliser.isfinite() & ~self.ended[alive]
-        self.ended[alive] |= self.broken[alive]
-        living = ~self.ended[alive]
+        self.broken[alive] |= ~normaliser.isfinite() & ~self.over[alive]
+        self.stopped[alive] |= self.broken[alive]
+        living = ~(self.over[alive] | self.broken[alive])
         chosen = logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - normaliser
         self.ids[alive, step] = tokens.where(living, 0)
         self.log_probs[alive, step] = chosen.where(living, 0.0)
@@ -206,12 +257,15 @@ class _Batch:
         entropy = drawing.entropy(logits, powers, sums, normaliser)
         self.entropy[alive] += entropy.where(living, 0.0)
         self.length[alive] += living
-        self.ended[alive] |= self._over(tokens, step)
+        self.stopped[alive] |= self._stops(tokens, step) & living
+        self.over[alive] |= self.stopped[alive]
+        if self.limits is not None:
+            self.over[alive] |= self.limits[alive] <= step + 1
         if decoder.filters:
             self.history = torch.cat([self.history, tokens.unsqueeze(1)], dim=1)
         return tokens
 
-    def _over(self, tokens: Tensor, step: int) -> Tensor:
+    def _stops(self, tokens: Tensor, step: int) -> Tensor:
         """Which rows end with this token: an end token, or the last token of a stop string."""
         over = torch.isin(tokens, self.decoder.ends)
         if self.decoder.stop is not None:
@@ -220,8 +274,29 @@ class _Batch:
 
     def _drop(self, keep: Tensor, tokens: Tensor) -> Tensor:
         """Keep only these rows in the batch."""
+        if self.decoder.prefixes is not None and isinstance(self.rows, Cached):
+            others = torch.ones_like(self.alive, dtype=torch.bool).index_fill(0, keep, False)
+            dropped = others.nonzero().flatten()
+            part = self.rows.part(self.length[self.alive], dropped)
+            self.left.append((part, self.alive[dropped]))
         self.rows.keep(keep)
         self.alive = self.alive[keep]
         if self.decoder.filters:
             self.history = self.history[keep]
         return tokens[keep]
+
+    def _keep_prefixes(self) -> None:
+        """Add the rows to the prefix cache, except those whose logits were not finite."""
+        cache, work = self.decoder.prefixes, self.work
+        if cache is None or not isinstance(self.rows, Cached):
+            return
+        self.left.append((self.rows.part(self.length[self.alive]), self.alive))
+        ids, lengths, broken = self.ids.cpu(), self.length.tolist(), self.broken.tolist()
+        for part, rows in self.left:
+            contexts = [
+                None
+                if broken[row]
+                else torch.cat([work.contexts[work.owners[row]], ids[row, : lengths[row]]])
+                for row in rows.tolist()
+            ]
+            cache.add(part, contexts)

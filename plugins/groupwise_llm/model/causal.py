@@ -4,7 +4,7 @@ Architectures differ in the name of their cache argument, in the arguments they 
 their head computes. `CausalModel` hides these differences from sampling, training and probing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from inspect import signature
@@ -101,6 +101,13 @@ class CausalModel(nn.Module):
         """Stay in eval mode: with dropout, the log-probs of training would differ from those of
         sampling, and the ratio would not be 1."""
         return super().train(False)
+
+    def weights_in_use(self) -> Hashable:
+        """A value that changes whenever a pass would give other results: weights are changed or
+        exchanged, adapters switched on or off."""
+        versions = [(id(p), p._version) for p in self.model.parameters()]
+        layers = [getattr(layer, "disable_adapters", False) for layer in self.model.modules()]
+        return tuple(versions), tuple(layers)
 
     def recover(self) -> None:
         """Reset FSDP's state after a pass that raised an error halfway."""

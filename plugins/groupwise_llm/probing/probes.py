@@ -33,12 +33,14 @@ OWN_HEAD = (
 
 @dataclass(frozen=True, kw_only=True)
 class Ability:
-    """The model's numerics, how completions are decoded, and whether training shares prompts;
-    notes say which fast path is not taken, and why."""
+    """The model's numerics, how completions are decoded, whether training shares prompts, and
+    whether a KV cache goes on from one turn to the next; notes say which fast path is not taken,
+    and why."""
 
     numerics: Numerics
     decoding: Way
     shared_training: bool
+    continues: bool
     notes: Sequence[str] = ()
 
 
@@ -76,10 +78,18 @@ def ability(
     decoding, reason = ways.fastest(trial, numerics, tolerance, share=share)
     if reason:
         notes.append(f"completions are sampled {ways.description(decoding)}: {reason}")
+    mixes = decoding.cached and decoding.padded
+    continues = mixes and ways.continues(trial, numerics, decoding, tolerance)
     numerics = replace(numerics, precision=precision, head=head)
     if precision != "float32":
         _check_precision(trial, numerics, decoding, share=shared, name=name)
-    return Ability(numerics=numerics, decoding=decoding, shared_training=shared, notes=tuple(notes))
+    return Ability(
+        numerics=numerics,
+        decoding=decoding,
+        shared_training=shared,
+        continues=continues,
+        notes=tuple(notes),
+    )
 
 
 def _arithmetic(trial: Trial, precision: str, name: str) -> tuple[Numerics, Tensor]:

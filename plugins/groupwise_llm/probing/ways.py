@@ -1,6 +1,7 @@
 """Ways: the fastest way of decoding whose log-probs are right for a model."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from transformers import LogitsProcessorList
 
 from groupwise.errors import UserError
 from groupwise_llm.decoding import drawing, sampling
+from groupwise_llm.decoding.prefixes import PrefixCache
 from groupwise_llm.decoding.stepping import Way
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.probing.trial import STEPS, Trial, gap_of, short, truth
@@ -67,25 +69,66 @@ def _gap_of_sampled(trial: Trial, numerics: Numerics, way: Way, prompts: Sequenc
         midway = ids.shape[1] == STEPS // 2
         return (torch.arange(len(ids), device=ids.device) == 0) & midway
 
-    decoder = sampling.Decoder(
+    # Of each three rows two continue, which shows whether dropping one mixes up the others.
+    owners = [context for context in range(len(prompts)) for _ in range(3)]
+    work = _work(prompts, owners, [STEPS] * len(owners))
+    return _decoded(trial, _decoder(trial, numerics, way, stop=stop), work)[0]
+
+
+@torch.no_grad()
+def continues(trial: Trial, numerics: Numerics, way: Way, tolerance: float) -> bool:
+    """Whether a KV cache may go on after an observation: log-probs are then right, too.
+
+    Two rows go on after observations of different lengths, beside one that begins.
+    """
+    prefixes = PrefixCache(2**30)
+    decoder = _decoder(trial, numerics, way, prefixes=prefixes)
+    try:
+        first = _work(trial.prompts, [0, 1], [STEPS // 2, STEPS - 1])
+        _, turns = _decoded(trial, decoder, first)
+        drawn = [torch.cat(pair) for pair in zip(trial.prompts, turns, strict=True)]
+        if len(prefixes) < len(drawn):
+            return False
+        later = [torch.cat([drawn[0], *trial.prompts]), torch.cat([drawn[1], drawn[0][:1]])]
+        contexts, lengths = [*later, trial.prompts[0]], [*map(len, drawn), 0]
+        work = replace(_work(contexts, [0, 1, 1, 2], [STEPS] * 4), drawn=lengths)
+        return _decoded(trial, decoder, work)[0] <= tolerance
+    except Exception:
+        trial.model.recover()
+        return False
+
+
+def _decoder(trial: Trial, numerics: Numerics, way: Way, **options: Any) -> sampling.Decoder:
+    return sampling.Decoder(
         model=trial.model,
         numerics=numerics,
         way=way,
         filters=LogitsProcessorList(),
         ends=torch.empty(0, dtype=torch.int64, device=trial.model.device),
-        stop=stop,
         temperature=1.0,
         sampling_temperature=1.0,
-        max_new_tokens=STEPS,
         cache_tokens=2**30,
-        check_every=1,  # also on a GPU: the row that ends must leave the cache
+        check_every=1,  # also on a GPU: a row that ends must leave the cache
+        **{"stop": None, **options},
     )
-    # Of each three rows two continue, which shows whether dropping one mixes up the others.
-    draws = drawing.uniforms(range(3 * len(prompts)), STEPS)
-    sampled = sampling.decode(decoder, prompts, 3, draws)
-    rows = [prompt for prompt in prompts for _ in range(3)]
-    right = truth(trial.model, numerics, rows, sampled.ids, sampled.mask)
-    return gap_of(sampled.log_probs[sampled.mask], right)
+
+
+def _work(
+    contexts: Sequence[Tensor], owners: Sequence[int], limits: Sequence[int]
+) -> sampling.Work:
+    draws = drawing.uniforms(range(len(owners)), [max(limits)] * len(owners))
+    return sampling.Work(contexts=contexts, owners=owners, limits=limits, draws=draws)
+
+
+def _decoded(
+    trial: Trial, decoder: sampling.Decoder, work: sampling.Work
+) -> tuple[float, list[Tensor]]:
+    """The largest error in nats of the log-probs of the tokens drawn; the tokens of each row."""
+    sampled = sampling.decode(decoder, work)
+    rows = [work.contexts[owner] for owner in work.owners]
+    right = truth(trial.model, decoder.numerics, rows, sampled.ids, sampled.mask)
+    turns = [ids[mask].cpu() for ids, mask in zip(sampled.ids, sampled.mask, strict=True)]
+    return gap_of(sampled.log_probs[sampled.mask], right), turns
 
 
 def description(way: Way) -> str:

@@ -1,5 +1,6 @@
 """Request: completions of one prompt, at most as many as a server takes in one request."""
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from groupwise.errors import UserError
 from groupwise.sampler import Purpose
+from groupwise_llm.codec.contexts import Context
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.server import Facts, Server
 
@@ -18,12 +20,14 @@ SEEDS = 2**62
 @dataclass(frozen=True)
 class Request:
     """row: index of the prompt; count: number of completions; seed: of the first completion; turn:
-    the number of the prompt among those of all processes, by which servers take turns."""
+    the number of the prompt among those of all processes, by which servers take turns; limit: most
+    tokens of each completion."""
 
     row: int
     count: int
     seed: int
     turn: int
+    limit: int
 
 
 def split(
@@ -42,26 +46,51 @@ def split(
 
     process: rank and number of the processes; process r has the prompts r, r + n, ... of a step.
     """
-    shortest = min(facts, key=lambda server: facts[server].max_tokens)
-    room, most = facts[shortest].max_tokens, min(own.max_completions for own in facts.values())
+    most, limit = min(own.max_completions for own in facts.values()), policy.config.max_new_tokens
     rank, world = process
     requests = []
     for row, prompt in enumerate(ids):
-        if len(prompt) + policy.config.max_new_tokens > room:
-            raise UserError(
-                f"sampler: a prompt of {len(prompt)} tokens and policy.max_new_tokens: "
-                f"{policy.config.max_new_tokens} are more than the {room} tokens that "
-                f"the vLLM server at {shortest.url} takes; start it with a larger --max-model-len, "
-                f"or set policy.max_prompt_tokens"
-            )
+        _check_length(prompt, limit, facts)
         for start in range(0, size, most):
-            seed = seeds[row * size + start] % SEEDS
-            requests.append(Request(row, min(most, size - start), seed, rank + row * world))
+            seed, turn = seeds[row * size + start] % SEEDS, rank + row * world
+            requests.append(Request(row, min(most, size - start), seed, turn, limit))
     return requests
 
 
-def sampling_of(policy: LanguageModel, purpose: Purpose) -> dict[str, Any]:
-    """vLLM's sampling parameters, all set explicitly, since servers may have other defaults.
+def turns(
+    contexts: Sequence[Context],
+    seeds: Sequence[int],
+    limits: Sequence[int],
+    *,
+    facts: Mapping[Server, Facts],
+) -> list[Request]:
+    """A request for one turn in each context. The server is chosen by the prompt, so that it has
+    the context's earlier turns in its prefix cache. Raises UserError as `split`."""
+    requests = []
+    for row, (context, seed, limit) in enumerate(zip(contexts, seeds, limits, strict=True)):
+        _check_length(context.ids, limit, facts)
+        server = zlib.crc32(context.prompt_ids.numpy().tobytes())
+        requests.append(Request(row, 1, seed % SEEDS, server, limit))
+    return requests
+
+
+def _check_length(prompt: Tensor, limit: int, facts: Mapping[Server, Facts]) -> None:
+    """Raise UserError for a prompt that leaves some server no room for a completion."""
+    shortest = min(facts, key=lambda server: facts[server].max_tokens)
+    if len(prompt) + limit > facts[shortest].max_tokens:
+        raise UserError(
+            f"sampler: a prompt of {len(prompt)} tokens and policy.max_new_tokens: {limit} are "
+            f"more than the {facts[shortest].max_tokens} tokens that the vLLM server at "
+            f"{shortest.url} takes; start it with a larger --max-model-len, or set "
+            f"policy.max_prompt_tokens"
+        )
+
+
+def sampling_of(
+    policy: LanguageModel, purpose: Purpose, stop: Sequence[str] = ()
+) -> dict[str, Any]:
+    """vLLM's sampling parameters, all set explicitly, since servers may have other defaults; stop:
+    strings besides the policy's.
 
     Log-probs are requested for training only: evaluations may sample from another distribution than
     the policy's.
@@ -77,8 +106,8 @@ def sampling_of(policy: LanguageModel, purpose: Purpose) -> dict[str, Any]:
         "max_tokens": own.max_new_tokens,
         "ignore_eos": True,  # stop_token_ids has the policy's own end tokens
         "stop_token_ids": policy.ends,
-        "stop": own.stop,
-        "detokenize": bool(own.stop),
+        "stop": [*own.stop, *stop],
+        "detokenize": bool(own.stop or stop),
         "skip_special_tokens": False,  # a stop string may contain one
         "logprobs": 0 if purpose == "train" else None,
     }

@@ -4,20 +4,21 @@ import math
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from accelerate import PartialState
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from groupwise import processes
 from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
-from groupwise.sampler import Purpose, Sampler
+from groupwise.sampler import Purpose
+from groupwise_llm.codec.codec import Codec
+from groupwise_llm.codec.contexts import Context, Turn
 from groupwise_llm.policy import LanguageModel
+from groupwise_llm.sampler import TextSampler
 from groupwise_llm.vllm.client import Client
 from groupwise_llm.vllm.completion import Completion, read
 from groupwise_llm.vllm.demands import check
@@ -26,7 +27,7 @@ from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.generation import Generation
 from groupwise_llm.vllm.launch import Launch
 from groupwise_llm.vllm.nccl import BACKEND, NCCL
-from groupwise_llm.vllm.request import Request, sampling_of, split
+from groupwise_llm.vllm.request import Request, sampling_of, split, turns
 from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.settings import Settings
 from groupwise_llm.vllm.sleep import Sleep
@@ -39,7 +40,7 @@ PROBE_TOKENS = 16
 """Tokens on which this difference is measured."""
 
 
-class VLLM(Sampler):
+class VLLM(TextSampler):
     """vLLM servers sample the completions: quicker for models of some billions of weights.
 
     Every update of the weights is sent to them under a new tag, and with each completion a server
@@ -75,6 +76,20 @@ class VLLM(Sampler):
             raise
         self._thread: threading.Thread | None = None
         self._probed: list[int] = []
+        self._open = 0
+
+    @property
+    def codec(self) -> Codec:  # type: ignore[override]
+        """The policy's."""
+        return self.policy.codec
+
+    @property
+    def requested(self) -> frozenset[str]:  # type: ignore[override]
+        return self.policy.requested
+
+    @property
+    def device(self) -> torch.device:
+        return self.policy.device
 
     # ---- weights
 
@@ -110,8 +125,7 @@ class VLLM(Sampler):
     def _probe(self, policy: LanguageModel) -> None:
         """Raise UserError where a server's log-probs are not the policy's: it runs another model,
         or did not load all weights."""
-        row = {"prompt": "0"}
-        ids = torch.tensor([policy.ends[0]])
+        context = Context(prompt="0", prompt_ids=torch.tensor([policy.ends[0]]))
         sampling = {
             **sampling_of(policy, "train"),
             "ignore_eos": True,
@@ -126,7 +140,7 @@ class VLLM(Sampler):
         drawn: dict[Server, Completion] = {}
 
         def draw(server: Server) -> None:
-            (choice,) = server.generate(ids.tolist(), sampling)
+            (choice,) = server.generate(context.prompt_ids.tolist(), sampling)
             drawn[server] = read(
                 choice,
                 server.url,
@@ -136,8 +150,9 @@ class VLLM(Sampler):
             )
 
         self.fleet.each(draw)
-        count = len(drawn)  # one pass for all servers, since a sharded policy's is a collective
-        rollouts = self._rollouts([row] * count, [ids] * count, 1, [*drawn.values()], "train")
+        # One pass for all servers, since a sharded policy's is a collective.
+        finished = [context.with_turn(self._turn(own, "train")) for own in drawn.values()]
+        rollouts = self.assemble([{"prompt": "0"}] * len(drawn), finished)
         ours = policy(rollouts, outputs=frozenset({"log_probs"})).log_probs
         assert ours is not None
         assert rollouts.sampler_log_probs is not None
@@ -182,14 +197,10 @@ class VLLM(Sampler):
     ) -> Iterator[Rollouts]:
         """All prompts are requested at once, so that servers never wait for the longest completion
         of a part."""
-        if self.config.sleep and threading.current_thread() is not self._thread:
-            raise UserError(
-                "sampler.sleep: true and train.ahead: 1: servers that sleep during updates cannot "
-                "sample at the same time; unset one of the two"
-            )
         if not prompts:
             return
-        ids = [self.policy.prompts.encode(row) for row in prompts]
+        contexts = self.encode(prompts)
+        ids = [context.prompt_ids for context in contexts]
         requests = split(
             ids,
             group_size,
@@ -198,21 +209,63 @@ class VLLM(Sampler):
             policy=self.policy,
             process=(PartialState().process_index, PartialState().num_processes),
         )
-        self.fleet.seek()
-        with (
-            self._sleep.drawing() if self._sleep else nullcontext(),
-            Generation(
-                requests,
-                self.fleet,
-                tag=self.tag,
-                ask=partial(self._ask, ids, sampling_of(self.policy, purpose)),
-                renew=self._renew,
-            ) as generation,
-        ):
+        with self.session(), self._generation(requests, contexts, purpose) as generation:
             for start in range(0, len(prompts), most):
-                part = slice(start, start + most)
-                drawn = generation.completions(range(len(prompts))[part])
-                yield self._rollouts(prompts[part], ids[part], group_size, drawn, purpose)
+                rows = range(len(prompts))[start : start + most]
+                owners = [row for row in rows for _ in range(group_size)]
+                drawn = zip(owners, generation.completions(rows), strict=True)
+                finished = [contexts[row].with_turn(self._turn(own, purpose)) for row, own in drawn]
+                groups = [row - start for row in owners]
+                yield self.assemble([prompts[row] for row in owners], finished, groups=groups)
+
+    def draw(
+        self,
+        contexts: Sequence[Context],
+        *,
+        seeds: Sequence[int],
+        limits: Sequence[int],
+        purpose: Purpose = "train",
+        stop: Sequence[str] = (),
+    ) -> list[Turn]:
+        """The next turn in each context, all requested at once; see `TextSampler.draw`. Within a
+        session several threads may call it."""
+        if not contexts:
+            return []
+        self.check_draw(contexts, limits)
+        requests = turns(contexts, seeds, limits, facts=self.facts)
+        with (
+            nullcontext() if self._open else self.session(),
+            self._generation(requests, contexts, purpose, stop) as generation,
+        ):
+            drawn = generation.completions(range(len(contexts)))
+        return [self._turn(own, purpose) for own in drawn]
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Servers are awake within it; see `TextSampler.session`."""
+        if self.config.sleep and threading.current_thread() is not self._thread:
+            raise UserError(
+                "sampler.sleep: true and train.ahead: 1: servers that sleep during updates cannot "
+                "sample at the same time; unset one of the two"
+            )
+        self.fleet.seek()
+        with self._sleep.drawing() if self._sleep else nullcontext():
+            self._open += 1
+            try:
+                yield
+            finally:
+                self._open -= 1
+
+    def _generation(
+        self,
+        requests: Sequence[Request],
+        contexts: Sequence[Context],
+        purpose: Purpose,
+        stop: Sequence[str] = (),
+    ) -> Generation:
+        ids = [context.ids.tolist() for context in contexts]
+        ask = partial(self._ask, ids, sampling_of(self.policy, purpose, stop))
+        return Generation(requests, self.fleet, tag=self.tag, ask=ask, renew=self._renew)
 
     def _renew(self, server: Server) -> None:
         """Send the weights again to a server that no longer has them, after a restart."""
@@ -221,13 +274,13 @@ class VLLM(Sampler):
 
     def _ask(
         self,
-        ids: Sequence[Tensor],
+        ids: Sequence[Sequence[int]],
         sampling: Mapping[str, Any],
         server: Server,
         request: Request,
     ) -> list[Completion]:
-        own = {**sampling, "n": request.count, "seed": request.seed}
-        choices = server.generate(ids[request.row].tolist(), own)
+        own = {"n": request.count, "seed": request.seed, "max_tokens": request.limit}
+        choices = server.generate(ids[request.row], {**sampling, **own})
         if len(choices) != request.count:
             raise UserError(
                 f"sampler: the vLLM server at {server.url} answered with {len(choices)} "
@@ -237,49 +290,28 @@ class VLLM(Sampler):
             read(
                 choice,
                 server.url,
-                longest=self.policy.config.max_new_tokens,
+                longest=request.limit,
                 vocabulary=self.vocabulary,
                 scored=sampling["logprobs"] is not None,
             )
             for choice in choices
         ]
 
-    def _rollouts(
-        self,
-        prompts: Sequence[Mapping[str, Any]],
-        ids: Sequence[Tensor],
-        size: int,
-        drawn: Sequence[Completion],
-        purpose: Purpose,
-    ) -> Rollouts:
-        """The rollouts that the policy's own `sample` would return for these completions."""
-        device, policy = self.policy.device, self.policy
-        rows = [row for row in prompts for _ in range(size)]
-        tokens = [completion.ids for completion in drawn]
-        lengths = torch.tensor([len(own) for own in tokens])
-        mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
-        training = purpose == "train"
-        whole = training or policy.config.for_evaluation() == policy.config
-        log_probs = [torch.tensor(completion.log_probs) for completion in drawn]
-        completions, facts = policy.completions_and_facts(tokens, rows)
-        return Rollouts(
-            prompts=rows,
-            completions=completions,
-            groups=torch.arange(len(prompts)).repeat_interleave(size).to(device),
-            mask=mask.to(device),
-            truncated=torch.tensor([completion.truncated for completion in drawn]).to(device),
-            sampler_log_probs=_padded(log_probs).to(device) if training else None,
-            versions=torch.full((len(rows),), self.version, dtype=torch.int64),
-            facts={
-                **facts,
-                "sampled_mass": [1.0 if whole else math.nan] * len(rows),
-                "entropy": [_entropy(own) if training else math.nan for own in log_probs],
-            },
-            trajectory={
-                "prompt_ids": [own for own in ids for _ in range(size)],
-                "completion_ids": _padded([torch.tensor(own) for own in tokens]).to(device),
-                "attention": mask.to(device),
-            },
+    def _turn(self, completion: Completion, purpose: Purpose) -> Turn:
+        """The turn that the policy's own `draw` would return."""
+        training, log_probs = purpose == "train", completion.log_probs
+        own = self.policy.config
+        whole = training or own.for_evaluation() == own
+        return Turn(
+            ids=tuple(completion.ids),
+            text=self.codec.completions.text(completion.ids),
+            ended="length" if completion.truncated else "stop",
+            log_probs=tuple(log_probs) if training else (),
+            sampled_mass=1.0 if whole else math.nan,
+            # An unbiased estimate, since an engine returns no distributions: E[-log p] is the
+            # entropy.
+            entropy=-float(torch.tensor(log_probs).mean()) if training else math.nan,
+            version=self.version,
         )
 
     def close(self) -> None:
@@ -291,13 +323,3 @@ class VLLM(Sampler):
     def _stop(self) -> None:
         if self._launch is not None:
             self._launch.close()
-
-
-def _entropy(log_probs: Tensor) -> float:
-    """An unbiased estimate, since an engine returns no distributions: E[-log p] is the entropy."""
-    return -float(log_probs.mean())
-
-
-def _padded(columns: Sequence[Tensor]) -> Tensor:
-    """[B, T] of B tensors, padded on the right with zeros."""
-    return pad_sequence(list(columns), batch_first=True)

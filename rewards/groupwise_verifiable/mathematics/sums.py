@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise_verifiable.completion import content, prompt_text, thinking_prefixes
+from groupwise_verifiable.completion import prompt_text, thinking_prefixes, whole_text
 from groupwise_verifiable.steps import Step, by_decision, region
 
 _MINUS = "-\u2212"
@@ -77,7 +77,7 @@ class SumSteps:
         """Returns the rewards of decisions; logs the mean number of steps, right or not."""
         prefixes = thinking_prefixes(columns, len(completions))
         pairs = zip(completions, prefixes, strict=True)
-        every = [self._equations(content(completion), prefix) for completion, prefix in pairs]
+        every = [self._equations(whole_text(completion), prefix) for completion, prefix in pairs]
         if log_metric is not None and every:
             log_metric("steps", sum(map(len, every)) / len(every))
         return [

@@ -188,3 +188,85 @@ def test_a_run(run, engine, tmp_path):
     assert server.paths().count("collective_rpc") == 4
     assert "Mismatch" in (tmp_path / "run/report.html").read_text()
     assert not list(Path(tmp_path).glob("groupwise-*"))  # no weights remain
+
+
+def test_turns_by_a_server_are_those_in_process(make, engine, sampler, rows):
+    policy = make("llama", max_new_tokens=60)
+    vllm = sampler(policy, server := engine())
+    vllm.follow(policy, "policy", 2)
+    chat = [{"prompt": [{"role": "user", "content": row["prompt"][:9]}]} for row in rows]
+
+    def play(own, **options):
+        contexts = own.encode(chat)
+        with own.session():
+            for turn in range(3):
+                limits = [5 + turn, 3, 8]
+                drawn = own.draw(contexts, seeds=range(3), limits=limits, **options)
+                contexts = [c.with_turn(t) for c, t in zip(contexts, drawn, strict=True)]
+                if turn < 2:
+                    reply = [{"role": "tool", "content": "4" * turn}]
+                    contexts = [own.extend(context, reply) for context in contexts]
+        return own.assemble(chat, contexts)
+
+    expected, rollouts = [play(own, purpose="greedy") for own in (policy, vllm)]
+    assert rollouts.completions == expected.completions
+    for name in ("completion_ids", "thinking_prefix"):
+        assert rollouts.facts[name] == expected.facts[name]
+    for name in ("mask", "truncated", "groups"):
+        assert torch.equal(getattr(rollouts, name), getattr(expected, name)), name
+    assert rollouts.sampler_log_probs is None
+    assert rollouts.versions.tolist() == [2, 2, 2]
+    trained = play(vllm, stop=["a", "e"])
+    assert largest_gap(policy, trained) < 1e-4
+    requests = [body for path, body in server.calls if path == "inference/v1/generate"][-3:]
+    sent = {own["sampling_params"]["max_tokens"] for own in requests}
+    assert sent == {7, 3, 8}
+    for own in requests:
+        assert own["sampling_params"]["n"] == 1
+        assert own["sampling_params"]["stop"] == ["a", "e"]
+        assert own["sampling_params"]["detokenize"]
+    whole = [
+        [*prompt.tolist(), *ids]
+        for prompt, ids in zip(
+            trained.trajectory["prompt_ids"], trained.facts["completion_ids"], strict=True
+        )
+    ]
+    for own in requests:
+        assert any(ids[: len(own["token_ids"])] == own["token_ids"] for ids in whole)
+
+
+def test_servers_stay_awake_for_a_session(make, engine, sampler, rows):
+    policy, server = make("llama", max_new_tokens=9), engine()
+    vllm = sampler(policy, server, sleep=True)
+    vllm.follow(policy, "policy", 0)
+    server.calls.clear()
+    contexts = vllm.encode(rows)
+    with vllm.session():
+        for _ in range(2):
+            turns = vllm.draw(contexts, seeds=range(3), limits=[2] * 3)
+            contexts = [c.with_turn(t) for c, t in zip(contexts, turns, strict=True)]
+    assert server.paths().count("wake_up") == server.paths().count("sleep") == 1
+    vllm.draw(contexts, seeds=range(3), limits=[2] * 3)
+    assert server.paths().count("wake_up") == server.paths().count("sleep") == 2
+
+
+def test_the_turns_of_an_episode_have_one_server(make, engine, sampler):
+    policy = make("llama", max_new_tokens=9)
+    servers = engine(), engine()
+    vllm = sampler(policy, *servers)
+    vllm.follow(policy, "policy", 0)
+    rows = [{"prompt": f"prompt {number}"} for number in range(8)]
+    for server in servers:
+        server.calls.clear()
+    contexts = vllm.encode(rows)
+    with vllm.session():
+        for _ in range(2):
+            turns = vllm.draw(contexts, seeds=range(8), limits=[2] * 8)
+            contexts = [c.with_turn(t) for c, t in zip(contexts, turns, strict=True)]
+    prompts = [
+        [body["token_ids"][:8] for path, body in server.calls if path == "inference/v1/generate"]
+        for server in servers
+    ]
+    assert all(prompts)
+    first, second = [{tuple(ids) for ids in own} for own in prompts]
+    assert not first & second

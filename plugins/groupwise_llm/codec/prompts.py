@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from itertools import islice
 from textwrap import shorten
 from typing import Any
@@ -11,7 +10,8 @@ import torch
 from torch import Tensor
 
 from groupwise.errors import UserError
-from groupwise_llm.characters import common_prefix
+from groupwise_llm.codec.characters import common_prefix
+from groupwise_llm.codec.template import ChatTemplate
 from groupwise_llm.settings import Settings
 
 BATCH = 1024
@@ -29,6 +29,7 @@ class Prompts:
     def __init__(self, tokenizer: Any, settings: Settings, *, positions: int | None) -> None:
         self.tokenizer, self.settings = tokenizer, settings
         self.positions = positions
+        self.template = ChatTemplate(tokenizer, settings)
         self._added = added_after(tokenizer)
         room = None if positions is None else positions - settings.max_new_tokens
         if room is not None and room < 1:
@@ -47,7 +48,7 @@ class Prompts:
     def encode(self, row: Mapping[str, Any]) -> Tensor:
         """[t] token ids; of a prompt that is too long the last `limit`, or a UserError
         (`policy.long_prompts`)."""
-        (ids,) = self._ids([row["prompt"]], [self._text(row["prompt"])])
+        (ids,) = self._ids([row["prompt"]], [self._text(row)])
         if not ids:
             raise UserError(f"a prompt has no tokens: {row['prompt']!r}")
         if self.limit is not None and len(ids) > self.limit:
@@ -65,15 +66,15 @@ class Prompts:
         this turn. A plain text must end with the tag: elsewhere it may only speak of it.
         """
         prompt = row["prompt"]
-        text = self._text(prompt)
+        text = self._text(row)
         if isinstance(prompt, str):
             tag = next((m for m in THINKING.finditer(text) if not text[m.end() :].strip()), None)
             return "" if tag is None else text[tag.start() :]
         if THINKING.search(text) is None:
             return ""
-        before = prompt[:-1] if self._continues(prompt) else prompt
+        before = prompt[:-1] if self.template.continues(prompt) else prompt
         options = {"add_generation_prompt": False, "continue_final_message": False}
-        rest = self._render(before, **options) if before else ""
+        rest = self.template.render(before, tools_of(row), **options) if before else ""
         tag = THINKING.search(text, common_prefix(rest, text))
         return "" if tag is None else text[tag.start() :]
 
@@ -111,7 +112,7 @@ class Prompts:
     def lengths(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
         """Tokens of each prompt; 1 for prompts so short that they surely fit, which saves time."""
         prompts = [row["prompt"] for row in rows]
-        texts = [self._text(prompt) for prompt in prompts]
+        texts = [self._text(row) for row in rows]
         lengths = [1] * len(texts)
         counted = [number for number, text in enumerate(texts) if not self._short(text)]
         ids = self._ids([prompts[number] for number in counted], [texts[n] for n in counted])
@@ -142,73 +143,9 @@ class Prompts:
                     answers[n] = own[: len(own) - self._added] if special else own
         return answers
 
-    def _text(self, prompt: Any) -> str:
-        return prompt if isinstance(prompt, str) else self._render(prompt)
-
-    def _render(self, messages: Any, **overrides: bool) -> str:
-        """Chat messages as text; a last message of the assistant is left open to be continued.
-
-        overrides: of the arguments of `apply_chat_template`.
-        """
-        model = self.settings.model
-        if self.tokenizer.chat_template is None:
-            raise UserError(
-                f"{model}: the prompt is a list of messages, but this model's "
-                f"tokenizer has no chat template; use plain text (no `chat: true` in prompts), or "
-                f"a model that was trained on chats"
-            )
-        if not (isinstance(messages, list) and all(isinstance(part, dict) for part in messages)):
-            shown = shorten(repr(messages), 200, placeholder=" ...")
-            raise UserError(f"a prompt must be a text or a list of messages, found {shown}")
-        messages = [self._for_template(message) for message in messages]
-        continues = self._continues(messages)
-        options = {
-            "add_generation_prompt": not continues,
-            "continue_final_message": continues,
-            **self.settings.chat_template,
-            **overrides,
-            "tokenize": False,
-        }
-        try:
-            text: str = self.tokenizer.apply_chat_template(messages, **options)
-        except Exception as error:  # templates are code, and raise anything
-            raise UserError(
-                f"{model}: its chat template refuses the prompt: {error}: {messages!r}"[:500]
-            ) from error
-        return text
-
-    def _continues(self, messages: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the completion continues the last message."""
-        opened = bool(messages) and messages[-1].get("role") == "assistant"
-        return bool(self.settings.chat_template.get("continue_final_message", opened))
-
-    def _for_template(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The message with its parts joined to one text, where the template takes only text."""
-        parts = message.get("content")
-        if not isinstance(parts, list):
-            return message
-        for part in parts:
-            if not (isinstance(part, dict) and isinstance(part.get("text"), str)):
-                shown = shorten(repr(part), 200, placeholder=" ...")
-                raise UserError(
-                    f"{self.settings.model}: this policy reads text alone: each part of a message "
-                    f"must be {{type: text, text: ...}}, found {shown}"
-                )
-        if self._takes_parts:
-            return message
-        return {**message, "content": "".join(part["text"] for part in parts)}
-
-    @cached_property
-    def _takes_parts(self) -> bool:
-        """Whether the template renders the text of a part; some fail, some render the dict's
-        repr."""
-        part = {"type": "text", "text": "word"}
-        messages = [{"role": "user", "content": [part]}]
-        try:
-            text = self.tokenizer.apply_chat_template(messages, tokenize=False)
-        except Exception:  # templates are code, and raise anything
-            return False
-        return "word" in text and "'word'" not in text and '"word"' not in text
+    def _text(self, row: Mapping[str, Any]) -> str:
+        prompt = row["prompt"]
+        return prompt if isinstance(prompt, str) else self.template.render(prompt, tools_of(row))
 
     def _too_long(self, row: Mapping[str, Any], length: int) -> UserError:
         settings = self.settings
@@ -226,6 +163,21 @@ class Prompts:
             f"set a smaller max_new_tokens or a larger max_prompt_tokens. It begins: "
             f"{str(row['prompt'])[:120]!r}"
         )
+
+
+def tools_of(row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
+    """The JSON schemas of functions in a row's column `tools`, None without any; the template shows
+    them to the model. Raises UserError for anything else."""
+    tools = row.get("tools")
+    if not tools:
+        return None
+    if not (isinstance(tools, Sequence) and all(isinstance(tool, Mapping) for tool in tools)):
+        shown = shorten(repr(tools), 200, placeholder=" ...")
+        raise UserError(
+            f"the column tools must be a list of functions' JSON schemas, found {shown}; rename it "
+            f"if it is something else"
+        )
+    return tools
 
 
 def added_after(tokenizer: Any) -> int:

@@ -1,0 +1,193 @@
+"""Codec: rows of the dataset to contexts, and finished contexts to rollouts."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from groupwise.rollouts import Rollouts
+from groupwise_llm.codec.completions import Completions
+from groupwise_llm.codec.contexts import Context, Message, Segment, Turn, is_reply
+from groupwise_llm.codec.prompts import Prompts, tools_of
+from groupwise_llm.codec.suffixes import Suffixes
+from groupwise_llm.settings import Settings
+
+NOT_FINITE = "the model's logits are not finite; a lower train.learning_rate may help"
+"""Why a completion failed whose last turn did."""
+
+
+class Codec:
+    """Between what users write (rows, messages) and what a model reads and draws (token ids).
+
+    ends: ids of the tokens that end a turn; positions: the model's context length.
+    """
+
+    def __init__(
+        self, tokenizer: Any, settings: Settings, ends: Collection[int], *, positions: int | None
+    ) -> None:
+        self.tokenizer, self.settings = tokenizer, settings
+        self.prompts = Prompts(tokenizer, settings, positions=positions)
+        self.suffixes = Suffixes(self.prompts.template, ends)
+        self.completions = Completions(tokenizer, ends, keep_special=settings.keep_special_tokens)
+
+    def encode(self, rows: Sequence[Mapping[str, Any]]) -> list[Context]:
+        """The context of each row's prompt, with its column `tools`; the same object for a row that
+        occurs several times."""
+        contexts = {id(row): self._encode(row) for row in {id(row): row for row in rows}.values()}
+        return [contexts[id(row)] for row in rows]
+
+    def _encode(self, row: Mapping[str, Any]) -> Context:
+        prompt, ids = row["prompt"], self.prompts.encode(row)
+        if isinstance(prompt, str):
+            return Context(prompt=prompt, prompt_ids=ids)
+        return Context(prompt=tuple(prompt), prompt_ids=ids, tools=tools_of(row))
+
+    def extend(self, context: Context, replies: str | Sequence[Message]) -> Context:
+        """The context after replies to its last turn, ready for the next one.
+
+        replies: messages of tools or users, put as the model's chat template puts them; or a text,
+            appended as it is, after which the model goes on in the same turn. No token that the
+            context has is changed.
+
+        Raises ValueError for messages where no turn was drawn, or the prompt is a text; UserError
+        where the template changes earlier turns (`Suffixes`).
+        """
+        if isinstance(replies, str):
+            (ids,) = self.tokenizer([replies], add_special_tokens=False)["input_ids"]
+            return context.with_text(replies, ids)
+        if isinstance(context.prompt, str):
+            raise ValueError("extend: a prompt that is a text is continued by a text, not messages")
+        if not context.segments or is_reply(context.segments[-1]):
+            raise ValueError(
+                "extend: replies follow a turn, and none was drawn since the last ones"
+            )
+        last = context.segments[-1].ids
+        ids = self.suffixes.after(last, replies, context.tools)
+        return context.with_replies(replies, ids)
+
+    def room(self, context: Context) -> int:
+        """How many tokens may follow: `max_new_tokens`, less the completion's own so far."""
+        return self.settings.max_new_tokens - len(context.completion_ids)
+
+    def assemble(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        contexts: Sequence[Context],
+        *,
+        groups: Sequence[int] | None = None,
+        requested: Collection[str] = (),
+        device: torch.device | str = "cpu",
+    ) -> Rollouts:
+        """A rollout for each context, which is in the episode of the row at its place.
+
+        groups: the number of each one's group; each is a group of its own if None. requested:
+        optional facts. For `trajectory` and facts see `LanguageModel`. `versions` are the oldest of
+        each one's turns, None where turns state none; so are `sampler_log_probs`.
+        """
+        tokens = [context.completion_ids for context in contexts]
+        mask = _padded([torch.tensor(own.decisions, dtype=torch.bool) for own in contexts])
+        lengths = torch.tensor([len(own) for own in tokens])
+        turns = [context.turns for context in contexts]
+        failed = [any(turn.ended == "failed" for turn in own) for own in turns]
+        completions = [self.completions.of(context) for context in contexts]
+        return Rollouts(
+            prompts=rows,
+            completions=completions,
+            groups=torch.tensor(range(len(rows)) if groups is None else groups).to(device),
+            mask=mask.to(device),
+            truncated=torch.tensor([own.ended == "length" for own in contexts]).to(device),
+            sampler_log_probs=_log_probs(contexts, device),
+            versions=_versions(turns),
+            failures=[NOT_FINITE if bad else None for bad in failed] if any(failed) else None,
+            facts={
+                "completion_ids": tokens,
+                "thinking_prefix": self.prompts.thinking_prefixes(rows),
+                **self.completions.optional_facts(requested, contexts, completions),
+                "sampled_mass": [_mean(own, "sampled_mass") for own in turns],
+                "entropy": [_mean(own, "entropy") for own in turns],
+            },
+            trajectory={
+                "prompt_ids": [context.prompt_ids for context in contexts],
+                "completion_ids": _padded([_int64(own) for own in tokens]).to(device),
+                "attention": (torch.arange(mask.shape[1]) < lengths.unsqueeze(1)).to(device),
+            },
+        )
+
+    def completions_and_facts(
+        self,
+        tokens: Sequence[Sequence[int]],
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        sampled: Sequence[Sequence[bool]] | None,
+        requested: Collection[str],
+    ) -> tuple[list[Any], dict[str, Sequence[Any]]]:
+        """See `LanguageModel.completions_and_facts`."""
+        masks = [[True] * len(ids) for ids in tokens] if sampled is None else sampled
+        contexts = [self._written(*columns) for columns in zip(rows, tokens, masks, strict=True)]
+        completions = [self.completions.of(context) for context in contexts]
+        optional = self.completions.optional_facts(requested, contexts, completions)
+        prefixes = self.prompts.thinking_prefixes(rows)
+        return completions, {"completion_ids": tokens, "thinking_prefix": prefixes, **optional}
+
+    def _written(
+        self, row: Mapping[str, Any], ids: Sequence[int], sampled: Sequence[bool]
+    ) -> Context:
+        """A context without its prompt's ids; its completion is one turn of the assistant, in which
+        others wrote, too."""
+        text = self.completions.text(ids)
+        segments: list[Segment] = []
+        for drawn, group in groupby(zip(sampled, ids, strict=True), key=itemgetter(0)):
+            own = tuple(token for _, token in group)
+            written = text if len(own) == len(ids) else self.completions.text(own)
+            segments.append(
+                Turn(ids=own, text=written, ended="stop") if drawn else Segment(ids=own)
+            )
+        prompt = row["prompt"]
+        return Context(
+            prompt=prompt,
+            prompt_ids=_int64([]),
+            segments=tuple(segments),
+            completion=() if isinstance(prompt, str) else ({"role": "assistant", "content": text},),
+        )
+
+
+def _log_probs(contexts: Sequence[Context], device: torch.device | str) -> Tensor | None:
+    """[B, T] of the turns' tokens, 0 elsewhere; None where a turn states none."""
+    columns = []
+    for context in contexts:
+        column: list[float] = []
+        for segment in context.segments:
+            own = segment.log_probs if isinstance(segment, Turn) else (0.0,) * len(segment.ids)
+            if len(own) < len(segment.ids):
+                return None
+            column += own
+        columns.append(torch.tensor(column, dtype=torch.float32))
+    return _padded(columns).to(device)
+
+
+def _versions(turns: Sequence[Sequence[Turn]]) -> Tensor | None:
+    versions = [[turn.version for turn in own if turn.version is not None] for own in turns]
+    if not all(versions):
+        return None
+    return torch.tensor([min(own) for own in versions], dtype=torch.int64)
+
+
+def _mean(turns: Sequence[Turn], name: str) -> float:
+    """The mean over all decisions, of each turn's mean over its own; 0 without any."""
+    count = sum(len(turn.ids) for turn in turns)
+    total = math.fsum(getattr(turn, name) * len(turn.ids) for turn in turns)
+    return total / count if count else 0.0
+
+
+def _int64(ids: Sequence[int]) -> Tensor:
+    return torch.tensor(ids, dtype=torch.int64)
+
+
+def _padded(columns: Sequence[Tensor]) -> Tensor:
+    """[B, T] of B tensors, padded on the right with zeros."""
+    return pad_sequence(list(columns), batch_first=True)

@@ -1,0 +1,88 @@
+"""Chat template: messages to text, by the model's own template."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from textwrap import shorten
+from typing import Any
+
+from groupwise.errors import UserError
+from groupwise_llm.settings import Settings
+
+
+class ChatTemplate:
+    """The tokenizer's chat template, with the arguments of `policy.chat_template`."""
+
+    def __init__(self, tokenizer: Any, settings: Settings) -> None:
+        self.tokenizer, self.settings = tokenizer, settings
+
+    def render(self, messages: Any, tools: Sequence[Any] | None = None, **overrides: bool) -> str:
+        """Chat messages as text; a last message of the assistant is left open to be continued.
+
+        tools: JSON schemas of functions; overrides: of the arguments of `apply_chat_template`.
+        Raises UserError where there is no template, or it refuses the messages.
+        """
+        model = self.settings.model
+        if self.tokenizer.chat_template is None and "chat_template" not in self.arguments:
+            raise UserError(
+                f"{model}: the prompt is a list of messages, but this model's "
+                f"tokenizer has no chat template; use plain text (no `chat: true` in prompts), or "
+                f"a model that was trained on chats"
+            )
+        if not (isinstance(messages, list) and all(isinstance(part, dict) for part in messages)):
+            shown = shorten(repr(messages), 200, placeholder=" ...")
+            raise UserError(f"a prompt must be a text or a list of messages, found {shown}")
+        messages = [self._for_template(message) for message in messages]
+        continues = self.continues(messages)
+        options = {
+            "add_generation_prompt": not continues,
+            "continue_final_message": continues,
+            **({"tools": list(tools)} if tools else {}),
+            **self.arguments,
+            **overrides,
+            "tokenize": False,
+        }
+        try:
+            text: str = self.tokenizer.apply_chat_template(messages, **options)
+        except Exception as error:  # templates are code, and raise anything
+            raise UserError(
+                f"{model}: its chat template refuses the prompt: {error}: {messages!r}"[:500]
+            ) from error
+        return text
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The user's further arguments of `apply_chat_template`."""
+        return self.settings.chat_template
+
+    def continues(self, messages: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the completion continues the last message."""
+        opened = bool(messages) and messages[-1].get("role") == "assistant"
+        return bool(self.arguments.get("continue_final_message", opened))
+
+    def _for_template(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The message with its parts joined to one text, where the template takes only text."""
+        parts = message.get("content")
+        if not isinstance(parts, list):
+            return message
+        for part in parts:
+            if not (isinstance(part, dict) and isinstance(part.get("text"), str)):
+                shown = shorten(repr(part), 200, placeholder=" ...")
+                raise UserError(
+                    f"{self.settings.model}: this policy reads text alone: each part of a message "
+                    f"must be {{type: text, text: ...}}, found {shown}"
+                )
+        if self._takes_parts:
+            return message
+        return {**message, "content": "".join(part["text"] for part in parts)}
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether the template renders the text of a part; some fail, some render the dict's
+        repr."""
+        part = {"type": "text", "text": "word"}
+        messages = [{"role": "user", "content": [part]}]
+        try:
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False)
+        except Exception:  # templates are code, and raise anything
+            return False
+        return "word" in text and "'word'" not in text and '"word"' not in text

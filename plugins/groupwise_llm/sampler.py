@@ -1,0 +1,114 @@
+"""TextSampler: samples turn by turn, as environments need it, in process or with an engine."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from groupwise.rollouts import Rollouts
+from groupwise.sampler import Purpose, Sampler
+from groupwise_llm.codec.codec import Codec
+from groupwise_llm.codec.contexts import Context, Message, Turn
+
+
+class TextSampler(Sampler):
+    """Draws a language model's turns in contexts that go on after replies of tools and users.
+
+        with sampler.session():
+            contexts = sampler.encode(rows)
+            turns = sampler.draw(contexts, seeds=seeds, limits=[64] * len(rows))
+            contexts = [own.with_turn(turn) for own, turn in zip(contexts, turns)]
+            contexts = [sampler.extend(own, replies_to(own)) for own in contexts]
+            ...
+        rollouts = sampler.assemble(rows, contexts)
+
+    Contexts are data: they may wait, branch, and be drawn in any order and company.
+
+    codec: of the policy; requested: the policy's optional facts that are requested; device: where
+    rollouts are.
+    """
+
+    codec: Codec
+    requested: frozenset[str]
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device: ...
+
+    def encode(self, rows: Sequence[Mapping[str, Any]]) -> list[Context]:
+        """The context of each row's prompt, a text or chat messages, with its column `tools`."""
+        return self.codec.encode(rows)
+
+    def extend(self, context: Context, replies: str | Sequence[Message]) -> Context:
+        """The context after replies to its last turn; see `Codec.extend`."""
+        return self.codec.extend(context, replies)
+
+    def room(self, context: Context) -> int:
+        """How many tokens may follow: `max_new_tokens`, less the completion's own so far."""
+        return self.codec.room(context)
+
+    @abstractmethod
+    def draw(
+        self,
+        contexts: Sequence[Context],
+        *,
+        seeds: Sequence[int],
+        limits: Sequence[int],
+        purpose: Purpose = "train",
+        stop: Sequence[str] = (),
+    ) -> list[Turn]:
+        """The next turn in each context; equal contexts are computed once.
+
+        seeds, limits: for each context its seed and the most tokens of the turn. stop: strings that
+        end a turn, besides `policy.stop`. A turn depends on its context, seed and purpose, and is
+        cut at its limit; other contexts do not change it, if the sampler is `seeded`.
+
+        Raises ValueError for a limit below 1 or above the context's `room`.
+        """
+
+    def session(self) -> AbstractContextManager[None]:
+        """The context of the draws of some episodes, in which weights neither change nor are
+        exchanged.
+
+        What was computed for a context is kept within it for its next turn, and dropped at its end;
+        `draw` works outside, too, and then computes contexts as a whole. It contains a collective
+        for a sharded policy.
+        """
+        return nullcontext()
+
+    def assemble(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        contexts: Sequence[Context],
+        *,
+        groups: Sequence[int] | None = None,
+    ) -> Rollouts:
+        """A rollout for each context, whose row is at its place in `rows`; see `Codec.assemble`."""
+        return self.codec.assemble(
+            rows, contexts, groups=groups, requested=self.requested, device=self.device
+        )
+
+    def completions_and_facts(
+        self,
+        tokens: Sequence[Sequence[int]],
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        sampled: Sequence[Sequence[bool]] | None = None,
+    ) -> tuple[list[Any], dict[str, Sequence[Any]]]:
+        """Completions as rewards receive them (text or messages), and the facts about them.
+
+        tokens: all of each completion, from any sampler; rows: of the dataset, one per completion;
+        sampled: for each token whether the model sampled it, or a tool wrote it; all if None.
+        """
+        return self.codec.completions_and_facts(
+            tokens, rows, sampled=sampled, requested=self.requested
+        )
+
+    def check_draw(self, contexts: Sequence[Context], limits: Sequence[int]) -> None:
+        """Raise ValueError for a limit below 1 or above the context's room."""
+        for context, limit in zip(contexts, limits, strict=True):
+            room = self.room(context)
+            if not 1 <= limit <= room:
+                raise ValueError(f"draw: a limit of {limit} tokens, expected 1 to {room} (`room`)")

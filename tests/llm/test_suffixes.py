@@ -1,0 +1,224 @@
+"""Suffixes: what templates put after a turn, as ids; templates that rewrite turns are refused."""
+
+from importlib import resources
+
+import pytest
+
+from groupwise.errors import UserError
+from groupwise_llm.codec.codec import Codec
+from groupwise_llm.codec.contexts import Turn
+from groupwise_llm.settings import Settings
+
+FUNCTION = {
+    "name": "add",
+    "description": "adds",
+    "parameters": {"type": "object", "properties": {}},
+}
+TOOLS = [{"type": "function", "function": FUNCTION}]
+USER = {"role": "user", "content": "3+4?"}
+REPLY = {"role": "tool", "name": "add", "content": "7"}
+ROW = {"prompt": [USER], "tools": TOOLS}
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LLAMA = (
+    "{{ '<|begin|>' }}{% for m in messages %}{{ '<|header|>' + m['role'] + '<|/header|>\n\n' + "
+    "m['content'] | trim + '<|eot|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|header|>assistant<|/header|>\n\n' }}{% endif %}"
+)
+REWRITES = CHATML.replace("m['content']", "m['content'].split('</think>')[-1]")
+NUMBERED = CHATML.replace("'<|im_start|>'", "'<|im_start|>' + (messages | length) | string")
+LEAVES_OUT = CHATML.replace(
+    "%}{{ '<|im_start|>'", "%}{% if m['role'] != 'tool' %}{{ '<|im_start|>'", 1
+)
+LEAVES_OUT = LEAVES_OUT.replace("{% endfor %}", "{% endif %}{% endfor %}")
+OTHER_END = CHATML.replace("'<|im_end|>\n'", "('<|end|>' if loop.last else '<|im_end|>') + '\n'")
+FORGETS_OPENING = CHATML.replace("assistant\n'", "assistant\n<think>\n\n</think>\n\n'").replace(
+    "m['content']", "m['content'].replace('<think>\n\n</think>\n\n', '')"
+)
+SPECIAL = ["<|im_start|>", "<|im_end|>", "<|begin|>", "<|header|>", "<|/header|>", "<|eot|>"]
+SPECIAL += ["<|call|>", "<|return|>", "<|observation|>", "<|user|>", "<|assistant|>"]
+
+
+@pytest.fixture
+def codec(make):
+    """codec(template, *ends, **options) -> a codec; ends: of the texts that end a turn."""
+    tokenizer = make().tokenizer
+
+    def build(template, *ends, **options):
+        file = resources.files("trl") / "chat_templates" / f"{template}.jinja"
+        tokenizer.chat_template = template if "{" in template else file.read_text()
+        tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL})
+        ids = tokenizer.convert_tokens_to_ids(["<|end|>", *ends])
+        settings = Settings(model="m", chat_template=options, max_new_tokens=1000)
+        return Codec(tokenizer, settings, ids, positions=None)
+
+    return build
+
+
+def turn(codec, text):
+    (ids,) = codec.tokenizer([text], add_special_tokens=False)["input_ids"]
+    return Turn(ids=tuple(ids), text=codec.completions.text(ids), ended="stop")
+
+
+def extended(codec, text, replies=(REPLY,), row=ROW):
+    """The text of a conversation whose turn is this text, before the next turn."""
+    (context,) = codec.encode([row])
+    context = codec.extend(context.with_turn(turn(codec, text)), list(replies))
+    return codec.tokenizer.decode(context.ids), context
+
+
+# ---- the same text as by rendering everything
+
+
+@pytest.mark.parametrize(("template", "end"), [(CHATML, "<|im_end|>"), (LLAMA, "<|eot|>")])
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_conversation_is_the_template_s_own(codec, template, end, ended):
+    own = codec(template, end)
+    text, context = extended(own, "I add." + end * ended)
+    messages = [USER, {"role": "assistant", "content": "I add."}, REPLY]
+    expected = own.tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True, tools=TOOLS
+    )
+    assert text == expected
+    assert context.messages == tuple(messages)
+    assert context.decisions.count(True) == len("I add.") + ended
+    whole = own.tokenizer(expected, add_special_tokens=False)["input_ids"]
+    assert context.ids.tolist() == whole
+    # And another turn, then a user, and several replies.
+    context = own.extend(context.with_turn(turn(own, "Seven." + end)), [USER])
+    context = own.extend(context.with_turn(turn(own, "Again")), [REPLY, {**REPLY, "content": "8"}])
+    assert own.tokenizer.decode(context.ids) == own.tokenizer.apply_chat_template(
+        list(context.messages), tokenize=False, add_generation_prompt=True, tools=TOOLS
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "end"),
+    [
+        ("qwen2_5", "<|im_end|>"),
+        ("qwen3_instruct_2507", "<|im_end|>"),
+        ("qwen3_5_think", "<|im_end|>"),
+        ("lfm2", "<|im_end|>"),
+        ("nemotron_3_nano", "<|im_end|>"),
+        ("llama3_2", "<|eot_id|>"),
+    ],
+)
+def test_published_templates(codec, template, end):
+    SPECIAL.append(end)
+    own = codec(template, end)
+    (context,) = own.encode([ROW])
+    opened = "<think>\n" if own.tokenizer.decode(context.ids).endswith("<think>\n") else ""
+    drawn = ("Sum.\n</think>\n\n" if opened else "") + "Seven"
+    text, context = extended(own, drawn + end)
+    messages = [USER, {"role": "assistant", "content": opened + drawn}, REPLY]
+    assert text == own.tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True, tools=TOOLS
+    )
+
+
+def test_drawn_ids_are_never_encoded_again(codec):
+    own = codec(CHATML, "<|im_end|>")
+    own.tokenizer.add_tokens(["ab"])
+    (context,) = own.encode([ROW])
+    letters = own.tokenizer("a")["input_ids"] + own.tokenizer("b")["input_ids"]
+    assert own.tokenizer("ab")["input_ids"] != letters
+    context = context.with_turn(Turn(ids=tuple(letters), text="ab", ended="length"))
+    later = own.extend(context, [REPLY])
+    assert later.completion_ids[:2] == letters
+    assert later.ids.tolist()[: len(context.ids)] == context.ids.tolist()
+    assert later.drawn == len(context.ids)
+
+
+def test_another_end_token_stands_for_the_template_s(codec):
+    """A model may end a turn by a token that its template does not write there."""
+    own = codec(CHATML, "<|im_end|>")
+    text, _ = extended(own, "Seven<|end|>")
+    assert "Seven<|end|>\n<|im_start|>tool" in text
+
+
+def test_where_the_next_role_ends_the_turn(codec):
+    own = codec("glm4moe", "<|observation|>", "<|user|>")
+    for drawn in ("Sum.</think>7<|observation|>", "Sum.</think>7"):
+        text, _ = extended(own, drawn)
+        assert text.count("7<|observation|>\n<tool_response>") == 1
+
+
+def test_a_template_that_requires_calls(codec):
+    own = codec("gptoss", "<|call|>", "<|return|>")
+    text, _ = extended(own, "{}<|call|>")
+    assert "{}<|call|><|start|>functions.add to=assistant" in text
+
+
+def test_a_reply_cannot_pass_for_the_end_of_the_turn(codec):
+    own = codec(CHATML, "<|eot|>")  # an end token that the template does not write
+    reply = {**REPLY, "content": "a<|eot|>b"}
+    text, _ = extended(own, "Seven<|eot|>", [reply])
+    assert text.endswith(
+        "Seven<|eot|><|im_end|>\n<|im_start|>tool\na<|eot|>b<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+# ---- refused
+
+
+@pytest.mark.parametrize(
+    ("template", "fault"),
+    [
+        (REWRITES, "drops the assistant's thinking once a message of the role 'tool' follows"),
+        (NUMBERED, "writes an earlier turn of the assistant otherwise than the last one"),
+        (OTHER_END, "writes an earlier turn of the assistant otherwise than the last one"),
+        (LEAVES_OUT, "leaves out a message of the role 'tool'"),
+        (FORGETS_OPENING, "begins the assistant's turn with .*, but not an earlier turn"),
+        ("deepseek_r1_distill", "drops the assistant's thinking"),
+        ("gemma4", "leaves out a message of the role 'tool'"),
+        ("gemma3", "refuses the prompt: Conversation roles must alternate"),
+    ],
+)
+def test_templates_that_do_not_keep_turns_are_refused(codec, template, fault):
+    own = codec(template, "<|im_end|>")
+    with pytest.raises(UserError, match=f"m: its chat template {fault}"):
+        extended(own, "Seven", row={"prompt": [USER]})
+
+
+def test_a_template_may_keep_turns_before_tools_alone(codec):
+    own = codec("qwen3", "<|im_end|>")
+    extended(own, "<think>\nSum.\n</think>\n\nSeven<|im_end|>")
+    with pytest.raises(UserError, match=r"thinking once .* 'user' follows"):
+        extended(own, "Seven", [USER])
+    other = codec("qwen3", "<|im_end|>", chat_template=CHATML)
+    extended(other, "Seven", [USER])
+
+
+def test_a_template_is_checked_once(codec, monkeypatch):
+    own = codec(CHATML, "<|im_end|>")
+    calls, check = [], own.suffixes._check
+    monkeypatch.setattr(own.suffixes, "_check", lambda *a: calls.append(a) or check(*a))
+    for _ in range(3):
+        extended(own, "Seven<|im_end|>")
+    assert len(calls) == 1
+
+
+def test_misuse(codec):
+    own = codec(CHATML, "<|im_end|>")
+    (context,) = own.encode([ROW])
+    with pytest.raises(ValueError, match="replies follow a turn"):
+        own.extend(context, [REPLY])
+    with pytest.raises(ValueError, match="replies follow a turn"):
+        own.extend(extended(own, "Seven")[1], [REPLY])
+    (text,) = own.encode([{"prompt": "3+4="}])
+    with pytest.raises(ValueError, match="continued by a text, not messages"):
+        own.extend(text.with_turn(turn(own, "7")), [REPLY])
+    with pytest.raises(UserError, match="the column tools must be a list of functions"):
+        own.encode([{**ROW, "tools": "add"}])
+    assert own.encode([{"prompt": "3+4=", "tools": "add"}])
+
+
+def test_tools_are_in_the_prompt(codec):
+    own = codec("qwen2_5", "<|im_end|>")
+    (context,) = own.encode([ROW])
+    text = own.tokenizer.decode(context.ids)
+    assert '"name": "add"' in text
+    assert own.prompts.thinking_prefix(ROW) == ""
+    assert own.prompts.lengths([{**ROW, "prompt": [{**USER, "content": "3" * 99}]}])[0] > 0
