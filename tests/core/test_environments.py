@@ -240,3 +240,29 @@ def test_an_episode_ends_where_a_context_is_refused(lab, monkeypatch):
     episodes = play(lab, Refuses())
     assert len(episodes.judged) == 16
     assert len(episodes.rollouts("critic")) == 0
+
+
+class Again(Environment):
+    """One player, with a second completion in the later draws."""
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        await player(row)
+        if row["id"] >= 4:
+            await player(row)
+
+
+def test_draws_with_one_turn_and_with_several_are_trained_on_together(lab):
+    together = play(lab, Again(), labels=("writer",), draws=8, sizes={"writer": 2})
+    apart = play(lab, Again(), labels=("writer",), draws=8, sizes={"writer": 2}, batch=1)
+    for episodes in (together, apart):
+        rows = episodes.rollouts("writer")
+        assert len(rows) == len(episodes.lineage.players) > len(episodes.judged) == 16
+        scores = lab.scores_of(torch.arange(16.0))
+        (batch,) = episodes.training_batches(scores).values()
+        judged = episodes.lineage.judged
+        assert batch.scores.total[judged >= 0].tolist() == judged[judged >= 0].tolist()
+        follows = (episodes.lineage.parents >= 0).nonzero().flatten()
+        parents = episodes.lineage.parents[follows]
+        assert torch.equal(batch.scores.total[parents], batch.scores.total[follows])
+    assert together.rollouts("writer").completions == apart.rollouts("writer").completions

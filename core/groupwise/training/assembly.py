@@ -8,6 +8,8 @@ import torch
 
 from groupwise.config.learners import SOLE
 from groupwise.environment import Columns, Environment, Reply
+from groupwise.environments.pool import Pool
+from groupwise.environments.single import Single
 from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.rollouts import Rollouts
@@ -15,6 +17,9 @@ from groupwise.training import failures
 from groupwise.training.calls import Call, Episode, Part
 from groupwise.training.episodes import Episodes, Refusal
 from groupwise.training.lineage import NONE, Lineage
+
+ALONE = (Single, Pool)
+"""Environments that call a single player once, so that rewards judge its rollouts as they are."""
 
 
 class Assembly:
@@ -34,6 +39,8 @@ class Assembly:
         compared: bool,
     ) -> None:
         self.policies, self.trained, self.compared = policies, trained, compared
+        # Not by what is sampled, since parts, rounds and processes must have the same form.
+        self.alone = type(environment) in ALONE and len(policies) == 1
         self.columns = environment.columns([*policies])
         self.values = {label: environment.refused(label) for label in policies}
         self._open = [[*of_draw] for _, of_draw in groupby(episodes, key=lambda e: id(e.draw))]
@@ -78,15 +85,12 @@ class Assembly:
         lost = [episode for episode in episodes if _is_lost(episode)]
         judged = [pair for episode in episodes for pair in _judged(episode)]
         lineage = _lineage(by_label, [call for call, _ in judged])
-        (first, *others), (rollouts, *_) = by_label.values(), own.values()
-        # The only player, whose completions of the data set's rows are all judged.
-        plain = not others and [call for call, _ in judged] == first and not _contexts(first)
-        seen = rollouts if plain else self._seen(own, by_label, judged)
+        seen = next(iter(own.values())) if self.alone else self._seen(own, by_label, judged)
         assembled = Episodes(
             judged=_with_columns(seen, self.columns, [columns for _, columns in judged]),
             indices=[call.episode.index for call, _ in judged],
             players={
-                label: None if plain else _with_logged(own[label], policy.logged)
+                label: None if self.alone else _with_logged(own[label], policy.logged)
                 for label, policy in self.policies.items()
             },
             lineage=lineage,
@@ -186,11 +190,6 @@ def _judged(episode: Episode) -> list[tuple[Call, Columns]]:
         last = [call for call in episode.calls if not call.followed and call.part is not None]
         return [(call, outcome or {}) for call in last]
     return [(reply.source, columns) for reply, columns in outcome]
-
-
-def _contexts(calls: Sequence[Call]) -> bool:
-    """Whether one of them completes another prompt than its data set row's."""
-    return any(call.row is not call.episode.draw.row for call in calls)
 
 
 def _gathered(calls: Sequence[Call]) -> Rollouts:

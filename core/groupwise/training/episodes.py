@@ -42,11 +42,11 @@ class Episodes:
 
     judged: the rollouts that rewards see, as completions of the data set's rows; indices: the
     number of each one's episode among those of its prompt; players: the rollouts of each, by label
-    in the order of the configuration; None for the only player of a run if its rollouts are the
-    judged ones; lineage: of all rows; compared: whether the players' rows are compared with each
-    other; values: by label, the value of each reward for refused rows; lost: episodes that failed
-    before any reply, each as the number of its draw; failures: why completions failed, see
-    `failures.of_policies`.
+    in the order of the configuration; None for a single player that is called once in an episode:
+    its rollouts are the judged ones; lineage: of all rows; compared: whether the players' rows are
+    compared with each other; values: by label, the value of each reward for refused rows; lost:
+    episodes that failed before any reply, each as the number of its draw; failures: why completions
+    failed, see `failures.of_policies`.
     """
 
     judged: Rollouts

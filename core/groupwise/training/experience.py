@@ -70,7 +70,7 @@ class Judged:
         return self.episodes.training_batches(self.scores)
 
     def select(self, rows: Tensor) -> "Judged":
-        """The part with whole groups only, as `Work.select`."""
+        """The part of whole groups, as `Episodes.select`."""
         return Judged(episodes=self.episodes.select(rows), scores=self.scores.select(rows))
 
     @staticmethod
@@ -190,12 +190,13 @@ class Experience:
         judged = self._finished(first)
         spares = self._spares(judged)
         judged = self._own(first.draws, judged)
-        metrics = self._describe(judged)
+        no_signal = self._no_signal(judged)
+        metrics = self._describe(judged, no_signal)
         if not self.refills:
             return _scored(judged, metrics, spares)
         refilled = 0
         for _ in range(self.settings.max_refills):
-            idle = self._idle(judged)
+            idle = _idle(judged, no_signal)
             missing = processes.total(len(idle))
             if not missing:
                 break
@@ -203,7 +204,8 @@ class Experience:
             fresh = self._own(more.draws, self._finished(more))
             kept = ~torch.isin(judged.rollouts.groups.cpu(), idle)
             judged = Judged.concat([judged.select(kept), fresh])
-            metrics = step_metrics.with_round(metrics, self._describe(fresh))
+            no_signal = self._no_signal(judged)
+            metrics = step_metrics.with_round(metrics, self._describe(fresh, {}))
             refilled += missing
         return _scored(judged, {**metrics, "refilled_groups": refilled}, spares)
 
@@ -230,22 +232,23 @@ class Experience:
             return judged.select(torch.empty(0, dtype=torch.int64))
         return judged
 
-    def _idle(self, judged: Judged) -> Tensor:
-        """[D] int64: the numbers of this process's draws that teach no learner anything."""
-        lineage, alive = judged.episodes.lineage, []
-        for number, (label, batch) in enumerate(judged.batches.items()):
-            if label in self.algorithms:
-                rows = ~batch.no_signal(self.algorithms[label])
-                alive.append(lineage.draws[lineage.of(number)][rows])
-        draws = lineage.draws.unique()
-        return draws[~torch.isin(draws, torch.cat(alive))]
+    def _no_signal(self, judged: Judged) -> Mapping[str, Tensor]:
+        """By label of the learners, [B] bool: rollouts of groups without a training signal."""
+        return {label: judged.batches[label].no_signal(a) for label, a in self.algorithms.items()}
 
-    def _no_signal(self, judged: Judged) -> Tensor:
-        """[B] bool: judged rollouts, compared with those of the same draw, without a signal."""
+    def _judged_without(self, judged: Judged, no_signal: Mapping[str, Tensor]) -> Tensor | None:
+        """[B] bool: judged rollouts that teach nothing, compared with those of the same draw."""
         batch = TrainingBatch(rollouts=judged.rollouts, scores=judged.scores)
-        return torch.stack([batch.no_signal(a) for a in self.algorithms.values()]).all(dim=0)
+        each = [
+            own
+            if judged.episodes.players[label] is None
+            else batch.no_signal(self.algorithms[label])
+            for label, own in no_signal.items()
+        ]
+        return torch.stack(each).all(dim=0) if each else None
 
-    def _describe(self, judged: Judged) -> dict[str, Any]:
+    def _describe(self, judged: Judged, no_signal: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Metrics of a round; no_signal: {} if it is a further one, which adds only counts."""
         episodes, scores, batches = judged.episodes, judged.scores, judged.batches
         self.judge.observe(scores)
         self.judge.agree()
@@ -254,7 +257,7 @@ class Experience:
         metrics = step_metrics.describe(
             episodes.judged,
             scores,
-            no_signal=self._no_signal(judged),
+            no_signal=self._judged_without(judged, no_signal),
             right=None if self.judge.measures else right,
             logged=self.sampler.logged,
             lost=len(episodes.lost),
@@ -264,9 +267,18 @@ class Experience:
             metrics |= self.prompts.observe(outcomes)
         if len(batches) == 1:
             return metrics
-        each = {label: batches[label].no_signal(a) for label, a in self.algorithms.items()}
         logged = {label: s.policy.logged for label, s in self.sampler.samplings.items()}
-        return metrics | step_metrics.of_learners(batches, each, logged, len(episodes.lost))
+        return metrics | step_metrics.of_learners(batches, no_signal, logged, len(episodes.lost))
+
+
+def _idle(judged: Judged, no_signal: Mapping[str, Tensor]) -> Tensor:
+    """[D] int64: the numbers of this process's draws that teach no learner anything."""
+    lineage, alive = judged.episodes.lineage, []
+    for number, label in enumerate(judged.batches):
+        if label in no_signal:
+            alive.append(lineage.draws[lineage.of(number)][~no_signal[label]])
+    draws = lineage.draws.unique()
+    return draws[~torch.isin(draws, torch.cat(alive))]
 
 
 def _scored(

@@ -35,10 +35,11 @@ class Lineage:
     def select(self, keep: Tensor, judged: Tensor) -> "Lineage":
         """Some rows, with all that they hang together with; keep: [N] bool; judged: [J] int64, the
         judged rollouts that are kept, in their new order."""
+        size = int(self.judged.max()) + 1 if len(self.judged) else 0
         return Lineage(
             players=self.players[keep],
             draws=self.draws[keep],
-            judged=_at(_inverse(judged, int(self.judged.max()) + 1), self.judged[keep]),
+            judged=_at(_inverse(judged, size), self.judged[keep]),
             parents=_at(_inverse(keep.nonzero().flatten(), len(keep)), self.parents[keep]),
             refused=self.refused[keep],
         )

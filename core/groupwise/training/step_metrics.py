@@ -30,7 +30,7 @@ def describe(
     rollouts: Rollouts,
     scores: Scores,
     *,
-    no_signal: Tensor,
+    no_signal: Tensor | None,
     right: Tensor | None,
     logged: Collection[str],
     lost: int = 0,
@@ -39,10 +39,10 @@ def describe(
 
     Failed rollouts are in no mean: they are only counted.
 
-    no_signal: [B] bool, rollouts of groups without a training signal; right: [B], 1 for right
-    completions, None if no reward tells right from wrong; logged: the policy's facts whose means
-    over decisions are metrics; lost: episodes that failed before any rollout, which are counted,
-    too.
+    no_signal: [B] bool, rollouts of groups without a training signal, None for a further round of
+    sampling, of which only counts are metrics; right: [B], 1 for right completions, None if no
+    reward tells right from wrong; logged: the policy's facts whose means over decisions are
+    metrics; lost: episodes that failed before any rollout, which are counted, too.
     """
     failed = scores.failed
     tally = _of_rollouts(rollouts, scores, no_signal, logged)
