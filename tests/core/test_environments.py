@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 import torch
+from tests.core.launching import call
 
 import groupwise
 from groupwise.environment import ContextRefused, Environment, EpisodeEnded
@@ -266,3 +267,32 @@ def test_draws_with_one_turn_and_with_several_are_trained_on_together(lab):
         parents = episodes.lineage.parents[follows]
         assert torch.equal(batch.scores.total[parents], batch.scores.total[follows])
     assert together.rollouts("writer").completions == apart.rollouts("writer").completions
+
+
+def runs(lab, folder):
+    """Final weights and evaluations of runs with several turns, 3 groups a step."""
+    results = {}
+    for environment, labels in ((Again(), ("policy",)), (Talk(), ("writer", "critic"))):
+        policies = {label: lab.Tabular(seed=n) for n, label in enumerate(labels)}
+        several = [{"label": label, "policy": policy} for label, policy in policies.items()]
+        sections = {"players": several, "policy": None} if len(several) > 1 else several[0]
+        sections = {key: value for key, value in sections.items() if key != "label"}
+        train = {"steps": 2, "groups_per_step": 3, "group_size": 4, "learning_rate": 0.05}
+        name = type(environment).__name__
+        result = groupwise.train(
+            **arguments(lab, folder / name, environment=environment, train=train, **sections)
+        )
+        tables = {label: p.table.flatten().tolist() for label, p in result.policies.items()}
+        results[name] = {**tables, "after": dict(result.after)}
+    return results
+
+
+def test_two_processes_play_and_train_as_one(lab, tmp_path):
+    one, two = runs(lab, tmp_path / "one"), call(runs, tmp_path, 2)
+    for name, result in two.items():
+        assert one[name]["after"] == pytest.approx(result.pop("after"))
+        for number, (label, table) in enumerate(result.items()):
+            difference = torch.tensor(table) - torch.tensor(one[name][label])
+            assert difference.abs().max() < 1e-9
+            initial = lab.Tabular(seed=number).table.flatten()
+            assert (torch.tensor(table) - initial).abs().max() > 1e-3  # it learns
