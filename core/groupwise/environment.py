@@ -99,17 +99,20 @@ Outcome = Columns | Sequence[tuple[Reply, Columns]] | None
 class Environment(ABC):
     """Plays episodes. A plugin's environment is a class with a nested pydantic `Config`.
 
+    one_call: whether an episode is one call of one player, with its row as it is, so that rewards
+    judge the player's rollouts themselves.
     goes_on: whether a player's later call may go on in the context of an earlier one, so that both
     make one rollout; False if each player is called once: every call is then sampled by `sample`.
     """
 
+    one_call: ClassVar[bool] = False
     goes_on: ClassVar[bool] = True
 
     def casts(self, labels: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """The players of an episode, by the name of the cast; by default one cast of all players.
 
         Several casts play a part of each prompt's episodes each, are compared with each other, and
-        are evaluated each by itself.
+        are evaluated each by itself. Raises UserError if these are not the players it needs.
         """
         return {"": labels}
 

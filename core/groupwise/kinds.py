@@ -93,7 +93,7 @@ KINDS: Mapping[str, Kind] = {
         Kind(
             name="environments",
             singular="environment",
-            purpose="how an episode is played: which policy is called when",
+            purpose="how an episode is played: who is called when",
             sections=("environment",),
             expected=_instance("Environment"),
             docs="docs/environments.md",

@@ -7,10 +7,10 @@ from contextlib import closing
 
 import pytest
 import torch
+from tests.core.launching import call
 
 import groupwise
 from groupwise.environment import ContextRefused, Environment, EpisodeEnded
-from groupwise.environments.single import Single
 from groupwise.errors import UserError
 from groupwise.prompts.draws import Draw
 from groupwise.storage.samples import read_samples
@@ -110,7 +110,7 @@ def test_rows_that_are_not_judged_have_the_reward_of_what_followed(lab):
         assert value == (float(judged) if judged >= 0 else numbers[child[0]])
 
 
-class Fails(Single):
+class Fails(Environment):
     async def play(self, row, players):
         await players["writer"](row)
         if row["id"] == 1:
@@ -126,7 +126,60 @@ def test_an_exception_fails_the_episode_and_nothing_else(lab):
     }
 
 
-class Misuse(Single):
+class Unreachable(Environment):
+    """Fails before any player is called."""
+
+    def __init__(self, fails=lambda row: True):
+        self.fails = fails
+
+    async def play(self, row, players):
+        if self.fails(row):
+            raise ConnectionError("no server")
+        for player in players.values():
+            await player(row)
+
+
+def arguments(lab, tmp_path, **sections):
+    """Of `groupwise.train`, for a short run."""
+    return {
+        "policy": lab.Tabular(),
+        "prompts": {"name": lab.rows(), "held_out": 0.4},
+        "rewards": [lab.ones],
+        "train": {"steps": 2, "groups_per_step": 4, "group_size": 4},
+        "evaluation": {"prompts": 2, "samples": 2, "greedy": False},
+        "output": tmp_path / "run",
+        "quiet": True,
+    } | sections
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_episodes_that_fail_before_any_reply_are_counted_and_shown(lab, tmp_path, capsys, several):
+    sections = {"environment": Unreachable(lambda row: row["id"] % 3 == 1), "quiet": False}
+    if several:
+        players = [{"label": name, "policy": lab.Tabular(seed=n)} for n, name in enumerate("ab")]
+        sections |= {"policy": None, "players": players}
+    result = groupwise.train(**arguments(lab, tmp_path, **sections))
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    steps = [row for row in map(json.loads, lines) if "reward" in row]
+    assert sum(row["failed"] for row in steps) > 0
+    assert all(row["failed"] % 4 == 0 for row in steps)  # whole groups
+    why = "the environment raised ConnectionError: no server"
+    printed = " ".join(capsys.readouterr().err.split())
+    assert printed.count(f"warning: an episode failed: {why}, at the prompt 'question ") == 1
+    samples = (tmp_path / "run" / "samples" / "after.jsonl").read_text().splitlines()
+    failed = [row for row in map(json.loads, samples) if "failed" in row]
+    assert all(int(row["prompt"].split()[1]) % 3 == 1 for row in failed)
+    assert all(row["failed"] == why and row["total"] is None for row in failed)
+    assert result.after["failed"] == len(failed) > 0
+
+
+def test_a_run_ends_if_no_episode_can_be_played(lab, tmp_path):
+    sections = arguments(lab, tmp_path, environment=Unreachable())
+    with pytest.raises(UserError, match=r"16 of 16 completions failed.*\n  an episode failed: the"):
+        groupwise.train(**sections)
+
+
+class Misuse(Environment):
     async def play(self, row, players):
         await players["writer"](row)
         raise UserError("a file is missing")
@@ -137,7 +190,7 @@ def test_a_users_error_ends_the_run(lab):
         play(lab, Misuse(), labels=("writer",))
 
 
-class Branches(Single):
+class Branches(Environment):
     """Best of three continuations of a draft, asked for at the same time."""
 
     async def play(self, row, players):
@@ -158,7 +211,7 @@ def test_calls_at_the_same_time_are_one_batch_with_seeds_of_their_own(lab):
     assert int(totals.isnan().sum()) == 32  # those that are not judged have no reward
 
 
-class Stops(Single):
+class Stops(Environment):
     async def play(self, row, players):
         async def late():
             await players["critic"](row)
@@ -179,7 +232,7 @@ def test_calls_of_an_episode_that_is_over_are_dropped(lab):
 def test_an_episode_ends_where_a_context_is_refused(lab, monkeypatch):
     monkeypatch.setattr(lab.Tabular, "skips", lambda self, row: "refuse" in row["prompt"])
 
-    class Refuses(Single):
+    class Refuses(Environment):
         async def play(self, row, players):
             await players["writer"](row)
             with pytest.raises(ContextRefused, match="'critic' cannot take this context"):
@@ -233,3 +286,58 @@ def test_a_run_trains_both_players_and_shows_what_play_returned(lab, tmp_path):
     assert last["critic/grad_norm"] > 0
     assert all(1 <= len(sample["extra"]["drafts"].split(",")) <= 3 for sample in samples)
     assert train(lab, tmp_path / "again", sample_batch=1)[0] == metrics
+
+
+class Again(Environment):
+    """One player, with a second completion in the later draws."""
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        await player(row)
+        if row["id"] >= 4:
+            await player(row)
+
+
+def test_draws_with_one_turn_and_with_several_are_trained_on_together(lab):
+    together = play(lab, Again(), labels=("writer",), draws=8, sizes={"writer": 2})
+    apart = play(lab, Again(), labels=("writer",), draws=8, sizes={"writer": 2}, batch=1)
+    for episodes in (together, apart):
+        rows = episodes.rollouts("writer")
+        assert len(rows) == len(episodes.lineage.players) > len(episodes.judged) == 16
+        scores = lab.scores_of(torch.arange(16.0))
+        (batch,) = episodes.training_batches(scores).values()
+        judged = episodes.lineage.judged
+        assert batch.scores.total[judged >= 0].tolist() == judged[judged >= 0].tolist()
+        follows = (episodes.lineage.parents >= 0).nonzero().flatten()
+        parents = episodes.lineage.parents[follows]
+        assert torch.equal(batch.scores.total[parents], batch.scores.total[follows])
+    assert together.rollouts("writer").completions == apart.rollouts("writer").completions
+
+
+def runs(lab, folder):
+    """Final weights and evaluations of runs with several turns, 3 groups a step."""
+    results = {}
+    for environment, labels in ((Again(), ("policy",)), (Talk(), ("writer", "critic"))):
+        policies = {label: lab.Tabular(seed=n) for n, label in enumerate(labels)}
+        several = [{"label": label, "policy": policy} for label, policy in policies.items()]
+        sections = {"players": several, "policy": None} if len(several) > 1 else several[0]
+        sections = {key: value for key, value in sections.items() if key != "label"}
+        train = {"steps": 2, "groups_per_step": 3, "group_size": 4, "learning_rate": 0.05}
+        name = type(environment).__name__
+        result = groupwise.train(
+            **arguments(lab, folder / name, environment=environment, train=train, **sections)
+        )
+        tables = {label: p.table.flatten().tolist() for label, p in result.policies.items()}
+        results[name] = {**tables, "after": dict(result.after)}
+    return results
+
+
+def test_two_processes_play_and_train_as_one(lab, tmp_path):
+    one, two = runs(lab, tmp_path / "one"), call(runs, tmp_path, 2)
+    for name, result in two.items():
+        assert one[name]["after"] == pytest.approx(result.pop("after"))
+        for number, (label, table) in enumerate(result.items()):
+            difference = torch.tensor(table) - torch.tensor(one[name][label])
+            assert difference.abs().max() < 1e-9
+            initial = lab.Tabular(seed=number).table.flatten()
+            assert (torch.tensor(table) - initial).abs().max() > 1e-3  # it learns

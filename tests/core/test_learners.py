@@ -12,6 +12,7 @@ import groupwise
 from groupwise import advantages, objective
 from groupwise.algorithms.grpo import GRPO
 from groupwise.config.load import parse_config
+from groupwise.environment import Environment
 from groupwise.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.storage.checkpoint import Checkpoints
@@ -476,6 +477,17 @@ def test_an_evaluation_of_a_pool_counts_the_failures_of_all_policies(lab, tmp_pa
 # ---- what is refused
 
 
+class Idle(Environment):
+    """Calls the first player only."""
+
+    def casts(self, labels):
+        return {"": labels[:1]}
+
+    async def play(self, row, players):
+        for player in players.values():
+            await player(row)
+
+
 @pytest.mark.parametrize(
     ("sections", "problem"),
     [
@@ -524,6 +536,37 @@ def test_mistakes_in_the_settings_of_a_learner_name_their_key(first, problem):
         listed[1]["learns"] = False
     with pytest.raises(UserError, match=problem):
         parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], "players": listed})
+
+
+@pytest.mark.parametrize(
+    ("sections", "problem"),
+    [
+        ({}, "environment: one policy is called in an episode, and there are 2 players; `pool`"),
+        (
+            {"environment": "pool", "train": {"group_size": 5}},
+            "train.group_size: 2 policies cannot share groups of 5 evenly",
+        ),
+        (
+            {"environment": "pool", "own": {"group_size": 4}},
+            "players.0.train.group_size: the players of environment 'pool' share the run's",
+        ),
+        (
+            {"environment": {"name": "chain", "refused": {"writer": 1.0}}},
+            r"environment: refused: expected labels of .* before the last \(one\), found 'writer'",
+        ),
+        (
+            {"environment": {"name": "chain", "refused": {"two": 1.0}}},
+            r"environment: refused: expected labels of .* before the last \(one\), found 'two'",
+        ),
+        ({"environment": Idle()}, "players: environment 'Idle' does not call the player 'two'"),
+    ],
+)
+def test_players_that_do_not_fit_the_environment_are_refused(lab, tmp_path, sections, problem):
+    players = pool(lab)
+    players[0]["train"] = sections.pop("own", {})
+    with pytest.raises(UserError, match=problem):
+        groupwise.train(**settings(lab, tmp_path, players=players, **sections))
+    assert not (tmp_path / "run").exists()
 
 
 def test_in_a_chain_only_the_last_policy_provides_facts_for_rewards(lab, tmp_path):
@@ -591,11 +634,7 @@ def test_completions_of_different_or_wrong_types_are_refused(lab, tmp_path):
         groupwise.train(**config)
 
 
-def test_a_chain_refuses_replaced_groups_and_process_rewards(lab, tmp_path):
-    members = chain(lab, algorithm={"name": "dapo"})
-    with pytest.raises(UserError, match="algorithm 'dapo' replaces groups of equal reward"):
-        groupwise.train(**settings(lab, tmp_path, environment="chain", players=members))
-
+def test_a_chain_refuses_process_rewards(lab, tmp_path):
     def steps(completion_ids, **_):
         return [[1.0] * len(ids) for ids in completion_ids]
 
@@ -620,3 +659,26 @@ def test_a_pool_replaces_groups_without_variance(lab, tmp_path):
 
     result = groupwise.train(**{**config, "rewards": [rare]})
     assert any(line["refilled_groups"] for line in lines(result) if "refilled_groups" in line)
+
+
+def test_a_chain_replaces_groups_that_teach_none_of_its_policies(lab, tmp_path):
+    """All rewards are 1, so only groups of the writer teach that have refused and other ones."""
+    players = [{**player, "algorithm": "dapo"} for player in chain(lab, longest=4)]
+    config = settings(
+        lab,
+        tmp_path,
+        environment="chain",
+        players=players,
+        rewards=[equal],
+        train={"steps": 6, "max_refills": 1, "groups_per_step": 4, "learning_rate": 0.0},
+    )
+    steps = lines(groupwise.train(**config))
+    assert all(line["painter/zero_variance"] == 1 for line in steps)
+    replaced = [line["refilled_groups"] for line in steps]
+    assert replaced == [round(4 * line["writer/zero_variance"]) for line in steps]
+    assert 0 < sum(replaced) < 6 * 4
+    assert all(line["writer/grad_norm"] > 0 for line in steps if line["refilled_groups"] < 4)
+
+
+def equal(completions, **_):
+    return [1.0] * len(completions)

@@ -79,9 +79,7 @@ def _type(hint: Any) -> str:
     if origin is list:
         item = arguments[0]
         return f"list of {'text' if item is str else _type(item)}s"
-    if origin in (dict, Mapping):
-        return "mapping"
-    return "section" if _is_model(hint) else "text"
+    return "mapping" if origin in (dict, Mapping) else "section" if _is_model(hint) else "text"
 
 
 def _limits(info: FieldInfo) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise.environment import Columns, Environment, EpisodeEnded, Player, Reply
+from groupwise.errors import UserError
 from groupwise.prompt_source import Row
 
 
@@ -29,6 +30,14 @@ class Chain(Environment):
 
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or self.Config()
+
+    def casts(self, labels: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        if odd := [label for label in self.config.refused if label not in labels[:-1]]:
+            raise UserError(
+                f"refused: expected labels of the policies before the last "
+                f"({', '.join(labels[:-1])}), found {odd[0]!r}"
+            )
+        return super().casts(labels)
 
     def groups(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
         counts, count = {}, 1

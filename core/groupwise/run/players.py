@@ -56,8 +56,12 @@ class Players:
         return sum(self.groups[label] * self.sizes[label] for label in self.judged)
 
     def check(self, loaded: LoadedConfig) -> None:
-        """Raise UserError if there are players that the environment does not call, or sizes that
-        its casts cannot share."""
+        """Raise UserError if these are not the players that the environment calls, or if its casts
+        cannot share groups of that size."""
+        try:
+            _ = self.casts
+        except UserError as error:
+            raise UserError(loaded.origin.message(("environment",), str(error))) from None
         called = {label for cast in self.casts.values() for label in cast}
         several = self.config.players is not None
         name = self.config.environment.name

@@ -38,6 +38,8 @@ class Assembly:
         self.samplings, self.trained, self.compared = samplings, trained, compared
         self.columns = environment.columns([*samplings])
         self.values = {label: environment.refused(label) for label in samplings}
+        # Not by what is sampled, since parts, rounds and processes must have the same form.
+        self.plain = environment.one_call and len(samplings) == 1
         self._open = [[*of_draw] for _, of_draw in groupby(episodes, key=lambda e: id(e.draw))]
         self._added: tuple[Part, Sequence[Call]] | None = None
 
@@ -84,22 +86,24 @@ class Assembly:
             for label in self.samplings
         }
         own = {label: self._rollouts(label, of_player) for label, of_player in rows.items()}
+        lost = [episode for episode in episodes if _is_lost(episode)]
         judged = [pair for episode in episodes for pair in _judged(episode)]
         lineage = Lineage.of_calls(rows, [call for call, _ in judged])
-        plain = _is_plain(rows, [call for call, _ in judged])
-        seen = next(iter(own.values())) if plain else self._seen(own, rows, judged)
+        seen = next(iter(own.values())) if self.plain else self._seen(own, rows, judged)
         assembled = Episodes(
             judged=_with_columns(seen, self.columns, [columns for _, columns in judged]),
             indices=[call.episode.index for call, _ in judged],
             players={
-                label: None if plain else _with_logged(own[label], sampling.policy.logged)
+                label: None if self.plain else _with_logged(own[label], sampling.policy.logged)
                 for label, sampling in self.samplings.items()
             },
             lineage=lineage,
             compared=self.compared,
             values=self.values,
-            refusals=[] if self.trained else [*self._refusals(rows, lineage)],
-            failures=failures.of_policies(
+            refusals=[] if self.trained else [*self._refusals(rows, lineage), *_lost(lost)],
+            lost=[episode.draw.number for episode in lost],
+            failures=failures.of_episodes(lost)
+            | failures.of_policies(
                 {
                     "" if label == SOLE else label: replace(
                         rollouts, prompts=[calls[0].episode.draw.row for calls in rows[label]]
@@ -186,6 +190,25 @@ class Assembly:
             )
 
 
+def _is_lost(episode: Episode) -> bool:
+    """Whether it failed before any reply, so that no row tells of it."""
+    return episode.failure is not None and not any(call.is_drawn for call in episode.calls)
+
+
+def _lost(episodes: Sequence[Episode]) -> Iterator[Refusal]:
+    """Records of episodes that failed before any reply."""
+    for episode in episodes:
+        yield Refusal(
+            by="",
+            row=episode.draw.row,
+            draw=episode.draw.number,
+            index=episode.index,
+            written={},
+            value=0.0,
+            failure=episode.failure,
+        )
+
+
 def _judged(episode: Episode) -> list[tuple[Call, Columns]]:
     """The calls whose completions rewards judge, each with the columns of its episode."""
     outcome = episode.outcome
@@ -193,17 +216,6 @@ def _judged(episode: Episode) -> list[tuple[Call, Columns]]:
         last = [call for call in episode.calls if not call.is_followed and call.is_drawn]
         return [(call, outcome or {}) for call in last]
     return [(reply.source, columns) for reply, columns in outcome]
-
-
-def _is_plain(rows: Rows, judged: Sequence[Call]) -> bool:
-    """Whether there is one player whose rollouts all complete their rows, and are judged."""
-    first, *others = rows.values()
-    own = [call for calls in first for call in calls]
-    return (
-        not others
-        and [*map(id, own)] == [*map(id, judged)]
-        and all(call.context is None and call.row is call.episode.draw.row for call in own)
-    )
 
 
 def _gathered(calls: Sequence[Call]) -> Rollouts:

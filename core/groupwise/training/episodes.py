@@ -16,7 +16,8 @@ from groupwise.training.training_batch import TrainingBatch
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A reply that another player could not take as its context, or that failed before.
+    """A reply that another player could not take as its context, or that failed before; or an
+    episode that failed before any reply.
 
     by: the label of that player; row: of the data set; draw: its number; index: of the episode
     among those of the draw; written: the reply's text by its player's label; value: the value of
@@ -41,9 +42,10 @@ class Episodes:
 
     judged: the rollouts that rewards see, as completions of the data set's rows; indices: the
     number of each one's episode among those of its prompt; players: the rollouts of each, by label
-    in the order of the configuration; None for the only player of a run if its rollouts are the
-    judged ones; lineage: of all calls; compared: whether the players' rows are compared with each
-    other; values: by label, the value of each reward for refused rows; failures: why completions
+    in the order of the configuration; None for a single player that is called once in an episode:
+    its rollouts are the judged ones; lineage: of all calls; compared: whether the players' rows are
+    compared with each other; values: by label, the value of each reward for refused rows; lost:
+    episodes that failed before any reply, each as the number of its draw; failures: why completions
     failed, see `failures.of_policies`.
     """
 
@@ -54,6 +56,7 @@ class Episodes:
     compared: bool = False
     values: Mapping[str, float] = field(default_factory=dict)
     refusals: Sequence[Refusal] = ()
+    lost: Sequence[int] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
 
     def rollouts(self, label: str) -> Rollouts:
@@ -88,7 +91,8 @@ class Episodes:
     def select(self, rows: Tensor) -> "Episodes":
         """The part of whole groups; rows: [B] bool or indices of judged rollouts."""
         index = torch.arange(len(self.judged))[rows]
-        keep = torch.isin(self.lineage.draws, self.judged.groups.cpu()[index])
+        draws = self.judged.groups.cpu()[index]
+        keep = torch.isin(self.lineage.draws, draws)
         return Episodes(
             judged=self.judged.select(index),
             indices=[self.indices[number] for number in index.tolist()],
@@ -99,6 +103,7 @@ class Episodes:
             lineage=self.lineage.select(keep, index),
             compared=self.compared,
             values=self.values,
+            lost=[draw for draw in self.lost if draw in {*draws.tolist()}],
             failures=self.failures if len(index) else {},
         )
 
@@ -123,6 +128,7 @@ class Episodes:
             ),
             compared=first.compared,
             values=first.values,
+            lost=[draw for part in parts for draw in part.lost],
             failures=dict(failures),
         )
 

@@ -70,7 +70,7 @@ class Judged:
         return self.episodes.training_batches(self.scores)
 
     def select(self, rows: Tensor) -> "Judged":
-        """The part with whole groups only, as `Work.select`."""
+        """The part of whole groups, as `Episodes.select`."""
         return Judged(episodes=self.episodes.select(rows), scores=self.scores.select(rows))
 
     @staticmethod
@@ -180,11 +180,11 @@ class Experience:
     # ---- scoring and refilling
 
     def _scored(self, first: Round, state: RunState) -> Scored:
-        """The rollouts of a step with their scores; dead groups are replaced by fresh ones.
+        """The rollouts of a step with their scores; draws that teach nothing are replaced.
 
-        Whether a group is dead is decided among those that would be trained on with it, since an
-        algorithm may compare a group with the rest. Dead groups of the last round stay: they count
-        in the denominators of the loss.
+        Whether one does is decided among those that would be trained on with it, since an algorithm
+        may compare a group with the rest. Those of the last round stay: they count in the
+        denominators of the loss.
         """
         self.failures = {}
         judged = self._finished(first)
@@ -196,15 +196,16 @@ class Experience:
             return _scored(judged, metrics, spares)
         refilled = 0
         for _ in range(self.settings.max_refills):
-            missing = processes.total(len(judged.rollouts.groups.cpu()[no_signal].unique()))
+            idle = _idle(judged, no_signal)
+            missing = processes.total(len(idle))
             if not missing:
                 break
             more = self._round(self.prompts.take(missing), state)
             fresh = self._own(more.draws, self._finished(more))
-            judged = Judged.concat([judged.select(~no_signal), fresh])
+            kept = ~torch.isin(judged.rollouts.groups.cpu(), idle)
+            judged = Judged.concat([judged.select(kept), fresh])
             no_signal = self._no_signal(judged)
-            described = self._describe(fresh, no_signal[len(no_signal) - len(fresh.rollouts) :])
-            metrics = step_metrics.with_round(metrics, described)
+            metrics = step_metrics.with_round(metrics, self._describe(fresh, {}))
             refilled += missing
         return _scored(judged, {**metrics, "refilled_groups": refilled}, spares)
 
@@ -231,12 +232,23 @@ class Experience:
             return judged.select(torch.empty(0, dtype=torch.int64))
         return judged
 
-    def _no_signal(self, judged: Judged) -> Tensor:
-        """[B] bool: rollouts of groups without a training signal for any learner."""
-        batch = TrainingBatch(rollouts=judged.rollouts, scores=judged.scores)
-        return torch.stack([batch.no_signal(a) for a in self.algorithms.values()]).all(dim=0)
+    def _no_signal(self, judged: Judged) -> Mapping[str, Tensor]:
+        """By label of the learners, [B] bool: rollouts of groups without a training signal."""
+        return {label: judged.batches[label].no_signal(a) for label, a in self.algorithms.items()}
 
-    def _describe(self, judged: Judged, no_signal: Tensor) -> dict[str, Any]:
+    def _judged_without(self, judged: Judged, no_signal: Mapping[str, Tensor]) -> Tensor | None:
+        """[B] bool: judged rollouts that teach nothing, compared with those of the same draw."""
+        batch = TrainingBatch(rollouts=judged.rollouts, scores=judged.scores)
+        each = [
+            own
+            if judged.episodes.players[label] is None
+            else batch.no_signal(self.algorithms[label])
+            for label, own in no_signal.items()
+        ]
+        return torch.stack(each).all(dim=0) if each else None
+
+    def _describe(self, judged: Judged, no_signal: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Metrics of a round; no_signal: {} if it is a further one, which adds only counts."""
         episodes, scores, batches = judged.episodes, judged.scores, judged.batches
         self.judge.observe(scores)
         self.judge.agree()
@@ -245,18 +257,28 @@ class Experience:
         metrics = step_metrics.describe(
             episodes.judged,
             scores,
-            no_signal=no_signal,
+            no_signal=self._judged_without(judged, no_signal),
             right=None if self.judge.measures else right,
             logged=self.sampler.logged,
+            lost=len(episodes.lost),
         )
         if isinstance(self.prompts, Weighted):
             outcomes = step_metrics.outcomes(episodes.judged, right)
             metrics |= self.prompts.observe(outcomes)
         if len(batches) == 1:
             return metrics
-        each = {label: batches[label].no_signal(a) for label, a in self.algorithms.items()}
         logged = {label: s.policy.logged for label, s in self.sampler.samplings.items()}
-        return metrics | step_metrics.of_learners(batches, each, logged)
+        return metrics | step_metrics.of_learners(batches, no_signal, logged, len(episodes.lost))
+
+
+def _idle(judged: Judged, no_signal: Mapping[str, Tensor]) -> Tensor:
+    """[D] int64: the numbers of this process's draws that teach no learner anything."""
+    lineage, alive = judged.episodes.lineage, []
+    for number, label in enumerate(judged.batches):
+        if label in no_signal:
+            alive.append(lineage.draws[lineage.of(number)][~no_signal[label]])
+    draws = lineage.draws.unique()
+    return draws[~torch.isin(draws, torch.cat(alive))]
 
 
 def _scored(

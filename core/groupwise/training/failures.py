@@ -1,9 +1,10 @@
 """Failures: why completions of a run's policies failed, by cause, for warnings and messages."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.outcome import excerpt
+from groupwise.training.calls import Episode
 
 
 def of_policies(sampled: Mapping[str, Rollouts]) -> dict[str, str]:
@@ -22,3 +23,11 @@ def of_policies(sampled: Mapping[str, Rollouts]) -> dict[str, str]:
                 described[f"/{label}"] = f"{which} failed: {reason}, at the prompt {prompt}"
                 break
     return described
+
+
+def of_episodes(lost: Sequence[Episode]) -> dict[str, str]:
+    """The same of episodes that failed before any completion; the cause is `/`."""
+    if not lost:
+        return {}
+    prompt = excerpt(lost[0].draw.row.get("prompt"))
+    return {"/": f"an episode failed: {lost[0].failure}, at the prompt {prompt}"}

@@ -76,11 +76,12 @@ class Lineage:
         judged rollouts that are kept, in their new order."""
         carriers = self.carriers
         rows = _inverse(keep[carriers].nonzero().flatten(), len(carriers))
+        size = int(self.judged.max()) + 1 if len(self.judged) else 0
         return Lineage(
             players=self.players[keep],
             rows=_at(rows, self.rows[keep]),
             draws=self.draws[keep],
-            judged=_at(_inverse(judged, int(self.judged.max()) + 1), self.judged[keep]),
+            judged=_at(_inverse(judged, size), self.judged[keep]),
             parents=_at(_inverse(keep.nonzero().flatten(), len(keep)), self.parents[keep]),
             refused=self.refused[keep],
         )

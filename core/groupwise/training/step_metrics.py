@@ -30,17 +30,19 @@ def describe(
     rollouts: Rollouts,
     scores: Scores,
     *,
-    no_signal: Tensor,
+    no_signal: Tensor | None,
     right: Tensor | None,
     logged: Collection[str],
+    lost: int = 0,
 ) -> dict[str, Any]:
     """Means, counts and seconds by name, and what rewards log themselves.
 
     Failed rollouts are in no mean: they are only counted.
 
-    no_signal: [B] bool, rollouts of groups without a training signal; right: [B], 1 for right
-    completions, None if no reward tells right from wrong; logged: the policy's facts whose means
-    over decisions are metrics.
+    no_signal: [B] bool, rollouts of groups without a training signal, None for a further round of
+    sampling, of which only counts are metrics; right: [B], 1 for right completions, None if no
+    reward tells right from wrong; logged: the policy's facts whose means over decisions are
+    metrics; lost: episodes that failed before any rollout, which are counted, too.
     """
     failed = scores.failed
     tally = _of_rollouts(rollouts, scores, no_signal, logged)
@@ -55,6 +57,7 @@ def describe(
         tally.mean(name, total, count)
     tally.total("unscored", int((scores.total.isnan() & ~failed).sum()))
     tally.add(_sampled(rollouts))
+    tally.add(_lost(lost))
     longest = rollouts.lengths.cpu()[~failed]
     tally.largest("length_max", float(longest.max()) if len(longest) else 0.0)
     seconds = {f"{Family.REWARD_TIME}/{name}": spent for name, spent in scores.seconds.items()}
@@ -88,6 +91,14 @@ def _sampled(rollouts: Rollouts) -> Tally:
     return tally
 
 
+def _lost(episodes: int) -> Tally:
+    """Episodes that failed before any rollout, each counted as one that failed."""
+    tally = Tally()
+    tally.total("sampled", episodes)
+    tally.total(FAILED, episodes)
+    return tally
+
+
 def _known(values: Tensor, failed: Tensor) -> Tensor:
     """Values [B] with NaN, which a mean leaves out, at failed rollouts."""
     return values.cpu().double().masked_fill(failed, math.nan)
@@ -110,14 +121,15 @@ def of_learners(
     batches: Mapping[str, TrainingBatch],
     no_signal: Mapping[str, Tensor],
     logged: Mapping[str, Collection[str]],
+    lost: int = 0,
 ) -> dict[str, float]:
     """Metrics of each learner's rollouts, as `LABEL/metric`, and counts over all learners.
 
     no_signal: [B] bool for each that learns: rollouts of groups that teach it nothing; logged: as
-    for `describe`, of each policy.
+    for `describe`, of each policy; lost: as there.
     """
     metrics: dict[str, float] = {}
-    counts = Tally()
+    counts = _lost(lost)
     for label, batch in batches.items():
         tally = _of_rollouts(
             batch.rollouts, batch.scores, no_signal.get(label), logged.get(label, ())
