@@ -17,6 +17,7 @@ from groupwise.errors import UserError
 from groupwise.storage import run_folder
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise.training import learner
+from groupwise.weights import KeptWeights
 
 BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
 
@@ -291,9 +292,7 @@ def test_evaluating_builds_no_optimizer_and_keeps_no_reference(project, monkeypa
         raise AssertionError("an evaluation needs none of it")
 
     monkeypatch.setattr(learner, "Optimizer", fail)
-    from groupwise_llm.policy import LanguageModel
-
-    monkeypatch.setattr(LanguageModel, "keep", fail)
+    monkeypatch.setattr(KeptWeights, "keep", fail)
     result = call("eval", "runs/kl", "evaluation.prompts=2")
     assert result.exit_code == 0, result.output
     assert ["prompts", "2"] in [line.split() for line in result.stdout.splitlines()]

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from groupwise.config.load import load_config
 from groupwise.config.sections import RewardSection
+from groupwise.memory import Workload
 from groupwise.run.train import train_from_config
 from groupwise_flow.policy import FlowPolicy
 
@@ -169,8 +170,7 @@ def test_a_recipe_fits_on_one_gpu_of_80_gb(name, lab, tmp_path):
     loaded = load_config(RECIPES / name)
     settings = FlowPolicy.Config(**{**loaded.config.policy.options, "model": str(tmp_path)})
     for decisions, sampled in [(16384, 0), (0, 512)]:
-        sizes = FlowPolicy.estimate(
-            settings,
+        load = Workload(
             decisions=decisions,
             rollouts=1152,
             group_size=24,
@@ -179,6 +179,7 @@ def test_a_recipe_fits_on_one_gpu_of_80_gb(name, lab, tmp_path):
             reference=bool(loaded.config.algorithm.options.get("beta")),
             averages=int(loaded.config.train.ema is not None),
         )
+        sizes = FlowPolicy.estimate(settings, load)
         assert sizes["transformer"] / 2 == pytest.approx(PARAMETERS[model], rel=0.02)
         # The last quarter is for the reward models and the allocator.
         assert sum(sizes.values()) < 60e9

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from groupwise.weights import kept_parameters
 from groupwise_llm.codec.contexts import Turn
 
 CHAT = [
@@ -149,7 +150,7 @@ def test_other_weights_are_never_continued_from_a_cache(make, settings):
     with policy.session():
         contexts, _ = play_texts(policy, rows)
         with torch.no_grad():
-            for parameter in policy.keepable().values():
+            for parameter in kept_parameters(policy).values():
                 parameter.add_(0.05 * torch.randn(parameter.shape))
         later = [policy.extend(context, " and") for context in contexts]
         turns = policy.draw(later, seeds=[5, 6], limits=[6, 6])

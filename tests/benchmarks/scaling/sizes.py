@@ -75,6 +75,7 @@ def image(name: str, side: int, prompt: int) -> Image:
 
 def text_sizes(name: str, how: str, shards: Iterable[int]) -> Iterator[tuple[str, Sizes]]:
     """(number of processes that share the weights, sizes) for each number in `shards`."""
+    from groupwise.memory import Workload
     from groupwise_llm.estimates.memory import estimate
     from groupwise_llm.settings import Settings
 
@@ -91,13 +92,15 @@ def text_sizes(name: str, how: str, shards: Iterable[int]) -> Iterator[tuple[str
     config = models.text_config(name)
     common = {"rollouts": 256, "group_size": 16, "reference": False, "averages": 0}
     phases = {
-        "sampling": {"budget": 0, "sampled": 256},
-        "updating": {"budget": TOKENS, "sampled": 0},
+        "sampling": {"decisions": 0, "sampled": 256},
+        "updating": {"decisions": TOKENS, "sampled": 0},
     }
     for number in shards:
         sizes = {
             phase: dict(
-                estimate(config, settings, **counts, **common, training=True, shards=number)
+                estimate(
+                    config, settings, Workload(**counts, **common, training=True, shards=number)
+                )
             )
             for phase, counts in phases.items()
         }
