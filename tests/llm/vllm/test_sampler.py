@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from groupwise.errors import UserError
-from groupwise.prompts.draws import Draw
 from groupwise.testing import check_sampler
-from groupwise.training.sampling import Sampling
+from groupwise.training.sampling import Prompt, Sampling
 from groupwise_llm.settings import Choice, Lora
 
 
@@ -166,8 +165,8 @@ def test_servers_sleep_while_nothing_is_drawn(make, engine, sampler, rows):
     server.calls.clear()
     sampling = Sampling(policy, vllm, seed=0, batch=1)
     sampling.follow(None, 1)
-    draws = [Draw(number, row) for number, row in enumerate(rows)]
-    assert len(list(sampling.draw(draws, 1, space="train", purpose="train"))) == 3
+    prompts = [Prompt(row, number, seeds=[number]) for number, row in enumerate(rows)]
+    assert len(list(sampling.draw(prompts, purpose="train"))) == 3
     assert server.paths()[-1] == "sleep"
     assert server.paths().count("wake_up") == 2
     with ThreadPoolExecutor(1) as thread:
