@@ -376,7 +376,7 @@ def test_every_hook_is_documented_and_is_a_kind():
 
 
 def test_every_section_that_names_a_plugin_is_in_the_table_of_kinds():
-    declared = set(named_sections(RunConfig)) - {"pool[]", "chain[]"}
+    declared = set(named_sections(RunConfig)) - {"players[]"}
     assert declared == {key for kind in KINDS.values() for key in kind.sections}
     own = set(named_sections(LearnerSection))
     assert own == {key for kind in KINDS.values() if kind.of_learner for key in kind.sections}
