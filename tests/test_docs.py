@@ -261,7 +261,9 @@ def test_links_point_to_files() -> None:
     broken = [
         f"{page.name}: {link}"
         for page in PAGES
-        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", BLOCK.sub("", page.read_text("utf-8")))
+        for link in re.findall(
+            r"\]\(([^)#\s]+)[^)]*\)", BLOCK.sub("", page.read_text(encoding="utf-8"))
+        )
         if "://" not in link and not (page.parent / link).exists()
     ]
     assert broken == []

@@ -165,7 +165,7 @@ def test_servers_sleep_while_nothing_is_drawn(make, engine, sampler, rows):
     server.calls.clear()
     sampling = Sampling(policy, vllm, seed=0, batch=1)
     sampling.follow(None, 1)
-    prompts = [Prompt(row, number, [number]) for number, row in enumerate(rows)]
+    prompts = [Prompt(row, number, seeds=[number]) for number, row in enumerate(rows)]
     assert len(list(sampling.draw(prompts, purpose="train"))) == 3
     assert server.paths()[-1] == "sleep"
     assert server.paths().count("wake_up") == 2
