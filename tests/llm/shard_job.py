@@ -108,7 +108,7 @@ def run(name, settings, mesh, saved):
     results["greedy"] = policy.sample(
         prompts, group_size=1, seeds=seeds[::2], purpose="greedy"
     ).completions
-    results["turns"] = turns(policy, prompts, 1 + rank)  # more on one process than on the other
+    results["turns"] = turns(policy, prompts, 1 + rank % 2)  # more on one process than on the other
     policy.train()
     kept = KeptWeights(policy)
     kept.keep("reference")
