@@ -43,7 +43,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--metrics", nargs="+", default=METRICS)
     options, overrides = parser.parse_known_args()
-    names = options.metrics
+    # An override after the names of metrics is not one of them.
+    names = [name for name in options.metrics if "=" not in name]
+    overrides += [name for name in options.metrics if "=" in name]
     rows = [run(options.config, seed, overrides, names) for seed in options.seeds]
     print(f"| seed | steps | seconds | {' | '.join(names)} |")
     print("|---|---|---|" + "---|" * len(names))
