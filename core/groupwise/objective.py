@@ -211,19 +211,31 @@ def importance_weights(
     return weights.masked_fill(~mask, 0.0)
 
 
-def weights(mask: Tensor, *, normalize: Normalize, length: int | None = None) -> Tensor:
+def weights(
+    mask: Tensor,
+    *,
+    normalize: Normalize,
+    length: int | None = None,
+    episodes: Tensor | None = None,
+) -> Tensor:
     """[B, T] float32: loss weights w, so that the loss of the update is sum(w x loss per decision).
 
     mask: [B, T] bool of the whole update. The denominators are thus known before micro-batches are
         cut, and the gradient does not depend on how they are cut.
     normalize: "sequence": 1 / (B x own length), GRPO; "token": 1 / all decisions, DAPO and BNPO;
         "constant": 1 / (B x length), Dr. GRPO, with `length` the longest completion allowed.
+    episodes: [B] int64, the episode of each rollout: B is then the number of episodes, and a length
+        that of all rollouts of an episode, so that it does not matter into how many it is cut.
     A rollout without decisions has weight 0 and still counts in B.
     """
     real = mask.to(torch.float32)
-    rollouts = max(1, mask.shape[0])
+    rollouts, lengths = max(1, mask.shape[0]), real.sum(dim=1, keepdim=True)
+    if episodes is not None:
+        numbers, own = episodes.unique(return_inverse=True)
+        rollouts = max(1, len(numbers))
+        lengths = lengths.new_zeros(len(numbers), 1).index_add(0, own, lengths)[own]
     if normalize == "sequence":
-        return real / (rollouts * real.sum(dim=1, keepdim=True).clamp(min=1))
+        return real / (rollouts * lengths.clamp(min=1))
     if normalize == "token":
         return real / real.sum().clamp(min=1)
     if normalize == "constant":

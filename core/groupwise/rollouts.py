@@ -42,6 +42,8 @@ class Rollouts:
         None if it gives none.
     versions: [B] int64, the training steps of the weights that drew the rollout, of the oldest if
         there were several; None from a policy that is its own sampler: the core sets it.
+    episodes: [B] int64, in CPU memory: the number of the episode that each rollout is of, where an
+        episode may have several rollouts; None if each has one. Set by the core.
     failures: why each rollout failed, None where it did not; None if none failed. A rollout that
         failed (its picture is not finite, its environment crashed) has no reward and no gradient,
         and no reward is called on it: it is counted and shown. Its trajectory must be finite, since
@@ -58,6 +60,7 @@ class Rollouts:
     truncated: Tensor
     sampler_log_probs: Tensor | None = None
     versions: Tensor | None = None
+    episodes: Tensor | None = None
     failures: Sequence[str | None] | None = None
     facts: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     trajectory: Trajectory = field(default_factory=dict)
@@ -67,6 +70,7 @@ class Rollouts:
             ("groups", self.groups, "[B]", torch.int64),
             ("truncated", self.truncated, "[B]", torch.bool),
             ("versions", self.versions, "[B]", torch.int64),
+            ("episodes", self.episodes, "[B]", torch.int64),
             ("mask", self.mask, "[B, T]", torch.bool),
         ):
             dimensions = 2 if shape == "[B, T]" else 1
@@ -115,7 +119,11 @@ class Rollouts:
 
     @property
     def _optional(self) -> dict[str, Tensor]:
-        columns = {"sampler_log_probs": self.sampler_log_probs, "versions": self.versions}
+        columns = {
+            "sampler_log_probs": self.sampler_log_probs,
+            "versions": self.versions,
+            "episodes": self.episodes,
+        }
         return {name: value for name, value in columns.items() if value is not None}
 
     @property

@@ -10,6 +10,7 @@ import torch
 from tests.core.launching import call
 
 import groupwise
+from groupwise.algorithms.grpo import GRPO
 from groupwise.environment import ContextRefused, Environment, EpisodeEnded
 from groupwise.errors import UserError
 from groupwise.prompts.draws import Draw
@@ -108,6 +109,17 @@ def test_rows_that_are_not_judged_have_the_reward_of_what_followed(lab):
         child = [r for r, parent in enumerate(lineage.parents.tolist()) if parent == row]
         judged = int(lineage.judged[row])
         assert value == (float(judged) if judged >= 0 else numbers[child[0]])
+
+
+def test_episodes_count_alike_however_many_turns_they_have(lab):
+    episodes = play(lab, Talk(turns=3))
+    for label, batch in episodes.training_batches(lab.scores_of(torch.arange(16.0))).items():
+        rollouts, targets = batch.rollouts, GRPO().targets(batch.scores, batch.rollouts, {})
+        sums = {}
+        for number, weights in zip(rollouts.episodes.tolist(), targets["weights"], strict=True):
+            sums[number] = sums.get(number, 0.0) + float(weights.sum())
+        assert len(sums) < len(rollouts), label
+        assert list(sums.values()) == pytest.approx([1 / len(sums)] * len(sums))
 
 
 class Fails(Environment):

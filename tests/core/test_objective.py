@@ -238,6 +238,19 @@ def test_weights_match_their_definitions():
             assert float(constant[index]) == pytest.approx(is_decision / 40)
 
 
+@pytest.mark.parametrize("normalize", ["sequence", "token", "constant"])
+def test_it_does_not_matter_into_how_many_rollouts_an_episode_is_cut(normalize):
+    whole = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    cut = torch.tensor(
+        [[True] * 2 + [False] * 3, [True] * 3 + [False] * 2, [True] * 3 + [False] * 2]
+    )
+    expected = objective.weights(whole, normalize=normalize, length=5)
+    weights = objective.weights(
+        cut, normalize=normalize, length=5, episodes=torch.tensor([7, 7, 2])
+    )
+    assert torch.equal(weights[cut], expected[whole])
+
+
 def test_sums_of_weights():
     # Three of four rollouts have decisions; the fourth has no weight, but counts in B.
     assert float(weights(MASK, normalize="sequence").sum()) == pytest.approx(3 / 4)

@@ -132,6 +132,9 @@ class Assembly:
                     call.part, call.at = part, at
         else:
             rollouts = _gathered([calls[0] for calls in rows])
+        if not self.plain:
+            episodes = [calls[0].identity for calls in rows]
+            rollouts = replace(rollouts, episodes=torch.tensor(episodes, dtype=torch.int64))
         reasons = [calls[-1].failure for calls in rows]
         if any(reason is not None for reason in reasons):
             rollouts = replace(rollouts, failures=reasons)

@@ -72,4 +72,5 @@ def skeleton(rollouts: Rollouts) -> Rollouts:
         mask=rollouts.mask.cpu(),
         truncated=rollouts.truncated.cpu(),
         versions=rollouts.versions,
+        episodes=rollouts.episodes,
     )

@@ -55,4 +55,9 @@ class Divisor(Composed):
         mask = rollouts.mask
         if self.config.mask_truncated:
             mask = mask & ~rollouts.truncated.unsqueeze(1)
-        return objective.weights(mask, normalize=self.config.normalize, length=self.length)
+        return objective.weights(
+            mask,
+            normalize=self.config.normalize,
+            length=self.length,
+            episodes=rollouts.episodes,
+        )
