@@ -47,7 +47,7 @@ class Reply:
             raise UserError(
                 f"expected text from {self.label!r}, since its completions are prompts of another "
                 f"policy, received {type(completion).__name__}; only a policy whose completions "
-                f"are no prompts (the last of a chain) may return anything else"
+                f"are not prompts (the last of a chain) may return anything else"
             )
         return completion
 
@@ -90,7 +90,7 @@ class Player(Protocol):
 
 
 Context = Row | str | Sequence[Mapping[str, Any]] | Reply
-"""What a player completes: a data set row, a text, chat messages, or the reply of a player."""
+"""What a player completes: a data set row, a string, chat messages, or the reply of a player."""
 Columns = Mapping[str, Any]
 """Columns that rewards receive by name, for one episode."""
 Outcome = Columns | Sequence[tuple[Reply, Columns]] | None
@@ -144,7 +144,7 @@ class Environment(ABC):
     async def play(self, row: Row, players: Mapping[str, Player]) -> Outcome:
         """Play one episode; row: of the data set; players: of the cast, by label.
 
-        Rewards judge the last replies: those that are no other reply's parent. A mapping that is
+        Rewards judge the last replies: those that are not another reply's parent. A mapping that is
         returned has columns for them. To judge other replies, return these, each with its columns.
         A reply that is not judged has the mean reward of the replies that followed it.
 

@@ -184,7 +184,7 @@ def any_process(condition: bool) -> bool:
 
 
 def first_of(texts: Mapping[str, str]) -> dict[str, str]:
-    """The texts of all processes by name; where several have one, that of the lowest rank."""
+    """The strings of all processes by name; where several have one, that of the lowest rank."""
     parts = gather_object([dict(texts)])
     return {name: text for part in reversed(parts) for name, text in part.items()}
 

@@ -56,6 +56,6 @@ def _check_characters(prompt: Any, index: int) -> None:
     except UnicodeEncodeError as error:
         raise UserError(
             f"prompts, row {index}: 'prompt' holds half of a surrogate pair, "
-            f"{text[error.start]!r}, which is no character; was the text cut within an emoji? "
+            f"{text[error.start]!r}, which is not a character; was the text cut within an emoji? "
             f"`text.encode(errors='replace').decode()` removes it"
         ) from error

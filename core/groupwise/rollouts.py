@@ -36,7 +36,7 @@ class Rollouts:
     completions: what rewards see (text, messages, PIL images), length B.
     groups: [B] int64, the number of the draw of the prompt; rollouts of one draw form a group.
     mask: [B, T] bool, True at decisions of the policy. It may have holes: the tokens of a tool's
-        answer between two turns belong to the rollout and are no decisions.
+        answer between two turns belong to the rollout and are not decisions.
     truncated: [B] bool, cut off by a limit rather than ended by the policy.
     sampler_log_probs: [B, T] float32, the sampler's log-probs of its decisions when it drew them;
         None if it gives none.
@@ -45,7 +45,7 @@ class Rollouts:
     episodes: [B] int64, in CPU memory: the number of the episode that each rollout is of, where an
         episode may have several rollouts; None if each has one. Set by the core.
     failures: why each rollout failed, None where it did not; None if none failed. A rollout that
-        failed (its picture is not finite, its environment crashed) has no reward and no gradient,
+        failed (its image is not finite, its environment crashed) has no reward and no gradient,
         and no reward is called on it: it is counted and shown. Its trajectory must be finite, since
         it may be used for a pass whose gradient is multiplied by 0.
     facts: further columns of length B, which rewards receive like the dataset's.

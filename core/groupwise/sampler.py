@@ -139,7 +139,7 @@ class TurnSampler(Sampler):
     @abstractmethod
     def extend(self, context: Any, replies: str | Sequence[Mapping[str, Any]]) -> Any:
         """The context after replies to its last turn, ready for the next one: messages after a
-        prompt of messages, text after one that is a text."""
+        prompt of messages, a string after one that is a string."""
 
     @abstractmethod
     def room(self, context: Any) -> int:

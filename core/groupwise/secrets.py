@@ -44,7 +44,7 @@ _BEFORE_TOKEN = re.compile(
 """Words before `token` that make it a piece of text and no secret: `eos_token`."""
 
 _known: dict[str, str] = {}
-"""The secrets of this process, each with the text that replaces it in messages."""
+"""The secrets of this process, each with the string that replaces it in messages."""
 
 
 def is_secret(key: object) -> bool:
@@ -64,7 +64,7 @@ def concealed(value: Any, key: object = "") -> Any:
 
 
 def everything(value: Any) -> Any:
-    """An option that is secret as a whole: every text and number in it wrapped in `Held`."""
+    """An option that is secret as a whole: every string and number in it wrapped in `Held`."""
     return _rebuilt(value, lambda inner, _: everything(inner), _held)
 
 
@@ -154,7 +154,7 @@ def _remember(secret: object, word: str) -> None:
 
 
 def _name(value: Any) -> str:
-    """The environment variable that a text refers to; "" if it is no reference."""
+    """The environment variable that a string refers to; "" if it is not a reference."""
     match = REFERENCE.fullmatch(value) if isinstance(value, str) else None
     return match[1] if match else ""
 

@@ -16,7 +16,7 @@ class Section(BaseModel):
 
 
 class PluginSection(Section):
-    """A plugin's name and options; a text alone is short for `{name: text}`."""
+    """A plugin's name and options; a string alone is short for `{name: string}`."""
 
     model_config = ConfigDict(extra="allow")
 

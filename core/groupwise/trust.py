@@ -13,7 +13,7 @@ SETTING = "trust_remote_code"
 
 
 def _checked(loading: dict[str, Any]) -> dict[str, Any]:
-    """With the option as a bool: `no` is a text in YAML 1.2, and any text would count as true."""
+    """With the option as a bool: `no` is a string in YAML 1.2; any string would count as true."""
     if SETTING not in loading:
         return loading
     value = loading[SETTING]

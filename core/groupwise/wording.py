@@ -41,7 +41,7 @@ class Wording(BaseModel):
     @model_validator(mode="after")
     def _system_is_a_message(self) -> Self:
         if self.system is not None and not self.chat:
-            raise mistake_at(("system",), "`system` needs `chat: true`: a text has no messages")
+            raise mistake_at(("system",), "`system` needs `chat: true`: a string has no messages")
         return self
 
     def check(self, columns: Collection[str]) -> None:
@@ -55,10 +55,10 @@ class Wording(BaseModel):
                 )
 
     def worded(self, row: Row, own: Any) -> Any:
-        """The prompt of a row: a text, or a list of messages where `chat` is set.
+        """The prompt of a row: a string, or a list of messages where `chat` is set.
 
         own: the row's own prompt, which is taken where there is no template. One that is neither a
-        text nor messages is returned as it is, for `check_row` to refuse.
+        string nor messages is returned as it is, for `check_row` to refuse.
         """
         text = own if self.template is None else self._filled(row)
         if not self.chat or not (is_chat(text) or (isinstance(text, str) and text)):
@@ -81,7 +81,7 @@ class Wording(BaseModel):
             if is_chat(value):
                 raise UserError(
                     f"prompts: the template names the column {name!r}, which holds chat messages, "
-                    f"and makes one text of its columns; set `prompt: {name}` without a template"
+                    f"and makes one string of its columns; set `prompt: {name}` without a template"
                 )
             return "" if value is None else str(value)  # an empty cell of a table is None
 

@@ -48,7 +48,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="print no progress")]
 
 @contextmanager
 def reporting_errors() -> Iterator[None]:
-    """A context that prints errors which the user can mend as one red line, with exit code 2."""
+    """A context that prints errors which the user can fix as one red line, with exit code 2."""
     try:
         yield
     except UserError as error:

@@ -43,7 +43,7 @@ class _Loader(yaml.SafeLoader):
         self._depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Stops early at deep nesting, where PyYAML's time grows with the square of the depth."""
+        """Stop early at deep nesting, where PyYAML's time grows with the square of the depth."""
         self._depth += 1
         if self._depth > DEEPEST + 1:
             raise RecursionError

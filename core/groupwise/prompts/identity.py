@@ -21,7 +21,7 @@ from groupwise.errors import UserError
 def identity(value: Any) -> str:
     """A value of a row, or a whole row, as text: equal for equal contents, in every process.
 
-    JSON with sorted keys. Pictures (PIL), tensors, arrays and bytes are written as the SHA-256 of
+    JSON with sorted keys. Images (PIL), tensors, arrays and bytes are written as the SHA-256 of
     their content. Raises UserError for an object whose content is not known, since its text could
     differ between processes.
     """
@@ -75,7 +75,7 @@ def _is_known(value: Any) -> bool:
 @singledispatch
 def _content(value: Any) -> Any:
     """What JSON writes for a value that it does not know."""
-    pillow = sys.modules.get("PIL.Image")  # without it there are no pictures
+    pillow = sys.modules.get("PIL.Image")  # without it there are no images
     if pillow is not None and isinstance(value, pillow.Image):
         return _hashed(f"{value.mode} {value.size} {value.getpalette()}", value.tobytes())
     kind = type(value)

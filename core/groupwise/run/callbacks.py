@@ -31,7 +31,7 @@ def build_callbacks(parts: Parts, accelerator: Accelerator) -> dict[KeyPath, Cal
 def opened(
     callbacks: Mapping[KeyPath, Callback], loaded: LoadedConfig, run: RunContext
 ) -> Iterator[None]:
-    """Opens all callbacks, and closes them at the end.
+    """Open all callbacks, and close them at the end.
 
     Raises UserError on all processes, with the line of the section, if one refuses to open.
     """

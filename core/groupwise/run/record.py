@@ -284,7 +284,7 @@ class Record:
 
     @contextmanager
     def _saving(self) -> Iterator[None]:
-        """Checks the folder before all processes that save write to it, and on an error."""
+        """Check the folder before all processes that save write to it, and on an error."""
         if self._is_sharded:
             processes.first(self.run_folder.keep)
         else:

@@ -90,7 +90,7 @@ class Call:
             raise Failure.of(error) from error
         finally:
             self.seconds = time.monotonic() - self.began
-            # Pictures on the device are freed; `reading` is still asked for.
+            # Images on the device are freed; `reading` is still asked for.
             self.arguments = {n: v for n, v in self.arguments.items() if n == "completions"}
 
     async def wait(self, function: Callable[..., Any]) -> list[Any]:

@@ -15,8 +15,9 @@ TENSOR, PAIRS, TUPLE = "<tensor>", "<pairs>", "<tuple>"
 def encode(state: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
     """A state as JSON, and its tensors by the numbers that refer to them there.
 
-    state: numbers, texts, None, tensors, and lists, tuples and mappings of these. Raises UserError
-    for anything else, with its path; name: the owner of the state, the beginning of that path.
+    state: numbers, strings, None, tensors, and lists, tuples and mappings of these. Raises
+    UserError for anything else, with its path; name: the owner of the state, the
+    beginning of that path.
     """
     tensors: dict[str, Tensor] = {}
 
@@ -37,8 +38,8 @@ def encode(state: Any, name: str) -> tuple[Any, dict[str, Tensor]]:
             pairs = [[plain(key, path), each] for key, each in value.items()]
             return {PAIRS: [[k, plain(v, f"{path}.{i}")] for i, (k, v) in enumerate(pairs)]}
         raise UserError(
-            f"{path} cannot be saved: expected numbers, texts, tensors, lists and mappings in the "
-            f"result of state_dict, found {type(value).__name__}"
+            f"{path} cannot be saved: expected numbers, strings, tensors, lists and mappings in "
+            f"the result of state_dict, found {type(value).__name__}"
         )
 
     return plain(state, name), tensors

@@ -46,7 +46,7 @@ def completions_gap(one: Any, other: Any) -> float:
 
 
 def _numbers(value: Any) -> Tensor | None:
-    """A number, an array or a picture as a tensor; None for anything else."""
+    """A number, an array or an image as a tensor; None for anything else."""
     if isinstance(value, Tensor):
         return value.detach().cpu()
     array = np.asarray(value)

@@ -197,7 +197,7 @@ def any_text(case: Case) -> str | None:
 
 @law(
     "its state survives a checkpoint",
-    hint="`state_dict` and `load_state_dict`: numbers, texts, tensors, lists and mappings",
+    hint="`state_dict` and `load_state_dict`: numbers, strings, tensors, lists and mappings",
 )
 def state(case: Case) -> str | None:
     members = case.scorer.rewards[0].members

@@ -45,7 +45,7 @@ class Failing:
         times = self._count(reward, not values)
         self._messages[reward] = (
             f"{what}: reward {reward!r} failed on every completion that it judged, in the last "
-            f"{times} steps in a row: {why}. Once it is mended, `groupwise resume` goes on from "
+            f"{times} steps in a row: {why}. Once it is fixed, `groupwise resume` goes on from "
             f"there"
         )
 

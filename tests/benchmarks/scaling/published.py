@@ -83,7 +83,7 @@ def runs(text: Texts, image: Images) -> list[Row]:
             max(steps.ahead_step(qwen, long, passes=5, **apart32)),
         ),
         Row(
-            "Qwen-Image, full, 4 H200, 512 pictures, 10 steps, 2 trained",
+            "Qwen-Image, full, 4 H200, 512 images, 10 steps, 2 trained",
             OMNI,
             250,
             steps.image_step(picture, omni, gpus=4, lora=False, passes=5, machine=H200).seconds,
@@ -101,7 +101,7 @@ def runs(text: Texts, image: Images) -> list[Row]:
             steps.image_step(picture, wide, gpus=64, lora=False, passes=5).seconds,
         ),
         Row(
-            "FLUX.1-dev, full, 16 H800, 192 pictures of 720x720, 16 steps, 9 trained",
+            "FLUX.1-dev, full, 16 H800, 192 images of 720x720, 16 steps, 9 trained",
             f"{DANCE}: 200 steps in 12 hours",
             12 * 3600 / 200,
             steps.image_step(

@@ -54,7 +54,7 @@ def sized() -> str:
         rows.append([name, f"{model.weights / GB:.2f}", f"{work:.1f} a token", f"{cached:.0f} KiB"])
     for name, (side, prompt) in sizes.IMAGES.items():
         model = _image(name)
-        work = f"{model.flops / GB:,.0f} a picture of {side}x{side} with {prompt} tokens"
+        work = f"{model.flops / GB:,.0f} an image of {side}x{side} with {prompt} tokens"
         rows.append([name, f"{model.weights / GB:.2f}", work, ""])
     return _table(["model", "10⁹ weights", "GFLOP of a forward pass", "cache of a token"], rows)
 
@@ -112,7 +112,7 @@ def _unit(name: str) -> tuple[int, int, float, str]:
         context = (TEXT.prompt + TEXT.mean) / 2
         return model.weights, model.layers, model.forward(1, context), "tokens"
     picture = _image(name)
-    return picture.weights, picture.blocks, picture.flops, "pictures"
+    return picture.weights, picture.blocks, picture.flops, "images"
 
 
 def _achieved(name: str) -> float:
@@ -196,7 +196,7 @@ def pictures() -> str:
         what = f"{name}, {batch.steps} steps{', guided' if batch.guided else ''}"
         rows.append([what, f"{alone:.2f}", *cells])
     head = [
-        "pictures a second and GPU",
+        "images a second and GPU",
         "whole on each",
         "sharded, 1 at once",
         "sharded, 8 at once",

@@ -40,7 +40,7 @@ def measures(case: Case) -> str | None:
 
 @law(
     "its state survives a checkpoint",
-    hint="`state_dict` and `load_state_dict`: numbers, texts, tensors, lists and mappings",
+    hint="`state_dict` and `load_state_dict`: numbers, strings, tensors, lists and mappings",
 )
 def state(case: Case) -> str | None:
     if not isinstance(case.algorithm, HasState):
