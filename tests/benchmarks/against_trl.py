@@ -5,9 +5,9 @@
     python tests/benchmarks/against_trl.py --device cuda --rounds 1 --steps 3    # a real size
 
 Same random model, prompts, reward and settings, in float32 on the CPU and in bf16 on a GPU. Sides
-run in turns, round by round, each in a separate process, whose first step does not count. `bare` is
-a plain loop over transformers without our code. On a machine that is shared, `--threads 1
---cpu-time` measures processor time. Needs `pip install trl`.
+run in turns, round by round, each in a separate process, whose first step does not count. `model
+alone` is a plain loop over transformers without our code. On a machine that is shared, `--threads
+1 --cpu-time` measures processor time. Needs `pip install trl`.
 """
 
 import argparse
@@ -70,7 +70,8 @@ def main() -> None:
     print(machine(options) + note)
     if not on_gpu:
         print(
-            "\n| work | TRL | Groupwise | ratio | bare | Groupwise / bare | peak GB, TRL and ours |"
+            "\n| work | TRL | Groupwise | ratio | model alone | Groupwise / model alone "
+            "| peak GB, TRL and ours |"
         )
         print("|---|---|---|---|---|---|---|")
     for name in works:
@@ -116,9 +117,9 @@ def compare(name: str, folder: Path, sides: Sequence[str], options: Any) -> dict
 
 
 def row(name: str, measured: dict[str, Any]) -> str:
-    trl, ours, bare = [statistics.median(values["seconds"]) for values in measured.values()]
+    trl, ours, alone = [statistics.median(values["seconds"]) for values in measured.values()]
     peaks = f"{measured['trl']['peak']:.2f} and {measured['ours']['peak']:.2f}"
-    times = f"{trl:.2f} s | {ours:.2f} s | {trl / ours:.2f} | {bare:.2f} s | {ours / bare:.2f}"
+    times = f"{trl:.2f} s | {ours:.2f} s | {trl / ours:.2f} | {alone:.2f} s | {ours / alone:.2f}"
     return f"| {name} | {times} | {peaks} |"
 
 
@@ -253,13 +254,13 @@ def ours(work: Work, model: Path, steps: int, tick: Tick, device: str) -> None:
     )
 
 
-def bare(work: Work, model: Path, steps: int, tick: Tick, device: str) -> None:
-    from bare import bare as loop
+def alone(work: Work, model: Path, steps: int, tick: Tick, device: str) -> None:
+    from model_alone import model_alone
 
-    loop(work, model, steps, tick, group=GROUP, device=device)
+    model_alone(work, model, steps, tick, group=GROUP, device=device)
 
 
-SIDES = {"trl": trl, "trl in bf16": trl_in_bf16, "ours": ours, "bare": bare}
+SIDES = {"trl": trl, "trl in bf16": trl_in_bf16, "ours": ours, "model alone": alone}
 
 
 if __name__ == "__main__":

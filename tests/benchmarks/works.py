@@ -13,7 +13,7 @@ VARIETY = 64
 class Work:
     """prompt, completion: tokens of each; rows: completions in a step; between: width of the MLP;
     ends: whether a completion ends at each token with probability 1/32; part: rows in one pass of
-    TRL and of the bare loop, all if 0; bf16: compute in bf16 with weights in float32."""
+    TRL and of `model_alone`, all if 0; bf16: compute in bf16 with weights in float32."""
 
     prompt: int = 32
     completion: int = 128

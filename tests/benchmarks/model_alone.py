@@ -1,4 +1,4 @@
-"""A training step without our code: a plain loop over transformers and torch's AdamW."""
+"""What the model alone costs: a loop over transformers and torch's AdamW that learns nothing."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from works import Work
 
 
-def bare(
+def model_alone(
     work: Work, model: Path, steps: int, tick: Callable[[float], None], *, group: int, device: str
 ) -> None:
     """Computes each prompt once for its group, chooses tokens by argmax, and keeps all logits of a
