@@ -119,6 +119,23 @@ def make(saved):
 
 
 @pytest.fixture
+def batch_shapes(monkeypatch):
+    """batch_shapes(policy) -> a list that grows by the shape of each batch of tokens."""
+
+    def watch(policy):
+        shapes, original = [], policy.causal._layers
+
+        def layers(ids, **options):
+            shapes.append(tuple(ids.shape))
+            return original(ids, **options)
+
+        monkeypatch.setattr(policy.causal, "_layers", layers)
+        return shapes
+
+    return watch
+
+
+@pytest.fixture
 def make_of(tmp_path):
     """make_of(configuration, **settings) -> a policy of a model with random weights."""
 

@@ -375,23 +375,6 @@ def test_a_stop_string_ends_a_completion_and_is_not_searched_in_the_prompt(make)
 # ---- cost
 
 
-@pytest.fixture
-def batch_shapes(monkeypatch):
-    """batch_shapes(policy) -> a list that grows by the shape of each batch of tokens."""
-
-    def watch(policy):
-        shapes, original = [], policy.causal._layers
-
-        def layers(ids, **options):
-            shapes.append(tuple(ids.shape))
-            return original(ids, **options)
-
-        monkeypatch.setattr(policy.causal, "_layers", layers)
-        return shapes
-
-    return watch
-
-
 def test_each_prompt_is_computed_once_for_its_group(make, rows, batch_shapes):
     policy = make()
     shapes = batch_shapes(policy)

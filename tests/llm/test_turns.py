@@ -45,23 +45,6 @@ def ids_of(contexts):
 ARCHITECTURES = ["qwen2", "llama", "gpt2", "gpt_neox", "mixtral", "gemma2", "gemma3"]
 
 
-@pytest.fixture
-def computed(monkeypatch):
-    """computed(policy) -> a list that grows by the shape of each pass."""
-
-    def watch(policy):
-        shapes, original = [], policy.causal._layers
-
-        def layers(ids, **options):
-            shapes.append(tuple(ids.shape))
-            return original(ids, **options)
-
-        monkeypatch.setattr(policy.causal, "_layers", layers)
-        return shapes
-
-    return watch
-
-
 # ---- laws
 
 
@@ -174,10 +157,10 @@ def play_texts(policy, rows):
 # ---- cost
 
 
-def test_a_cache_goes_on_after_a_reply(make, computed):
+def test_a_cache_goes_on_after_a_reply(make, batch_shapes):
     policy = make(max_new_tokens=90)
     assert policy.ability.continues
-    shapes = computed(policy)
+    shapes = batch_shapes(policy)
     contexts = policy.encode([row for row in CHAT for _ in range(2)])
     with policy.session():
         drawn = policy.draw(contexts, seeds=range(6), limits=[4, 5, 6, 7, 8, 9])
@@ -206,9 +189,9 @@ def test_a_cache_goes_on_after_a_reply(make, computed):
     assert shapes == [(1, len(later[0].ids))]
 
 
-def test_branches_of_a_turn_share_its_cache(make, computed):
+def test_branches_of_a_turn_share_its_cache(make, batch_shapes):
     policy = make(max_new_tokens=90)
-    shapes = computed(policy)
+    shapes = batch_shapes(policy)
     with policy.session():
         (context,) = policy.encode(CHAT[:1])
         (turn,) = policy.draw([context], seeds=[1], limits=[5])

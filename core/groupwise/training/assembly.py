@@ -149,7 +149,7 @@ class Assembly:
         """The judged rollouts of all players, in the order of their episodes, as completions of the
         data set's rows; without trajectories."""
         places = {id(call): place for place, (call, _) in enumerate(judged)}
-        parts, order = list[Rollouts](), list[int]()
+        parts, order = dict[str, Rollouts](), list[int]()
         for label, of_player in rows.items():
             chosen = {
                 row: places[id(call)]
@@ -159,14 +159,14 @@ class Assembly:
             }
             if chosen:
                 everything = len(chosen) == len(of_player)
-                parts.append(own[label] if everything else own[label].select([*chosen]))
+                parts[label] = own[label] if everything else own[label].select([*chosen])
                 order += chosen.values()
         if not parts:
             return nothing_drawn()
         if self.compared:
-            check_kinds(dict(zip(own, parts, strict=True)))
-        facts = set.intersection(*(set(part.facts) for part in parts))
-        joined = Rollouts.concat([_bare(part, facts) for part in parts])
+            check_kinds(parts)
+        facts = set.intersection(*(set(part.facts) for part in parts.values()))
+        joined = Rollouts.concat([_bare(part, facts) for part in parts.values()])
         index = torch.tensor(order).argsort()
         joined = joined if torch.equal(index, torch.arange(len(index))) else joined.select(index)
         return replace(

@@ -108,8 +108,8 @@ def further(earlier: Call, prompt: Any) -> str | Sequence[Mapping[str, Any]] | N
     if reply is None or isinstance(prompt, str) != isinstance(before, str):
         return None
     if isinstance(prompt, str):
-        said = before + reply.text
-        return prompt[len(said) :] if prompt.startswith(said) else None
+        text = before + reply.text
+        return prompt[len(text) :] if prompt.startswith(text) else None
     count = len(before)
     if [*prompt[:count]] != [*before] or [*prompt[count : count + 1]] != [reply.message]:
         return None
