@@ -14,12 +14,20 @@ _THINKING = (
 )
 """What opens thinking, and what ends it."""
 
+OTHERS = ("tool", "user", "system")
+"""Roles of messages that the policy did not write."""
+
 
 def content(completion: str | Sequence[Mapping[str, Any]]) -> str:
-    """Returns the text of a completion: the string itself, or its last message's content."""
+    """Returns the text of a completion: the string itself, or the content of the policy's last
+    message.
+
+    What a tool or a user said after the policy's last message is not the policy's answer.
+    """
     if isinstance(completion, str):
         return completion
-    return _text(completion[-1]) if completion else ""
+    messages = [each for each in completion if each.get("role") not in OTHERS]
+    return _text(messages[-1]) if messages else ""
 
 
 def whole_text(completion: str | Sequence[Mapping[str, Any]]) -> str:

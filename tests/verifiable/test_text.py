@@ -21,6 +21,13 @@ def test_content_of_text_and_messages() -> None:
     assert content("plain") == "plain"
     assert content(messages) == "b"
     assert content([{"role": "assistant", "content": None}]) == ""
+
+
+def test_a_tools_answer_is_not_the_policys() -> None:
+    answer = {"role": "assistant", "content": "5"}
+    assert content([answer, {"role": "tool", "content": "36"}]) == "5"
+    assert content([{"content": "6"}]) == "6"  # a message without a role
+    assert content([{"role": "tool", "content": "36"}]) == ""
     assert content([]) == ""
 
 
