@@ -14,10 +14,10 @@ from groupwise import Algorithm, LogProbs, Policy, Rollouts, Sampler, objective,
 from groupwise.advantages import group_relative
 from groupwise.algorithms.grpo import GRPO
 from groupwise.policy import Uncopied
-from groupwise.testing import policy as policy_checks
-from groupwise.testing import sampler as sampler_checks
-from groupwise.testing.policy import gradients
-from groupwise.testing.policy.case import Case
+from groupwise_testing import policy as policy_checks
+from groupwise_testing import sampler as sampler_checks
+from groupwise_testing.policy import gradients
+from groupwise_testing.policy.case import Case
 
 # ---- policies: a table whose longer rollouts have holes
 

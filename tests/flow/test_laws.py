@@ -7,11 +7,11 @@ import torch
 from diffusers import DiffusionPipeline
 
 from groupwise import Policy, testing
-from groupwise.testing.policy import gradients
-from groupwise.testing.policy.case import Case
 from groupwise_flow import testing as laws
 from groupwise_flow.adapters.sd3 import SD3Adapter
 from groupwise_flow.policy import FlowPolicy
+from groupwise_testing.policy import gradients
+from groupwise_testing.policy.case import Case
 
 ADAPTERS = {
     "StableDiffusion3Pipeline": ("sd3", "sd3.5", "sd3 shifting"),

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from groupwise import testing
-from groupwise.testing.policy import gradients
-from groupwise.testing.policy.case import Case
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 from groupwise_llm.vllm.sampler import VLLM
+from groupwise_testing.policy import gradients
+from groupwise_testing.policy.case import Case
 
 # Prompts of unequal length; at this temperature some completions end early.
 ROWS = [{"prompt": "ab"}, {"prompt": "a longer prompt"}, {"prompt": "c"}]

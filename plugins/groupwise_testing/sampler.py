@@ -7,9 +7,9 @@ import torch
 from groupwise.policy import Policy
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Sampler
-from groupwise.testing import compare
-from groupwise.testing.draws import Draws, Rows
-from groupwise.testing.law import hold, law
+from groupwise_testing import compare
+from groupwise_testing.draws import Draws, Rows
+from groupwise_testing.laws import hold, law
 
 
 def check_sampler(sampler: Sampler, policy: Policy, rows: Rows, *, group_size: int = 4) -> None:

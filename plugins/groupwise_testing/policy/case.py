@@ -10,8 +10,8 @@ from torch import Tensor
 
 from groupwise.policy import Policy
 from groupwise.rollouts import Rollouts
-from groupwise.testing import compare
-from groupwise.testing.draws import Draws, Rows
+from groupwise_testing import compare
+from groupwise_testing.draws import Draws, Rows
 
 EVERY = slice(None)
 

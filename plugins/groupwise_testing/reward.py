@@ -14,8 +14,8 @@ from groupwise.rewards import Reward, RewardFunction
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
 from groupwise.storage.state import decode, encode
-from groupwise.testing import compare
-from groupwise.testing.law import hold, law
+from groupwise_testing import compare
+from groupwise_testing.laws import hold, law
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -7,7 +7,7 @@ import torch
 
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, Sampler
-from groupwise.testing import compare
+from groupwise_testing import compare
 
 Rows = Sequence[Mapping[str, Any]]
 

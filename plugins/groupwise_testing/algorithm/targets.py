@@ -6,10 +6,10 @@ from dataclasses import replace
 import torch
 
 from groupwise.rollouts import Rollouts
-from groupwise.testing.algorithm.case import REWARDS, Case
-from groupwise.testing.algorithm.toy import toy_rollouts, toy_scores
-from groupwise.testing.law import law
 from groupwise.training.training_batch import TrainingBatch
+from groupwise_testing.algorithm.case import REWARDS, Case
+from groupwise_testing.algorithm.toy import toy_rollouts, toy_scores
+from groupwise_testing.laws import law
 
 
 @law(

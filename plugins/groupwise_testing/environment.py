@@ -13,10 +13,10 @@ from groupwise.environment import Environment
 from groupwise.policy import Policy
 from groupwise.prompts.draws import Draw
 from groupwise.rollouts import LogProbs, Rollouts
-from groupwise.testing.law import hold, law
 from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.episodes import Episodes
 from groupwise.training.sampling import Sampling
+from groupwise_testing.laws import hold, law
 
 Rows = Sequence[Mapping[str, Any]]
 Answer = Callable[[Any, random.Random], Any]

@@ -15,10 +15,10 @@ from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from groupwise.rollouts import Rollouts
-from groupwise.testing import compare
-from groupwise.testing.law import law
-from groupwise.testing.policy.case import Case
-from groupwise.testing.policy.wide import Wide
+from groupwise_testing import compare
+from groupwise_testing.laws import law
+from groupwise_testing.policy.case import Case
+from groupwise_testing.policy.wide import Wide
 
 DIRECTIONS = 4
 """Random directions, each along a share of the parameters."""

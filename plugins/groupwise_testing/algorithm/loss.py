@@ -11,11 +11,11 @@ from groupwise.algorithm import Algorithm
 from groupwise.algorithms.parts import Composed
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
-from groupwise.testing import compare
-from groupwise.testing.algorithm.case import LIMIT, REWARDS, WHOLE, Case, updater_of
-from groupwise.testing.algorithm.toy import Toy, toy_rollouts, toy_scores
-from groupwise.testing.law import law
 from groupwise.weights import KeptWeights
+from groupwise_testing import compare
+from groupwise_testing.algorithm.case import LIMIT, REWARDS, WHOLE, Case, updater_of
+from groupwise_testing.algorithm.toy import Toy, toy_rollouts, toy_scores
+from groupwise_testing.laws import law
 
 
 @law(

@@ -12,10 +12,10 @@ from torch import Tensor
 from groupwise.algorithm import Algorithm
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
-from groupwise.testing import compare
-from groupwise.testing.algorithm.toy import Extra, Toy, toy_rollouts, toy_scores
 from groupwise.training.update import Updater
 from groupwise.weights import KeptWeights
+from groupwise_testing import compare
+from groupwise_testing.algorithm.toy import Extra, Toy, toy_rollouts, toy_scores
 
 LIMIT = 1e-5
 """The limit of relative differences of gradients: the toy is in float64, targets in float32."""

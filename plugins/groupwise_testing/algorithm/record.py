@@ -10,9 +10,9 @@ from torch import Tensor
 from groupwise.algorithm import Batch
 from groupwise.rollouts import LogProbs
 from groupwise.storage.state import HasState, decode, encode
-from groupwise.testing.algorithm.case import Case
-from groupwise.testing.law import law
 from groupwise.weights import KeptWeights
+from groupwise_testing.algorithm.case import Case
+from groupwise_testing.laws import law
 
 
 @law(

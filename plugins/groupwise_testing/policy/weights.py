@@ -6,10 +6,10 @@ from tempfile import TemporaryDirectory
 import torch
 
 from groupwise.policy import Policy
-from groupwise.testing import compare
-from groupwise.testing.law import law
-from groupwise.testing.policy.case import Case
 from groupwise.weights import REFERENCE, KeptWeights
+from groupwise_testing import compare
+from groupwise_testing.laws import law
+from groupwise_testing.policy.case import Case
 
 NAMES = (REFERENCE, "average")
 """A policy may serve the first reference without a copy; all others are copies."""
