@@ -1,20 +1,16 @@
 """Laws of an algorithm's loss."""
 
-import copy
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from groupwise import objective
-from groupwise.algorithm import Algorithm
 from groupwise.algorithms.parts import Composed
 from groupwise.rewards import Scores
-from groupwise.rollouts import LogProbs, Rollouts
-from groupwise.weights import KeptWeights
-from groupwise_testing import compare
-from groupwise_testing.algorithm.case import LIMIT, REWARDS, WHOLE, Case, updater_of
-from groupwise_testing.algorithm.toy import Toy, toy_rollouts, toy_scores
+from groupwise.rollouts import Rollouts
+from groupwise_testing.algorithm.case import REWARDS, WHOLE, Case, FirstUpdate, gradient_gap
+from groupwise_testing.algorithm.toy import Toy, toy_scores
 from groupwise_testing.laws import law
 
 
@@ -46,17 +42,14 @@ def cut_apart(case: Case) -> str | None:
 
 def _same_gradient(case: Case, *, cuts: bool, budgets: tuple[int, ...]) -> str | None:
     for first in (True, False):
-        toy = case.toy()
-        whole, _ = case.update(toy=toy, first=first)
-        toy.cuts = cuts
+        whole, _ = case.update(first=first)
         for budget in budgets:
+            toy = case.toy()
+            toy.cuts = cuts
             gradient, _ = case.update(toy=toy, budget=budget, first=first)
-            gap = compare.direction_gap(gradient, whole)
-            if gap > LIMIT:
-                return (
-                    f"in micro-batches of {budget} decisions the gradient of the "
-                    f"{'first' if first else 'second'} update differs by {gap:.2g} of its norm"
-                )
+            if wrong := gradient_gap(gradient, whole):
+                number = "first" if first else "second"
+                return f"in micro-batches of {budget} decisions of the {number} update {wrong}"
     return None
 
 
@@ -69,12 +62,8 @@ def padding(case: Case) -> str | None:
     for behind in (1e4, -1e4):
         toy = case.toy()
         toy.behind = behind
-        gap = compare.direction_gap(case.update(toy=toy)[0], expected)
-        if gap > LIMIT:
-            return (
-                f"with {behind:g} added to all outputs outside the mask the gradient differs by "
-                f"{gap:.2g} of its norm"
-            )
+        if wrong := gradient_gap(case.update(toy=toy)[0], expected):
+            return f"with {behind:g} added to all outputs outside the mask {wrong}"
     return None
 
 
@@ -84,16 +73,13 @@ def padding(case: Case) -> str | None:
     "after it the gradient is NaN",
 )
 def infinite(case: Case) -> str | None:
+    expected, _ = case.update()
     toy = case.toy()
-    expected, _ = case.update(toy=toy)
     toy.infinite = True
     gradient, measured = case.update(toy=toy)
-    gap = compare.direction_gap(gradient, expected)
-    if gap > LIMIT:
-        return (
-            f"with infinite log-probs outside the mask the gradient differs by {gap:.2g} of its "
-            f"norm, and the loss is {measured['loss']:g}"
-        )
+    if wrong := gradient_gap(gradient, expected):
+        loss = measured["loss"]
+        return f"with infinite log-probs outside the mask {wrong}, and the loss is {loss:g}"
     return None
 
 
@@ -102,70 +88,18 @@ def infinite(case: Case) -> str | None:
     hint="`loss`, `targets`: use `mask` for positions, not `lengths`, which counts decisions",
 )
 def holes(case: Case) -> str | None:
-    toy = case.toy()
-    rollouts = toy_rollouts(toy)
-    outputs = _leaves(case, toy, rollouts)
-    sizes = torch.stack([_size(value.grad, rollouts.mask) for value in outputs.values()]).sum(dim=0)
-    outside = float(sizes.masked_fill(rollouts.mask, 0.0).abs().max())
+    rollouts, mask = case.rollouts, case.rollouts.mask
+    gradients = FirstUpdate(case).gradients().values()
+    sizes = torch.stack([g.abs().reshape(*mask.shape, -1).sum(dim=2) for g in gradients]).sum(dim=0)
+    outside = float(sizes.masked_fill(mask, 0.0).abs().max())
     if outside > 0:
         return f"positions outside the mask have a gradient of up to {outside:.3g}"
     taught = (sizes > 0).any(dim=1) & (rollouts.lengths < rollouts.extents)
-    places = torch.arange(rollouts.mask.shape[1])
-    far = rollouts.mask & (places >= rollouts.lengths.unsqueeze(1)) & taught.unsqueeze(1)
+    places = torch.arange(mask.shape[1])
+    far = mask & (places >= rollouts.lengths.unsqueeze(1)) & taught.unsqueeze(1)
     if bool(far.any()) and not bool((sizes[far] > 0).any()):
         return f"none of {int(far.sum())} decisions behind holes has a gradient, but others have"
     return None
-
-
-def _leaves(
-    case: Case, toy: Toy, rollouts: Rollouts, *, taught: bool = True, shift: float | None = None
-) -> dict[str, Tensor]:
-    """The policy's outputs in a first update, with the loss's gradient with respect to each.
-
-    taught: False for advantages of 0. shift: sampler's - policy's log-probs; if unset the batch has
-    no log-probs of a sampler.
-    """
-    leaves, current, batch, algorithm = _batch(case, toy, rollouts, toy_scores(REWARDS))
-    if not taught and "advantages" in batch:
-        batch["advantages"] = torch.zeros_like(batch["advantages"])
-    if shift is not None:
-        batch["sampler_log_probs"] = batch["old_log_probs"] + shift
-    loss = algorithm.loss(current, batch)
-    if loss.shape != rollouts.mask.shape:
-        raise ValueError(
-            f"the loss has shape {list(loss.shape)}, expected {list(rollouts.mask.shape)}, one "
-            f"number per decision"
-        )
-    loss.sum().backward()
-    return leaves
-
-
-def _batch(
-    case: Case, toy: Toy, rollouts: Rollouts, scores: Scores
-) -> tuple[dict[str, Tensor], LogProbs, dict[str, Tensor], Algorithm]:
-    """The outputs as leaves, as `LogProbs`, the batch of the loss, and the algorithm."""
-    algorithm = copy.deepcopy(case.algorithm)
-    algorithm.prepare(toy, KeptWeights(toy))
-    updater = updater_of(toy, algorithm, WHOLE)
-    before = case.outputs(updater, toy, rollouts, first=True)
-    targets = updater.targets(scores, rollouts, before)
-    with torch.no_grad():
-        outputs = compare.outputs(toy(rollouts, outputs=algorithm.needs | algorithm.old))
-    leaves = {name: value.clone().requires_grad_() for name, value in outputs.items()}
-    extra = {name: leaves[name] for name in leaves if name not in ("log_probs", "entropy")}
-    current = LogProbs(
-        log_probs=leaves.get("log_probs"), entropy=leaves.get("entropy"), extra=extra
-    )
-    batch = {**targets, "mask": rollouts.mask, **before}
-    batch |= {f"old_{name}": outputs[name] for name in algorithm.old}
-    return leaves, current, batch, algorithm
-
-
-def _size(grad: Tensor | None, mask: Tensor) -> Tensor:
-    """[b, t]: the size of a gradient [b, t, ...] at each position."""
-    if grad is None:
-        return torch.zeros(mask.shape, dtype=torch.float64)
-    return grad.abs() if grad.ndim == 2 else grad.flatten(2).abs().sum(dim=2)
 
 
 @law(
@@ -176,10 +110,8 @@ def left_out(case: Case) -> str | None:
     rewards = (*REWARDS[:4], 0.5, 0.5, 0.5, 0.5, *REWARDS[8:])
     some, _ = case.update(rewards)
     everything, _ = case.update(rewards, everything=True)
-    gap = compare.direction_gap(some, everything)
-    if gap > LIMIT:
-        return f"with the rollouts left out by `active` the gradient differs by {gap:.2g}"
-    return None
+    wrong = gradient_gap(some, everything)
+    return None if wrong is None else f"with the rollouts left out by `active` {wrong}"
 
 
 @law(
@@ -190,18 +122,16 @@ def improves(case: Case) -> str | None:
     if "log_probs" not in case.algorithm.needs:
         return None
     toy = case.toy(spread=0.0)  # it scores the distribution that it draws from
-    rollouts = toy_rollouts(toy)
-    case.update(toy=toy, rollouts=rollouts, first=True)
-    before = _likely(toy, rollouts)
+    case.update(toy=toy, first=True)
+    before = _likely(toy, case.rollouts)
     with torch.no_grad():
         for parameter in toy.parameters():
             if parameter.grad is not None:
-                parameter.sub_(
-                    parameter.grad, alpha=1e-3 / max(float(parameter.grad.norm()), 1e-30)
-                )
+                size = max(float(parameter.grad.norm()), 1e-30)
+                parameter.sub_(parameter.grad, alpha=1e-3 / size)
     total = torch.tensor(REWARDS, dtype=torch.float64).view(3, 4)
     better = (total - total.mean(dim=1, keepdim=True)).flatten()
-    gain = float((better * (_likely(toy, rollouts) - before)).sum())
+    gain = float((better * (_likely(toy, case.rollouts) - before)).sum())
     if not gain > 0:
         return (
             f"after a small step the sum over rollouts of (reward - mean of its group) x change of "
@@ -226,21 +156,16 @@ def _likely(toy: Toy, rollouts: Rollouts) -> Tensor:
 def own_advantage(case: Case) -> str | None:
     if "log_probs" not in case.algorithm.needs:
         return None
-    toy = case.toy()
-    rollouts = toy_rollouts(toy)
     every = [toy_scores(REWARDS)]
     if isinstance(case.algorithm, Composed):  # supports process rewards
-        every.append(_with_steps(every[0], rollouts))
+        every.append(_with_steps(every[0], case.rollouts))
     for scores in every:
-        leaves, current, batch, algorithm = _batch(case, toy, rollouts, scores)
-        if "advantages" not in batch:
+        update = FirstUpdate(case, scores)
+        if "advantages" not in update.batch:
             return None
-        nothing = {**batch, "advantages": torch.zeros_like(batch["advantages"])}
-        pull = algorithm.loss(current, batch) - algorithm.loss(current, nothing)
-        (pull,) = torch.autograd.grad(pull.sum(), leaves["log_probs"], allow_unused=True)
-        if pull is None:
-            continue
-        wrong = pull * objective.per_decision(batch["advantages"]) > 1e-12
+        one, other = update.gradients(), update.gradients(**update.without_advantages)
+        pull = one["log_probs"] - other["log_probs"]
+        wrong = pull * objective.per_decision(update.batch["advantages"]) > 1e-12
         if bool(wrong.any()):
             return f"{int(wrong.sum())} decisions are pushed against their advantage"
     return None
@@ -262,21 +187,21 @@ def _with_steps(scores: Scores, rollouts: Rollouts) -> Scores:
 def corrected(case: Case) -> str | None:
     if not (case.algorithm.corrects and "log_probs" in case.algorithm.old):
         return None
-    toy = case.toy()
-    rollouts = toy_rollouts(toy)
-    largest = {}
-    for taught in (True, False):
-        one, other = (_leaves(case, toy, rollouts, taught=taught, shift=by) for by in (0.0, 1.0))
-        pairs = [(one[name].grad, other[name].grad) for name in one]
-        gaps = [a - b for a, b in pairs if a is not None and b is not None]
-        largest[taught] = max((float(gap.abs().max()) for gap in gaps), default=0.0)
-    if not largest[True] > 0:
-        return "sampler log-probs that are higher by 1 nat do not change the gradient"
-    if largest[False] > 1e-12:
-        return (
-            f"with advantages of 0, sampler log-probs change gradients by up to "
-            f"{largest[False]:.3g}"
+    update = FirstUpdate(case)
+
+    def change(**advantages: Tensor) -> float:
+        """How much log-probs of the sampler that are higher by 1 nat change gradients, at most."""
+        old = update.batch["old_log_probs"]
+        one, other = (
+            update.gradients(**advantages, sampler_log_probs=old + shift) for shift in (0.0, 1.0)
         )
+        return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+    if not change() > 0:
+        return "sampler log-probs that are higher by 1 nat do not change the gradient"
+    largest = change(**update.without_advantages)
+    if largest > 1e-12:
+        return f"with advantages of 0, sampler log-probs change gradients by up to {largest:.3g}"
     return None
 
 
