@@ -15,7 +15,7 @@ from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.training.update import Updater
 from groupwise.weights import KeptWeights
 from groupwise_testing import compare
-from groupwise_testing.algorithm.toy import Extra, Toy, toy_rollouts, toy_scores
+from groupwise_testing.algorithm.toy import Extra, Toy, toy_scores
 
 LIMIT = 1e-5
 """The limit of relative differences of gradients: the toy is in float64, targets in float32."""
@@ -35,8 +35,9 @@ class Case:
 
     @cached_property
     def rollouts(self) -> Rollouts:
-        """Three groups of four; a toy draws the same with any weights."""
-        return toy_rollouts(self.toy())
+        """Three groups of four, with holes and of unequal lengths; the same with any weights."""
+        rows = [{"prompt": f"question {number}"} for number in range(3)]
+        return self.toy().sample(rows, group_size=4, seeds=range(len(REWARDS)))
 
     def updater(
         self, toy: Toy | None = None, *, algorithm: Algorithm | None = None, budget: int = WHOLE

@@ -38,8 +38,8 @@ def shapes(case: Case) -> str | None:
             return f"{name} is {list(value.shape)}, expected [B] or [B, T]"
         if value.dtype != torch.float32:
             return f"{name} is {value.dtype}, expected torch.float32"
-    name = _not_finite(targets)
-    return None if name is None else f"{name} is not finite everywhere"
+    wrong = _not_finite(targets)
+    return None if wrong is None else f"{wrong} is not finite everywhere"
 
 
 @law(

@@ -39,15 +39,10 @@ class Toy(Policy):
         generator = torch.Generator().manual_seed(0)
 
         def table(*shape: int) -> nn.Parameter:
-            return nn.Parameter(
-                spread
-                * torch.randn(PLACES, SYMBOLS, *shape, generator=generator, dtype=torch.float64)
-            )
+            drawn = torch.randn(PLACES, SYMBOLS, *shape, generator=generator, dtype=torch.float64)
+            return nn.Parameter(spread * drawn)
 
-        self.logits = nn.Parameter(
-            spread * torch.randn(PLACES, SYMBOLS, generator=generator, dtype=torch.float64)
-        )
-        self.means, self.values = table(WIDTH), table()
+        self.logits, self.means, self.values = table(), table(WIDTH), table()
         self.max_decisions = PLACES
         self.extras = extras
         self.cuts, self.behind, self.infinite = False, 0.0, False
@@ -129,12 +124,6 @@ class Toy(Policy):
             for rows, decisions in parts
             for start in range(0, decisions.stop, 2)
         ]
-
-
-def toy_rollouts(toy: Toy, *, groups: int = 3, size: int = 4) -> Rollouts:
-    """Rollouts with holes, of unequal lengths."""
-    rows = [{"prompt": f"question {number}"} for number in range(groups)]
-    return toy.sample(rows, group_size=size, seeds=range(groups * size))
 
 
 def toy_scores(values: Sequence[float]) -> Scores:
