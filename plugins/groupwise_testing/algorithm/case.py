@@ -11,11 +11,11 @@ from torch import Tensor
 
 from groupwise.algorithm import Algorithm
 from groupwise.rewards import Scores
-from groupwise.rollouts import LogProbs, Rollouts
+from groupwise.rollouts import Rollouts
 from groupwise.training.update import Updater
 from groupwise.weights import KeptWeights
 from groupwise_testing import compare
-from groupwise_testing.algorithm.toy import Extra, Toy, toy_scores
+from groupwise_testing.algorithm.toy import Extra, Toy, as_log_probs, toy_scores
 
 LIMIT = 1e-5
 """The limit of relative differences of gradients: the toy is in float64, targets in float32."""
@@ -152,11 +152,7 @@ class FirstUpdate:
 
     def loss(self, **changed: Tensor) -> Tensor:
         """[b, t], with some tensors of the batch replaced."""
-        rest = dict(self.outputs)
-        current = LogProbs(
-            log_probs=rest.pop("log_probs", None), entropy=rest.pop("entropy", None), extra=rest
-        )
-        loss = self.algorithm.loss(current, {**self.batch, **changed})
+        loss = self.algorithm.loss(as_log_probs(self.outputs), {**self.batch, **changed})
         if loss.shape != self.mask.shape:
             raise ValueError(
                 f"the loss has shape {list(loss.shape)}, expected {list(self.mask.shape)}, one "

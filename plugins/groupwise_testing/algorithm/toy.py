@@ -16,7 +16,7 @@ Extra = Callable[[Tensor], Tensor]
 
 SYMBOLS, PLACES, WIDTH = 3, 6, 4
 HOLE = slice(2, 4)
-"""Positions of longer rollouts that are no decisions, as the tokens of a tool's answer."""
+"""Positions of longer rollouts that are not decisions, as the tokens of a tool's answer."""
 
 
 class Toy(Policy):
@@ -29,7 +29,7 @@ class Toy(Policy):
     not depend on weights, `value` [b, t], and `extras`; of all these only what is asked for.
 
     cuts: whether `microbatches` cuts rollouts apart if that is allowed. behind: added to outputs at
-    positions that are no decisions; infinite: their log-probs are infinite.
+    positions that are not decisions; infinite: their log-probs are infinite.
     """
 
     unit = "symbols"
@@ -108,10 +108,7 @@ class Toy(Policy):
             added = torch.inf if self.infinite and name == "log_probs" else self.behind
             is_decision = mask.view(*mask.shape, *[1] * (value.ndim - 2))
             computed[name] = value + torch.where(is_decision, 0.0, added)
-        extra = {name: computed[name] for name in computed if name not in ("log_probs", "entropy")}
-        return LogProbs(
-            log_probs=computed.get("log_probs"), entropy=computed.get("entropy"), extra=extra
-        )
+        return as_log_probs(computed)
 
     def microbatches(
         self, rollouts: Rollouts, budget: int, *, cut_decisions: bool
@@ -124,6 +121,13 @@ class Toy(Policy):
             for rows, decisions in parts
             for start in range(0, decisions.stop, 2)
         ]
+
+
+def as_log_probs(outputs: Mapping[str, Tensor]) -> LogProbs:
+    """Outputs by name as a policy returns them."""
+    extra = dict(outputs)
+    log_probs, entropy = extra.pop("log_probs", None), extra.pop("entropy", None)
+    return LogProbs(log_probs=log_probs, entropy=entropy, extra=extra)
 
 
 def toy_scores(values: Sequence[float]) -> Scores:
