@@ -3,10 +3,6 @@
 import os
 import signal
 import tempfile
-import tomllib
-from collections.abc import Callable
-from importlib.metadata import EntryPoint
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +22,6 @@ LONGEST = (
     *("test_damage", "test_kills", "test_real"),
 )
 """Files with tests of 20 s and more, which start first, so that no worker waits for them."""
-CHECKED = ("policies", "samplers", "adapters", "rewards", "algorithms")
-"""The kinds that `groupwise.testing` has a check for."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -40,24 +34,3 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.stem not in LONGEST)
-
-
-@pytest.fixture(scope="session")
-def registered() -> Callable[[str], dict[tuple[str, str], Any]]:
-    """registered(plugin) -> {(kind, name): the registered object}, of the kinds in CHECKED."""
-    from groupwise.registry import discover
-
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
-    points = project["project"]["entry-points"]["groupwise"]
-    registry = discover(iter([EntryPoint(*point, "groupwise") for point in points.items()]))
-    assert registry.failures == {}
-
-    def of(plugin: str) -> dict[tuple[str, str], Any]:
-        assert plugin in points
-        return {
-            (entry.kind, entry.name): registry.load(entry.kind, entry.name)
-            for entry in registry.entries
-            if entry.plugin == plugin and entry.kind in CHECKED
-        }
-
-    return of

@@ -1,24 +1,16 @@
-"""Every algorithm of the core satisfies the laws of `groupwise.testing`."""
-
-import tomllib
-from pathlib import Path
+"""Every algorithm and environment of the core satisfies the laws of `groupwise.testing`."""
 
 import pytest
 
 from groupwise import testing
 from groupwise.registry import installed
 
-TESTS = Path(__file__).parents[1]
-LAWS_OF = {
-    "groupwise": "core",
-    "language_model": "llm",
-    "flow": "flow",
-    "verifiable": "verifiable",
-    "clip": "clip",
-}
-"""Plugin: the folder of tests whose `test_laws.py` checks all that it registers.
-
-Reports, commands, trackers and drafts have no checks in `groupwise.testing`."""
+ALGORITHMS = (
+    *("grpo", "dr_grpo", "dapo", "gspo", "gdpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+    *("rloo", "reinforce_pp", "reinforce_pp_baseline", "guard", "lead"),
+)
+PLAYERS = {"single": ["policy"], "pool": ["one", "other"], "chain": ["planner", "writer", "editor"]}
+"""By environment."""
 SETTINGS = {
     "defaults": {},
     "with KL and entropy": {"beta": 0.1, "kl": "k2", "entropy": 0.05, "mask_truncated": True},
@@ -34,29 +26,29 @@ SETTINGS = {
 }
 
 
-def test_every_plugin_has_a_test_of_its_laws(registered):
-    project = tomllib.loads((TESTS.parent / "pyproject.toml").read_text("utf-8"))["project"]
-    plugins = project["entry-points"]["groupwise"]
-    assert {plugin for plugin in plugins if registered(plugin)} == set(LAWS_OF)
-    for folder in LAWS_OF.values():
-        assert (TESTS / folder / "test_laws.py").exists()
-
-
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_algorithms_of_the_core_satisfy_the_laws(registered, settings):
-    entries = registered("groupwise")
-    assert {kind for kind, _ in entries} == {"algorithms"}  # another kind needs a test here
-    for kind in entries.values():
-        fields = kind.Config.model_fields.keys()
-        options = {key: value for key, value in SETTINGS[settings].items() if key in fields}
-        testing.check_algorithm(kind(kind.Config(**options)))
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_algorithms(name, settings):
+    kind = installed().load("algorithms", name)
+    fields = kind.Config.model_fields.keys()
+    options = {key: value for key, value in SETTINGS[settings].items() if key in fields}
+    testing.check_algorithm(kind(kind.Config(**options)))
 
 
-def test_algorithms_of_other_installed_packages_satisfy_the_laws():
+def test_algorithms_of_other_installed_packages():
     registry = installed()
     for entry in registry.entries:
-        if entry.kind == "algorithms" and entry.plugin not in LAWS_OF:
+        if entry.kind == "algorithms" and entry.distribution != "groupwise":
             testing.check_algorithm(registry.load(entry.kind, f"{entry.plugin}/{entry.name}")())
+
+
+@pytest.mark.parametrize("name", PLAYERS)
+def test_environments(lab, name):
+    def player(prompt, random):
+        return f"{prompt[-8:]}, {random.choice('abc')}"
+
+    environment = installed().load("environments", name)()
+    testing.check_environment(environment, lab.rows(3), dict.fromkeys(PLAYERS[name], player))
 
 
 def test_the_policy_of_these_tests_satisfies_the_laws(lab):

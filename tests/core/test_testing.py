@@ -2,6 +2,7 @@
 
 import copy
 import re
+import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,14 +11,40 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import groupwise_testing
 from groupwise import Algorithm, LogProbs, Policy, Rollouts, Sampler, objective, testing
 from groupwise.advantages import group_relative
 from groupwise.algorithms.grpo import GRPO
 from groupwise.policy import Uncopied
-from groupwise.testing import policy as policy_checks
-from groupwise.testing import sampler as sampler_checks
-from groupwise.testing.policy import gradients
-from groupwise.testing.policy.case import Case
+from groupwise_testing import policy as policy_checks
+from groupwise_testing import sampler as sampler_checks
+from groupwise_testing.policy import gradients
+from groupwise_testing.policy.case import Case
+
+# ---- the door: `groupwise.testing` loads the package of the laws by name
+
+
+def test_the_door_has_what_the_package_exports():
+    assert dir(testing) == sorted(groupwise_testing.__all__)
+    for name in testing.__all__:
+        assert getattr(testing, name) is getattr(groupwise_testing, name)
+    with pytest.raises(AttributeError, match=r"'groupwise\.testing' has no attribute 'check_all'"):
+        _ = testing.check_all
+
+
+def test_the_door_loads_the_package_at_first_use():
+    script = (
+        "import sys, groupwise.testing as door; assert 'groupwise_testing' not in sys.modules;"
+        "door.check_policy; assert 'groupwise_testing' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_missing_package_of_laws_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "groupwise_testing", None)
+    with pytest.raises(ModuleNotFoundError, match="check_policy is in the package groupwise_testi"):
+        _ = testing.check_policy
+
 
 # ---- policies: a table whose longer rollouts have holes
 
@@ -455,7 +482,7 @@ class Pull(Algorithm):
     needs = frozenset({"aim", "hit"})
     old = frozenset({"aim"})
 
-    def targets(self, scores, rollouts, answers):
+    def targets(self, scores, rollouts, inputs):
         return {
             "advantages": group_relative(scores.total, rollouts.groups).float(),
             "weights": objective.weights(rollouts.mask, normalize="token"),

@@ -11,8 +11,8 @@ import torch
 from groupwise import objective, testing
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
-from groupwise.testing import algorithm as algorithm_checks
-from groupwise.testing import reward as reward_checks
+from groupwise_testing import algorithm as algorithm_checks
+from groupwise_testing import reward as reward_checks
 
 
 def names(laws):

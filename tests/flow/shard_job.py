@@ -18,10 +18,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from groupwise import testing
-from groupwise.testing.policy import gradients
-from groupwise.testing.policy.case import Case
 from groupwise.weights import KeptWeights
 from groupwise_flow.files import saving
+from groupwise_testing.policy import gradients
+from groupwise_testing.policy.case import Case
 
 OUT = Path(sys.argv[2])
 FOLDER = OUT.parent

@@ -7,11 +7,12 @@ import torch
 from diffusers import DiffusionPipeline
 
 from groupwise import Policy, testing
-from groupwise.testing.policy import gradients
-from groupwise.testing.policy.case import Case
+from groupwise.registry import installed
 from groupwise_flow import testing as laws
 from groupwise_flow.adapters.sd3 import SD3Adapter
 from groupwise_flow.policy import FlowPolicy
+from groupwise_testing.policy import gradients
+from groupwise_testing.policy.case import Case
 
 ADAPTERS = {
     "StableDiffusion3Pipeline": ("sd3", "sd3.5", "sd3 shifting"),
@@ -26,14 +27,9 @@ ALGORITHMS = [
 SIZE = {"height": 16, "width": 16, "prompt_tokens": 12}
 
 
-def test_no_other_is_registered(registered):
-    expected = {("policies", "flow"), *(("algorithms", name) for name, _ in ALGORITHMS)}
-    assert set(registered("flow")) == expected | {("adapters", name) for name in ADAPTERS}
-
-
 @pytest.mark.parametrize(("name", "settings"), ALGORITHMS)
-def test_algorithm(registered, name, settings):
-    kind = registered("flow")["algorithms", name]
+def test_algorithm(name, settings):
+    kind = installed().load("algorithms", name)
     testing.check_algorithm(kind(kind.Config(**settings)))
 
 
@@ -108,8 +104,8 @@ def test_an_adapter_whose_gradient_is_cut_is_named(lab):
 @pytest.mark.parametrize(
     ("pipeline", "folder"), [(name, folder) for name in ADAPTERS for folder in ADAPTERS[name]]
 )
-def test_adapter(lab, registered, pipeline, folder):
-    adapter = registered("flow")["adapters", pipeline]
+def test_adapter(lab, pipeline, folder):
+    adapter = installed().load("adapters", pipeline)
     testing.check_adapter(adapter, pipeline_of(lab, folder), rows=lab.rows, **SIZE)
 
 

@@ -17,12 +17,12 @@ from accelerate import Accelerator
 
 import groupwise
 from groupwise import processes, testing
-from groupwise.testing.policy import gradients
-from groupwise.testing.policy.case import Case
 from groupwise.weights import KeptWeights
 from groupwise_llm.files.sharding import Share
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
+from groupwise_testing.policy import gradients
+from groupwise_testing.policy.case import Case
 
 PROMPTS = ("a longer prompt: 12+34=", "Hi", "7-5", "What is it?")
 PER_PROMPT = 2

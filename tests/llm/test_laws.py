@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from groupwise import testing
-from groupwise.testing.policy import gradients
-from groupwise.testing.policy.case import Case
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
-from groupwise_llm.vllm.sampler import VLLM
+from groupwise_testing.policy import gradients
+from groupwise_testing.policy.case import Case
 
 # Prompts of unequal length; at this temperature some completions end early.
 ROWS = [{"prompt": "ab"}, {"prompt": "a longer prompt"}, {"prompt": "c"}]
@@ -19,13 +18,6 @@ SETTINGS = {
     "at another temperature": {"temperature": 1.7},
     "of adapters": {"lora": {"rank": 2}},
 }
-
-
-def test_no_other_is_registered(registered):
-    assert registered("language_model") == {
-        ("policies", "language_model"): LanguageModel,
-        ("samplers", "vllm"): VLLM,  # checked in vllm/test_sampler.py
-    }
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])

@@ -1,4 +1,7 @@
-"""Every reward that this package registers passes the checks of `groupwise.testing`."""
+"""Rewards pass the checks of `groupwise.testing`.
+
+Those that need a model do so in test_reward_model.py and test_learned_text.py.
+"""
 
 import sys
 from pathlib import Path
@@ -9,6 +12,7 @@ import torch
 from PIL import Image
 
 from groupwise import testing
+from groupwise.registry import installed
 from groupwise_verifiable.puzzles.source import ReasoningGym
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -70,32 +74,20 @@ IMAGES = {
     "jpeg_size": (SCENES, pictures),
     "image_diversity": (SCENES, pictures),
 }
-STEPS = {"sum_steps", "per_step"}
-MODELS = {"reward_model", "learned_text"}
-"""They need a model, so test_reward_model.py and test_learned_text.py check them."""
 
 
-@pytest.fixture
-def reward(registered):
-    def make(name, **settings):
-        kind = registered("verifiable")["rewards", name]
-        return kind(kind.Config(**settings)) if settings else kind()
-
-    return make
-
-
-def test_no_other_is_registered(registered):
-    names = {*TEXTS, *IMAGES, *STEPS, *MODELS, "reasoning_gym"}
-    assert set(registered("verifiable")) == {("rewards", name) for name in names}
+def reward(name, **settings):
+    kind = installed().load("rewards", name)
+    return kind(kind.Config(**settings)) if settings else kind()
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_rewards_of_texts(reward, name):
+def test_rewards_of_texts(name):
     instance = reward(name, **TEXTS[name])
     testing.check_reward(instance, SUMS, ANSWERS, group_size=2, facts=IDS)
 
 
-def test_steps_of_denoising(reward):
+def test_steps_of_denoising():
     instance = reward("per_step", reward={"name": "image_contents", "mode": "partial"})
     drawn = [torch.from_numpy(np.array(one)).movedim(-1, 0) / 255 for one in pictures()]
     before = reversed(drawn)
@@ -103,7 +95,7 @@ def test_steps_of_denoising(reward):
     testing.check_reward(instance, SCENES, pictures(), group_size=2, facts=facts)
 
 
-def test_steps_of_sums(reward):
+def test_steps_of_sums():
     rows = [{"prompt": f"1 + 2 {sign} {n} ="} for sign, n in (("+", 3), ("-", 5), ("-", 0))]
     lengths = [len(text) + 1 for text in CHAINS]  # a token per character, and the end token
     ends = [[*range(1, length), length - 1] for length in lengths]
@@ -113,12 +105,12 @@ def test_steps_of_sums(reward):
     )
 
 
-def test_messages_are_texts(reward):
+def test_messages_are_texts():
     chats = [[{"role": "assistant", "content": text}] for text in ANSWERS]
     testing.check_reward(reward("numeric_answer"), SUMS, chats, group_size=2)
 
 
-def test_puzzles(reward):
+def test_puzzles():
     source = ReasoningGym(ReasoningGym.Config(task="basic_arithmetic"))
     rows = [source[number] for number in range(3)]
     answers = [rows[0]["answer"], "5", f"it is {rows[2]['answer']}"]
@@ -126,7 +118,7 @@ def test_puzzles(reward):
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_rewards_of_images(reward, name):
+def test_rewards_of_images(name):
     rows, make = IMAGES[name]
     images = make()
     testing.check_reward(reward(name), rows, images, group_size=2)

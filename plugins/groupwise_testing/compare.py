@@ -59,6 +59,11 @@ def outputs(current: LogProbs) -> dict[str, Tensor]:
     return {name: value for name, value in named.items() if value is not None}
 
 
+def outputs_gap(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """The largest `gap` of outputs of the same names."""
+    return max((gap(one[name], other[name]) for name in other), default=0.0)
+
+
 def at_decisions(value: Tensor, mask: Tensor) -> Tensor:
     """The values [n, ...] at decisions, on the CPU."""
     return value.detach().cpu()[mask.cpu()]

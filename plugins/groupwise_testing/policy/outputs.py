@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from groupwise.rollouts import Rollouts
-from groupwise.testing import compare
-from groupwise.testing.law import law
-from groupwise.testing.policy.case import Case
+from groupwise_testing import compare
+from groupwise_testing.laws import law
+from groupwise_testing.policy.case import Case
 
 
 @law(
@@ -38,22 +38,7 @@ def provided(case: Case) -> str | None:
     "behind padding, which tokens are decisions",
 )
 def ratio(case: Case) -> str | None:
-    sampled = case.rollouts.sampler_log_probs
-    if sampled is None or "log_probs" not in case.whole:
-        return "`exact` is True, and there are no log-probs" if case.policy.exact else None
-    mask = case.rollouts.mask
-    ours, theirs = (
-        compare.at_decisions(v, mask).double() for v in (case.whole["log_probs"], sampled)
-    )
-    difference = (ours - theirs).abs().nan_to_num(nan=math.inf)
-    kind = "largest" if case.policy.exact else "mean"
-    value = float(difference.max() if case.policy.exact else difference.mean())
-    if value > case.limit:
-        return (
-            f"the {kind} gap between log-probs of `forward` and of `sample` is {value:.3g} "
-            f"nats, at most {case.limit:g} is allowed"
-        )
-    return None
+    return case.mismatch(case.whole.get("log_probs"), case.rollouts)
 
 
 @law(

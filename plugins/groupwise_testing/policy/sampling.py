@@ -4,9 +4,9 @@ from itertools import product
 
 import torch
 
-from groupwise.testing import compare
-from groupwise.testing.law import law
-from groupwise.testing.policy.case import Case
+from groupwise_testing import compare
+from groupwise_testing.laws import law
+from groupwise_testing.policy.case import Case
 
 
 @law(

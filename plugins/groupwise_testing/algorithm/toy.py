@@ -16,7 +16,7 @@ Extra = Callable[[Tensor], Tensor]
 
 SYMBOLS, PLACES, WIDTH = 3, 6, 4
 HOLE = slice(2, 4)
-"""Positions of longer rollouts that are no decisions, as the tokens of a tool's answer."""
+"""Positions of longer rollouts that are not decisions, as the tokens of a tool's answer."""
 
 
 class Toy(Policy):
@@ -29,7 +29,7 @@ class Toy(Policy):
     not depend on weights, `value` [b, t], and `extras`; of all these only what is asked for.
 
     cuts: whether `microbatches` cuts rollouts apart if that is allowed. behind: added to outputs at
-    positions that are no decisions; infinite: their log-probs are infinite.
+    positions that are not decisions; infinite: their log-probs are infinite.
     """
 
     unit = "symbols"
@@ -39,15 +39,10 @@ class Toy(Policy):
         generator = torch.Generator().manual_seed(0)
 
         def table(*shape: int) -> nn.Parameter:
-            return nn.Parameter(
-                spread
-                * torch.randn(PLACES, SYMBOLS, *shape, generator=generator, dtype=torch.float64)
-            )
+            drawn = torch.randn(PLACES, SYMBOLS, *shape, generator=generator, dtype=torch.float64)
+            return nn.Parameter(spread * drawn)
 
-        self.logits = nn.Parameter(
-            spread * torch.randn(PLACES, SYMBOLS, generator=generator, dtype=torch.float64)
-        )
-        self.means, self.values = table(WIDTH), table()
+        self.logits, self.means, self.values = table(), table(WIDTH), table()
         self.max_decisions = PLACES
         self.extras = extras
         self.cuts, self.behind, self.infinite = False, 0.0, False
@@ -113,10 +108,7 @@ class Toy(Policy):
             added = torch.inf if self.infinite and name == "log_probs" else self.behind
             is_decision = mask.view(*mask.shape, *[1] * (value.ndim - 2))
             computed[name] = value + torch.where(is_decision, 0.0, added)
-        extra = {name: computed[name] for name in computed if name not in ("log_probs", "entropy")}
-        return LogProbs(
-            log_probs=computed.get("log_probs"), entropy=computed.get("entropy"), extra=extra
-        )
+        return as_log_probs(computed)
 
     def microbatches(
         self, rollouts: Rollouts, budget: int, *, cut_decisions: bool
@@ -131,10 +123,11 @@ class Toy(Policy):
         ]
 
 
-def toy_rollouts(toy: Toy, *, groups: int = 3, size: int = 4) -> Rollouts:
-    """Rollouts with holes, of unequal lengths."""
-    rows = [{"prompt": f"question {number}"} for number in range(groups)]
-    return toy.sample(rows, group_size=size, seeds=range(groups * size))
+def as_log_probs(outputs: Mapping[str, Tensor]) -> LogProbs:
+    """Outputs by name as a policy returns them."""
+    extra = dict(outputs)
+    log_probs, entropy = extra.pop("log_probs", None), extra.pop("entropy", None)
+    return LogProbs(log_probs=log_probs, entropy=entropy, extra=extra)
 
 
 def toy_scores(values: Sequence[float]) -> Scores:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from groupwise.policy import Policy
 from groupwise.rollouts import Rollouts
-from groupwise.testing import compare
-from groupwise.testing.draws import Draws, Rows
+from groupwise_testing import compare
+from groupwise_testing.draws import Draws, Rows
 
 EVERY = slice(None)
 
@@ -31,15 +31,20 @@ class Case(Draws):
         return self.sample()
 
     @torch.no_grad()
-    def outputs(self, rollouts: Rollouts, decisions: slice = EVERY) -> dict[str, Tensor]:
-        """The policy's outputs by name, copied, since an output may be a view of a weight."""
-        outputs = compare.outputs(self.policy(rollouts, decisions))
+    def outputs(
+        self, rollouts: Rollouts | None = None, decisions: slice = EVERY
+    ) -> dict[str, Tensor]:
+        """The policy's outputs by name, for all its rollouts if unset; copied, since an output may
+        be a view of a weight."""
+        outputs = compare.outputs(
+            self.policy(self.rollouts if rollouts is None else rollouts, decisions)
+        )
         return {name: value.clone() for name, value in outputs.items()}
 
     @cached_property
     def whole(self) -> dict[str, Tensor]:
         """The policy's outputs for all its rollouts at once."""
-        return self.outputs(self.rollouts)
+        return self.outputs()
 
     def difference(
         self,

@@ -1,15 +1,14 @@
 """check_sampler: the properties that training requires of a sampler other than the policy."""
 
-import math
-
 import torch
+from torch import Tensor
 
 from groupwise.policy import Policy
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Sampler
-from groupwise.testing import compare
-from groupwise.testing.draws import Draws, Rows
-from groupwise.testing.law import hold, law
+from groupwise_testing import compare
+from groupwise_testing.draws import Draws, Rows
+from groupwise_testing.laws import hold, law
 
 
 def check_sampler(sampler: Sampler, policy: Policy, rows: Rows, *, group_size: int = 4) -> None:
@@ -34,15 +33,15 @@ class Case(Draws):
         self.sampler.follow(self.policy, "policy", self.version)
 
     @torch.no_grad()
+    def log_probs(self, rollouts: Rollouts) -> Tensor | None:
+        """The policy's log-probs, with its current weights."""
+        return self.policy(rollouts, outputs=frozenset({"log_probs"})).log_probs
+
     def gap(self, rollouts: Rollouts) -> float:
-        """Mean |policy - sampler| of log-probs; the largest if the sampler is exact."""
-        ours = self.policy(rollouts, outputs=frozenset({"log_probs"})).log_probs
+        """The gap of the sampler's log-probs to those with the policy's current weights."""
+        ours = self.log_probs(rollouts)
         assert ours is not None
-        assert rollouts.sampler_log_probs is not None
-        pair = (ours, rollouts.sampler_log_probs)
-        a, b = (compare.at_decisions(values, rollouts.mask).double() for values in pair)
-        difference = (a - b).abs().nan_to_num(nan=math.inf)
-        return float(difference.max() if self.sampler.exact else difference.mean())
+        return self.log_prob_gap(ours, rollouts)
 
 
 @law(
@@ -93,16 +92,7 @@ def versions(case: Case) -> str | None:
 def log_probs(case: Case) -> str | None:
     case.follow()
     rollouts = case.sample()
-    if rollouts.sampler_log_probs is None:
-        return "`exact` is True, and there are no log-probs" if case.sampler.exact else None
-    gap = case.gap(rollouts)
-    if gap > case.limit:
-        kind = "largest" if case.sampler.exact else "mean"
-        return (
-            f"the {kind} gap to the policy's log-probs is {gap:.3g} nats, at most "
-            f"{case.limit:g} is allowed"
-        )
-    return None
+    return case.mismatch(case.log_probs(rollouts), rollouts)
 
 
 @law("a sample depends on its seed alone", hint="one generator per seed; or set `seeded = False`")

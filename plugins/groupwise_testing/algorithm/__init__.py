@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from groupwise.algorithm import Algorithm
-from groupwise.testing.algorithm import loss, record, targets
-from groupwise.testing.algorithm.case import Case
-from groupwise.testing.algorithm.toy import Extra, Toy
-from groupwise.testing.law import hold
+from groupwise_testing.algorithm import loss, record, targets
+from groupwise_testing.algorithm.case import Case
+from groupwise_testing.algorithm.toy import Extra, Toy
+from groupwise_testing.laws import hold
 
 LAWS = (*targets.LAWS, *loss.LAWS, *record.LAWS)
 

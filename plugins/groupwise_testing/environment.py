@@ -2,24 +2,23 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 
-from groupwise.config.learners import SOLE
 from groupwise.environment import Environment
 from groupwise.policy import Policy
 from groupwise.prompts.draws import Draw
 from groupwise.rollouts import LogProbs, Rollouts
-from groupwise.testing.law import hold, law
 from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.episodes import Episodes
 from groupwise.training.sampling import Sampling
+from groupwise_testing.draws import Rows
+from groupwise_testing.laws import hold, law
 
-Rows = Sequence[Mapping[str, Any]]
-Answer = Callable[[Any, random.Random], Any]
+Script = Callable[[Any, random.Random], Any]
+"""Plays a player: from a prompt and a generator to a completion."""
 MOST_CALLS = 200
 """Calls of players in one episode; an environment that makes more has no limit."""
 REASON = "it fails in this test"
@@ -28,7 +27,7 @@ REASON = "it fails in this test"
 def check_environment(
     environment: Environment,
     rows: Rows,
-    players: Answer | Mapping[str, Answer],
+    players: Script | Mapping[str, Script],
     *,
     episodes: int = 4,
 ) -> None:
@@ -42,61 +41,60 @@ def check_environment(
     """
     if len(rows) < 2:
         raise ValueError(f"check_environment: needs two rows or more, received {len(rows)}")
-    answers = players if isinstance(players, Mapping) else {SOLE: players}
-    case = Case(environment, rows, dict(answers), episodes)
-    hold(type(environment).__name__, LAWS, case)
+    scripts = players if isinstance(players, Mapping) else {"policy": players}
+    hold(type(environment).__name__, LAWS, Case(environment, rows, scripts, episodes))
 
 
-@dataclass
 class Case:
     """An environment, its rows and players; size: episodes of each row."""
 
-    environment: Environment
-    rows: Rows
-    answers: Mapping[str, Answer]
-    size: int
-    closed: bool = field(default=False)
+    def __init__(
+        self, environment: Environment, rows: Rows, scripts: Mapping[str, Script], size: int
+    ) -> None:
+        self.environment, self.rows, self.size = environment, rows, size
+        self.rows_before = [repr(row) for row in rows]
+        self.players = {label: Scripted(script) for label, script in scripts.items()}
+        self.labels = [*scripts]
 
-    def play(
-        self, *, batch: int = 512, fails: int = 0, refuses: bool = False, rows: Rows | None = None
-    ) -> Episodes:
+    @cached_property
+    def sampler(self) -> EpisodeSampler:
+        """One for all laws, as for a whole run: its episodes are played in the same event loop."""
+        samplings = {
+            label: Sampling(player, player, seed=0, batch=1)
+            for label, player in self.players.items()
+        }
+        sampler = EpisodeSampler(self.environment, samplings, dict.fromkeys(samplings, self.size))
+        sampler.begin(0)
+        sampler.follow({}, 0)
+        return sampler
+
+    def play(self, *, batch: int = 512, fails: int = 0, refuses: bool = False) -> Episodes:
         """All episodes; batch: completions sampled at a time; fails: one completion in so many
         fails; refuses: whether players refuse every prompt that is not a row's."""
-        samplings = {}
-        for label, answer in self.answers.items():
-            player = Scripted(answer, fails=fails, refuses=refuses)
-            samplings[label] = Sampling(player, player, seed=0, batch=batch)
-        sizes = dict.fromkeys(samplings, self.size)
-        environment = _Open(self.environment)
-        with closing(EpisodeSampler(environment, samplings, sizes)) as sampler:
-            sampler.begin(0)
-            sampler.follow({}, 0)
-            draws = [Draw(number, row) for number, row in enumerate(rows or self.rows)]
-            return Episodes.concat([*sampler.draw(draws)])
+        for sampling in self.sampler.samplings.values():
+            sampling.batch = batch
+        for player in self.players.values():
+            player.fails, player.refuses = fails, refuses
+        draws = [Draw(number, row) for number, row in enumerate(self.rows)]
+        return Episodes.concat([*self.sampler.draw(draws)])
 
-
-class _Open(Environment):
-    """The same environment, without its `close`: it plays several times."""
-
-    def __init__(self, environment: Environment) -> None:
-        self.casts, self.columns = environment.casts, environment.columns  # type: ignore[method-assign]
-        self.judged, self.refused = environment.judged, environment.refused  # type: ignore[method-assign]
-        self.receivers, self.groups = environment.receivers, environment.groups  # type: ignore[method-assign]
-        self.environment = environment
-
-    async def play(self, row: Any, players: Any) -> Any:
-        return await self.environment.play(row, players)
+    @cached_property
+    def episodes(self) -> Episodes:
+        """As in a run; most laws use these."""
+        return self.play()
 
 
 class Scripted(Policy):
-    """A policy whose completions are those of a function; each is one decision."""
+    """A policy whose completions are those of a function; each is one decision.
+
+    fails: one completion in so many fails, 0 for none; refuses: whether it skips every row.
+    """
 
     greedy = False
 
-    def __init__(self, answer: Answer, *, fails: int, refuses: bool) -> None:
+    def __init__(self, script: Script) -> None:
         super().__init__()
-        self.answer, self.fails, self.refuses = answer, fails, refuses
-        self.calls = 0
+        self.script, self.fails, self.refuses = script, 0, False
 
     def skips(self, row: Mapping[str, Any]) -> bool:
         return self.refuses
@@ -110,9 +108,8 @@ class Scripted(Policy):
         purpose: str = "train",
     ) -> Rollouts:
         rows = [row for row in prompts for _ in range(group_size)]
-        self.calls += len(rows)
         completions = [
-            self.answer(row["prompt"], random.Random(seed))
+            self.script(row["prompt"], random.Random(seed))
             for row, seed in zip(rows, seeds, strict=True)
         ]
         failed = [bool(self.fails) and seed % self.fails == 0 for seed in seeds]
@@ -132,11 +129,10 @@ class Scripted(Policy):
 def _record(episodes: Episodes) -> list[Any]:
     """What was played, without tensors."""
     rows = [episodes.rollouts(label) for label in episodes.players]
-    judged = episodes.judged
     return [
         *([*map(repr, own.completions)] for own in rows),
         [repr(row) for own in rows for row in own.prompts],
-        {name: [*map(repr, column)] for name, column in judged.facts.items()},
+        {name: [*map(repr, column)] for name, column in episodes.judged.facts.items()},
     ]
 
 
@@ -146,23 +142,18 @@ def _record(episodes: Episodes) -> list[Any]:
     "replies of its own players",
 )
 def ends(case: Case) -> str | None:
-    episodes = case.play()
-    lineage = episodes.lineage
+    episodes, lineage = case.episodes, case.episodes.lineage
     longest = int(torch.bincount(lineage.draws).max()) / case.size
     if longest > MOST_CALLS:
         return f"an episode called its players {longest:.0f} times"
-    labels = case.environment.judged([*case.answers])
-    judged = {label for n, label in enumerate(episodes.players) if _judges(lineage, n)}
-    if other := sorted(judged - {*labels}):
-        return f"completions of {other[0]!r} are judged, which `judged` does not name"
+    named = {*case.environment.judged(case.labels)}
+    for number, label in enumerate(episodes.players):
+        if label not in named and bool((lineage.judged[lineage.of(number)] >= 0).any()):
+            return f"completions of {label!r} are judged, which `judged` does not name"
     if failures := [*episodes.failures.values()]:
         return failures[0]
     missing = {*range(len(case.rows))} - {*episodes.judged.groups.tolist()}
     return f"nothing is judged of row {min(missing)}" if missing else None
-
-
-def _judges(lineage: Any, player: int) -> bool:
-    return bool((lineage.judged[lineage.of(player)] >= 0).any())
 
 
 @law(
@@ -170,11 +161,18 @@ def _judges(lineage: Any, player: int) -> bool:
     hint="`columns`: the names of the mapping that `play` returns, in every way through it",
 )
 def columns(case: Case) -> str | None:
-    declared = {*case.environment.columns([*case.answers])}
-    returned = {*case.play().judged.facts}
+    declared = {*case.environment.columns(case.labels)}
+    returned = {*case.episodes.judged.facts}
     if declared != returned:
         return f"`columns` are {sorted(declared)}, and it returned {sorted(returned)}"
     return None
+
+
+@law("rows are not changed", hint="`play` must copy the messages of a row before it adds to them")
+def rows_unchanged(case: Case) -> str | None:
+    rows = enumerate(zip(case.rows, case.rows_before, strict=True))
+    changed = [number for number, (row, before) in rows if repr(row) != before]
+    return f"row {changed[0]} is another one after an episode" if changed else None
 
 
 @law(
@@ -182,20 +180,12 @@ def columns(case: Case) -> str | None:
     hint="no generator, counter, clock or object that episodes share; seed what is random by rows",
 )
 def alone(case: Case) -> str | None:
-    expected = _record(case.play())
+    expected = _record(case.episodes)
     if _record(case.play()) != expected:
         return "played again, it went another way"
     if _record(case.play(batch=1)) != expected:
         return "with completions sampled one by one, it went another way"
     return None
-
-
-@law("rows are not changed", hint="`play` must copy the messages of a row before it adds to them")
-def rows_unchanged(case: Case) -> str | None:
-    before = [repr(row) for row in case.rows]
-    case.play()
-    changed = [n for n, row in enumerate(case.rows) if repr(row) != before[n]]
-    return f"row {changed[0]} is another one after an episode" if changed else None
 
 
 @law(
@@ -212,12 +202,8 @@ def failures(case: Case) -> str | None:
 
 @law("`close` can be called", hint="`close` is called once at the end, also before any episode")
 def closes(case: Case) -> str | None:
-    players = {
-        label: Scripted(answer, fails=0, refuses=False) for label, answer in case.answers.items()
-    }
-    samplings = {label: Sampling(p, p, seed=0, batch=8) for label, p in players.items()}
-    EpisodeSampler(case.environment, samplings, dict.fromkeys(samplings, case.size)).close()
+    case.sampler.close()
     return None
 
 
-LAWS = (ends, columns, alone, rows_unchanged, failures, closes)
+LAWS = (ends, columns, rows_unchanged, alone, failures, closes)

@@ -1,15 +1,15 @@
 """Laws of an algorithm's targets."""
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from groupwise.rollouts import Rollouts
-from groupwise.testing.algorithm.case import REWARDS, Case
-from groupwise.testing.algorithm.toy import toy_rollouts, toy_scores
-from groupwise.testing.law import law
-from groupwise.training.training_batch import TrainingBatch
+from groupwise_testing.algorithm.case import LIMIT, REWARDS, Case
+from groupwise_testing.laws import law
 
 
 @law(
@@ -28,22 +28,18 @@ def declares(case: Case) -> str | None:
     hint="`targets`: `weights` [B, T] and others [B] or [B, T], float32, finite",
 )
 def shapes(case: Case) -> str | None:
-    toy = case.toy()
-    rollouts = toy_rollouts(toy)
-    targets = case.targets(toy_scores(REWARDS), rollouts, toy)
+    shape, targets = case.rollouts.mask.shape, case.targets(REWARDS)
     if "weights" not in targets:
         return f"there are no `weights` among {sorted(targets)}"
-    if targets["weights"].shape != rollouts.mask.shape:
-        shape = list(targets["weights"].shape)
-        return f"weights are {shape}, expected {list(rollouts.mask.shape)}"
+    if targets["weights"].shape != shape:
+        return f"weights are {list(targets['weights'].shape)}, expected {list(shape)}"
     for name, value in targets.items():
-        if value.shape not in (rollouts.mask.shape, rollouts.mask.shape[:1]):
+        if value.shape not in (shape, shape[:1]):
             return f"{name} is {list(value.shape)}, expected [B] or [B, T]"
         if value.dtype != torch.float32:
             return f"{name} is {value.dtype}, expected torch.float32"
-        if not bool(value.isfinite().all()):
-            return f"{name} is not finite everywhere"
-    return None
+    wrong = _not_finite(targets)
+    return None if wrong is None else f"{wrong} is not finite everywhere"
 
 
 @law(
@@ -52,11 +48,10 @@ def shapes(case: Case) -> str | None:
     "does, so that the loss is a plain sum",
 )
 def weights(case: Case) -> str | None:
-    toy = case.toy()
-    once = toy_rollouts(toy)
+    once = case.rollouts
     twice = Rollouts.concat([once, replace(once, groups=once.groups + len(once))])
     single, double = (
-        float(case.targets(toy_scores(rewards), rollouts, toy)["weights"].double().abs().sum())
+        float(case.targets(rewards, rollouts)["weights"].double().abs().sum())
         for rewards, rollouts in ((REWARDS, once), (REWARDS * 2, twice))
     )
     if abs(double - single) > 1e-4 * single:
@@ -74,9 +69,7 @@ def weights(case: Case) -> str | None:
 def equal_rewards(case: Case) -> str | None:
     if case.algorithm.target_inputs:
         return None  # outputs of the policy, such as values, may be another baseline
-    toy = case.toy()
-    rollouts = toy_rollouts(toy)
-    targets = case.targets(toy_scores([0.3] * len(rollouts)), rollouts, toy)
+    targets = case.targets([0.3] * len(case.rollouts))
     if "advantages" not in targets:
         return None
     most = float(targets["advantages"].abs().max())
@@ -88,23 +81,19 @@ def equal_rewards(case: Case) -> str | None:
     hint="`targets`: a NaN reward means that none applies; it is not 0 and enters no mean",
 )
 def without_reward(case: Case) -> str | None:
-    toy = case.toy()
-    rollouts = toy_rollouts(toy)
     some = [math.nan, *REWARDS[1:8], *[math.nan] * 4]  # one of the first group, all of the last
-    targets = case.targets(toy_scores(some), rollouts, toy)
-    for name, value in targets.items():
-        if not bool(value.isfinite().all()):
-            return f"{name} is not finite if a reward is NaN"
+    targets = case.targets(some)
+    if name := _not_finite(targets):
+        return f"{name} is not finite if a reward is NaN"
     if "advantages" not in targets or case.algorithm.target_inputs:
         return None
-    missing = torch.tensor(some).isnan()
-    most = float(targets["advantages"][missing].abs().max())
+    missing, advantages = torch.tensor(some).isnan(), targets["advantages"]
+    most = float(advantages[missing].abs().max())
     if most > 0:
         return f"completions whose reward is NaN have advantages of up to {most:.3g}"
-    rest = [value for value in some if not math.isnan(value)]
-    without = case.targets(toy_scores(rest), rollouts.select(~missing), toy)["advantages"]
-    gap = float((without - targets["advantages"][~missing]).abs().max())
-    if gap > 1e-5:
+    without = case.targets(some[1:8], case.rollouts.select(~missing))["advantages"]
+    gap = float((without - advantages[~missing]).abs().max())
+    if gap > LIMIT:
         return f"leaving out completions whose reward is NaN changes other advantages by {gap:.3g}"
     return None
 
@@ -114,14 +103,9 @@ def without_reward(case: Case) -> str | None:
     hint="`targets`: a group is the rows with one number in `rollouts.groups`, in any order",
 )
 def any_order(case: Case) -> str | None:
-    toy = case.toy()
-    rollouts, values = toy_rollouts(toy), torch.tensor(REWARDS, dtype=torch.float64)
-    order = torch.randperm(len(values), generator=torch.Generator().manual_seed(0))
-    one = case.targets(toy_scores(values.tolist()), rollouts, toy)
-    other = case.targets(toy_scores(values[order].tolist()), rollouts.select(order), toy)
-    for name, value in one.items():
-        gap = float((value[order] - other[name]).abs().max())
-        if gap > 1e-5:
+    order = torch.randperm(len(REWARDS), generator=torch.Generator().manual_seed(0))
+    for name, gap in _changes(case, torch.arange(len(REWARDS)), order):
+        if gap > LIMIT:
             return f"{name} of rollouts in another order differ by up to {gap:.3g}"
     return None
 
@@ -132,22 +116,32 @@ def any_order(case: Case) -> str | None:
     "reshape to [groups, size]",
 )
 def without_failed(case: Case) -> str | None:
-    toy = case.toy()
-    rollouts, failed = toy_rollouts(toy), torch.zeros(len(REWARDS), dtype=torch.bool)
-    failed[[0, 1, 8, 11]] = True
-    scores = replace(toy_scores([*[math.nan] * 2, *REWARDS[2:]]), failed=failed)
-    usable = TrainingBatch(rollouts=rollouts, scores=scores).without_failed()
-    one = case.targets(usable.scores, usable.rollouts, toy)
-    places = torch.arange(len(usable.rollouts))
-    order = torch.cat([places[::2], places[1::2]])
-    other = case.targets(usable.scores.select(order), usable.rollouts.select(order), toy)
-    for name, value in one.items():
-        if not bool(value.isfinite().all()):
+    rest = torch.tensor([number for number in range(len(REWARDS)) if number not in (0, 1, 8, 11)])
+    for name, gap in _changes(case, rest, torch.cat([rest[::2], rest[1::2]])):
+        if not math.isfinite(gap):
             return f"{name} is not finite if completions are missing"
-        gap = float((value[order] - other[name]).abs().max())
-        if gap > 1e-5:
+        if gap > LIMIT:
             return f"{name} of the others, in another order, differ by up to {gap:.3g}"
     return None
+
+
+def _changes(case: Case, rows: Tensor, order: Tensor) -> Iterator[tuple[str, float]]:
+    """How each target of some rollouts changes if they come in another order; NaN if one is not
+    finite."""
+    one, other = (
+        case.targets(
+            [REWARDS[number] for number in numbers.tolist()], case.rollouts.select(numbers)
+        )
+        for numbers in (rows, order)
+    )
+    moved = torch.searchsorted(rows, order)
+    for name, value in one.items():
+        yield name, float((value[moved] - other[name]).abs().max())
+
+
+def _not_finite(targets: Mapping[str, Tensor]) -> str | None:
+    """The first target that is not finite everywhere."""
+    return next((name for name, value in targets.items() if not bool(value.isfinite().all())), None)
 
 
 LAWS = (declares, shapes, weights, equal_rewards, without_reward, any_order, without_failed)

@@ -7,18 +7,18 @@ without gradient, a wrong backward pass of an `autograd.Function`, and a paramet
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from groupwise.rollouts import Rollouts
-from groupwise.testing import compare
-from groupwise.testing.law import law
-from groupwise.testing.policy.case import Case
-from groupwise.testing.policy.wide import Wide
+from groupwise_testing import compare
+from groupwise_testing.laws import law
+from groupwise_testing.policy.case import Case
+from groupwise_testing.policy.wide import Wide
 
 DIRECTIONS = 4
 """Random directions, each along a share of the parameters."""
@@ -47,15 +47,12 @@ TOLERANCES = {
     "half": Tolerance(0.25, least=1.0),
 }
 
-Values = Mapping[str, float]
-"""A number for each output."""
-
 
 @dataclass(frozen=True)
 class Derivative:
     """The derivative of an output along a direction: by autograd, and by central differences.
 
-    scale: what the difference of the two is divided by.
+    parameters: their numbers; scale: what the difference of the two is divided by.
     """
 
     output: str
@@ -74,15 +71,15 @@ class Gradients:
     """A policy's outputs, and derivatives of the sum of each, every element with a random factor.
 
     All processes of a sharded policy must use it together: derivatives are means over them, as
-    gradients are.
+    gradients are. The weights must stay the same.
     """
 
     def __init__(self, case: Case, rollouts: Rollouts) -> None:
         self.case, self.policy, self.rollouts = case, case.policy, rollouts
         named = [(name, p) for name, p in self.policy.named_parameters() if p.requires_grad]
-        self.wide = Wide()
         self.names = [name for name, _ in named]
         self.parameters: list[nn.Parameter] = [p for _, p in named]
+        self._wide = Wide()
 
     @cached_property
     def constant(self) -> Rollouts:
@@ -101,11 +98,10 @@ class Gradients:
         with compare.nudged(self.policy, seed=1, size=1e-3):
             plain = self.case.outputs(constant)
             try:
-                outputs = self._outputs("float64")
+                gap = compare.outputs_gap(self._outputs("float64"), plain)
             except Exception:  # a kernel without float64 may raise anything
                 return "float32"
-        gaps = [compare.gap(outputs[name], plain[name]) for name in plain]
-        return "float64" if max(gaps) <= self.case.limit else "float32"
+        return "float64" if gap <= self.case.limit else "float32"
 
     @property
     def tolerance(self) -> Tolerance:
@@ -113,44 +109,39 @@ class Gradients:
 
     def derivatives(self) -> list[Derivative]:
         """The derivatives along each direction, of every output that has a gradient."""
-        steps = self._steps()
-        slopes = {name: self._slopes(name, steps) for name in self._outputs_with_gradient()}
-        if not slopes:
+        if not self._slopes:
             return []
         # Parameters of about the same derivative share a direction, or the largest would hide
         # others; those without any, which may have lost it, are together.
-        shares = torch.stack([s.abs() / s.norm().clamp(min=1e-30) for s in slopes.values()])
-        order = shares.amax(dim=0).argsort().tolist()
-        size = -(-len(order) // DIRECTIONS)
-        derivatives: list[Derivative] = []
-        for start in range(0, len(order), size):
-            derivatives += self._along(order[start : start + size], steps, slopes)
-        return derivatives
+        shares = [slopes.abs() / slopes.norm().clamp(min=1e-30) for slopes in self._slopes.values()]
+        order = torch.stack(shares).amax(dim=0).argsort()
+        directions = order.split(-(-len(order) // DIRECTIONS))
+        return [one for numbers in directions for one in self._along(numbers.tolist())]
 
     def largest_deviation(self, broken: Derivative) -> tuple[str, Derivative]:
         """The parameter of a direction with the largest deviation, by its name."""
-        steps = self._steps()
-        slopes = {broken.output: self._slopes(broken.output, steps)}
-        each = [self._along([number], steps, slopes)[0] for number in broken.parameters]
+        each = [
+            one
+            for number in broken.parameters
+            for one in self._along([number])
+            if one.output == broken.output
+        ]
         worst = max(each, key=lambda one: abs(one.autograd - one.difference))
         return self.names[worst.parameters[0]], worst
 
-    def _along(
-        self, numbers: Sequence[int], steps: Sequence[Tensor], slopes: Mapping[str, Tensor]
-    ) -> list[Derivative]:
-        differences = self._differences(numbers, steps)
+    def _along(self, numbers: Sequence[int]) -> list[Derivative]:
+        """The derivative of each output along the steps of these parameters."""
+        differences = self._differences(numbers)
         derivatives = []
-        for name, of_parameter in slopes.items():
-            own, every = of_parameter[list(numbers)], of_parameter.norm()
-            scale = max(
-                abs(differences[name]), float(own.norm()), self.tolerance.least * float(every)
+        for name, slopes in self._slopes.items():
+            own, every = slopes[list(numbers)], float(slopes.norm())
+            scale = max(abs(differences[name]), float(own.norm()), self.tolerance.least * every)
+            derivatives.append(
+                Derivative(name, numbers, float(own.sum()), differences[name], scale)
             )
-            total = float(own.sum())
-            derivatives.append(Derivative(name, numbers, total, differences[name], scale))
         return derivatives
 
-    # ---- central differences
-
+    @cached_property
     def _steps(self) -> list[Tensor]:
         """For each parameter a random change, as long as the parameter itself times `STEPS`."""
         generator = torch.Generator().manual_seed(0)
@@ -161,8 +152,10 @@ class Gradients:
             steps.append(size * compare.divided_as(p, noise))
         return steps
 
+    # ---- central differences
+
     @torch.no_grad()
-    def _differences(self, numbers: Sequence[int], steps: Sequence[Tensor]) -> Values:
+    def _differences(self, numbers: Sequence[int]) -> dict[str, float]:
         """Outputs at weights + steps, minus outputs at weights - steps."""
         chosen = [self.parameters[number] for number in numbers]
         before = [p.detach().clone() for p in chosen]
@@ -170,23 +163,30 @@ class Gradients:
         try:
             for sign in (1, -1):
                 for p, value, number in zip(chosen, before, numbers, strict=True):
-                    p.copy_(value + sign * steps[number])
+                    p.copy_(value + sign * self._steps[number])
                 sums.append(self._sums(self._outputs(self.method)))
         finally:
             for p, value in zip(chosen, before, strict=True):
                 p.copy_(value)
         return {name: sums[0][name] - sums[1][name] for name in sums[0]}
 
-    @torch.no_grad()
     def _outputs(self, method: str) -> dict[str, Tensor]:
-        if method == "float32":
-            return self.case.outputs(self.constant)
-        with self.wide.computing():
+        with self._wide.computing() if method == "float64" else nullcontext():
             return self.case.outputs(self.constant)
 
-    def _sums(self, outputs: Mapping[str, Tensor]) -> Values:
-        sums = {name: float(self._sum(value)) for name, value in outputs.items()}
-        return dict(zip(sums, mean_over([*sums.values()], self.policy.mesh), strict=True))
+    def _sums(self, outputs: Mapping[str, Tensor]) -> dict[str, float]:
+        """The sum of each output, as means over all processes of a sharded policy."""
+        mesh = self.policy.mesh
+        device = None if mesh is None else mesh.device_type
+        sums = torch.tensor(
+            [float(self._sum(value)) for value in outputs.values()],
+            dtype=torch.float64,
+            device=device,
+        )
+        if mesh is not None:
+            distributed.all_reduce(sums, group=mesh.get_group())
+            sums /= mesh.size()
+        return dict(zip(outputs, sums.tolist(), strict=True))
 
     def _sum(self, value: Tensor) -> Tensor:
         """The sum over all decisions, in float64, every element with a factor of its own."""
@@ -197,31 +197,25 @@ class Gradients:
 
     # ---- autograd
 
-    def _outputs_with_gradient(self) -> list[str]:
+    @cached_property
+    def _slopes(self) -> dict[str, Tensor]:
+        """By output, [parameters] the change that its gradient predicts for each of the steps."""
         current = compare.outputs(self.policy(self.rollouts))
-        return [name for name, value in current.items() if value.requires_grad]
+        names = [name for name, value in current.items() if value.requires_grad]
+        del current  # else its graph stays in memory
+        return {name: torch.tensor(self._slopes_of(name), dtype=torch.float64) for name in names}
 
-    def _slopes(self, output: str, steps: Sequence[Tensor]) -> Tensor:
-        """[parameters] the change of an output that its gradient predicts for each step."""
+    def _slopes_of(self, output: str) -> list[float]:
         self.policy.zero_grad()
         self._sum(compare.outputs(self.policy(self.rollouts))[output]).backward()
         slopes = []
-        for p, step in zip(self.parameters, steps, strict=True):
+        for p, step in zip(self.parameters, self._steps, strict=True):
             # As rounded when the weights are changed.
             change = (p.detach() + step).double() - (p.detach() - step).double()
             grad = torch.zeros_like(p) if p.grad is None else p.grad
             slopes.append(float(compare.whole((grad.double() * change).sum())))
         self.policy.zero_grad()
-        return torch.tensor(slopes, dtype=torch.float64)
-
-
-def mean_over(values: Sequence[float], mesh: DeviceMesh | None) -> list[float]:
-    """The means over all processes of a mesh; a collective."""
-    if mesh is None:
-        return list(values)
-    total = torch.tensor(values, dtype=torch.float64, device=mesh.device_type)
-    distributed.all_reduce(total, group=mesh.get_group())
-    return [float(value) / mesh.size() for value in total]
+        return slopes
 
 
 @law(

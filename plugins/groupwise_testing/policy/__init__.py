@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from groupwise.policy import Policy
-from groupwise.testing.draws import Rows
-from groupwise.testing.law import hold
-from groupwise.testing.policy import cutting, gradients, outputs, sampling, weights
-from groupwise.testing.policy.case import Case
+from groupwise_testing.draws import Rows
+from groupwise_testing.laws import hold
+from groupwise_testing.policy import cutting, gradients, outputs, sampling, weights
+from groupwise_testing.policy.case import Case
 
 LAWS = (*sampling.LAWS, *outputs.LAWS, *cutting.LAWS, *gradients.LAWS, *weights.LAWS)
 

@@ -1,15 +1,16 @@
 """Laws of a policy's weights: kept, exchanged, saved."""
 
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 
 from groupwise.policy import Policy
-from groupwise.testing import compare
-from groupwise.testing.law import law
-from groupwise.testing.policy.case import Case
 from groupwise.weights import REFERENCE, KeptWeights
+from groupwise_testing import compare
+from groupwise_testing.laws import law
+from groupwise_testing.policy.case import Case
 
 NAMES = (REFERENCE, "average")
 """A policy may serve the first reference without a copy; all others are copies."""
@@ -29,31 +30,26 @@ def kept(case: Case) -> str | None:
     for name in NAMES:
         weights.keep(name)
         with compare.nudged(case.policy, kept=True):
-            wrong = _exchanged(case, weights, name)
-        if wrong is not None:
-            return wrong
+            if wrong := _exchanged(case, weights, name):
+                return wrong
     return None
 
 
 def _exchanged(case: Case, weights: KeptWeights, kept: str) -> str | None:
-    trained = case.outputs(case.rollouts)
+    trained = case.outputs()
     if all(torch.equal(trained[name], case.whole[name]) for name in trained):
         return "changed parameters() give the same outputs; does `forward` use other weights?"
-    try:
-        with weights.using(kept):
-            wrong = case.difference(case.outputs(case.rollouts))
-            raise _LeftEarly
-    except _LeftEarly:
-        pass
+    with suppress(_LeftEarly), weights.using(kept):
+        wrong = case.difference(case.outputs())
+        raise _LeftEarly
     if wrong is not None:
         return f"with the kept weights, {wrong}"
-    after = case.outputs(case.rollouts)
-    if any(compare.gap(after[name], trained[name]) > case.limit for name in after):
+    if compare.outputs_gap(case.outputs(), trained) > case.limit:
         return "after `using`, left by an exception, the weights are not those from before"
     weights.blend(kept, 0.0)
     with weights.using(kept):
-        blended = case.outputs(case.rollouts)
-    if any(compare.gap(blended[name], trained[name]) > case.limit for name in blended):
+        blended = case.outputs()
+    if compare.outputs_gap(blended, trained) > case.limit:
         return "blended with decay 0, the kept weights are not the current ones"
     return None
 
@@ -77,7 +73,7 @@ def saving(case: Case) -> str | None:
 
             with compare.nudged(policy):
                 load_model(policy, str(path / "model.safetensors"))
-                loaded = case.outputs(case.rollouts)
+                loaded = case.outputs()
         else:
             return None
     wrong = case.difference(loaded)

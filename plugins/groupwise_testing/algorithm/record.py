@@ -4,15 +4,13 @@ import copy
 import math
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from groupwise.algorithm import Batch
 from groupwise.rollouts import LogProbs
-from groupwise.storage.state import HasState, decode, encode
-from groupwise.testing.algorithm.case import Case
-from groupwise.testing.law import law
-from groupwise.weights import KeptWeights
+from groupwise_testing import state
+from groupwise_testing.algorithm.case import Case
+from groupwise_testing.laws import law
 
 
 @law(
@@ -38,24 +36,11 @@ def measures(case: Case) -> str | None:
     return None
 
 
-@law(
-    "its state survives a checkpoint",
-    hint="`state_dict` and `load_state_dict`: numbers, strings, tensors, lists and mappings",
-)
-def state(case: Case) -> str | None:
-    if not isinstance(case.algorithm, HasState):
-        return None
-    one, other = (copy.deepcopy(case.algorithm) for _ in range(2))
-    case.update(algorithm=one)
-    toy = case.toy()
-    other.prepare(toy, KeptWeights(toy))
-    saved = encode(one.state_dict(), "the algorithm")
-    other.load_state_dict(decode(*saved))
-    again = encode(other.state_dict(), "the algorithm")
-    same = saved[0] == again[0] and all(
-        torch.equal(value, again[1][name]) for name, value in saved[1].items()
-    )
-    return None if same else f"saved {saved[0]}, and after loading it is {again[0]}"
+@law(state.NAME, hint=state.HINT)
+def survives(case: Case) -> str | None:
+    saved, restored = copy.deepcopy(case.algorithm), case.updater().algorithm
+    case.update(algorithm=saved)
+    return state.lost_in_checkpoint(saved, restored, "the algorithm")
 
 
-LAWS = (measures, state)
+LAWS = (measures, survives)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import groupwise
 from groupwise.errors import first_line
 
 Test = Callable[[Any], str | None]
 LIBRARIES = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
-CORE = str(Path(__file__).parents[1])
+OURS = tuple(str(Path(file).parent) for file in (groupwise.__file__, __file__))
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,6 @@ def _message(who: str, broken: Law, wrong: str) -> str:
 def _place(error: BaseException) -> str:
     """The innermost line of the author's own code in a traceback; "it" if there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith((*LIBRARIES, CORE)):
+        if not frame.filename.startswith((*LIBRARIES, *OURS)):
             return f"`{frame.name}`, line {frame.lineno} of {Path(frame.filename).name},"
     return "it"

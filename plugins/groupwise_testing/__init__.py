@@ -1,7 +1,28 @@
-"""check_adapter: check an adapter against a pipeline, by the laws of its base class."""
+"""The laws of `groupwise.testing`: what each kind of part must keep, and checks of it."""
 
 from pkgutil import resolve_name
 from typing import Any
+
+from groupwise_testing import compare
+from groupwise_testing.algorithm import check_algorithm
+from groupwise_testing.environment import check_environment
+from groupwise_testing.laws import Law, hold, law
+from groupwise_testing.policy import check_policy
+from groupwise_testing.reward import check_reward
+from groupwise_testing.sampler import check_sampler
+
+__all__ = [
+    "Law",
+    "check_adapter",
+    "check_algorithm",
+    "check_environment",
+    "check_policy",
+    "check_reward",
+    "check_sampler",
+    "compare",
+    "hold",
+    "law",
+]
 
 
 def check_adapter(adapter_class: type, pipeline: Any, **options: Any) -> None:

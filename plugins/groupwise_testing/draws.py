@@ -1,13 +1,15 @@
 """Draws: samples of a policy or an engine for the same rows, again and again."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, Sampler
-from groupwise.testing import compare
+from groupwise_testing import compare
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -53,3 +55,25 @@ class Draws:
                     f"in {what} by {difference:.2g}"
                 )
         return None
+
+    def log_prob_gap(self, ours: Tensor, rollouts: Rollouts) -> float:
+        """|policy - sampler| of log-probs: the largest if the sampler is `exact`, else the mean."""
+        assert rollouts.sampler_log_probs is not None
+        one, other = (
+            compare.at_decisions(values, rollouts.mask).double()
+            for values in (ours, rollouts.sampler_log_probs)
+        )
+        gaps = (one - other).abs().nan_to_num(nan=math.inf)
+        return float(gaps.max() if self.sampler.exact else gaps.mean())
+
+    def mismatch(self, ours: Tensor | None, rollouts: Rollouts) -> str | None:
+        """How the sampler's log-probs differ from those of the policy; None if they do not."""
+        if ours is None or rollouts.sampler_log_probs is None:
+            return "`exact` is True, and there are no log-probs" if self.sampler.exact else None
+        gap = self.log_prob_gap(ours, rollouts)
+        if gap <= self.limit:
+            return None
+        return (
+            f"the {'largest' if self.sampler.exact else 'mean'} gap between log-probs of `forward` "
+            f"and of `sample` is {gap:.3g} nats, at most {self.limit:g} is allowed"
+        )

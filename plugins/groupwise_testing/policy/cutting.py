@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from groupwise.policy import Microbatch
-from groupwise.testing import compare
-from groupwise.testing.law import law
-from groupwise.testing.policy.case import Case
+from groupwise_testing import compare
+from groupwise_testing.laws import law
+from groupwise_testing.policy.case import Case
 
 
 def _splits(case: Case) -> Iterable[tuple[str, Sequence[Microbatch], bool]]:

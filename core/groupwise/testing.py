@@ -1,0 +1,62 @@
+"""For plugin authors: checks of the laws that a part must keep.
+
+Each check raises AssertionError with the law that is broken, the measured numbers, and what to look
+at. Put them into the tests of your plugin:
+
+    from groupwise import testing
+
+    def test_laws():
+        testing.check_policy(MyPolicy(MyPolicy.Config()), rows)
+
+The engine uses none of this: the laws are the package `groupwise_testing`, imported at first use.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from groupwise_testing import (
+        Law,
+        check_adapter,
+        check_algorithm,
+        check_environment,
+        check_policy,
+        check_reward,
+        check_sampler,
+        compare,
+        hold,
+        law,
+    )
+
+__all__ = [
+    "Law",
+    "check_adapter",
+    "check_algorithm",
+    "check_environment",
+    "check_policy",
+    "check_reward",
+    "check_sampler",
+    "compare",
+    "hold",
+    "law",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'groupwise.testing' has no attribute {name!r}")
+    try:
+        package = importlib.import_module("groupwise_testing")
+    except ModuleNotFoundError as error:
+        if error.name != "groupwise_testing":
+            raise
+        raise ModuleNotFoundError(
+            f"groupwise.testing.{name} is in the package groupwise_testing, which comes with "
+            f"groupwise and is not installed here: install groupwise again",
+            name=error.name,
+        ) from error
+    return getattr(package, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

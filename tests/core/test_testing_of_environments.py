@@ -1,0 +1,127 @@
+"""Checks of environments: each law holds for a toy and fails for one that breaks it."""
+
+import asyncio
+import re
+
+import pytest
+
+from groupwise import testing
+from groupwise.environment import Environment
+from groupwise_testing import environment as environment_checks
+
+ROWS = [{"prompt": "one"}, {"prompt": "two"}, {"prompt": [{"role": "user", "content": "three"}]}]
+
+
+def player(prompt, random):
+    return random.choice(["a", "b", "c"])
+
+
+class Talk(Environment):
+    """Two turns, the second after the first one's text."""
+
+    turns = 2
+
+    def columns(self, labels):
+        return ["first"]
+
+    async def play(self, row, players):
+        replies = [await players["writer"](row)]
+        for _ in range(self.turns - 1):
+            replies.append(await players["writer"](replies[-1].text))
+        return {"first": replies[0].text}
+
+
+class Endless(Talk):
+    turns = 1000
+
+
+class JudgesNothing(Talk):
+    def judged(self, labels):
+        return []
+
+
+class Raises(Talk):
+    async def play(self, row, players):
+        await players["writer"](row)
+        raise ZeroDivisionError("a slip")
+
+
+class MoreColumns(Talk):
+    async def play(self, row, players):
+        return {**await super().play(row, players), "second": 2}
+
+
+class Appends(Talk):
+    async def play(self, row, players):
+        if isinstance(row["prompt"], list):
+            row["prompt"].append({"role": "assistant", "content": "a"})
+        return await super().play({"prompt": "the same"}, players)
+
+
+class Counts(Talk):
+    count = 0
+
+    async def play(self, row, players):
+        self.count += 1
+        return {"first": (await players["writer"](f"question {self.count}")).text + str(self.count)}
+
+
+class CatchesAll(Talk):
+    async def play(self, row, players):
+        try:
+            return await super().play(row, players)
+        except Exception as error:
+            raise RuntimeError("something went wrong") from error
+
+
+class CannotClose(Talk):
+    async def close(self):
+        raise RuntimeError("it was never opened")
+
+
+ENVIRONMENTS = [
+    ("every episode ends, and its last completions are judged", Endless),
+    ("every episode ends, and its last completions are judged", JudgesNothing),
+    ("every episode ends, and its last completions are judged", Raises),
+    ("`columns` names what `play` returns", MoreColumns),
+    ("rows are not changed", Appends),
+    ("an episode depends on its row and its players' completions alone", Counts),
+    (
+        "a completion that failed, and a context that is refused, end an episode and nothing else",
+        CatchesAll,
+    ),
+    ("`close` can be called", CannotClose),
+]
+
+
+def test_correct_environments_satisfy_all_laws():
+    testing.check_environment(Talk(), ROWS, {"writer": player})
+    names = dict.fromkeys(name for name, _ in ENVIRONMENTS)
+    assert [*names] == [law.name for law in environment_checks.LAWS]
+
+
+@pytest.mark.parametrize(("name", "kind"), ENVIRONMENTS)
+def test_an_environment_that_breaks_a_law_fails_its_check(name, kind):
+    with pytest.raises(AssertionError, match=f'breaks the law "{re.escape(name)}": '):
+        testing.check_environment(kind(), ROWS, {"writer": player})
+
+
+def test_an_environment_keeps_its_event_loop_for_a_whole_check():
+    """As in a run, so that it can hold an async client."""
+
+    class Connected(Talk):
+        def __init__(self):
+            self.loops = set()
+
+        async def play(self, row, players):
+            self.loops.add(asyncio.get_running_loop())
+            return await super().play(row, players)
+
+    environment = Connected()
+    testing.check_environment(environment, ROWS, {"writer": player})
+    assert len(environment.loops) == 1
+
+
+def test_fewer_than_two_rows_are_refused():
+    with pytest.raises(ValueError, match="check_environment: needs two rows or more, received 1"):
+        testing.check_environment(Talk(), ROWS[:1], {"writer": player})

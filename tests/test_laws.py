@@ -1,0 +1,69 @@
+"""Every part that this distribution registers is held to the laws of `groupwise.testing`."""
+
+import ast
+from itertools import chain
+from pathlib import Path
+
+from groupwise import testing
+from groupwise.registry import installed
+
+TESTS = Path(__file__).parent
+CHECKS = {
+    "policies": testing.check_policy,
+    "samplers": testing.check_sampler,
+    "adapters": testing.check_adapter,
+    "rewards": testing.check_reward,
+    "environments": testing.check_environment,
+    "algorithms": testing.check_algorithm,
+}
+"""By kind; what is registered of other kinds has no laws."""
+BY_FIXTURES = ("policies", "samplers")
+"""Kinds whose parts are built by fixtures of their tests' folder."""
+HELD_BY = {
+    "core/test_laws.py::test_algorithms": (
+        *("grpo", "dr_grpo", "dapo", "gspo", "gdpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+        *("rloo", "reinforce_pp", "reinforce_pp_baseline", "guard", "lead"),
+    ),
+    "core/test_laws.py::test_environments": ("single", "pool", "chain"),
+    "llm/test_laws.py::test_architectures": ("language_model",),
+    "llm/vllm/test_sampler.py::test_it_passes_check_sampler": ("vllm",),
+    "flow/test_laws.py::test_policy": ("flow",),
+    "flow/test_laws.py::test_algorithm": ("flow_grpo", "flow_guard"),
+    "flow/test_laws.py::test_adapter": ("StableDiffusion3Pipeline", "FluxPipeline"),
+    "verifiable/test_laws.py::test_rewards_of_texts": (
+        *("math", "exact_answer", "numeric_answer", "think_answer_format", "think_format"),
+        *("tag_count", "length", "cosine_length", "token_count", "soft_overlong", "repetition"),
+        "language_consistency",
+    ),
+    "verifiable/test_laws.py::test_rewards_of_images": (
+        *("image_contents", "image_text", "jpeg_size", "image_diversity"),
+    ),
+    "verifiable/test_laws.py::test_steps_of_denoising": ("per_step",),
+    "verifiable/test_laws.py::test_steps_of_sums": ("sum_steps",),
+    "verifiable/test_laws.py::test_puzzles": ("reasoning_gym",),
+    "verifiable/test_reward_model.py::test_it_passes_check_reward": ("reward_model",),
+    "verifiable/test_learned_text.py::test_laws": ("learned_text",),
+    "clip/test_laws.py::test_rewards": (
+        *("clip_similarity", "aesthetic", "learned_image", "preference"),
+    ),
+}
+"""By test, which shows how they are built: the names of the parts that it checks."""
+
+
+def test_every_registered_part_is_held_to_the_laws_of_its_kind():
+    registry = installed()
+    assert registry.failures == {}
+    ours = [entry for entry in registry.entries if entry.distribution == "groupwise"]
+    parts = [entry for entry in ours if entry.kind in CHECKS]
+    # A new part needs a test of its laws, and its name above.
+    assert sorted(part.name for part in parts) == sorted(chain(*HELD_BY.values()))
+    for part in parts:
+        (test,) = (test for test, names in HELD_BY.items() if part.name in names)
+        file, _, function = test.partition("::")
+        text = (TESTS / file).read_text(encoding="utf-8")
+        functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
+        (code,) = (ast.unparse(node) for node in functions if node.name == function)
+        assert f"{CHECKS[part.kind].__name__}(" in code, test
+        if part.kind not in BY_FIXTURES:
+            names = (f'"{part.name}"', part.target.partition(":")[2])
+            assert any(name in text for name in names), f"{test} does not build {part.name}"
