@@ -16,7 +16,6 @@ from groupwise.config.measures import check_schedules
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RunState, Scores
 from groupwise.scoring.scorer import Scorer
-from groupwise.scoring.weights import Weights
 
 
 def ones(completions, **_):
@@ -71,7 +70,8 @@ def test_a_step_uses_its_own_weight_and_every_evaluation_the_final_one(lab, ahea
 
 
 def test_constant_weights_are_not_logged():
-    assert Weights([Reward(name="ones", function=ones, weight=3.0)]).metrics(4) == {}
+    scorer = Scorer([Reward(name="ones", function=ones, weight=3.0)])
+    assert scorer.end_step(4, {"rewards/ones": 1.0}) == {}
 
 
 # ---- constraints
@@ -188,9 +188,10 @@ def test_a_constraint_is_satisfied_while_the_reward_rises(lab, unbounded, algori
 
 
 def test_a_step_without_values_changes_no_multiplier():
-    weights = Weights([constrained(at_most=1.0, start=0.3)])
-    weights.ascend({"size": math.nan})
-    assert weights.metrics(0) == {"multipliers/size/at_most": 0.3}
+    scorer = Scorer([constrained(at_most=1.0, start=0.3)])
+    for step in range(2):
+        used = scorer.end_step(step, {"rewards/size": math.nan})
+        assert used == {"multipliers/size/at_most": 0.3}
 
 
 # ---- checkpoints

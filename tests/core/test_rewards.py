@@ -19,9 +19,8 @@ from tests.effort import Effort
 from groupwise.advantages import group_relative
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState, SampleErrors, Scores
+from groupwise.scoring import watchdog
 from groupwise.scoring.scorer import Scorer
-from groupwise.scoring.teaching import teach
-from groupwise.scoring.watchdog import _Watchdog, watched
 from groupwise.training.step_metrics import with_round
 
 TEXTS = ["alpha", "beta", "gamma", "delta"]
@@ -613,18 +612,18 @@ def test_a_late_deadline_does_not_interrupt_the_next_call():
 
     class Late(threading.Event):
         def wait(self, timeout=None):
-            watchdog.end()
+            late.end()
             return timeout != 0.0
 
-    watchdog = _Watchdog("reward", 0.0)
-    watchdog._over = Late()
+    late = watchdog._Watchdog("reward", 0.0)
+    late._over = Late()
 
     def next_call():
-        watchdog._watch()
+        late._watch()
         return "answer"
 
-    assert watched(next_call, who="another", deadline=5) == "answer"
-    assert not watchdog.is_overdue
+    assert watchdog.watched(next_call, who="another", deadline=5) == "answer"
+    assert not late.is_overdue
 
 
 def test_long_completions_are_shortened_in_messages(rollouts):
@@ -788,5 +787,5 @@ def test_refresh_receives_the_scored_rollouts(rollouts):
     learner = Learns()
     rewards = Scorer([Reward(name="a", function=learner), Reward(name="b", function=lengths)])
     scores = rewards(rollouts)
-    assert teach(rewards, None, rollouts, scores, RunState(), labelled=print) == {"a/count": 4.0}
+    assert rewards.teach(rollouts, scores, RunState()) == {"a/count": 4.0}
     assert learner.received == (rollouts, scores)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -80,28 +81,28 @@ class Call:
     def run(self, function: Callable[..., Any]) -> list[Any]:
         """Call the function. Raises SampleErrors, KeyboardInterrupt, or Failure for any other
         exception of it."""
-        self.began = time.monotonic()
         try:
-            with torch.no_grad(), ending_forks():
+            with torch.no_grad(), self._timed():
                 return listed(function(**self.arguments, **self._hooks))
-        except (SampleErrors, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # sys.exit in a reward must not end the run
-            raise Failure.of(error) from error
         finally:
-            self.seconds = time.monotonic() - self.began
-            # Images on the device are freed; `reading` is still asked for.
+            # Images on the device are freed; `reading` is still read.
             self.arguments = {n: v for n, v in self.arguments.items() if n == "completions"}
 
     async def wait(self, function: Callable[..., Any]) -> list[Any]:
-        """Like `run`, for an async function."""
+        """Like `run`, for an async function; also raises what ends its task."""
+        with self._timed(asyncio.CancelledError, GeneratorExit):  # the latter if it is dropped
+            return listed(await function(**self.arguments, **self._hooks))
+
+    @contextmanager
+    def _timed(self, *passed: type[BaseException]) -> Iterator[None]:
+        """Measures the call; its exceptions, but for those `passed`, become Failures."""
         self.began = time.monotonic()
         try:
             with ending_forks():
-                return listed(await function(**self.arguments, **self._hooks))
-        except (SampleErrors, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
-            raise  # the last is also raised by Python, in a task that is dropped
-        except BaseException as error:
+                yield
+        except (SampleErrors, KeyboardInterrupt, *passed):
+            raise
+        except BaseException as error:  # sys.exit in a reward must not end the run
             raise Failure.of(error) from error
         finally:
             self.seconds = time.monotonic() - self.began

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from groupwise.scoring.call import Failure
+from groupwise.scoring.forks import ending_forks
 
 try:
     import resource
@@ -108,10 +109,12 @@ class Kept:
 
 
 @contextmanager
-def restored() -> Iterator[None]:
-    """A context in the main thread, at whose end all settings are as before."""
+def contained() -> Iterator[None]:
+    """A context in the main thread for code of a reward: at its end all settings are as before, and
+    a process that was forked in it ends there."""
     kept = Kept({**OF_PROCESS, **OF_MAIN_THREAD})
     try:
-        yield
+        with ending_forks():
+            yield
     finally:
         kept.restore()
