@@ -10,10 +10,10 @@ import torch
 import groupwise
 from groupwise.algorithms.gdpo import GDPO
 from groupwise.algorithms.grpo import GRPO
-from groupwise.balance import Constraint, Schedule
 from groupwise.config.load import dump, load_config, parse_config
 from groupwise.config.measures import check_schedules
 from groupwise.errors import UserError
+from groupwise.reward_weights import Constraint, Schedule
 from groupwise.rewards import Reward, RunState, Scores
 from groupwise.scoring.scorer import Scorer
 

@@ -552,7 +552,7 @@ def test_a_call_that_cannot_be_interrupted_ends_the_process_and_is_named():
         "from groupwise.scoring import watchdog\n"
         "watchdog.GRACE = 0.3\n"
         "def reward(): exec({!r})\n"
-        "watchdog.watched(reward, who=\"reward 'stubborn'\", deadline=0.2)\n"
+        "watchdog.within_deadline(reward, who=\"reward 'stubborn'\", deadline=0.2)\n"
     )
     processes = [
         subprocess.Popen(
@@ -599,8 +599,8 @@ def test_deadlines_work_with_a_closed_stderr():
     program = (
         "import sys; from groupwise.scoring import watchdog\n"
         "watchdog.GRACE = 0.3; sys.__stderr__.close()\n"
-        "print(watchdog.watched(lambda: 'answer', who='one', deadline=5), flush=True)\n"
-        f"watchdog.watched(lambda: exec({STUBBORN!r}), who='another', deadline=0.2)\n"
+        "print(watchdog.within_deadline(lambda: 'answer', who='one', deadline=5), flush=True)\n"
+        f"watchdog.within_deadline(lambda: exec({STUBBORN!r}), who='another', deadline=0.2)\n"
     )
     command = [sys.executable, "-c", program]
     result = subprocess.run(command, check=False, stdout=subprocess.PIPE, timeout=60)
@@ -622,7 +622,7 @@ def test_a_late_deadline_does_not_interrupt_the_next_call():
         late._watch()
         return "answer"
 
-    assert watchdog.watched(next_call, who="another", deadline=5) == "answer"
+    assert watchdog.within_deadline(next_call, who="another", deadline=5) == "answer"
     assert not late.is_overdue
 
 

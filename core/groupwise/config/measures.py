@@ -3,9 +3,9 @@
 Not part of pydantic's validation, since rewards may be passed in Python after a file was read.
 """
 
-from groupwise.balance import Schedule
 from groupwise.config.load import LoadedConfig
 from groupwise.errors import UserError, did_you_mean
+from groupwise.reward_weights import Schedule
 
 
 def check_labels(loaded: LoadedConfig) -> None:

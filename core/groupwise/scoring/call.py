@@ -17,7 +17,7 @@ from groupwise.sampler import Purpose
 from groupwise.scoring.forks import ending_forks
 
 HOOKS = ("log_extra", "log_metric")
-"""TRL's logging functions among the arguments; created in the process that makes the call."""
+"""TRL's logging functions among the arguments: methods of the call, in the process that makes it."""
 
 
 class Failure(Exception):  # noqa: N818
@@ -96,11 +96,12 @@ class Call:
     @contextmanager
     def _timed(self, *passed: type[BaseException]) -> Iterator[None]:
         """Measures the call; its exceptions, but for those `passed`, become Failures."""
+        passed = (SampleErrors, KeyboardInterrupt, *passed)
         self.began = time.monotonic()
         try:
             with ending_forks():
                 yield
-        except (SampleErrors, KeyboardInterrupt, *passed):
+        except passed:
             raise
         except BaseException as error:  # sys.exit in a reward must not end the run
             raise Failure.of(error) from error
@@ -119,10 +120,9 @@ class Call:
 
     @property
     def _hooks(self) -> dict[str, Callable[..., None]]:
-        hooks = {"log_extra": self._log_extra, "log_metric": self._log_metric}
-        return {name: hooks[name] for name in self.hooks}
+        return {name: getattr(self, name) for name in self.hooks}
 
-    def _log_extra(self, name: str, values: Any) -> None:
+    def log_extra(self, name: str, values: Any) -> None:
         column = listed(values)
         count = len(column) if isinstance(column, list) else type(column).__name__
         if count != self.size:
@@ -132,7 +132,7 @@ class Call:
             )
         self.extra[str(name)] = column
 
-    def _log_metric(self, name: str, value: Any) -> None:
+    def log_metric(self, name: str, value: Any) -> None:
         try:
             number = float(value)  # also of a tensor; JSON can hold it
         except (TypeError, ValueError) as error:

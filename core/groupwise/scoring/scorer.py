@@ -17,8 +17,8 @@ from groupwise.scoring.event_loop import EventLoop
 from groupwise.scoring.outcome import Outcome
 from groupwise.scoring.scoring import Scoring
 from groupwise.scoring.settings import contained
-from groupwise.scoring.watchdog import watched
-from groupwise.scoring.weights import Weights
+from groupwise.scoring.watchdog import within_deadline
+from groupwise.scoring.weights import RewardWeights
 from groupwise.scoring.worker import Worker
 
 MULTIPLIERS = "multipliers"
@@ -48,7 +48,7 @@ class Scorer:
                 )
             if problem := problem_of_reward(name):
                 raise UserError(problem)
-        self.rewards, self.weights = tuple(rewards), Weights(rewards)
+        self.rewards, self.weights = tuple(rewards), RewardWeights(rewards)
         self._loop = EventLoop()
         self._is_loaded = False
         self._workers = {r.name: worker for r in rewards if (worker := _worker(r)) is not None}
@@ -128,7 +128,7 @@ class Scorer:
             return self._loop.start(reward, call)
         run = partial(call.run, reward.function)
         who = f"reward {reward.name!r}"
-        return contained()(partial(watched, run, who=who, deadline=reward.deadline))
+        return contained()(partial(within_deadline, run, who=who, deadline=reward.deadline))
 
     def load(self) -> None:
         """Load the models of rewards that have one. Raises UserError if that fails."""
