@@ -17,7 +17,7 @@ from groupwise.sampler import Purpose
 from groupwise.scoring.forks import ending_forks
 
 HOOKS = ("log_extra", "log_metric")
-"""TRL's logging functions among the arguments: methods of the call, in the process that makes it."""
+"""TRL's logging functions among the arguments: methods of the call where it is made."""
 
 
 class Failure(Exception):  # noqa: N818
