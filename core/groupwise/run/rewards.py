@@ -6,6 +6,7 @@ from groupwise.config.load import LoadedConfig
 from groupwise.config.objects import Objects
 from groupwise.config.sections import MeasureSection, RewardSection, RunConfig
 from groupwise.errors import UserError, did_you_mean
+from groupwise.reward_weights import Schedule
 from groupwise.rewards import Reward
 from groupwise.run.making import make_part
 from groupwise.section import KeyPath
@@ -18,8 +19,10 @@ def build_rewards(
 
     size: completions of a prompt that are judged in a training step. Raises UserError if one cannot
     be built, learns from no watched reward, or compares completions where there are none to compare
-    (`relative`).
+    (`relative`); if labels collide, `evaluation.accuracy` names no usable reward, or a schedule is
+    longer than the run.
     """
+    _check_sections(loaded)
     config = loaded.config
     trained, watched = (
         [_reward(loaded, objects, (key, number), each) for number, each in enumerate(sections)]
@@ -48,6 +51,36 @@ def build_rewards(
             )
             raise UserError(loaded.origin.message(("train", "replay"), problem))
     return trained, watched
+
+
+def _check_sections(loaded: LoadedConfig) -> None:
+    """Not part of pydantic's validation, since rewards may be passed in Python after a file was
+    read."""
+    config, last = loaded.config, loaded.config.train.steps
+    labels = [section.title for section in config.rewards]
+    for number, section in enumerate(config.watch):
+        if section.title in labels:
+            problem = f"another reward is named {section.title!r}; give this one another `label`"
+            raise UserError(loaded.origin.message(("watch", number), problem))
+        labels.append(section.title)
+    name, at = config.evaluation.accuracy, ("evaluation", "accuracy")
+    if name is not None and name not in labels:
+        problem = f"no reward {name!r}{did_you_mean(name, labels)}; there are {', '.join(labels)}"
+        raise UserError(loaded.origin.message(at, problem))
+    if any(section.title == name and section.better == "lower" for section in config.watch):
+        problem = (
+            f"{name!r} has better: lower, but a completion is right at a value of "
+            f"evaluation.threshold or above; name a reward with better: higher"
+        )
+        raise UserError(loaded.origin.message(at, problem))
+    for number, section in enumerate(config.rewards):
+        if isinstance(section.weight, Schedule) and section.weight.steps > last:
+            problem = (
+                f"the schedule takes {section.weight.steps} steps, but the run has only {last}; "
+                f"lower it, or raise train.steps"
+            )
+            path = ("rewards", number, "weight", "steps")
+            raise UserError(loaded.origin.message(path, problem))
 
 
 def _reward(

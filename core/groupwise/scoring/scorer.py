@@ -26,7 +26,7 @@ MULTIPLIERS = "multipliers"
 
 
 class Scorer:
-    """Scores rollouts with several rewards.
+    """Scores rollouts with several rewards; `scorer(rollouts)` needs no run.
 
     Plain functions are called in the main thread, one after the other, as TRL calls them, so that
     signals, event loops and thread-bound clients work. Async functions run in an event loop, and

@@ -20,6 +20,7 @@ from contextlib import suppress
 from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from multiprocessing.pool import RemoteTraceback
 from types import FunctionType
 from typing import Any
 
@@ -205,17 +206,10 @@ def _end_of(code: int | None) -> str:
     return f"lost its process, which was ended by {name}{hint}"
 
 
-class RemoteTraceback(Exception):  # noqa: N818
-    """The traceback in the worker, as the cause of a failure."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
-
-
 def _check(reply: dict[str, Any]) -> None:
     """Raise the Failure that a reply reports."""
     if "reason" in reply:
-        raise Failure(reply["reason"]) from RemoteTraceback(reply["traceback"])
+        raise Failure(reply["reason"]) from RemoteTraceback(f"\n{reply['traceback']}")
 
 
 # ---- sending
@@ -223,7 +217,7 @@ def _check(reply: dict[str, Any]) -> None:
 
 def _pickled_reward(reward: Reward) -> bytes:
     """The reward, or a function that builds it, pickled; UserError if neither can be pickled."""
-    if reward.members.refresh is not None or reward.members.has_state:
+    if reward.members.refresh is not None or reward.members.state_dict is not None:
         raise UserError(
             f"reward {reward.name!r} has a state, which would be lost if its process were killed, "
             f"so it cannot be isolated: leave `isolate` out, and train in the main thread"
