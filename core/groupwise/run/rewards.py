@@ -73,10 +73,10 @@ def _check_sections(loaded: LoadedConfig) -> None:
             f"evaluation.threshold or above; name a reward with better: higher"
         )
         raise UserError(loaded.origin.message(at, problem))
-    for number, section in enumerate(config.rewards):
-        if isinstance(section.weight, Schedule) and section.weight.steps > last:
+    for number, trained in enumerate(config.rewards):
+        if isinstance(trained.weight, Schedule) and trained.weight.steps > last:
             problem = (
-                f"the schedule takes {section.weight.steps} steps, but the run has only {last}; "
+                f"the schedule takes {trained.weight.steps} steps, but the run has only {last}; "
                 f"lower it, or raise train.steps"
             )
             path = ("rewards", number, "weight", "steps")

@@ -45,18 +45,12 @@ class Outcome:
         answer, self._answer = self._answer, None
         if answer is None:
             return
-        values: Sequence[Any] = [None] * len(self.rollouts)
-        cause: BaseException | None = None
-        is_final = False
+        size, is_final = len(self.rollouts), False
         try:
-            try:
-                values, errors = self._checked(answer(), {})
-            except SampleErrors as failure:
-                cause = failure
-                values, errors = self._checked(listed(failure.values), failure.errors)
+            values, errors, cause = self._checked(answer)
         except Failure as failure:  # of all samples; the message names the one that was being read
-            at = self.call.reading or 0
-            errors = dict.fromkeys([at, *range(len(self.rollouts))], failure.reason)
+            values, at = [None] * size, self.call.reading or 0
+            errors = dict.fromkeys([at, *range(size)], failure.reason)
             cause, is_final = failure.__cause__, failure.is_final
         if errors and (is_final or self.reward.on_error == "stop"):
             raise RewardError(self._message(errors, is_final)) from cause
@@ -80,12 +74,18 @@ class Outcome:
         }
 
     def _checked(
-        self, values: Any, failed: Mapping[int, str]
-    ) -> tuple[Sequence[Any], dict[int, str]]:
-        """The values, and by row why the reward failed on it; failed: as it said itself.
+        self, answer: Callable[[], Any]
+    ) -> tuple[Sequence[Any], dict[int, str], BaseException | None]:
+        """The values; by row, why the reward failed on it; and the exception by which it said so.
 
-        Raises Failure if these are not values of this batch.
+        Raises Failure if there are no values of this batch.
         """
+        failed: Mapping[int, str] = {}
+        cause: BaseException | None = None
+        try:
+            values = answer()
+        except SampleErrors as failure:
+            values, failed, cause = listed(failure.values), failure.errors, failure
         size = len(self.rollouts)
         if not isinstance(values, Sequence) or isinstance(values, str | bytes):
             raise Failure(f"returned {type(values).__name__} instead of a list of {size} numbers")
@@ -97,7 +97,7 @@ class Outcome:
         errors |= {row: message_of(reason) for row, reason in failed.items()}
         if not errors.keys() <= set(range(size)):
             raise Failure(f"named sample {max(errors)} among those that failed, of {size}")
-        return values, errors
+        return values, errors, cause
 
     def _keep(self, values: Sequence[Any], errors: Mapping[int, str]) -> None:
         """Keep the values of all rows but those in `errors` and those with NaN."""

@@ -69,7 +69,6 @@ class Scorer:
         purpose: Purpose = "train",
         references: Sequence[Sequence[Any]] | None = None,
         only: Collection[str] | None = None,
-        weights: tuple[float, ...] | None = None,
     ) -> Scoring:
         """Begin to score a batch: starts the calls of async and of isolated rewards.
 
@@ -77,10 +76,10 @@ class Scorer:
         the facts' tensors on the device of the policy, in `Scoring.call`; the others, which may
         hold theirs for long, and `Scoring.rollouts` have them in CPU memory.
 
-        purpose: what the batch was sampled for; references: for each rollout, the completions that
+        purpose: what the batch was sampled for; in training the weights are those of the step in
+        `state`, in evaluations the final ones. references: for each rollout, the completions that
         relative rewards compare it with, in evaluations; only: names of the rewards to call, all if
-        unset; weights: of all rewards, if unset those of the step in `state`. Raises UserError if a
-        reward does not fit the batch's columns.
+        unset. Raises UserError if a reward does not fit the batch's columns.
         """
         whole = rollouts.with_facts_on_cpu()
         judged, on_cpu = (
@@ -91,7 +90,8 @@ class Scorer:
             references = [
                 each for each, fails in zip(references, rollouts.failed, strict=True) if not fails
             ]
-        weights = weights or self.weights.at(state.global_step)
+        is_training = purpose == "train"
+        weights = self.weights.at(state.global_step) if is_training else self.weights.final
         chosen = [n for n, r in enumerate(self.rewards) if only is None or r.name in only]
         for number in chosen if len(judged) else ():
             self.rewards[number].check_columns(columns, tuple(judged.facts))

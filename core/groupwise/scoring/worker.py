@@ -20,7 +20,6 @@ from contextlib import suppress
 from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.pool import RemoteTraceback
 from types import FunctionType
 from typing import Any
 
@@ -206,10 +205,17 @@ def _end_of(code: int | None) -> str:
     return f"lost its process, which was ended by {name}{hint}"
 
 
+class RemoteTraceback(Exception):  # noqa: N818
+    """The traceback in the worker, as the cause of a failure."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
 def _check(reply: dict[str, Any]) -> None:
     """Raise the Failure that a reply reports."""
     if "reason" in reply:
-        raise Failure(reply["reason"]) from RemoteTraceback(f"\n{reply['traceback']}")
+        raise Failure(reply["reason"]) from RemoteTraceback(reply["traceback"])
 
 
 # ---- sending
