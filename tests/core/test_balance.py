@@ -10,13 +10,11 @@ import torch
 import groupwise
 from groupwise.algorithms.gdpo import GDPO
 from groupwise.algorithms.grpo import GRPO
-from groupwise.balance import Constraint, Schedule
-from groupwise.config.load import dump, load_config, parse_config
-from groupwise.config.measures import check_schedules
+from groupwise.config.load import dump, parse_config
 from groupwise.errors import UserError
+from groupwise.reward_weights import Constraint, Schedule
 from groupwise.rewards import Reward, RunState, Scores
 from groupwise.scoring.scorer import Scorer
-from groupwise.scoring.weights import Weights
 
 
 def ones(completions, **_):
@@ -71,7 +69,8 @@ def test_a_step_uses_its_own_weight_and_every_evaluation_the_final_one(lab, ahea
 
 
 def test_constant_weights_are_not_logged():
-    assert Weights([Reward(name="ones", function=ones, weight=3.0)]).metrics(4) == {}
+    scorer = Scorer([Reward(name="ones", function=ones, weight=3.0)])
+    assert scorer.end_step(4, {"rewards/ones": 1.0}) == {}
 
 
 # ---- constraints
@@ -188,9 +187,10 @@ def test_a_constraint_is_satisfied_while_the_reward_rises(lab, unbounded, algori
 
 
 def test_a_step_without_values_changes_no_multiplier():
-    weights = Weights([constrained(at_most=1.0, start=0.3)])
-    weights.ascend({"size": math.nan})
-    assert weights.metrics(0) == {"multipliers/size/at_most": 0.3}
+    scorer = Scorer([constrained(at_most=1.0, start=0.3)])
+    for step in range(2):
+        used = scorer.end_step(step, {"rewards/size": math.nan})
+        assert used == {"multipliers/size/at_most": 0.3}
 
 
 # ---- checkpoints
@@ -257,11 +257,11 @@ def test_a_resumed_run_has_the_same_weights_and_multipliers(lab, tmp_path):
 
 # ---- what is refused
 
-HEAD = """policy: toy
+HEAD = """policy: tests.core.conftest:Tabular
 prompts: {name: rows, rows: [{prompt: a}]}
 train: {steps: 20}
 rewards:
-  - name: a
+  - name: tests.core.test_balance:ones
 """
 
 
@@ -312,7 +312,7 @@ rewards:
 def test_a_mistake_has_one_message_with_its_line(tmp_path: Path, lines, message):
     (tmp_path / "run.yaml").write_text(HEAD + lines + "\n")
     with pytest.raises(UserError) as caught:
-        check_schedules(load_config(tmp_path / "run.yaml"))
+        groupwise.train(tmp_path / "run.yaml")
     (line,) = str(caught.value).splitlines()
     assert f"run.yaml, {message}" in line
 

@@ -19,8 +19,6 @@ from tests.effort import Effort
 from groupwise import processes, trust
 from groupwise.rewards import Reward, RewardError, RunState, SampleErrors
 from groupwise.scoring.scorer import Scorer
-from groupwise.scoring.settings import OF_PROCESS, restored
-from groupwise.scoring.teaching import teach
 
 FORKED = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -116,7 +114,7 @@ def test_a_child_of_a_reward_that_loads_or_learns_ends_there(rollouts):
     scorer = Scorer([Reward(name="reward", function=reward)])
     try:
         scorer.load()
-        teach(scorer, None, rollouts, scorer(rollouts), RunState(), labelled=lambda *_: None)
+        scorer.teach(rollouts, scorer(rollouts), RunState())
     finally:
         if os.getpid() != own:
             os._exit(42)
@@ -298,17 +296,38 @@ def test_a_limit_that_cannot_be_raised_again_ends_the_run(rollouts, monkeypatch)
         original(resource.RLIMIT_NOFILE, (64, before[1]))
         return [1.0, 2.0]
 
-    def refuses(limits):
+    def refuses(number, limits):
         raise ValueError("not allowed to raise maximum limit")
 
-    name = "the limit RLIMIT_NOFILE"
-    monkeypatch.setitem(OF_PROCESS, name, (OF_PROCESS[name][0], refuses))
+    monkeypatch.setattr(resource, "setrlimit", refuses)
     message = r"(?s)changed the limit RLIMIT_NOFILE.*not allowed to raise.*set `isolate: true`"
     try:
         with pytest.raises(RewardError, match=message):
             score(rollouts, reward, on_error="skip")
     finally:
         original(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_folder_that_was_moved_and_a_limit_that_was_raised_stay(rollouts, tmp_path, monkeypatch):
+    """Neither can be undone: the folder is gone, and files that were opened since may need the
+    limit."""
+    inside = tmp_path / "project"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+
+    def reward(completions):
+        inside.rename(tmp_path / "moved")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return [1.0, 2.0]
+
+    try:
+        assert score(rollouts, reward).total.tolist() == [1.0, 2.0]
+        assert Path.cwd() == tmp_path / "moved"
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # ---- the end of the process
@@ -379,23 +398,6 @@ def test_a_thread_that_goes_on_does_not_hold_the_finished_command(leave, code):
     assert "the thread 'poller' goes on" in done.stderr
     assert ("ZeroDivisionError" in done.stderr) == (leave == "1 / 0")
     assert effort.wall < 60
-
-
-def test_a_folder_that_was_moved_and_a_limit_that_was_raised_stay(tmp_path, monkeypatch):
-    """Neither is the reward's fault, and files that were opened since may need the limit."""
-    inside = tmp_path / "project"
-    inside.mkdir()
-    monkeypatch.chdir(inside)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
-    try:
-        with restored():
-            inside.rename(tmp_path / "moved")
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert Path.cwd() == tmp_path / "moved"
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize(

@@ -331,7 +331,7 @@ from groupwise.algorithms.reinforce_pp import ReinforcePP
 from groupwise.config.train import ReplaySection
 from groupwise.prompts.weighted import Weighted
 from groupwise.training.replay import Replay
-from groupwise.balance import Constraint, Schedule
+from groupwise.reward_weights import Constraint, Schedule
 from groupwise.rewards import Reward
 from tests.core.engine import Engine
 

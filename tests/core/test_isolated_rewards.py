@@ -18,7 +18,6 @@ from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState
 from groupwise.scoring import worker
 from groupwise.scoring.scorer import Scorer
-from groupwise.scoring.worker import _environment
 
 MODULE = """
     import asyncio, os, signal, subprocess, sys, threading, time
@@ -139,6 +138,11 @@ MODULE = """
             return [0.0] * len(completions)
 
         def refresh(self, rollouts, scores): ...
+
+    def ranks(completions, log_extra):
+        names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        log_extra("ranks", [[os.environ.get(name) for name in names]] * len(completions))
+        return [0.0] * len(completions)
 
     def length(completions):
         return [float(len(text)) for text in completions]
@@ -270,12 +274,12 @@ for number in itertools.count():
 
 
 def test_a_reply_to_another_request_is_dropped(lab, scorer, monkeypatch):
-    """Requests are numbered; the first two are the reward itself and `load`."""
+    """Requests are numbered; the first one is the reward itself."""
     monkeypatch.setattr(worker, "_program", lambda descriptor: REPEATS.format(**locals()))
     repeating = Scorer([replace(scorer.rewards[0], deadline=30.0)])
     values = [repeating(rollouts(lab, "measures")).total.tolist() for _ in range(3)]
     repeating.close()
-    assert values == [[2.0, 2.0], [3.0, 3.0], [4.0, 4.0]]
+    assert values == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
 
 
 def test_any_exception_in_the_process_is_a_failed_call_and_the_process_stays(
@@ -321,14 +325,14 @@ def test_columns_that_cannot_be_sent_are_refused(lab, scorer):
         scorer(replace(batch, facts={"images": [threading.Lock(), None]}))
 
 
-def test_a_worker_does_not_inherit_the_rank_of_its_run(monkeypatch):
+def test_a_worker_does_not_inherit_the_rank_of_its_run(lab, user_module, monkeypatch):
     """With a rank it would wait for the other processes."""
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    environment = _environment()
-    assert not {"RANK", "LOCAL_RANK"} & environment.keys()
-    assert environment["LOCAL_WORLD_SIZE"] == "2"
+    ranked = Scorer([Reward(name="isolated", function=user_module.ranks, isolate=True)])
+    assert ranked(rollouts(lab, "")).extra == {"ranks": [[None, None, "2"]] * 2}
+    ranked.close()
 
 
 def test_a_reward_given_by_name_is_built_in_its_process(lab, user_module, tmp_path):

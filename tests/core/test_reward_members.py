@@ -141,8 +141,8 @@ def test_the_state_of_a_module_is_saved_only_if_it_learns():
         def refresh(self, rollouts, scores):
             """Trains."""
 
-    assert not Members.of(Frozen(1, 1)).has_state
-    assert Members.of(Learns(1, 1)).has_state
+    assert Members.of(Frozen(1, 1)).state_dict is None
+    assert Members.of(Learns(1, 1)).state_dict is not None
 
 
 def test_a_mistake_is_reported_before_the_run_with_the_place_of_the_reward(lab, tmp_path):

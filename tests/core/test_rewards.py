@@ -19,9 +19,8 @@ from tests.effort import Effort
 from groupwise.advantages import group_relative
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState, SampleErrors, Scores
+from groupwise.scoring import watchdog
 from groupwise.scoring.scorer import Scorer
-from groupwise.scoring.teaching import teach
-from groupwise.scoring.watchdog import _Watchdog, watched
 from groupwise.training.step_metrics import with_round
 
 TEXTS = ["alpha", "beta", "gamma", "delta"]
@@ -553,7 +552,7 @@ def test_a_call_that_cannot_be_interrupted_ends_the_process_and_is_named():
         "from groupwise.scoring import watchdog\n"
         "watchdog.GRACE = 0.3\n"
         "def reward(): exec({!r})\n"
-        "watchdog.watched(reward, who=\"reward 'stubborn'\", deadline=0.2)\n"
+        "watchdog.within_deadline(reward, who=\"reward 'stubborn'\", deadline=0.2)\n"
     )
     processes = [
         subprocess.Popen(
@@ -600,8 +599,8 @@ def test_deadlines_work_with_a_closed_stderr():
     program = (
         "import sys; from groupwise.scoring import watchdog\n"
         "watchdog.GRACE = 0.3; sys.__stderr__.close()\n"
-        "print(watchdog.watched(lambda: 'answer', who='one', deadline=5), flush=True)\n"
-        f"watchdog.watched(lambda: exec({STUBBORN!r}), who='another', deadline=0.2)\n"
+        "print(watchdog.within_deadline(lambda: 'answer', who='one', deadline=5), flush=True)\n"
+        f"watchdog.within_deadline(lambda: exec({STUBBORN!r}), who='another', deadline=0.2)\n"
     )
     command = [sys.executable, "-c", program]
     result = subprocess.run(command, check=False, stdout=subprocess.PIPE, timeout=60)
@@ -613,18 +612,18 @@ def test_a_late_deadline_does_not_interrupt_the_next_call():
 
     class Late(threading.Event):
         def wait(self, timeout=None):
-            watchdog.end()
+            late.end()
             return timeout != 0.0
 
-    watchdog = _Watchdog("reward", 0.0)
-    watchdog._over = Late()
+    late = watchdog._Watchdog("reward", 0.0)
+    late._over = Late()
 
     def next_call():
-        watchdog._watch()
+        late._watch()
         return "answer"
 
-    assert watched(next_call, who="another", deadline=5) == "answer"
-    assert not watchdog.is_overdue
+    assert watchdog.within_deadline(next_call, who="another", deadline=5) == "answer"
+    assert not late.is_overdue
 
 
 def test_long_completions_are_shortened_in_messages(rollouts):
@@ -788,5 +787,5 @@ def test_refresh_receives_the_scored_rollouts(rollouts):
     learner = Learns()
     rewards = Scorer([Reward(name="a", function=learner), Reward(name="b", function=lengths)])
     scores = rewards(rollouts)
-    assert teach(rewards, None, rollouts, scores, RunState(), labelled=print) == {"a/count": 4.0}
+    assert rewards.teach(rollouts, scores, RunState()) == {"a/count": 4.0}
     assert learner.received == (rollouts, scores)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from groupwise import balance, hookspecs
+from groupwise import hookspecs, reward_weights
 from groupwise.cli.options import of_model
 from groupwise.config import sections
 from groupwise.config.learners import LearnerSection
@@ -30,8 +30,8 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "`prompts`": sections.PromptsSection,
     "`prompts.weighting`": sections.WeightingSection,
     "Each of `rewards`": sections.RewardSection,
-    "`weight` of one of `rewards`, as a schedule": balance.Schedule,
-    "`constraint` of one of `rewards`": balance.Constraint,
+    "`weight` of one of `rewards`, as a schedule": reward_weights.Schedule,
+    "`constraint` of one of `rewards`": reward_weights.Constraint,
     "Each of `watch`": sections.WatchSection,
     "`train`": TrainSection,
     "`train.replay`": ReplaySection,

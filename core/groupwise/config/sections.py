@@ -13,7 +13,6 @@ from pydantic import (
     model_validator,
 )
 
-from groupwise.balance import Constraint, Schedule
 from groupwise.config.learners import (
     ARGUMENTS,
     PLAYERS,
@@ -25,6 +24,7 @@ from groupwise.config.learners import (
 )
 from groupwise.config.train import TrainSection
 from groupwise.metric_names import problem_of_label
+from groupwise.reward_weights import Constraint, Schedule
 from groupwise.section import PluginSection, Section, mistake_at
 
 HTML = PluginSection(name="html")

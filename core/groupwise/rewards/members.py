@@ -76,11 +76,6 @@ class Members:
         _check_spelling(target, names)
         return cls(**members)
 
-    @property
-    def has_state(self) -> bool:
-        """Whether its state belongs in a checkpoint."""
-        return self.state_dict is not None
-
 
 def target_of(function: Callable[..., Any]) -> Any:
     """The function or object itself, without bound options."""

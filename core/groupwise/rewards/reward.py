@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from groupwise.balance import Constraint, Schedule
 from groupwise.errors import UserError
+from groupwise.reward_weights import Constraint, Schedule
 from groupwise.rewards.members import Members, target_of
 
 StepRewards = Sequence[float | None]

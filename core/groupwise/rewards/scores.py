@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from groupwise.advantages import zero_variance, zero_variance_of_steps
 from groupwise.rewards.errors import RewardError
@@ -173,13 +174,11 @@ def _columns(parts: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any
 
 def _joined(steps: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor | None:
     """Steps of several batches, padded with NaN to the longest; None if no batch has any."""
-    widths = [part.shape[1] for part in steps if part is not None]
-    if not widths:
+    if all(part is None for part in steps):
         return None
-    joined = torch.full((sum(sizes), max(widths)), math.nan, dtype=torch.float64)
-    start = 0
-    for part, size in zip(steps, sizes, strict=True):
-        if part is not None:
-            joined[start : start + size, : part.shape[1]] = part
-        start += size
-    return joined
+    each = [
+        torch.empty(size, 0, dtype=torch.float64) if part is None else part
+        for part, size in zip(steps, sizes, strict=True)
+    ]
+    widest = max(part.shape[1] for part in each)
+    return torch.cat([pad(part, (0, widest - part.shape[1]), value=math.nan) for part in each])

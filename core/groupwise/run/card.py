@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from groupwise import secrets
-from groupwise.balance import Schedule
 from groupwise.config import yaml_lines
 from groupwise.config.learners import LearnerSettings
 from groupwise.config.load import LoadedConfig
 from groupwise.config.sections import RewardSection
 from groupwise.metric_names import Family
 from groupwise.policy import Policy
+from groupwise.reward_weights import Schedule
 from groupwise.storage.disk import write
 from groupwise.version import __version__
 

@@ -10,7 +10,6 @@ from typing import Any
 from groupwise.algorithm import Algorithm
 from groupwise.config.learners import LearnerSettings
 from groupwise.config.load import LoadedConfig
-from groupwise.config.measures import check_labels, check_schedules
 from groupwise.config.objects import Objects
 from groupwise.config.plugin_sections import plugin_sections
 from groupwise.config.sections import RunConfig
@@ -22,11 +21,9 @@ from groupwise.prompt_source import PromptSource, Row
 from groupwise.prompts.draws import SCAN, Draw, Prompts
 from groupwise.rewards import Reward
 from groupwise.run.making import make_part
-from groupwise.run.measures import measures
 from groupwise.run.players import Players
-from groupwise.run.relative import check_relative
 from groupwise.run.reports import is_missing_default
-from groupwise.run.teachers import check_teachers
+from groupwise.run.rewards import build_rewards
 from groupwise.run.weighting import check_weighting, draws_of
 from groupwise.sampler import Sampler
 from groupwise.scoring.scorer import Scorer
@@ -203,8 +200,6 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     environment = make("environments", ("environment",), config.environment)
     players = Players(environment, config)
     players.check(loaded)
-    check_labels(loaded)
-    check_schedules(loaded)
     algorithms = {
         label: make("algorithms", (*learning.path, "algorithm"), learning.algorithm)
         for label, learning in config.learners.items()
@@ -222,11 +217,8 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
         source = make("prompts", ("evaluation", "source"), own)
         key = config.prompts.key if config.prompts.key in source[0] else None
         evaluation_prompts = Prompts(source, seed=config.seed, fraction=1.0, shuffle=False, key=key)
-    rewards = measures(loaded, objects, "rewards", config.rewards)
-    watched = measures(loaded, objects, "watch", config.watch)
+    rewards, watched = build_rewards(loaded, objects, players.judged_size)
     check_weighting(loaded, algorithms, rewards[0])
-    check_teachers(loaded, rewards, watched)
-    check_relative(loaded, rewards, players.judged_size)
     held_out = held_out_draws(evaluation_prompts, config)
     return Parts(
         loaded=loaded,

@@ -15,7 +15,6 @@ from groupwise.evaluation import Evaluation
 from groupwise.policy import Policy
 from groupwise.rewards import RunState, Scores
 from groupwise.scoring.scorer import Scorer
-from groupwise.scoring.teaching import teach
 from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Experience, Scored
@@ -154,14 +153,12 @@ class Trainer:
 
     def teach(self, scored: Scored) -> dict[str, float]:
         """Train the rewards that learn on the rollouts of the step."""
-        watched, state = self.evaluator.watched, self.state
         with self.clock.time("reward"):
-            return teach(
-                self.scorer,
-                watched,
+            return self.scorer.teach(
                 scored.rollouts,
                 scored.scores,
-                state,
+                self.state,
+                watched=self.evaluator.watched,
                 labelled=self._labelled,
             )
 

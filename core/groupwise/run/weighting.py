@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from groupwise.algorithm import Algorithm
 from groupwise.config.load import LoadedConfig
@@ -35,17 +36,17 @@ def check_weighting(
     algorithms: by label of the learner; first: the first reward that is trained on.
     """
     config, message = loaded.config, loaded.origin.message
-    enabled: dict[KeyPath, bool] = {
-        ("prompts", "weighting"): config.prompts.weighting is not None,
-        ("train", "replay"): config.train.replay is not None,
+    judge = Judge(config.evaluation, first)
+    sections: dict[KeyPath, Any] = {
+        ("prompts", "weighting"): config.prompts.weighting,
+        ("train", "replay"): config.train.replay,
     }
-    for path in (path for path, is_set in enabled.items() if is_set):
-        judge = Judge(config.evaluation, first)
+    for path in (path for path, section in sections.items() if section is not None):
         if judge.measures or not judge.is_stated:
-            what = (
-                "measures" if judge.measures else "does not say whether it tells right from wrong"
-            )
-            declared = "" if judge.measures else ", or give it an attribute `judges = True`"
+            what, declared = "measures", ""
+            if not judge.measures:
+                what = "does not say whether it tells right from wrong"
+                declared = ", or give it an attribute `judges = True`"
             problem = (
                 f"needs to know from the start which completions are right, but reward "
                 f"{first.name!r} {what}; set evaluation.threshold (a completion is right at this "
@@ -60,7 +61,7 @@ def check_weighting(
                 f"`rewards`, with weight: 0 if the policy should not be trained on it"
             )
             raise UserError(message(path, problem))
-    if enabled["train", "replay"]:
+    if config.train.replay is not None:
         (algorithm,) = algorithms.values()  # replay with several learners was refused before
         _check_replay(loaded, algorithm)
 

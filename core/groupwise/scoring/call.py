@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from groupwise.sampler import Purpose
 from groupwise.scoring.forks import ending_forks
 
 HOOKS = ("log_extra", "log_metric")
-"""TRL's logging functions among the arguments; created in the process that makes the call."""
+"""TRL's logging functions among the arguments: methods of the call where it is made."""
 
 
 class Failure(Exception):  # noqa: N818
@@ -80,28 +81,29 @@ class Call:
     def run(self, function: Callable[..., Any]) -> list[Any]:
         """Call the function. Raises SampleErrors, KeyboardInterrupt, or Failure for any other
         exception of it."""
-        self.began = time.monotonic()
         try:
-            with torch.no_grad(), ending_forks():
+            with torch.no_grad(), self._timed():
                 return listed(function(**self.arguments, **self._hooks))
-        except (SampleErrors, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # sys.exit in a reward must not end the run
-            raise Failure.of(error) from error
         finally:
-            self.seconds = time.monotonic() - self.began
-            # Images on the device are freed; `reading` is still asked for.
+            # Images on the device are freed; `reading` is still read.
             self.arguments = {n: v for n, v in self.arguments.items() if n == "completions"}
 
     async def wait(self, function: Callable[..., Any]) -> list[Any]:
-        """Like `run`, for an async function."""
+        """Like `run`, for an async function; also raises what ends its task."""
+        with self._timed(asyncio.CancelledError, GeneratorExit):  # the latter if it is dropped
+            return listed(await function(**self.arguments, **self._hooks))
+
+    @contextmanager
+    def _timed(self, *passed: type[BaseException]) -> Iterator[None]:
+        """Measures the call; its exceptions, but for those `passed`, become Failures."""
+        passed = (SampleErrors, KeyboardInterrupt, *passed)
         self.began = time.monotonic()
         try:
             with ending_forks():
-                return listed(await function(**self.arguments, **self._hooks))
-        except (SampleErrors, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
-            raise  # the last is also raised by Python, in a task that is dropped
-        except BaseException as error:
+                yield
+        except passed:
+            raise
+        except BaseException as error:  # sys.exit in a reward must not end the run
             raise Failure.of(error) from error
         finally:
             self.seconds = time.monotonic() - self.began
@@ -118,10 +120,9 @@ class Call:
 
     @property
     def _hooks(self) -> dict[str, Callable[..., None]]:
-        hooks = {"log_extra": self._log_extra, "log_metric": self._log_metric}
-        return {name: hooks[name] for name in self.hooks}
+        return {name: getattr(self, name) for name in self.hooks}
 
-    def _log_extra(self, name: str, values: Any) -> None:
+    def log_extra(self, name: str, values: Any) -> None:
         column = listed(values)
         count = len(column) if isinstance(column, list) else type(column).__name__
         if count != self.size:
@@ -131,7 +132,7 @@ class Call:
             )
         self.extra[str(name)] = column
 
-    def _log_metric(self, name: str, value: Any) -> None:
+    def log_metric(self, name: str, value: Any) -> None:
         try:
             number = float(value)  # also of a tensor; JSON can hold it
         except (TypeError, ValueError) as error:

@@ -4,9 +4,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -20,39 +20,18 @@ HANDOVER = 0.25
 """The least seconds to wait for a result, so that the loop can deliver one that is ready."""
 
 
-class InFlight:
-    """The async calls of this process whose results are not taken yet.
+class EventLoop:
+    """One loop for the whole run, so that rewards can keep async clients between calls.
 
-    What changes in the process's settings while there are any is taken for their doing, and undone
-    with the result of each. What is changed between calls (by a callback, say) stays.
+    What changes in the process's settings while calls are in flight (begun, and their results not
+    taken yet) is taken for their doing, and undone with the result of each. What is changed between
+    calls (by a callback, say) stays.
     """
 
-    def __init__(self) -> None:
-        self._calls: set[Future[Any]] = set()
-        self._kept = Kept({})
-
-    def add(self, call: "Future[Any]") -> None:
-        """Before the call could change anything."""
-        if not self._calls:
-            self._kept = Kept(OF_PROCESS)
-        self._calls.add(call)
-
-    def remove(self, call: "Future[Any]") -> None:
-        """Raises a final Failure if a setting cannot be restored."""
-        self._calls.discard(call)
-        self._kept.restore()
-
-    def forget(self, calls: set["Future[Any]"]) -> None:
-        """Nobody will take their results."""
-        self._calls -= calls
-
-
-_in_flight = InFlight()
-"""Of all event loops, since they share the process."""
-
-
-class EventLoop:
-    """One loop for the whole run, so that rewards can keep async clients between calls."""
+    _in_flight: ClassVar[set[Future[Any]]] = set()
+    """The calls of all loops, since they share the process."""
+    _before: ClassVar[Kept] = Kept({})
+    """The settings before the first of them began."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -63,8 +42,10 @@ class EventLoop:
         """Start a call; returns a function that waits for its values, or raises SampleErrors or
         Failure."""
         loop, answer = self._running(), Future[Any]()
-        _in_flight.add(answer)
-        self._calls.add(answer)
+        if not self._in_flight:
+            EventLoop._before = Kept(OF_PROCESS)
+        for calls in (self._in_flight, self._calls):
+            calls.add(answer)
         task = asyncio.run_coroutine_threadsafe(self._call(reward, call, answer), loop)
         started = time.monotonic()
 
@@ -74,25 +55,20 @@ class EventLoop:
             return began + reward.deadline + PATIENCE - time.monotonic()
 
         def result() -> Any:
-            while True:
-                try:
-                    return answer.result(timeout=max(HANDOVER, left()))
-                except TimeoutError as error:  # ours: the call's own became Failures
-                    if left() > 0:
-                        continue  # the call has begun since
-                    task.cancel()
-                    raise self._too_late(reward, loop) from error
-
-        def taken() -> Any:
             try:
-                return result()
+                while not wait([answer], timeout=max(HANDOVER, left())).done:
+                    if left() <= 0:  # else the call has begun since
+                        task.cancel()
+                        raise self._blocked(reward, loop)
+                return answer.result()
             finally:
-                self._calls.discard(answer)
-                _in_flight.remove(answer)
+                for calls in (self._in_flight, self._calls):
+                    calls.discard(answer)
+                self._before.restore()
 
-        return taken
+        return result
 
-    def _too_late(self, reward: Reward, loop: asyncio.AbstractEventLoop) -> Failure:
+    def _blocked(self, reward: Reward, loop: asyncio.AbstractEventLoop) -> Failure:
         """The Failure for a call that a blocked loop could not even cancel."""
         busy = asyncio.current_task(loop)
         if self._loop is loop:
@@ -106,8 +82,8 @@ class EventLoop:
 
     def close(self) -> None:
         """End the loop; running calls are cancelled."""
-        _in_flight.forget(self._calls)
-        self._calls = set()
+        self._in_flight.difference_update(self._calls)  # nobody will take their results
+        self._calls.clear()
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
@@ -119,34 +95,27 @@ class EventLoop:
             threading.Thread(target=_run, args=(self._loop,), daemon=True, name="rewards").start()
         return self._loop
 
-    async def _call(self, reward: Reward, call: Call, answer: "Future[Any]") -> None:
+    async def _call(self, reward: Reward, call: Call, answer: Future[Any]) -> None:
         """Make a call. The result is set here, in the task, so that no other task delays it."""
         self._began = time.monotonic()
         task = asyncio.current_task()
-        if task is not None:
-            task.set_name(f"reward {reward.name!r}")
+        assert task is not None
+        task.set_name(f"reward {reward.name!r}")
         try:
-            answer.set_result(await _within(reward, call))
-        except Exception as error:
-            answer.set_exception(error)
-        except GeneratorExit as error:
+            async with asyncio.timeout(reward.deadline):
+                values = await call.wait(reward.function)
+            answer.set_result(values)
+        except TimeoutError:  # the call's own is a Failure
+            answer.set_exception(Failure(_too_late(reward)))
+        except asyncio.CancelledError as error:
             answer.set_exception(Failure.of(error))
-            raise
         except BaseException as error:
-            answer.set_exception(error)
-            raise
+            is_dropped = isinstance(error, GeneratorExit)
+            answer.set_exception(Failure.of(error) if is_dropped else error)
+            if not isinstance(error, Exception):
+                raise
         finally:
             torch.set_default_device(None)  # of this thread
-
-
-async def _within(reward: Reward, call: Call) -> Any:
-    try:
-        async with asyncio.timeout(reward.deadline):
-            return await call.wait(reward.function)
-    except TimeoutError as error:
-        raise Failure(_too_late(reward)) from error
-    except asyncio.CancelledError as error:
-        raise Failure("raised CancelledError") from error
 
 
 def _too_late(reward: Reward) -> str:
@@ -154,20 +123,12 @@ def _too_late(reward: Reward) -> str:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is stopped; tasks that still run are then cancelled and awaited, so
+    that they can close their connections."""
     torch.set_grad_enabled(False)  # of this thread
-    _until_stopped(loop)
-    running = asyncio.all_tasks(loop)
-    for task in running:
-        task.cancel()
-    if running:  # let them close their connections
-        asyncio.gather(*running, return_exceptions=True).add_done_callback(lambda _: loop.stop())
-        _until_stopped(loop)
-    loop.close()
-
-
-def _until_stopped(loop: asyncio.AbstractEventLoop) -> None:
     stopped = False
-    while not stopped:
-        with suppress(SystemExit, KeyboardInterrupt):  # of a task, which also holds it
-            loop.run_forever()
-            stopped = True
+    with asyncio.Runner(loop_factory=lambda: loop):
+        while not stopped:
+            with suppress(SystemExit, KeyboardInterrupt):  # of a task, which also holds it
+                loop.run_forever()
+                stopped = True

@@ -18,25 +18,43 @@ STEPS = "steps"
 class Outcome:
     """One reward's values for one batch.
 
+    answer: returns them: makes the call, or waits for it; None if there is nothing to score.
+    is_here: whether it makes the call, in this thread.
     values: NaN where the reward does not apply or failed; steps: by row, rewards of steps; errors:
     by row, why the reward failed on it, a phrase to follow the reward's name. Rows where it
     returned NaN are among them, whatever `on_error` is: NaN says that there is no value to give.
     """
 
-    def __init__(self, reward: Reward, call: Call, rollouts: Rollouts) -> None:
+    def __init__(
+        self,
+        reward: Reward,
+        call: Call,
+        rollouts: Rollouts,
+        answer: Callable[[], Any] | None,
+        *,
+        is_here: bool,
+    ) -> None:
         self.reward, self.call, self.rollouts = reward, call, rollouts
+        self._answer, self.is_here = answer, is_here
         self.values: list[float] = [math.nan] * len(rollouts)
         self.steps: dict[int, StepRewards] = {}
         self.errors: dict[int, str] = {}
 
-    def take(self, answer: Callable[[], Any]) -> None:
-        """Wait for the reward's values and check them; RewardError for a failure not skipped."""
+    def take(self) -> None:
+        """Take the reward's values, once, and check them; RewardError for a failure not skipped."""
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return
+        size, is_final = len(self.rollouts), False
         try:
-            self._accept(answer())
-        except SampleErrors as failure:
-            self._accept(listed(failure.values), failure.errors, failure)
-        except Failure as failure:
-            self._fail_all(failure.reason, failure.__cause__, is_final=failure.is_final)
+            values, errors, cause = self._checked(answer)
+        except Failure as failure:  # of all samples; the message names the one that was being read
+            values, at = [None] * size, self.call.reading or 0
+            errors = dict.fromkeys([at, *range(size)], failure.reason)
+            cause, is_final = failure.__cause__, failure.is_final
+        if errors and (is_final or self.reward.on_error == "stop"):
+            raise RewardError(self._message(errors, is_final)) from cause
+        self._keep(values, errors)
 
     @property
     def metrics(self) -> dict[str, tuple[float, int]]:
@@ -55,33 +73,34 @@ class Outcome:
             for name, values in logged.items()
         }
 
-    def _accept(
-        self,
-        values: Any,
-        failed: Mapping[int, str] | None = None,
-        cause: BaseException | None = None,
-    ) -> None:
+    def _checked(
+        self, answer: Callable[[], Any]
+    ) -> tuple[Sequence[Any], dict[int, str], BaseException | None]:
+        """The values; by row, why the reward failed on it; and the exception by which it said so.
+
+        Raises Failure if there are no values of this batch.
+        """
+        failed: Mapping[int, str] = {}
+        cause: BaseException | None = None
+        try:
+            values = answer()
+        except SampleErrors as failure:
+            values, failed, cause = listed(failure.values), failure.errors, failure
         size = len(self.rollouts)
         if not isinstance(values, Sequence) or isinstance(values, str | bytes):
-            self._fail_all(f"returned {type(values).__name__} instead of a list of {size} numbers")
-            return
+            raise Failure(f"returned {type(values).__name__} instead of a list of {size} numbers")
         if len(values) != size:
-            self._fail_all(f"returned {len(values)} values for {size} completions")
-            return
+            raise Failure(f"returned {len(values)} values for {size} completions")
         steps = any(map(_judges_steps, values))
         wrong = [self._wrong(row, value, steps) for row, value in enumerate(values)]
         errors = {row: problem for row, problem in enumerate(wrong) if problem}
-        errors |= {row: message_of(reason) for row, reason in (failed or {}).items()}
+        errors |= {row: message_of(reason) for row, reason in failed.items()}
         if not errors.keys() <= set(range(size)):
-            self._fail_all(f"named sample {max(errors)} among those that failed, of {size}")
-        elif errors:
-            self._fail(values, errors, cause)
-        else:
-            self._keep(values)
+            raise Failure(f"named sample {max(errors)} among those that failed, of {size}")
+        return values, errors, cause
 
-    def _keep(self, values: Sequence[Any], errors: Mapping[int, str] | None = None) -> None:
+    def _keep(self, values: Sequence[Any], errors: Mapping[int, str]) -> None:
         """Keep the values of all rows but those in `errors` and those with NaN."""
-        errors = errors or {}
         undefined = {
             row: "returned NaN"
             for row, value in enumerate(values)
@@ -106,33 +125,16 @@ class Outcome:
             return f"returned {len(value)} step rewards for {count} decisions"
         return next(filter(None, map(_problem, value)), None)
 
-    def _fail_all(
-        self, reason: str, cause: BaseException | None = None, *, is_final: bool = False
-    ) -> None:
-        """Mark all samples failed; the message names the one that the reward was reading."""
-        size, at = len(self.rollouts), self.call.reading or 0
-        order = [at, *(row for row in range(size) if row != at)]
-        self._fail([None] * size, dict.fromkeys(order, reason), cause, is_final=is_final)
-
-    def _fail(
-        self,
-        values: Sequence[Any],
-        errors: Mapping[int, str],
-        cause: BaseException | None = None,
-        *,
-        is_final: bool = False,
-    ) -> None:
+    def _message(self, errors: Mapping[int, str], is_final: bool) -> str:
         row, reason = next(iter(errors.items()))
-        if is_final or self.reward.on_error == "stop":
-            raise RewardError(
-                f"reward {self.reward.name!r} {reason}\n"
-                f"  at sample {row} of {len(self.rollouts)}"
-                f"{f' ({len(errors)} samples failed)' if len(errors) > 1 else ''}\n"
-                f"  prompt:     {excerpt(self.rollouts.prompts[row].get('prompt'))}\n"
-                f"  completion: {excerpt(self.rollouts.completions[row])}\n"
-                f"  {_IN_A_WORKER if is_final else _SKIPPED}"
-            ) from cause
-        self._keep(values, errors)
+        return (
+            f"reward {self.reward.name!r} {reason}\n"
+            f"  at sample {row} of {len(self.rollouts)}"
+            f"{f' ({len(errors)} samples failed)' if len(errors) > 1 else ''}\n"
+            f"  prompt:     {excerpt(self.rollouts.prompts[row].get('prompt'))}\n"
+            f"  completion: {excerpt(self.rollouts.completions[row])}\n"
+            f"  {_IN_A_WORKER if is_final else _SKIPPED}"
+        )
 
 
 _SKIPPED = "set `on_error: skip` on this reward to leave out such samples and count them"

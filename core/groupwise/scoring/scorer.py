@@ -14,12 +14,11 @@ from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
 from groupwise.scoring.call import Call, Failure
 from groupwise.scoring.event_loop import EventLoop
-from groupwise.scoring.forks import ending_forks
 from groupwise.scoring.outcome import Outcome
-from groupwise.scoring.scoring import Answer, Scoring
-from groupwise.scoring.settings import restored
-from groupwise.scoring.watchdog import watched
-from groupwise.scoring.weights import Weights
+from groupwise.scoring.scoring import Scoring
+from groupwise.scoring.settings import contained
+from groupwise.scoring.watchdog import within_deadline
+from groupwise.scoring.weights import RewardWeights
 from groupwise.scoring.worker import Worker
 
 MULTIPLIERS = "multipliers"
@@ -27,7 +26,7 @@ MULTIPLIERS = "multipliers"
 
 
 class Scorer:
-    """Scores rollouts with several rewards.
+    """Scores rollouts with several rewards; `scorer(rollouts)` needs no run.
 
     Plain functions are called in the main thread, one after the other, as TRL calls them, so that
     signals, event loops and thread-bound clients work. Async functions run in an event loop, and
@@ -49,7 +48,7 @@ class Scorer:
                 )
             if problem := problem_of_reward(name):
                 raise UserError(problem)
-        self.rewards, self.weights = tuple(rewards), Weights(rewards)
+        self.rewards, self.weights = tuple(rewards), RewardWeights(rewards)
         self._loop = EventLoop()
         self._is_loaded = False
         self._workers = {r.name: worker for r in rewards if (worker := _worker(r)) is not None}
@@ -70,7 +69,6 @@ class Scorer:
         purpose: Purpose = "train",
         references: Sequence[Sequence[Any]] | None = None,
         only: Collection[str] | None = None,
-        weights: tuple[float, ...] | None = None,
     ) -> Scoring:
         """Begin to score a batch: starts the calls of async and of isolated rewards.
 
@@ -78,39 +76,38 @@ class Scorer:
         the facts' tensors on the device of the policy, in `Scoring.call`; the others, which may
         hold theirs for long, and `Scoring.rollouts` have them in CPU memory.
 
-        purpose: what the batch was sampled for; references: for each rollout, the completions that
+        purpose: what the batch was sampled for; in training the weights are those of the step in
+        `state`, in evaluations the final ones. references: for each rollout, the completions that
         relative rewards compare it with, in evaluations; only: names of the rewards to call, all if
-        unset; weights: of all rewards, if unset those of the step in `state`. Raises UserError if a
-        reward does not fit the batch's columns.
+        unset. Raises UserError if a reward does not fit the batch's columns.
         """
         whole = rollouts.with_facts_on_cpu()
-        judged, on_cpu = _judged(rollouts), _judged(whole)
+        judged, on_cpu = (
+            r.select(~r.failed) if bool(r.failed.any()) else r for r in (rollouts, whole)
+        )
         columns, state = _columns(judged), state or RunState()
         if references is not None:
             references = [
                 each for each, fails in zip(references, rollouts.failed, strict=True) if not fails
             ]
-        weights = weights or self.weights.at(state.global_step)
+        is_training = purpose == "train"
+        weights = self.weights.at(state.global_step) if is_training else self.weights.final
         chosen = [n for n, r in enumerate(self.rewards) if only is None or r.name in only]
         for number in chosen if len(judged) else ():
             self.rewards[number].check_columns(columns, tuple(judged.facts))
-        sources = {True: judged, False: on_cpu}
-        call = partial(Call, columns=columns, state=state, purpose=purpose, references=references)
-        outcomes = [
-            Outcome(reward, call(reward, sources[self._is_here(reward)]), on_cpu)
-            for reward in (self.rewards[number] for number in chosen)
-        ]
-        places: dict[bool, list[tuple[Outcome, Answer]]] = {True: [], False: []}
-        for outcome in outcomes if len(judged) else ():  # none: all failed, or a chain has none
-            reward = outcome.reward
-            places[self._is_here(reward)].append((outcome, self._begin(reward, outcome.call)))
+        make = partial(Call, columns=columns, state=state, purpose=purpose, references=references)
+        outcomes = []
+        for reward in (self.rewards[number] for number in chosen):
+            is_here = not reward.is_async and reward.name not in self._workers
+            call = make(reward, judged if is_here else on_cpu)
+            # None: all failed, or a chain has none.
+            answer = self._begin(reward, call) if len(judged) else None
+            outcomes.append(Outcome(reward, call, on_cpu, answer, is_here=is_here))
         return Scoring(
             whole,
             outcomes,
             weights=tuple(weights[n] for n in chosen),
             scales=tuple(self.weights.scales[n] for n in chosen),
-            here=places[True],
-            elsewhere=places[False],
         )
 
     def finish(self, scorings: Sequence[Scoring]) -> Scores:
@@ -123,19 +120,15 @@ class Scorer:
             scoring.call()
         return Scores.concat([scoring.scores() for scoring in scorings])
 
-    def _is_here(self, reward: Reward) -> bool:
-        """Whether the reward is called in this thread."""
-        return not reward.is_async and reward.name not in self._workers
-
-    def _begin(self, reward: Reward, call: Call) -> Answer:
+    def _begin(self, reward: Reward, call: Call) -> Callable[[], Any]:
         """Start a call elsewhere; returns a function that waits for it, or makes the call here."""
         if reward.name in self._workers:
-            return self._workers[reward.name].start(reward, call)
+            return self._workers[reward.name].start(call)
         if reward.is_async:
             return self._loop.start(reward, call)
         run = partial(call.run, reward.function)
         who = f"reward {reward.name!r}"
-        return restored()(partial(watched, run, who=who, deadline=reward.deadline))
+        return contained()(partial(within_deadline, run, who=who, deadline=reward.deadline))
 
     def load(self) -> None:
         """Load the models of rewards that have one. Raises UserError if that fails."""
@@ -143,16 +136,14 @@ class Scorer:
         for reward in self.rewards:
             if reward.name in self._workers:
                 self._workers[reward.name].load()
-                continue
-            if reward.members.load is None:
-                continue
-            try:
-                with restored(), ending_forks():
-                    reward.members.load()
-            except UserError:
-                raise
-            except (ValueError, Failure) as error:
-                raise UserError(f"reward {reward.name!r}: {error}") from error
+            elif reward.members.load is not None:
+                try:
+                    with contained():
+                        reward.members.load()
+                except UserError:
+                    raise
+                except (ValueError, Failure) as error:
+                    raise UserError(f"reward {reward.name!r}: {error}") from error
 
     def close(self) -> None:
         """Close what was loaded, and end the rewards' processes and threads; a later call starts
@@ -171,13 +162,50 @@ class Scorer:
             if inspect.iscoroutinefunction(close):
                 self._loop.wait(close(), reward.deadline)
                 return
-            with restored(), ending_forks():
+            with contained():
                 close()
         except Exception as error:  # a user's code may raise anything
             print(
                 f"note: reward {reward.name!r} cannot be closed: {first_line(error)}",
                 file=sys.stderr,
             )
+
+    def teach(
+        self,
+        rollouts: Rollouts,
+        scores: Scores,
+        state: RunState,
+        *,
+        watched: "Scorer | None" = None,
+        labelled: Callable[[str, Scores], None] = lambda *_: None,
+    ) -> dict[str, float]:
+        """Call `refresh(rollouts, scores)` of the rewards that learn; returns their metrics.
+
+        If the reward's `labels` names a watched reward, `scores` are that one's, which the policy
+        is not trained on; otherwise they are those of the step. With `every`, it is called every so
+        many steps, with 0 never. Tensors among the facts are in CPU memory.
+
+        state: when the rollouts were drawn; labelled: is called with the name and the scores, on
+        this process, of each watched reward that gave labels. Raises UserError if a reward cannot
+        learn from them.
+        """
+        metrics: dict[str, float] = {}
+        for reward in self.rewards:
+            members, answers = reward.members, scores
+            every = members.every
+            if members.refresh is None or not every or (state.global_step + 1) % every:
+                continue
+            if members.labels is not None:
+                assert watched is not None
+                answers = watched.finish([watched.start(rollouts, state, only=[members.labels])])
+                labelled(members.labels, answers)
+            try:
+                with contained():
+                    learned = members.refresh(rollouts, answers) or {}
+            except (ValueError, Failure) as error:
+                raise UserError(f"reward {reward.name!r} cannot learn: {error}") from error
+            metrics |= {f"{reward.name}/{name}": value for name, value in learned.items()}
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """The states of rewards that have one, by name, and the multipliers."""
@@ -230,12 +258,6 @@ def _worker(reward: Reward) -> Worker | None:
             f"there do signals and event loops work), so this one would need a process of its own. "
             f"Start the run in the main thread, or make the reward async"
         ) from error
-
-
-def _judged(rollouts: Rollouts) -> Rollouts:
-    """The rollouts that did not fail."""
-    failed = rollouts.failed
-    return rollouts.select(~failed) if bool(failed.any()) else rollouts
 
 
 def _columns(rollouts: Rollouts) -> dict[str, list[Any]]:

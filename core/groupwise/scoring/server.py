@@ -19,15 +19,16 @@ from groupwise.rewards import Members, SampleErrors, is_async
 from groupwise.scoring.call import Call, Failure, listed
 from groupwise.scoring.forks import ending_forks
 
-LOAD = b""
-"""The request to call the reward's `load`; any other request is a pickled call."""
 LOGGED: dict[str, Any] = {"extra": {}, "metrics": {}, "seconds": 0.0, "reading": None}
 """Part of each reply: what a call logged, how long it took, and the completion read last."""
 
 
 def serve(descriptor: int) -> None:
-    """Answer requests in order; the first one is the reward itself. A reply has the number of its
-    request."""
+    """Answer requests in order: the first is the reward, which is loaded; all others are calls.
+
+    A reply has the number of its request. No exception ends the process, for the reward may raise
+    any; Ctrl-C does not reach it.
+    """
     os.set_inheritable(descriptor, False)
     connection = Connection(descriptor)
     requests: queue.Queue[bytes] = queue.Queue()
@@ -37,44 +38,16 @@ def serve(descriptor: int) -> None:
     asyncio.set_event_loop(loop)
     torch.set_grad_enabled(False)
     for number in count():
-        request = requests.get()
-        function, reply = _answer(request, function, loop)
+        request, reply = requests.get(), {}
+        try:
+            with ending_forks():
+                if number == 0:
+                    function = _loaded(request)
+                else:
+                    reply = _reply(function, pickle.loads(request), loop)
+        except BaseException as error:
+            reply = _reason(Failure.of(error), error)
         connection.send_bytes(_encoded({"number": number, **LOGGED, **reply}))
-
-
-def _answer(
-    request: bytes, function: Any, loop: asyncio.AbstractEventLoop
-) -> tuple[Any, dict[str, Any]]:
-    """The reward's function, and the reply to a request.
-
-    No exception ends the process, for the reward may raise any; Ctrl-C does not reach it.
-    """
-    try:
-        with ending_forks():
-            if function is None:
-                is_factory, source = pickle.loads(request)
-                return (source() if is_factory else source), {}
-            if request == LOAD:
-                load = Members.of(function).load
-                if load is not None:
-                    load()
-                return function, {}
-            return function, _reply(function, pickle.loads(request), loop)
-    except BaseException as error:
-        return function, _reason(Failure.of(error), error)
-
-
-def _encoded(reply: dict[str, Any]) -> bytes:
-    """As JSON, not pickle: a process that parses a model's output must not be able to run code here
-    by its reply."""
-    try:
-        return json.dumps(reply, default=_words).encode()
-    except Exception as error:  # odd keys, cycles, huge integers, classes of the reward's own
-        failure = Failure(
-            f"returned or logged a value that cannot be sent back: {message_of(error)}"
-        )
-        kept = {name: reply[name] for name in ("number", "seconds")}
-        return json.dumps({**LOGGED, **kept, **_reason(failure, error)}).encode()
 
 
 def _receive(connection: Connection, requests: "queue.Queue[bytes]") -> None:
@@ -84,6 +57,16 @@ def _receive(connection: Connection, requests: "queue.Queue[bytes]") -> None:
             requests.put(connection.recv_bytes())
     except (EOFError, OSError):
         os.killpg(0, signal.SIGKILL)
+
+
+def _loaded(request: bytes) -> Any:
+    """The reward's function, with its models."""
+    is_factory, source = pickle.loads(request)
+    function = source() if is_factory else source
+    load = Members.of(function).load
+    if load is not None:
+        load()
+    return function
 
 
 def _reply(function: Any, call: Call, loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
@@ -104,6 +87,19 @@ def _reply(function: Any, call: Call, loop: asyncio.AbstractEventLoop) -> dict[s
 
 def _reason(failure: Failure, cause: BaseException) -> dict[str, str]:
     return {"reason": failure.reason, "traceback": "".join(traceback.format_exception(cause))}
+
+
+def _encoded(reply: dict[str, Any]) -> bytes:
+    """As JSON, not pickle: a process that parses a model's output must not be able to run code here
+    by its reply."""
+    try:
+        return json.dumps(reply, default=_words).encode()
+    except Exception as error:  # odd keys, cycles, huge integers, classes of the reward's own
+        failure = Failure(
+            f"returned or logged a value that cannot be sent back: {message_of(error)}"
+        )
+        kept = {name: reply[name] for name in ("number", "seconds")}
+        return json.dumps({**LOGGED, **kept, **_reason(failure, error)}).encode()
 
 
 def _words(value: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from groupwise.scoring.call import Failure
+from groupwise.scoring.forks import ending_forks
 
 try:
     import resource
@@ -37,11 +38,11 @@ def _set_folder(folder: Path | None) -> None:
 
 def _set_limit(number: int, wanted: tuple[int, int]) -> None:
     """A limit that was raised stays: the files that were opened since may need it."""
-    now = resource.getrlimit(number)
-    amounts = [
-        [float("inf") if n == resource.RLIM_INFINITY else n for n in x] for x in (now, wanted)
-    ]
-    if any(one < other for one, other in zip(*amounts, strict=True)):
+    both = [*resource.getrlimit(number), *wanted]
+    now, hard_now, soft, hard = (
+        float("inf") if limit == resource.RLIM_INFINITY else limit for limit in both
+    )
+    if now < soft or hard_now < hard:
         resource.setrlimit(number, wanted)
 
 
@@ -67,10 +68,7 @@ OF_PROCESS: Settings = {
     "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "the working directory": (_folder, _set_folder),
     **{
-        f"the limit {name}": (
-            partial(resource.getrlimit, number),
-            partial(_set_limit, number),
-        )
+        f"the limit {name}": (partial(resource.getrlimit, number), partial(_set_limit, number))
         for name, number in LIMITS.items()
     },
 }
@@ -78,11 +76,8 @@ OF_MAIN_THREAD: Settings = {
     "torch's default device": (torch.get_default_device, _set_device),
     "the alarm": (_has_alarm, _set_alarm),
     **{
-        f"the handler of {number.name}": (
-            partial(signal.getsignal, number),
-            partial(signal.signal, number),
-        )
-        for number in ENDING
+        f"the handler of {n.name}": (partial(signal.getsignal, n), partial(signal.signal, n))
+        for n in ENDING
     },
 }
 
@@ -108,10 +103,12 @@ class Kept:
 
 
 @contextmanager
-def restored() -> Iterator[None]:
-    """A context in the main thread, at whose end all settings are as before."""
+def contained() -> Iterator[None]:
+    """A context in the main thread for code of a reward: at its end all settings are as before, and
+    a process that was forked in it ends there."""
     kept = Kept({**OF_PROCESS, **OF_MAIN_THREAD})
     try:
-        yield
+        with ending_forks():
+            yield
     finally:
         kept.restore()

@@ -34,12 +34,17 @@ class Overdue(KeyboardInterrupt):
     """
 
 
-def watched(function: Callable[[], Answer], *, who: str, deadline: float) -> Answer:
+def within_deadline(function: Callable[[], Answer], *, who: str, deadline: float) -> Answer:
     """Call a function in the main thread. Raises Failure if it takes longer than the deadline.
 
     who: the name of the call, for the message if the process must end.
     """
     watchdog = _Watchdog(who, deadline)
+    # It is final: the interrupted code may have left anything half done, so the run cannot go on.
+    failure = Failure(
+        f"did not answer within {deadline:g} s (set a higher `deadline` if it is only slow)",
+        is_final=True,
+    )
     try:
         try:
             watchdog.begin()
@@ -51,18 +56,10 @@ def watched(function: Callable[[], Answer], *, who: str, deadline: float) -> Ans
         is_pressed = isinstance(error, KeyboardInterrupt) and not isinstance(error, Overdue)
         if is_pressed or not watchdog.is_overdue:
             raise
-        raise _failure(deadline) from error
+        raise failure from error
     if watchdog.is_overdue:  # the call caught the exception
-        raise _failure(deadline)
+        raise failure
     return answer
-
-
-def _failure(deadline: float) -> Failure:
-    # The interrupted code may have left anything half done, so the run cannot go on.
-    return Failure(
-        f"did not answer within {deadline:g} s (set a higher `deadline` if it is only slow)",
-        is_final=True,
-    )
 
 
 class _Watchdog:

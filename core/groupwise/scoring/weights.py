@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from groupwise.balance import Bound, Schedule
 from groupwise.errors import UserError
 from groupwise.metric_names import Family
+from groupwise.reward_weights import Bound, Schedule
 from groupwise.rewards import Reward
 
 
@@ -27,7 +27,7 @@ class Ascent(BaseModel, strict=True):
     violation: float = Field(default=0.0, allow_inf_nan=False)
 
 
-class Weights:
+class RewardWeights:
     """The weights of several rewards, in their order; its state is that of the multipliers.
 
     All processes have the same weights, since the means are over all processes.

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from types import FunctionType
@@ -51,12 +52,9 @@ class Worker:
         if not hasattr(os, "killpg"):
             raise UserError(f"reward {reward.name!r}: `isolate` is not supported on this system")
         self._source = _pickled_reward(reward)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
-        self._end: Callable[[], Any] = bool
+        self._process: _Process | None = None
         self._last: Future[Any] | None = None
         self._closed = 0
-        self._asked = 0
         self._starting = threading.Lock()
 
     def load(self) -> None:
@@ -66,34 +64,42 @@ class Worker:
         except Failure as failure:
             raise UserError(f"reward {self.reward.name!r} {failure.reason}") from failure.__cause__
 
-    def start(self, reward: Reward, call: Call) -> Callable[[], Any]:
+    def start(self, call: Call) -> Callable[[], Any]:
         """Queue a call; returns a function that waits for its values, or raises SampleErrors or
         Failure."""
         answer: Future[Any] = Future()
         before, closed = self._last, self._closed
         self._last = answer
 
-        def ask() -> None:
+        def work() -> None:
             if before is not None:
                 wait([before])
             try:
-                answer.set_result(self._answer(reward, call, closed))
+                answer.set_result(self._answer(call, closed))
             except BaseException as error:
                 answer.set_exception(error)
 
-        threading.Thread(target=ask, daemon=True, name=reward.name).start()
+        # A daemon thread, so that a call that hangs cannot keep the program from ending.
+        threading.Thread(target=work, daemon=True, name=self.reward.name).start()
         return answer.result
 
-    def _answer(self, reward: Reward, call: Call, closed: int) -> Any:
-        self._started(closed)
+    def close(self) -> None:
+        """End the process, if there is one; running and queued calls are cancelled."""
+        with self._starting:
+            self._closed += 1
+            if self._process is not None:
+                self._process.kill()
+
+    def _answer(self, call: Call, closed: int) -> Any:
+        process = self._started(closed)
         try:
             request = _pickled(call)
         except Exception as error:  # objects in the rows may raise anything
             raise UserError(
-                f"reward {reward.name!r} is isolated, but its arguments cannot be sent to its "
+                f"reward {self.reward.name!r} is isolated, but its arguments cannot be sent to its "
                 f"process: {message_of(error)}"
             ) from error
-        reply = self._ask(request, reward.deadline)
+        reply = process.reply(request, self.reward.deadline)
         call.extra, call.metrics = reply["extra"], reply["metrics"]
         call.seconds, call.reading = reply["seconds"], reply["reading"]
         _check(reply)
@@ -102,8 +108,8 @@ class Worker:
             raise SampleErrors(reply["values"], errors)
         return reply["values"]
 
-    def _started(self, closed: int) -> None:
-        """Make sure that the process runs and has loaded the reward.
+    def _started(self, closed: int) -> "_Process":
+        """The process, which has loaded the reward.
 
         closed: the number of `close` calls when this call was queued; if there was one since,
         nothing waits for the answer any more.
@@ -111,19 +117,24 @@ class Worker:
         with self._starting:
             if closed != self._closed:
                 raise Failure("was cancelled, since the run has ended")
-            if self._process is not None and self._process.poll() is None:
-                return
-            self._kill()
-            self._start_process()
-            self._asked = 0
+            if self._process is not None:
+                if self._process.is_alive:
+                    return self._process
+                self._process.kill()
+            process = self._process = _Process()
         try:
-            _check(self._ask(self._source, STARTING))
-            _check(self._ask(server.LOAD, STARTING))
+            _check(process.reply(self._source, STARTING))
         except Failure:
-            self._kill()
+            process.kill()
             raise
+        return process
 
-    def _start_process(self) -> None:
+
+class _Process:
+    """A fresh interpreter that runs `serve`; kill: ends it with all processes of its group, also
+    where nobody calls it, when this object is dropped or this interpreter ends."""
+
+    def __init__(self) -> None:
         self._connection, theirs = Pipe()
         with theirs:
             # A new session, so that Ctrl-C goes to the run only, which then ends the worker.
@@ -134,56 +145,52 @@ class Worker:
                 env=_environment(),
                 start_new_session=True,
             )
-        self._end = weakref.finalize(self, _killed, self._process, self._connection)
+        self._requests = count()
+        self.kill = weakref.finalize(self, _kill, self._process, self._connection)
 
-    def close(self) -> None:
-        """End the process, if there is one; running and queued calls are cancelled."""
-        with self._starting:
-            self._closed += 1
-            self._kill()
+    @property
+    def is_alive(self) -> bool:
+        return self.kill.alive and self._process.poll() is None
 
-    def _ask(self, request: bytes, deadline: float) -> dict[str, Any]:
-        connection, process = self._connection, self._process
-        assert connection is not None
-        assert process is not None
+    def reply(self, request: bytes, deadline: float) -> dict[str, Any]:
+        """Send a request and wait for its reply. Raises Failure if the process ends, or if there is
+        no reply in time, and then kills it."""
         try:
-            number, self._asked = self._asked, self._asked + 1
-            connection.send_bytes(request)
-            reply = _reply(number, process, connection, deadline)
+            self._connection.send_bytes(request)
+            reply = self._received(next(self._requests), deadline)
         except (EOFError, OSError) as error:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(1.0)  # it may be ending
-            self._kill()
-            raise Failure(_end_of(process.returncode)) from error
+                self._process.wait(1.0)  # it may be ending
+            self.kill()
+            raise Failure(_end_of(self._process.returncode)) from error
         if reply is None:
-            self._kill()
+            self.kill()
             raise Failure(f"did not answer within {deadline:g} s, and its process was killed")
         return reply
 
-    def _kill(self) -> None:
-        self._end()
-        self._process = self._connection = None
+    def _received(self, number: int, deadline: float) -> dict[str, Any] | None:
+        """The reply of a number, None if there is none in time. Raises EOFError if the process has
+        ended.
+
+        The connection alone does not show that: a child of the reward may hold its other end, and
+        might even have sent a reply, so one with another number is dropped.
+        """
+        end = time.monotonic() + deadline
+        while (left := end - time.monotonic()) > 0:
+            if self._connection.poll(min(POLL, left)):
+                reply: dict[str, Any] = json.loads(self._connection.recv_bytes())
+                if reply["number"] == number:
+                    return reply
+            elif self._process.poll() is not None and not self._connection.poll():
+                raise EOFError
+        return None
 
 
-def _reply(
-    number: int, process: "subprocess.Popen[bytes]", connection: Connection, deadline: float
-) -> dict[str, Any] | None:
-    """The reply to a request; None if there is none in time. Raises EOFError if the process has
-    ended.
-
-    The connection alone does not show that: a child of the reward may hold its other end, and
-    might even have sent a reply, so one with another number is dropped.
-    """
-    end = time.monotonic() + deadline
-    while True:
-        if connection.poll(max(0.0, min(POLL, end - time.monotonic()))):
-            reply: dict[str, Any] = json.loads(connection.recv_bytes())
-            if reply["number"] == number:
-                return reply
-        elif process.poll() is not None and not connection.poll():
-            raise EOFError
-        elif time.monotonic() >= end:
-            return None
+def _kill(process: "subprocess.Popen[bytes]", connection: Connection) -> None:
+    connection.close()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _end_of(code: int | None) -> str:
@@ -206,15 +213,9 @@ class RemoteTraceback(Exception):  # noqa: N818
 
 
 def _check(reply: dict[str, Any]) -> None:
+    """Raise the Failure that a reply reports."""
     if "reason" in reply:
         raise Failure(reply["reason"]) from RemoteTraceback(reply["traceback"])
-
-
-def _killed(process: "subprocess.Popen[bytes]", connection: Connection) -> None:
-    connection.close()
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 # ---- sending
@@ -222,7 +223,7 @@ def _killed(process: "subprocess.Popen[bytes]", connection: Connection) -> None:
 
 def _pickled_reward(reward: Reward) -> bytes:
     """The reward, or a function that builds it, pickled; UserError if neither can be pickled."""
-    if reward.members.refresh is not None or reward.members.has_state:
+    if reward.members.refresh is not None or reward.members.state_dict is not None:
         raise UserError(
             f"reward {reward.name!r} has a state, which would be lost if its process were killed, "
             f"so it cannot be isolated: leave `isolate` out, and train in the main thread"

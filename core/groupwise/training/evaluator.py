@@ -149,15 +149,14 @@ class Evaluator:
 
     def _begun(self, sampled: Episodes, state: RunState, *, greedy: bool, learner: str) -> "_Batch":
         """Begin to score a batch; calls its plain rewards, which frees the facts' tensors."""
-        rollouts, final = sampled.judged, self.rewards.weights.final
-        references = None
+        rollouts, references = sampled.judged, None
         if self.references is not None:
             if not (state.global_step or greedy):  # the first evaluation compares with itself
                 self.references.keep(rollouts, learner)
             references = self.references.of(rollouts, learner)
         purpose: Purpose = "greedy" if greedy else "evaluate"
         start = partial(Scorer.start, purpose=purpose, references=references)
-        rewards = start(self.rewards, rollouts, state, weights=final)
+        rewards = start(self.rewards, rollouts, state)
         watched = start(self.watched, rollouts, state) if self.watched else None
         for scoring in filter(None, (rewards, watched)):
             scoring.call()

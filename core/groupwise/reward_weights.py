@@ -1,4 +1,4 @@
-"""Balance: the weight of a reward over the steps: a schedule, or the multiplier of a constraint."""
+"""Weights of rewards that change: by a schedule, or as the multipliers of a constraint."""
 
 import math
 from collections.abc import Mapping
