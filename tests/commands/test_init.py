@@ -2,24 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from tests.command_line import call
 
 from groupwise import registry as plugins
-from groupwise.cli import app
-from groupwise.cli.draft import Choice, draft, drafts, shown, tasks
 from groupwise.config.load import load_config
 from groupwise.draft import Columns, Draft
+from groupwise_commands.draft import Choice, draft, drafts, shown, tasks
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "examples" / "arithmetic" / "base"
 PAINTER = ROOT / "examples" / "shapes" / "base"
-
-
-def call(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(autouse=True)
