@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from groupwise.config.sections import RunConfig
-from groupwise.config.train import TrainSection
 from groupwise.registry import installed
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +33,7 @@ def test_every_key_has_a_description_and_the_generated_page_is_up_to_date(genera
     tables = generate("docs/tables/options.py", "docs/configuration.md")["TABLES"]
     for model in tables.values():
         assert all(info.description for info in model.model_fields.values()), model
-    assert set(tables.values()) >= {RunConfig, TrainSection}
+    assert tables.keys() >= {"The top level", "`train`"}
 
 
 def test_the_table_of_algorithms_is_up_to_date(generate: Any) -> None:

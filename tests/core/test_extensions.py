@@ -37,6 +37,7 @@ class Plugin:
         register("count", "extension_test:count")
         register("train", "extension_test:count")
         register("tool", "extension_test:tool")
+        register("sample", "extension_test:count")
         register("broken", "extension_test:nothing")
 
 
@@ -72,6 +73,26 @@ def test_a_plugin_may_register_an_application_with_commands_of_its_own():
 
 def test_the_command_of_a_plugin_replaces_none_of_the_core():
     assert "CONFIG" in call("train", "--help").stdout
+
+
+def test_a_name_of_two_plugins_is_called_with_that_of_its_plugin():
+    result = call("sample", "run", "--per-prompt", 1)
+    assert result.exit_code == 2
+    assert "command 'sample' is registered twice: by plugins 'extension'" in result.stderr
+    assert "name one of them as 'extension/sample' or 'commands/sample'" in result.stderr
+    assert call("extension/sample", "one").stdout == "1\n"
+
+
+def test_only_the_called_command_is_loaded(monkeypatch):
+    loaded, load = [], plugins.Registry.load
+
+    def recording(self, kind, name, *others):
+        loaded.append(name)
+        return load(self, kind, name, *others)
+
+    monkeypatch.setattr(plugins.Registry, "load", recording)
+    assert call("count", "one").exit_code == 0
+    assert loaded == ["count"]
 
 
 def test_a_command_that_cannot_be_loaded_says_why_and_breaks_no_other():

@@ -50,8 +50,7 @@ class Commands(TyperGroup):
         return _without_values(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
-        for name in _of_plugins():
-            self._add(name)
+        self._add(_of_plugins())
         # A plugin's command is before the one that it is put beside.
         order = {name: place for place, name in enumerate(PANELS)}
         beside = order[OTHERS] - 0.5
@@ -59,18 +58,19 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands:
-            registered = _of_plugins()
-            # Of an unknown name all are the suggestions.
-            for name in [cmd_name] if cmd_name in registered else registered:
-                self._add(name)
+            from groupwise.registry import installed
+
+            is_known = installed().named("commands", cmd_name)
+            self._add([cmd_name] if is_known else _of_plugins())  # all of them, as suggestions
         command: Any = super().get_command(ctx, cmd_name)
         if command is not None:
             command.rich_help_panel = PANELS.get(cmd_name, PANELS[OTHERS])
         return command
 
-    def _add(self, name: str) -> None:
-        if name not in self.commands:
-            self.commands[name] = _loaded(name)
+    def _add(self, names: list[str]) -> None:
+        for name in names:
+            if name not in self.commands:
+                self.commands[name] = _loaded(name)
 
     def invoke(self, ctx: Any) -> Any:
         with reporting_errors():
