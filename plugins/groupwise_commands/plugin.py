@@ -7,4 +7,4 @@ from groupwise.hookspecs import Register, hookimpl
 def register_commands(register: Register) -> None:
     register("init", "groupwise_commands.init:app")
     register("sample", "groupwise_commands.sample:sample")
-    register("plugins", "groupwise_commands.plugins:plugins")
+    register("plugins", "groupwise_commands.listing:plugins")
