@@ -60,10 +60,10 @@ def test_the_command_writes_a_file_of_samples(trained):
 
 
 def test_an_interrupt_reports_how_many_completions_were_written(trained, monkeypatch):
-    from groupwise.run import sample
+    from groupwise_commands import sampling
 
     run = trained(ROWS)
-    answers = sample.answers
+    answers = sampling.answers
 
     def interrupted(*arguments):
         for number, answer in enumerate(answers(*arguments)):
@@ -71,7 +71,7 @@ def test_an_interrupt_reports_how_many_completions_were_written(trained, monkeyp
                 raise KeyboardInterrupt
             yield answer
 
-    monkeypatch.setattr(sample, "answers", interrupted)
+    monkeypatch.setattr(sampling, "answers", interrupted)
     result = call("sample", run, "--per-prompt", 2, "--keep", "all")
     assert result.exit_code == 130
     assert "stopped: 2 prompts, 4 completions" in result.output
