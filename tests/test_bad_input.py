@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from tests import command_line
 
-from groupwise.cli import app
 from groupwise.run import train as runs
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -38,7 +37,7 @@ def config(tmp_path, monkeypatch):
 def call(config, *arguments, command="train"):
     path = Path("run.yaml")
     path.write_text(config if isinstance(config, str) else yaml.safe_dump(config, sort_keys=False))
-    return CliRunner().invoke(app, [command, str(path), *arguments])
+    return command_line.call(command, path, *arguments)
 
 
 def refused(config, *arguments, command="train"):
@@ -173,7 +172,7 @@ def test_a_reward_that_fails_late_keeps_the_steps_before(config):
 
 
 def test_missing_configuration_file(tmp_path):
-    result = CliRunner().invoke(app, ["train", str(tmp_path / "none.yaml")])
+    result = command_line.call("train", tmp_path / "none.yaml")
     assert result.exit_code == 2
     assert "none.yaml: no such file" in result.stderr
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from typer.testing import CliRunner
+from tests.command_line import call
 
-from groupwise.cli import app
 from groupwise.errors import UserError
 
 BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
@@ -30,7 +29,7 @@ def config(tmp_path, monkeypatch):
 
 def check(config, *arguments):
     Path("run.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    return CliRunner().invoke(app, ["check", "run.yaml", *arguments])
+    return call("check", "run.yaml", *arguments)
 
 
 def rows_of(result):
@@ -149,7 +148,7 @@ def test_an_override_can_append_a_callback(config):
     sys.modules.pop("watching", None)
     Path("run.yaml").write_text(yaml.safe_dump(config))
     line = ["train", "run.yaml", "callbacks.0=watching:Watcher", "--quiet"]
-    result = CliRunner().invoke(app, line)
+    result = call(*line)
     assert result.exit_code == 0, result.output
     assert "watched" in result.stdout
 

@@ -5,17 +5,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from tests.command_line import call
 
-from groupwise.cli import app
 from groupwise.storage.samples import read_samples
 
 BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
 OTHER = ["evaluation.source.name=dataset", "evaluation.source.path=other.csv"]
-
-
-def call(*arguments):
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 @pytest.fixture(scope="module")

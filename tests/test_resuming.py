@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 from filelock import FileLock
-from typer.testing import CliRunner
+from tests.command_line import call
 
 import groupwise
-from groupwise.cli import app
 from groupwise.errors import UserError
 from groupwise.storage import run_folder
 from groupwise.storage.checkpoint import Checkpoints
@@ -20,10 +19,6 @@ from groupwise.training import learner
 from groupwise.weights import KeptWeights
 
 BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
-
-
-def call(*arguments):
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 @pytest.fixture(scope="module")

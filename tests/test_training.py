@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from tests.command_line import call
 
-from groupwise.cli import app
 from groupwise.config.load import load_config
 from groupwise.run.evaluate import evaluate_run
 from groupwise.run.train import train_from_config
@@ -139,7 +138,7 @@ def test_training_from_python_with_a_function_and_rows(tmp_path):
 
 
 def test_check_prints_rollouts_and_memory():
-    result = CliRunner().invoke(app, ["check", str(ARITHMETIC)])
+    result = call("check", ARITHMETIC)
     assert result.exit_code == 0, result.output
     assert "rollouts per step" in result.output
     assert "256" in result.output

@@ -94,5 +94,5 @@ def register_reports(register: Register) -> None:
 
 @hookspec
 def register_commands(register: Register) -> None:
-    """Commands of `groupwise`: functions whose signatures are Typer's. The name of a command of
-    the core is not replaced."""
+    """Commands of `groupwise`: functions whose signatures are Typer's, or applications of Typer,
+    whose commands follow the name. The name of a command of the core is not replaced."""

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from typer.testing import CliRunner
+from tests.command_line import call
 
-from groupwise.cli import app
 from groupwise.storage.disk import reason
 from groupwise.storage.metrics import MetricsFile
 
@@ -36,10 +35,6 @@ FILES = (
     "checkpoints/step_3/optimizer.safetensors",
 )
 FOLDERS = ("samples", "checkpoints", "checkpoints/step_3")
-
-
-def call(*arguments: str):
-    return CliRunner().invoke(app, [*map(str, arguments)])
 
 
 @pytest.fixture(scope="module")

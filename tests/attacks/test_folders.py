@@ -11,11 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from tests import command_line
 from tests.core.launching import Job
-from typer.testing import CliRunner
 
 import groupwise
-from groupwise.cli import app
 from groupwise.config.load import load_config
 from groupwise.errors import UserError
 from groupwise.storage.run_folder import RunFolder
@@ -36,7 +35,7 @@ FAILS_IN_TRAINING = (
 
 def call(*arguments: str):
     sys.modules.pop("letters", None)  # several projects have a module of this name
-    return CliRunner().invoke(app, [*map(str, arguments)])
+    return command_line.call(*arguments)
 
 
 def start_training(folder: Path, *arguments: str) -> Job:

@@ -10,11 +10,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretBytes, SecretStr
-from typer.testing import CliRunner
+from tests import command_line
 
 import groupwise
 from groupwise import secrets
-from groupwise.cli import app
 from groupwise.config.load import dump, load_config, parse_config
 from groupwise.errors import UserError
 
@@ -136,7 +135,7 @@ def project(tmp_path, monkeypatch):
 
 def call(*arguments):
     """The exit code of a command, and its output with the traceback, if any."""
-    result = CliRunner().invoke(app, list(map(str, arguments)))
+    result = command_line.call(*arguments)
     output = result.output
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         output += "".join(traceback.format_exception(result.exception))

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.command_line import call
 from transformers import dynamic_module_utils
-from typer.testing import CliRunner
 
-from groupwise.cli import app
 from groupwise_clip.open_clip_format import OpenClip
 from groupwise_clip.transformers_format import Transformers
 from groupwise_flow.files import folder as flow
@@ -114,8 +113,8 @@ def command(foreign_models, name, model, **loading):
     }
     config["policy"] |= {"loading": loading} if loading else {}
     (foreign_models / "run.yaml").write_text(yaml.safe_dump(config))
-    stdin, out = sys.stdin, CliRunner()
-    result = out.invoke(app, [name, str(foreign_models / "run.yaml")], input="y\n" * 9)
+    stdin = sys.stdin
+    result = call(name, foreign_models / "run.yaml", input="y\n" * 9)
     assert stdin is sys.stdin
     return result
 

@@ -1,10 +1,8 @@
 """The command line: its output, its fast start, and one-line errors for mistakes of the user."""
 
 import errno
-import json
 import subprocess
 import sys
-from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,21 +10,17 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, ConfigDict
+from tests.command_line import call
 from torch.distributed import DistBackendError
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from groupwise import Policy
 from groupwise import registry as plugins
-from groupwise.algorithms.grpo import GRPO
-from groupwise.cli import commands as cli
-from groupwise.cli.catalog import catalog
+from groupwise.cli import app
 from groupwise.cli.completion import run_folders
-from groupwise.cli.page import page
 from groupwise.errors import UserError
 from groupwise.hookspecs import Register, hookimpl
 from groupwise.memory import Workload
-from groupwise.plugins import docstrings
 
 PROCESS_ENDED = (
     "another process of this run has ended or does not answer, so this one cannot go on:"
@@ -61,10 +55,6 @@ def right(prompts: Any, completions: Any) -> list[float]:
     return [1.0 for _ in completions]
 
 
-def strict(prompts: Any, completions: Any, strict: bool, limit: int = 3) -> list[float]:
-    return [1.0 for _ in completions]
-
-
 class Plugin:
     @hookimpl
     def register_policies(self, register: Register) -> None:
@@ -73,8 +63,7 @@ class Plugin:
     @hookimpl
     def register_rewards(self, register: Register) -> None:
         register("right", f"{__name__}:right")
-        register("heavy", "nowhere:Heavy", extra="math")
-        register("right_too", f"{__name__}:strict")
+        register("right_too", f"{__name__}:right")
 
 
 class Rival:
@@ -84,7 +73,7 @@ class Rival:
 
 
 @pytest.fixture(autouse=True)
-def registry(monkeypatch: pytest.MonkeyPatch) -> plugins.Registry:
+def _registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """The names of the core, of a plugin, of one with a clashing name and of a broken one."""
     module = ModuleType("cli_test_plugins")
     module.good, module.rival = Plugin(), Rival()  # type: ignore[attr-defined]
@@ -92,6 +81,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> plugins.Registry:
     monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__, _this_module()))
     values = {
         "groupwise": "groupwise.builtins",
+        "commands": "groupwise_commands.plugin",
         "good": "cli_test_plugins:good",
         "rival": "cli_test_plugins:rival",
         "broken": "no_such_module.plugin",
@@ -99,15 +89,11 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> plugins.Registry:
     points = (EntryPoint(name=k, value=v, group="groupwise") for k, v in values.items())
     discovered = plugins.discover(points)
     monkeypatch.setattr(plugins, "installed", lambda: discovered)
-    monkeypatch.setattr(
-        plugins, "missing_requirements", lambda entry: ["sympy"] if entry.extra == "math" else []
-    )
-    return discovered
 
 
 def _this_module() -> ModuleType:
     module = ModuleType(__name__)
-    vars(module).update(Toy=Toy, right=right, strict=strict)
+    vars(module).update(Toy=Toy, right=right)
     return module
 
 
@@ -116,10 +102,6 @@ def config(tmp_path: Path) -> Path:
     path = tmp_path / "run.yaml"
     path.write_text(CONFIG, encoding="utf-8")
     return path
-
-
-def call(*arguments: object) -> Any:
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture
@@ -249,105 +231,6 @@ def test_check_works_for_a_policy_without_a_memory_estimate(
     assert "policy 'toy' makes no estimate" in call("check", config).stdout
 
 
-def test_plugins_lists_each_name_with_its_summary() -> None:
-    result = call("plugins")
-    assert result.exit_code == 0, result.output
-    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert f"grpo {docstrings.line('groupwise.algorithms.grpo:GRPO')}" in lines
-    assert "heavy (not installed)" in lines
-    assert "pip install '?[math]': heavy" in lines
-    assert "groupwise.algorithms" not in result.stdout  # module paths are only in --json
-    assert "plugin 'broken' could not be loaded: ModuleNotFoundError" in result.stdout
-    assert "'right_too' in rewards is registered by several plugins; name one" in result.stdout
-    assert "good/right_too or rival/right_too" in result.stdout
-
-
-@pytest.mark.parametrize(
-    "render", [catalog, lambda all_of, width: page(all_of.of_name("grpo"), width)]
-)
-def test_output_of_plugins_fits_the_width_of_the_terminal(
-    registry: plugins.Registry, render: Any
-) -> None:
-    assert max(map(len, render(registry, 80).plain.splitlines())) <= 80
-
-
-def test_plugins_name_shows_the_options_of_a_config() -> None:
-    """With type, default, limits and description."""
-    text = call("plugins", "grpo").stdout
-    field = GRPO.Config.model_fields["beta"]
-    assert f"  beta: {field.default}  (number, ≥ 0)\n      {field.description}\n" in text
-    assert "algorithm: {name: grpo}" in text
-    assert "source: groupwise.algorithms.grpo:GRPO, of plugin groupwise" in text
-    (advice,) = [line for line in text.splitlines() if line.startswith("  When to use it: ")]
-    assert text.count(advice) == 1
-
-
-def test_plugins_name_shows_the_arguments_of_a_function() -> None:
-    text = call("plugins", "toy").stdout
-    assert "policy: {name: toy}" in text
-    assert "width: 1  (whole number)" in text
-    text = call("plugins", "good/right_too").stdout
-    assert "strict: ...  (true or false, required)\n  limit: 3  (whole number)" in text
-    assert "prompts:" not in text
-
-
-def test_a_name_that_cannot_be_imported_is_explained() -> None:
-    result = call("plugins", "heavy")
-    assert result.exit_code == 0
-    assert "cannot import 'nowhere'" in result.stdout
-    assert "needs:  pip install '?[math]'" in result.stdout
-
-
-def test_a_name_of_two_kinds_shows_both(registry: plugins.Registry) -> None:
-    twin = replace(registry.named("rewards", "right")[0], kind="callbacks")
-    registry.entries.append(twin)
-    text = call("plugins", "right").stdout
-    assert "right  reward\n" in text
-    assert "right  callback\n" in text
-    kinds = [e["kind"] for e in json.loads(call("plugins", "right", "--json").stdout)["entries"]]
-    assert kinds == ["rewards", "callbacks"]
-
-
-@pytest.mark.parametrize("arguments", [["gpro"], ["gpro", "--json"]])
-def test_an_unknown_name_gets_a_suggestion(arguments: list[str]) -> None:
-    result = call("plugins", *arguments)
-    assert result.exit_code == 2
-    assert "no plugin registers 'gpro', did you mean 'grpo'?" in result.stderr
-    assert "plugin 'broken' may register it, but could not be loaded" in result.stderr
-
-
-def test_plugins_that_are_switched_off_are_named(registry: plugins.Registry) -> None:
-    registry.switched_off.append("loud")
-    assert "switched off by GROUPWISE_WITHOUT: loud" in call("plugins").stdout
-    assert json.loads(call("plugins", "--json").stdout)["switched_off"] == ["loud"]
-
-
-def test_a_misspelt_name_in_groupwise_without_is_named(registry: plugins.Registry) -> None:
-    registry.misnamed["laud"] = ", did you mean 'loud'?"
-    warning = "GROUPWISE_WITHOUT names 'laud', and no plugin is called so, did you mean 'loud'?"
-    assert warning in call("plugins").stdout
-
-
-def test_plugins_json_has_entries_failures_and_duplicates() -> None:
-    record = json.loads(call("plugins", "--json").stdout)
-    heavy = {
-        "kind": "rewards",
-        "name": "heavy",
-        "target": "nowhere:Heavy",
-        "extra": "math",
-        "plugin": "good",
-        "distribution": "?",
-        "line": "",
-        "when": "",
-        "missing": ["sympy"],
-    }
-    assert heavy in record["entries"]
-    assert list(record["failures"]) == ["broken"]
-    assert record["duplicates"] == [
-        {"kind": "rewards", "name": "right_too", "plugins": ["good", "rival"]}
-    ]
-
-
 def test_an_unknown_command_gets_a_suggestion() -> None:
     result = call("tain")
     assert result.exit_code == 2
@@ -363,7 +246,7 @@ def test_help_shows_each_command_on_one_line(monkeypatch: pytest.MonkeyPatch) ->
     panels = call("--help").stdout.partition("Start a run")[2].splitlines()
     first_words = [line[2:].split(" ")[0] for line in panels if line.startswith("│")]
     # The second line of a wrapped summary would begin with a blank.
-    assert first_words == list(get_command(cli.app).list_commands(None))
+    assert first_words == list(get_command(app).list_commands(None))
 
 
 def test_help_shows_flags_without_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,9 +260,9 @@ def test_help_shows_flags_without_a_value(monkeypatch: pytest.MonkeyPatch) -> No
 def test_listing_plugins_imports_nothing_heavy() -> None:
     code = """
 import sys
-from groupwise.cli import commands as cli
+from groupwise.cli import main
 try:
-    cli.main()
+    main()
 except SystemExit as end:
     assert end.code == 0, end.code
 heavy = {"torch", "accelerate", "transformers", "numpy"} & set(sys.modules)
@@ -396,8 +279,7 @@ def test_shell_completion_offers_names_and_run_folders(
 
     def completions(line: str) -> list[str]:
         words = {**environment, "COMP_WORDS": f"groupwise {line}"}
-        result = CliRunner().invoke(cli.app, [], prog_name="groupwise", env=words)
-        return result.stdout.split()
+        return call(prog_name="groupwise", env=words).stdout.split()
 
     assert completions("plugins gr") == ["grpo"]
     monkeypatch.chdir(tmp_path)

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from groupwise import registry as plugins
 from groupwise import secrets
-from groupwise.cli import algorithms, manual
 from groupwise.config import yaml_lines
 from groupwise.config.load import (
     LoadedConfig,
@@ -21,7 +20,6 @@ from groupwise.config.load import (
     parse_config,
     sections,
 )
-from groupwise.config.sections import RunConfig
 from groupwise.config.train import TrainSection
 from groupwise.environments.single import Single
 from groupwise.errors import UserError
@@ -479,30 +477,6 @@ def test_paths_that_exist_are_relative_to_the_file(tmp_path: Path) -> None:
     }.items():
         assert policy(tmp_path, f"  model: {name}\n").config.model == expected
     assert Target.Config(model="base").model == "base"
-
-
-def test_every_key_has_a_description_and_the_generated_page_is_up_to_date() -> None:
-    for model in manual.TABLES.values():
-        assert all(info.description for info in model.model_fields.values()), model
-    page = Path(__file__).parents[2] / "docs" / "configuration.md"
-    text = page.read_text(encoding="utf-8")
-    assert manual.rewritten(text) == text, "run: python -m groupwise.cli.manual " + str(page)
-    assert set(manual.TABLES.values()) >= {RunConfig, TrainSection}
-
-
-def test_the_table_of_algorithms_is_up_to_date() -> None:
-    page = Path(__file__).parents[2] / "docs" / "algorithms.md"
-    text = page.read_text(encoding="utf-8")
-    assert algorithms.rewritten(text) == text, f"run: python -m groupwise.cli.algorithms {page}"
-    rows = [line.split(" | ") for line in algorithms.table().splitlines()[2:]]
-    entries = [entry for entry in plugins.installed().entries if entry.kind == "algorithms"]
-    expected = {entry.name for entry in entries if entry.distribution == "groupwise"}
-    assert {row[0].split("`")[1] for row in rows} == expected
-    for name, summary, formula, averaged, source in rows:
-        assert (page.parent / name.split("(")[1].rstrip(")")).exists()
-        assert (summary[-1], bool(averaged)) == (".", True)
-        assert " = " in formula
-        assert "arxiv.org" in source or "`bnpo`" in name  # from TRL, without a paper
 
 
 def test_configurations_on_the_page_of_algorithms_are_valid() -> None:

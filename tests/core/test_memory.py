@@ -1,18 +1,18 @@
 """The memory of a process that `groupwise check` estimates, and its warning if it is too much."""
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import yaml
 from pydantic import BaseModel
+from tests.command_line import call
 from torch import nn
-from typer.testing import CliRunner
 
 from groupwise import Policy, Sampler, memory
-from groupwise.cli import app
-from groupwise.cli import memory as check_memory
 from groupwise.memory import Workload
 
 GIB = 2**30
@@ -67,13 +67,23 @@ def right(completions: Any, **_: Any) -> list[float]:
 def invoke_check(folder: Path, *arguments: object, **sections: Any) -> Any:
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump({**CONFIG, **sections}))
-    return CliRunner().invoke(app, ["check", str(path), *map(str, arguments)])
+    return call("check", path, *arguments)
 
 
 def check_output(folder: Path, *arguments: object, **sections: Any) -> Any:
     result = invoke_check(folder, *arguments, **sections)
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def set_memory(monkeypatch: pytest.MonkeyPatch, *, machine: int, device: int | None = None) -> None:
+    """GiB of this machine, and of its GPU; None for a machine without one."""
+    sizes = {"SC_PHYS_PAGES": machine, "SC_PAGE_SIZE": GIB}
+    monkeypatch.setattr(os, "sysconf", lambda name: sizes[name])
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    gpu = SimpleNamespace(total_memory=(device or 0) * GIB, name="GPU")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: device is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
 
 
 def rows(output: str) -> dict[str, float]:
@@ -106,7 +116,7 @@ def test_a_policy_of_a_pool_draws_its_share_of_a_group(tmp_path: Path) -> None:
     config = {**CONFIG, "policy": None, "environment": "pool", "players": players}
     path = tmp_path / "pool.yaml"
     path.write_text(yaml.safe_dump(config))
-    result = CliRunner().invoke(app, ["check", str(path)])
+    result = call("check", path)
     lines = [line for line in result.stdout.splitlines() if line.endswith(" GiB")]
     sizes = [float(line.split()[-2]) for line in lines if "rollouts" in line]
     assert rows(check_output(tmp_path))["rollouts"] == 20.0
@@ -137,8 +147,7 @@ def test_an_estimate_above_the_memory_of_the_device_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for available, has_warning in [(124, False), (123, True)]:
-        room = (available * GIB, "of this GPU")
-        monkeypatch.setattr(check_memory, "room", lambda room=room: room)
+        set_memory(monkeypatch, machine=1000, device=available)
         text = (
             "warning: a process takes 124.00 GiB, more than the 123.00 GiB of this GPU; most of "
             "it is weights 64.00 GiB, cache 40.00 GiB, rollouts 20.00 GiB "
@@ -150,26 +159,26 @@ def test_cpu_memory_has_a_table_and_a_warning_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = {"name": f"{__name__}:Storing"}
-    monkeypatch.setattr(check_memory, "room", lambda: (500 * GIB, "of this GPU"))
-    monkeypatch.setattr(check_memory, "cpu_room", lambda: (79 * GIB, "of this machine"))
+    set_memory(monkeypatch, machine=500)
     output = check_output(tmp_path, policy=policy)
     title = "CPU memory of each process in addition, estimated"
     assert rows(output.partition(title)[2]) == {"rollouts": 40, "prompts": 40, "together": 80}
     assert "warning: a process takes" not in output  # without a GPU all of it is one memory
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    text = "warning: a process takes 80.00 GiB, more than the 79.00 GiB of this machine; "
+    set_memory(monkeypatch, machine=79, device=500)
+    text = "warning: a process takes 80.00 GiB, more than the 79.00 GiB that a process has here; "
     assert text in check_output(tmp_path, policy=policy)
     halved = check_output(tmp_path, "--processes", 2, policy=policy)
     assert rows(halved.partition(title)[2])["rollouts"] == 20
     assert title not in check_output(tmp_path)
 
 
-def test_processes_of_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    total, _ = check_memory.room()
+def test_processes_of_one_machine_share_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_memory(monkeypatch, machine=400)
+    assert "warning: a process takes" not in check_output(tmp_path)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert check_memory.room()[0] == total // 4
+    assert "124.00 GiB, more than the 100.00 GiB that a process has here" in check_output(tmp_path)
 
 
 class Blocks(nn.Module):

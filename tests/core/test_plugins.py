@@ -19,9 +19,9 @@ from groupwise.config.learners import LearnerSection
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
 from groupwise.kinds import KINDS
-from groupwise.plugins import docstrings
 from groupwise.registry import Entry, Registry, discover, missing_requirements
 from groupwise.section import PluginSection, Section
+from groupwise_commands import docstrings
 
 GOOD = """
 from groupwise import hookimpl

@@ -3,9 +3,7 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
-
-from groupwise.cli import commands as cli
+from tests import command_line
 
 MODULE = """
 import copy
@@ -102,7 +100,7 @@ def call(tmp_path, monkeypatch):
     monkeypatch.delitem(__import__("sys").modules, "throwing", raising=False)
 
     def call(*arguments):
-        result = CliRunner().invoke(cli.app, list(arguments), env={"COLUMNS": "200"})
+        result = command_line.call(*arguments, env={"COLUMNS": "200"})
         assert not isinstance(result.exception, Exception), result.output
         return result
 

@@ -5,10 +5,10 @@ import math
 import sys
 
 import pytest
+from tests.command_line import call
 
 import groupwise
-from groupwise.cli.check import describe
-from groupwise.config.load import load_config, parse_config
+from groupwise.config.load import parse_config
 from groupwise.config.sections import EvaluationSection
 from groupwise.errors import UserError
 from groupwise.rewards import Reward
@@ -264,12 +264,12 @@ watch:
 evaluation: {prompts: 5, samples: 2}
 """.replace("ROWS", ", ".join(f"{{prompt: a{number}}}" for number in range(40)))
     path.write_text(text)
-    description = describe(load_config(path))
+    description = call("check", path).stdout
     assert "warning: watch without evaluation.every" in description
     assert ["rollouts", "per", "evaluation", "10"] in [
         line.split() for line in description.splitlines()
     ]
-    assert "watch without" not in describe(load_config(path, ["evaluation.every=1"]))
+    checked = call("check", path, "evaluation.every=1")
+    assert (checked.exit_code, "watch without" in checked.stdout) == (0, False)
     path.write_text(text.replace("checked_toys:b", "checked_toys:c"))
-    with pytest.raises(UserError, match=r"run.yaml, line 5: watch\.0\.name: "):
-        describe(load_config(path))
+    assert "run.yaml, line 5: watch.0.name: " in call("check", path).stderr

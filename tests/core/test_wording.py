@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from tests.command_line import call
 
-from groupwise.cli import app
 from groupwise.errors import UserError
 from groupwise.prompts.dataset import Dataset
 from groupwise.wording import Wording
@@ -78,7 +77,7 @@ def check(prompts, *, policy=TEXT):
         "rewards": ["length"],
     }
     Path("run.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    return CliRunner().invoke(app, ["check", "run.yaml"])
+    return call("check", "run.yaml")
 
 
 @pytest.mark.parametrize(

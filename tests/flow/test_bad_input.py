@@ -10,10 +10,9 @@ import torch
 import yaml
 from diffusers import DiffusionPipeline, FlowMatchEulerDiscreteScheduler
 from safetensors.torch import load_file
-from typer.testing import CliRunner
+from tests import command_line
 
 import groupwise
-from groupwise.cli import app
 from groupwise.errors import UserError
 from groupwise_flow.policy import FlowPolicy
 
@@ -46,7 +45,7 @@ def config(lab, tmp_path, monkeypatch):
 
 def call(config, command):
     Path("run.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    return CliRunner().invoke(app, [command, "run.yaml"])
+    return command_line.call(command, "run.yaml")
 
 
 def refused(config, command="train"):

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 from diffusers import DiffusionPipeline
+from tests.command_line import call
 from torch import nn
-from typer.testing import CliRunner
 
-from groupwise.cli import app
 from groupwise.errors import UserError
 from groupwise_flow.files import loading
 from groupwise_flow.policy import FlowPolicy
@@ -89,8 +88,8 @@ def test_a_cache_that_is_too_small_is_refused(lab):
 
 def test_cached_is_refused_for_a_policy_whose_prompts_another_one_writes():
     line = ["check", str(EXAMPLES / "chain.yaml")]
-    assert CliRunner().invoke(app, line).exit_code == 0
-    result = CliRunner().invoke(app, [*line, "players.1.policy.encoders=cached"])
+    assert call(*line).exit_code == 0
+    result = call(*line, "players.1.policy.encoders=cached")
     assert result.exit_code == 2
     text = result.stderr.replace("\n", " ")
     assert "policy.encoders: cached encodes the prompts of the data set" in text

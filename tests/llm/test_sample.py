@@ -4,9 +4,8 @@ import json
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from tests.command_line import call
 
-from groupwise.cli import app
 from groupwise.config.load import load_config
 from groupwise.run.train import train_from_config
 
@@ -39,13 +38,9 @@ def trained(saved, tmp_path_factory):
     return make
 
 
-def call(*arguments):
-    return CliRunner().invoke(app, ["sample", *map(str, arguments)])
-
-
 def test_the_command_writes_a_file_of_samples(trained):
     run = trained(ROWS)
-    result = call(run, "--per-prompt", 3, "--prompts", 4, "--keep", "all")
+    result = call("sample", run, "--per-prompt", 3, "--prompts", 4, "--keep", "all")
     assert result.exit_code == 0, result.output
     lines = [json.loads(x) for x in (run / "sampled.jsonl").read_text("utf-8").splitlines()]
     assert len(lines) == 12
@@ -54,10 +49,10 @@ def test_the_command_writes_a_file_of_samples(trained):
     assert "kept 12, of 4 prompts: " in result.stdout
     assert all(line["answer"] == line["prompt"][0] for line in lines)
 
-    again = call(run, "--per-prompt", 3)
+    again = call("sample", run, "--per-prompt", 3)
     assert again.exit_code == 2
     assert "choose another --output, or replace it: --overwrite" in again.output
-    fewer = call(run, "--per-prompt", 1, "--keep", "all", "--prompts", 99, "--overwrite")
+    fewer = call("sample", run, "--per-prompt", 1, "--keep", "all", "--prompts", 99, "--overwrite")
     assert fewer.exit_code == 0, fewer.output
     count = len((run / "sampled.jsonl").read_text("utf-8").splitlines())
     assert 4 < count < len(ROWS)
@@ -65,10 +60,10 @@ def test_the_command_writes_a_file_of_samples(trained):
 
 
 def test_an_interrupt_reports_how_many_completions_were_written(trained, monkeypatch):
-    from groupwise.run import sample
+    from groupwise_commands import sampling
 
     run = trained(ROWS)
-    answers = sample.answers
+    answers = sampling.answers
 
     def interrupted(*arguments):
         for number, answer in enumerate(answers(*arguments)):
@@ -76,8 +71,8 @@ def test_an_interrupt_reports_how_many_completions_were_written(trained, monkeyp
                 raise KeyboardInterrupt
             yield answer
 
-    monkeypatch.setattr(sample, "answers", interrupted)
-    result = call(run, "--per-prompt", 2, "--keep", "all")
+    monkeypatch.setattr(sampling, "answers", interrupted)
+    result = call("sample", run, "--per-prompt", 2, "--keep", "all")
     assert result.exit_code == 130
     assert "stopped: 2 prompts, 4 completions" in result.output
     assert len((run / "sampled.jsonl").read_text("utf-8").splitlines()) == 4
@@ -90,7 +85,7 @@ def test_trl_and_datasets_read_the_file(trained, chat):
 
     rows = [{**row, "prompt": [*CHAT, {"role": "user", "content": row["prompt"]}]} for row in ROWS]
     run = trained(rows if chat else ROWS)
-    result = call(run, "--per-prompt", 2, "--prompts", 3, "--keep", "all")
+    result = call("sample", run, "--per-prompt", 2, "--prompts", 3, "--keep", "all")
     assert result.exit_code == 0, result.output
     path = run / "sampled.jsonl"
     data = load_dataset("json", data_files=str(path), split="train", cache_dir=str(run / "cache"))

@@ -288,11 +288,9 @@ def test_ctrl_c_ends_the_server_without_an_error(tmp_path):
 
 
 def test_watch_and_out_together_are_refused(tmp_path):
-    from typer.testing import CliRunner
-
-    from groupwise.cli.commands import app
+    from tests.command_line import call
 
     run = begin(tmp_path / "run")
-    result = CliRunner().invoke(app, ["report", str(run), "--watch", "--out", "x.html"])
+    result = call("report", run, "--watch", "--out", "x.html")
     assert result.exit_code == 2
     assert "--watch writes no file" in result.stderr

@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from tests.command_line import call
 
-from groupwise.cli.commands import app
 from groupwise_report.differences import EN_DASH
 from groupwise_report.several import labels
 from groupwise_report.writing import write_comparison, write_report
@@ -137,7 +136,7 @@ def test_runs_of_the_same_name_are_labelled_by_the_folder_that_differs(tmp_path,
 
 
 def report(*arguments: object):
-    return CliRunner().invoke(app, ["report", *map(str, arguments)])
+    return call("report", *arguments)
 
 
 def test_the_command_writes_a_page_for_one_run_or_for_all(tmp_path):

@@ -1,10 +1,9 @@
-"""The command line: `groupwise` and `python -m groupwise`."""
+"""The command line, `groupwise` and `python -m groupwise`.
 
-from groupwise.cli import init as init
-from groupwise.cli import plugins as plugins
+Its commands are those of `commands.py` and those that plugins register. To run one from Python, as
+a test does: `typer.testing.CliRunner().invoke(groupwise.cli.app, ["check", "run.yaml"])`.
+"""
+
 from groupwise.cli.commands import app, main
-from groupwise.cli.sample import sample
-
-app.command()(sample)
 
 __all__ = ["app", "main"]

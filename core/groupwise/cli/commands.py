@@ -4,29 +4,27 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from groupwise.cli.completion import run_folders
-from groupwise.cli.help import App
-from groupwise.errors import UserError
+from groupwise.cli.errors import INTERRUPTED
+from groupwise.cli.group import Command, Commands
 
 if TYPE_CHECKING:
     from groupwise.config.load import LoadedConfig
     from groupwise.storage.run_folder import Resume
 
-INTERRUPTED = 130
-"""The exit code that shells expect from a program that Ctrl-C ended."""
 NOTE_AFTER, PATIENCE = 30.0, 600.0
 """Seconds after which a command that is done says for which threads, such as an upload's, it waits,
 and after which it ends without them."""
 
-app = App(
+app = typer.Typer(
     name="groupwise",
+    cls=Commands,
     help="Train language and image models by GRPO: sample, score, learn from the differences.",
     epilog="Begin with: groupwise init run.yaml --model MODEL --task math",
     no_args_is_help=True,
@@ -44,48 +42,6 @@ RunArgument = Annotated[
     typer.Argument(metavar="RUN", help="the folder of a run", autocompletion=run_folders),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print no progress")]
-
-
-@contextmanager
-def reporting_errors() -> Iterator[None]:
-    """A context that prints errors which the user can fix as one red line, with exit code 2."""
-    try:
-        yield
-    except UserError as error:
-        raise _exit(str(error)) from error
-    except KeyboardInterrupt as error:
-        typer.secho("interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from error
-    except Exception as error:
-        from groupwise.storage.disk import is_of_disk, reason
-
-        if is_of_disk(error):
-            raise _exit(reason(error)) from error
-        from groupwise.processes import loss_of_others
-
-        if (lost := loss_of_others(error)) is not None:
-            raise _exit(lost) from error
-        raise _without_secrets(error) from error
-
-
-def _without_secrets(error: Exception) -> Exception:
-    """The exception to raise for a bug: the same, or an exit with a masked traceback if the
-    traceback contains a secret."""
-    import traceback
-
-    from groupwise.secrets import redacted
-
-    shown = "".join(traceback.format_exception(error))
-    if redacted(shown) == shown:
-        return error
-    typer.echo(redacted(shown), err=True)
-    return typer.Exit(1)
-
-
-def _exit(message: str) -> typer.Exit:
-    """Print an error; returns the exception to raise."""
-    typer.secho(f"error: {message}", fg=typer.colors.RED, err=True)
-    return typer.Exit(2)
 
 
 def _version(wanted: bool) -> None:
@@ -106,8 +62,7 @@ def _root(
     pass
 
 
-@app.command()
-@reporting_errors()
+@app.command(cls=Command)
 def train(
     config: ConfigFile,
     overrides: Overrides = None,
@@ -132,8 +87,7 @@ def train(
     _train(loaded, resume=how, overwrite=overwrite, quiet=quiet)
 
 
-@app.command()
-@reporting_errors()
+@app.command(cls=Command)
 def resume(
     run: RunArgument,
     overrides: Overrides = None,
@@ -158,8 +112,7 @@ def _train(
         raise typer.Exit(INTERRUPTED)
 
 
-@app.command()
-@reporting_errors()
+@app.command(cls=Command)
 def check(
     config: ConfigFile,
     overrides: Overrides = None,
@@ -180,8 +133,7 @@ def check(
     typer.echo(describe(loaded, processes=processes))
 
 
-@app.command("eval")
-@reporting_errors()
+@app.command("eval", cls=Command)
 def evaluate(
     run: RunArgument,
     overrides: Overrides = None,

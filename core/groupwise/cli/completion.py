@@ -15,19 +15,3 @@ def run_folders(incomplete: str) -> list[str]:
     folder = Path(incomplete.removesuffix(start))
     patterns = [f"{escape(start)}*/{FACTS}", f"{escape(start)}*/*/{FACTS}"]
     return sorted(str(path.parent) for pattern in patterns for path in folder.glob(pattern))
-
-
-def plugin_names(incomplete: str) -> list[str]:
-    """Registered names of any kind."""
-    from groupwise.registry import installed
-
-    return sorted({e.name for e in installed().entries if e.name.startswith(incomplete)})
-
-
-def tasks(incomplete: str) -> list[str]:
-    """Tasks of `groupwise init`."""
-    from groupwise.cli.draft import drafts
-    from groupwise.cli.draft import tasks as tasks_of
-
-    names = {task for kind in drafts().values() for task in tasks_of(kind)}
-    return sorted(name for name in names if name.startswith(incomplete))

@@ -82,48 +82,28 @@ def _share(count: int, processes: int) -> int:
     return -(-count // processes)
 
 
-Room = tuple[int, str]
-"""Bytes of memory that a process has, and a phrase that names that memory."""
-
-
-def room() -> Room:
-    """The memory of the GPU, or without one the machine's, divided by its processes."""
-    if torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(0)
-        return properties.total_memory, f"of this {properties.name}"
-    return cpu_room()
-
-
-def cpu_room() -> Room:
-    """The memory of this machine, divided by its processes."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return machine // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), "that a process has here"
-
-
 def excess(device: Mapping[str, int], cpu: Mapping[str, int]) -> Iterator[str]:
     """Warnings where a process needs more memory than it has on this machine; by purpose."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    share = machine // int(os.environ.get("LOCAL_WORLD_SIZE", "1")), "that a process has here"
     if torch.cuda.is_available():
-        checks = [(device, room()), (cpu, cpu_room())]
+        gpu = torch.cuda.get_device_properties(0)
+        yield from _too_much(device, gpu.total_memory, f"of this {gpu.name}")
+        yield from _too_much(cpu, *share)
     else:
-        checks = [({**device, **cpu}, room())]
-    for sizes, available in checks:
-        warning = too_much(sizes, available)
-        if warning is not None:
-            yield warning
+        yield from _too_much({**device, **cpu}, *share)
 
 
-def too_much(sizes: Mapping[str, int], available_room: Room) -> str | None:
-    """A warning if a process needs more memory than there is; else None."""
-    available, where = available_room
+def _too_much(sizes: Mapping[str, int], available: int, where: str) -> Iterator[str]:
+    """A warning if a process needs more memory than there is."""
     needed = sum(sizes.values())
-    if needed <= available:
-        return None
-    largest = sorted(sizes, key=lambda purpose: -sizes[purpose])[:3]
-    listed = ", ".join(f"{purpose} {size(sizes[purpose])}" for purpose in largest)
-    return (
-        f"a process takes {size(needed)}, more than the {size(available)} {where}; most of it is "
-        f"{listed} (docs/scaling.md says what helps)"
-    )
+    if needed > available:
+        largest = sorted(sizes, key=lambda purpose: -sizes[purpose])[:3]
+        listed = ", ".join(f"{purpose} {size(sizes[purpose])}" for purpose in largest)
+        yield (
+            f"a process takes {size(needed)}, more than the {size(available)} {where}; most of it "
+            f"is {listed} (docs/scaling.md says what helps)"
+        )
 
 
 def size(count: int) -> str:

@@ -12,7 +12,7 @@ from groupwise.config.mistakes import described, explain, unknown_key
 from groupwise.config.plugin_sections import kind_at
 from groupwise.errors import UserError
 from groupwise.plugins.secret_options import resolved
-from groupwise.plugins.targets import folders, has_config
+from groupwise.plugins.targets import arguments, folders, has_config
 from groupwise.registry import extend_module_path
 from groupwise.section import KeyPath
 
@@ -145,23 +145,3 @@ def _check_arguments(
     ]
     if problems:
         raise UserError("\n".join(problems))
-
-
-def arguments(kind: str | None, target: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The arguments that a configuration may give to a target without a `Config`.
-
-    Raises ValueError for built-in types that have no signature.
-    """
-    parameters = inspect.signature(target).parameters.values()
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    if kind == "samplers" or (kind == "reports" and not isinstance(target, type)):
-        return named[1:]  # the policy, or the folder, which the core passes
-    if kind == "rewards" and not isinstance(target, type):
-        return [p for p in named if p.name not in _reward_arguments()]
-    return named
-
-
-def _reward_arguments() -> tuple[str, ...]:
-    from groupwise.rewards import OWN_ARGUMENTS
-
-    return OWN_ARGUMENTS

@@ -9,7 +9,6 @@ from groupwise.config.objects import Objects
 from groupwise.errors import UserError
 from groupwise.evaluation import Evaluation
 from groupwise.plugins.secret_options import with_secrets
-from groupwise.run.interruption import orderly
 from groupwise.run.record import unit
 from groupwise.run.reopening import Reopened, reopened
 from groupwise.run.reports import build_reports
@@ -51,7 +50,7 @@ def evaluate_run(
 
     Raises UserError if no prompt is held out, or if `output` exists.
     """
-    with orderly(), reopened(run, overrides, objects) as opened:
+    with reopened(run, overrides, objects) as opened:
         evaluator, step = opened.evaluator, opened.state.global_step
         reports = build_reports(opened.parts.loaded, opened.parts.objects)
         if not evaluator.count:

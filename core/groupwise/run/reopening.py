@@ -4,15 +4,23 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import gather_object
+
 from groupwise import processes
 from groupwise.config.objects import Objects
+from groupwise.evaluation import Sample
+from groupwise.prompt_source import Row
 from groupwise.rewards import RunState
 from groupwise.run import snapshot
 from groupwise.run.build import build_evaluator, build_policies, open_sampler
+from groupwise.run.interruption import orderly
 from groupwise.run.parts import Parts, build_parts
+from groupwise.run.split import Split, prompts_of
 from groupwise.storage.checkpoint import KEPT, Checkpoints, read_weights
 from groupwise.storage.facts import check_kept, check_objects, identity, run_config, written
 from groupwise.storage.run_folder import CHECKPOINTS
@@ -23,6 +31,9 @@ from groupwise.training.threads import following_load
 
 AVERAGED = f"{KEPT}{AVERAGE}"
 """The file of the averaged weights in a checkpoint."""
+BATCHES = 4
+"""Batches that a process samples before results are returned. Async and isolated rewards score each
+batch but the last while the next is sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +44,45 @@ class Reopened:
     evaluator: Evaluator
     state: RunState
 
+    @property
+    def judged_by(self) -> str:
+        """The reward that decides which completions are right."""
+        return self.evaluator.judge.name
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether that reward tells right from wrong, as far as its values have shown."""
+        return not self.evaluator.judge.measures
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """By cause, a sentence on a completion that failed."""
+        return self.evaluator.failures
+
+    def samples(
+        self, split: Split, size: int, *, prompts: int | None = None, seed: int = 0
+    ) -> Iterator[tuple[Row, list[Sample]]]:
+        """Each prompt of the split with `size` scored completions, the same on all processes.
+
+        prompts: only so many of them; seed: another number draws other completions, none draws
+        those of training or evaluation again. Raises UserError if the split has no prompts.
+        """
+        evaluator, sampler = self.evaluator, self.evaluator.sampler
+        sampler.follow({}, self.state.global_step)
+        draws = prompts_of(self.parts, split, prompts)
+        space = f"sample {seed}"
+        # Prompts of one batch on all processes together.
+        batch = min(max(1, s.batch // size) * s.process[1] for s in sampler.samplings.values())
+        while chunk := list(islice(draws, batch * BATCHES)):
+            drawn = evaluator.samples(chunk, size, self.state, space=space, greedy=False)
+            samples: list[Sample] = gather_object([*drawn])
+            evaluator.failures = processes.first_of(evaluator.failures)
+            evaluator.judge.agree()
+            samples.sort(key=lambda each: (each["draw"], each.get("learner", ""), each["index"]))
+            rows = {draw.number: draw.row for draw in chunk}
+            for number, of_prompt in groupby(samples, key=itemgetter("draw")):
+                yield rows[number], [*of_prompt]
+
 
 @contextmanager
 def reopened(
@@ -40,8 +90,16 @@ def reopened(
 ) -> Iterator[Reopened]:
     """Open a run with its own configuration and overrides; averaged weights if it has them.
 
+    Signals that end the process raise KeyboardInterrupt meanwhile, so that all is closed.
+
     objects: the Python objects that were passed to the run, by the key path of their section.
     """
+    with orderly(), _opened(run, overrides, objects) as opened:
+        yield opened
+
+
+@contextmanager
+def _opened(run: Path, overrides: Sequence[str], objects: Objects | None) -> Iterator[Reopened]:
     loaded, accelerator = run_config(run, overrides), processes.accelerator()
     processes.check_same(written(loaded.config))
     learners = {n: x for n, x in loaded.config.learners.items() if x.learns}

@@ -9,24 +9,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from groupwise.cli.commands import Overrides, Quiet, RunArgument, reporting_errors
+from groupwise.cli.completion import run_folders
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from groupwise.run.reopening import Reopened
-    from groupwise.run.sample import Answered
-    from groupwise.run.selection import Selection
-    from groupwise.storage.sampled import SampledSet
+    from groupwise_commands.sampled_set import SampledSet
+    from groupwise_commands.sampling import Answered
+    from groupwise_commands.selection import Selection
 
 EVERY = 15.0
 """Seconds between lines of progress if the output is no terminal."""
 
 
-@reporting_errors()
 def sample(
-    run: RunArgument,
-    overrides: Overrides = None,
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="the folder of a run", autocompletion=run_folders),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="set single values: train.steps=5 rewards.0.weight=2"
+        ),
+    ] = None,
     *,
     per_prompt: Annotated[
         int, typer.Option("--per-prompt", help="completions drawn of each prompt")
@@ -47,11 +54,11 @@ def sample(
         Path | None, typer.Option("--output", help="a .jsonl file; RUN/sampled.jsonl if unset")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an older file")] = False,
-    quiet: Quiet = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="print no progress")] = False,
 ) -> None:
     """Draw completions of a run's model, and write the best of them."""
-    from groupwise.run.selection import Selection
-    from groupwise.storage.sampled import SampledSet
+    from groupwise_commands.sampled_set import SampledSet
+    from groupwise_commands.selection import Selection
 
     chosen = Selection(
         per_prompt=per_prompt,
@@ -65,10 +72,9 @@ def sample(
 
     from rich.console import Console
 
-    from groupwise.run.interruption import orderly
     from groupwise.run.reopening import reopened
 
-    with orderly(), reopened(run, overrides or ()) as opened:
+    with reopened(run, overrides or ()) as opened:
         chief = opened.state.is_world_process_zero
         console, tally = Console(stderr=True, quiet=quiet or not chief), Tally()
         try:
@@ -77,7 +83,7 @@ def sample(
             if tally.prompts and chief:
                 typer.echo(f"stopped: {tally}: {target.path}", err=True)
             raise
-        for why in opened.evaluator.failures.values() if chief else ():
+        for why in opened.failures.values() if chief else ():
             typer.secho(f"warning: {why}", err=True)
         if chief:
             typer.echo(f"{tally}: {target.path}")
@@ -95,7 +101,7 @@ def _draw(
     """Sample and write the set prompt by prompt; target: None on processes that write nothing."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from groupwise.run.sample import answers
+    from groupwise_commands.sampling import answers
 
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
     progress = Progress(*columns, console=console, disable=not console.is_terminal)

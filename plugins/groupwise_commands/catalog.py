@@ -6,10 +6,10 @@ from typing import Any
 from rich.text import Text
 
 from groupwise import registry as plugins
-from groupwise.cli.layout import heading, paragraph
 from groupwise.kinds import KINDS, Kind
-from groupwise.plugins.docstrings import line
 from groupwise.registry import SWITCHED_OFF, Entry, Registry
+from groupwise_commands.docstrings import line
+from groupwise_commands.layout import heading, paragraph
 
 MORE = "`groupwise plugins NAME` shows the options of one."
 

@@ -6,17 +6,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from groupwise.cli.commands import app, reporting_errors
-from groupwise.cli.completion import tasks
-from groupwise.cli.help import Command
+from groupwise.cli.group import Command
 from groupwise.errors import UserError
 
 if TYPE_CHECKING:
-    from groupwise.config.load import LoadedConfig
     from groupwise.draft import Draft
 
+app = typer.Typer(add_completion=False)
+"""Write a configuration to begin with, for a model and a task."""
 MODELS = "groupwise.models"
 """In the context of the command: by name of a draft, the model that its option names."""
+
+
+def task_names(incomplete: str) -> list[str]:
+    """What the shell suggests: tasks of any kind of model."""
+    from groupwise_commands.draft import drafts, tasks
+
+    names = {task for kind in drafts().values() for task in tasks(kind)}
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 class Init(Command):
@@ -31,10 +38,9 @@ class Init(Command):
 
 @cache
 def _model_options() -> list[Any]:
-    from groupwise.cli.draft import drafts
+    from groupwise_commands.draft import drafts
 
-    with reporting_errors():
-        return [_model_option(name, kind) for name, kind in drafts().items()]
+    return [_model_option(name, kind) for name, kind in drafts().items()]
 
 
 def _model_option(name: str, kind: "Draft") -> Any:
@@ -64,23 +70,21 @@ def _model_option(name: str, kind: "Draft") -> Any:
 
 def _help_of_tasks() -> str:
     """The tasks of each kind of model."""
-    from groupwise.cli.draft import drafts, shown
-    from groupwise.cli.draft import tasks as tasks_of
+    from groupwise_commands.draft import drafts, shown, tasks
 
     each = (
-        f"of --{name} {', '.join(shown(kind, task) for task in tasks_of(kind))}"
+        f"of --{name} {', '.join(shown(kind, task) for task in tasks(kind))}"
         for name, kind in drafts().items()
     )
     return "; ".join(each)
 
 
 @app.command(cls=Init)
-@reporting_errors()
 def init(
     context: typer.Context,
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="the YAML file to write")],
     *,
-    task: Annotated[str | None, typer.Option("--task", autocompletion=tasks)] = None,
+    task: Annotated[str | None, typer.Option("--task", autocompletion=task_names)] = None,
     dataset: Annotated[
         str | None,
         typer.Option("--dataset", help="prompts: a CSV, JSONL or Parquet file, or a hub name"),
@@ -102,7 +106,7 @@ def init(
 
     groupwise init run.yaml --model MODEL --dataset questions.csv
     """
-    from groupwise.cli.draft import Choice, draft, drafts
+    from groupwise_commands.draft import Choice, draft, drafts
 
     kinds, models = drafts(), context.meta.get(MODELS, {})
     if not kinds:
@@ -114,35 +118,13 @@ def init(
         raise UserError(f"{config} is a folder: name a file in it, as {config / 'run.yaml'}")
     if config.exists() and not force:
         raise UserError(f"{config} is there already; --force replaces it")
-    from groupwise.config.load import load_text
-    from groupwise.storage import disk
+    from groupwise.run.validation import validate
+    from groupwise.storage.disk import write
 
     ((name, model),) = models.items()
     choice = Choice(model=model, task=task, dataset=dataset, prompt=prompt, answer=answer)
     text = draft(kinds[name], choice, config)
-    _check(load_text(text, config))
+    validate(text, config)
     config.parent.mkdir(parents=True, exist_ok=True)
-    disk.write(config, text)
+    write(config, text)
     typer.echo(f"wrote {config}; next:\n  groupwise check {config}\n  groupwise train {config}")
-
-
-def _check(loaded: "LoadedConfig") -> None:
-    """Raise UserError for what `check` refuses; hub data sets are not downloaded."""
-    from groupwise import registry as plugins
-    from groupwise.config.plugin_sections import plugin_sections
-
-    registry, missing = plugins.installed(), dict[str, set[str]]()
-    for kind, _, section in plugin_sections(loaded.config):
-        for entry in registry.named(kind, section.name):
-            if plugins.missing_requirements(entry):
-                missing.setdefault(entry.distribution, set()).add(str(entry.extra))
-    if missing:
-        packages = [f"'{name}[{','.join(sorted(extras))}]'" for name, extras in missing.items()]
-        command = f"pip install {' '.join(packages)}"
-        raise UserError(f"this run needs extras that are not installed: {command}")
-    from groupwise.run.parts import build_parts, check_sections
-
-    check_sections(loaded, {})
-    prompts = loaded.config.prompts
-    if "path" not in prompts.options or (loaded.folder / prompts.options["path"]).exists():
-        build_parts(loaded, {}).close()

@@ -1,4 +1,4 @@
-"""Sampled: a set of completions as JSON lines, written as it grows, with images in a folder."""
+"""SampledSet: a set of completions as JSON lines, written as it grows, with images in a folder."""
 
 import json
 import math

@@ -1,21 +1,19 @@
 """The table of docs/algorithms.md, generated from the docstrings of the registered algorithms.
 
-    python -m groupwise.cli.algorithms docs/algorithms.md
+    python docs/tables/algorithms.py docs/algorithms.md
 
-replaces the table of the page, between the lines `BEGIN` and `END`. A row has the first line of the
+A row has the first line of the
 class's docstring, the papers that it names, and its formulas: the lines that contain ` = `.
 """
 
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
-from groupwise import hookspecs, registry
-from groupwise.plugins.docstrings import docstring
+from page import rewrite
 
-BEGIN = "<!-- begin: made by python -m groupwise.cli.algorithms -->"
-END = "<!-- end -->"
+from groupwise import hookspecs, registry
+from groupwise_commands.docstrings import docstring
+
 FORMULA = re.compile(r"^[\w ()]+ = .+(?:; .+)?$")
 PAPER = re.compile(r"arXiv:(\d{4}\.\d{5})")
 DIVISORS = {"sequence": "B T", "token": "sum of T", "constant": "B L"}
@@ -56,12 +54,5 @@ def _file(target: str) -> str:
     return f"../{top}/{module.replace('.', '/')}.py"
 
 
-def rewritten(page: str) -> str:
-    """The page with a new table between `BEGIN` and `END`."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{rest.partition(END)[2]}"
-
-
 if __name__ == "__main__":
-    _page = Path(sys.argv[1])
-    _page.write_text(rewritten(_page.read_text(encoding="utf-8")), encoding="utf-8")
+    rewrite(table())

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from groupwise.config import yaml_lines
+from groupwise.config.yaml_lines import write
 from groupwise.section import PluginSection, Section
 
 REQUIRED, UNSET = "required", "unset"
@@ -108,4 +108,4 @@ def _value(default: Any) -> str:
     if isinstance(default, tuple | list):
         names = [item.name if isinstance(item, PluginSection) else str(item) for item in default]
         return f"`[{', '.join(names)}]`"
-    return f"`{yaml_lines.write({'value': default}).removeprefix('value: ').strip()}`"
+    return f"`{write({'value': default}).removeprefix('value: ').strip()}`"

@@ -9,11 +9,11 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from groupwise.cli.columns import columns
-from groupwise.config import yaml_lines
+from groupwise.config.yaml_lines import read, write
 from groupwise.draft import Columns, Draft
 from groupwise.errors import UserError, did_you_mean
 from groupwise.registry import installed
+from groupwise_commands.columns import columns
 
 COMMENT = re.compile(r"^(.*\S) {2,}# ", re.MULTILINE)
 WIDTH_BEFORE_COMMENT = 32
@@ -132,7 +132,7 @@ def _relative(name: str, folder: Path) -> str:
 
 def _scalar(value: str) -> str:
     """A string as YAML, on one line."""
-    text = yaml_lines.write({"value": value}).removeprefix("value: ").strip()
+    text = write({"value": value}).removeprefix("value: ").strip()
     return json.dumps(value) if "\n" in text else text  # YAML folds long strings with spaces
 
 
@@ -143,5 +143,5 @@ def _template(kind: Draft, name: str) -> Template:
 def _defaults(kind: Draft) -> Mapping[str, Any]:
     """By task, the options of its default data set, or an example of its argument."""
     text = (kind.templates / "data.yaml").read_text(encoding="utf-8")
-    defaults: Mapping[str, Any] = yaml_lines.read(text, "data.yaml")[0]
+    defaults: Mapping[str, Any] = read(text, "data.yaml")[0]
     return defaults

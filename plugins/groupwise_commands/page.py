@@ -6,15 +6,14 @@ from typing import Any
 from rich.text import Text
 
 from groupwise import hookspecs
-from groupwise.cli.catalog import install
-from groupwise.cli.layout import heading, paragraph
-from groupwise.cli.options import REQUIRED, UNSET, Option, of_arguments, of_model
 from groupwise.errors import UserError
 from groupwise.kinds import KINDS
-from groupwise.plugins.build import arguments
-from groupwise.plugins.docstrings import docstring, when
-from groupwise.plugins.targets import has_config
+from groupwise.plugins.targets import arguments, has_config
 from groupwise.registry import Entry, target_of
+from groupwise_commands.catalog import install
+from groupwise_commands.docstrings import docstring, when
+from groupwise_commands.layout import heading, paragraph
+from groupwise_commands.options import REQUIRED, UNSET, Option, of_arguments, of_model
 
 
 def page(entries: Sequence[Entry], width: int | None) -> Text:

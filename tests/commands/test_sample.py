@@ -10,16 +10,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
+from tests.command_line import call
 
 import groupwise
-from groupwise.cli import app
 from groupwise.errors import UserError
-from groupwise.run import sample as sampling
+from groupwise.run import reopening
 from groupwise.run.reopening import reopened
-from groupwise.run.sample import answers, sample_run
-from groupwise.run.selection import Selection
-from groupwise.storage.sampled import SampledSet
+from groupwise_commands.sampled_set import SampledSet
+from groupwise_commands.sampling import answers, sample_run
+from groupwise_commands.selection import Selection
 
 
 def even(completions, **_):
@@ -228,7 +227,7 @@ def test_processes_divide_the_prompts(run, lab, tmp_path, monkeypatch):
         prompts={"name": "rows", "rows": lab.rows(), "held_out": 0.0}, evaluation=NO_EVALUATION
     )
     expected = sample(per_prompt=2, keep="all", prompts=5)
-    monkeypatch.setattr(sampling, "BATCHES", 1)
+    monkeypatch.setattr(reopening, "BATCHES", 1)
     objects = {("policy",): lab.Tabular(), ("rewards", 0): even}
     parts = []
     for rank in range(2):  # in one process `gather_object` returns only its own object
@@ -319,7 +318,7 @@ def test_a_kill_leaves_complete_lines_of_complete_prompts(run, lab, tmp_path, mo
         return even(completions)
 
     calls = [0] * 10
-    monkeypatch.setattr(sampling, "BATCHES", 1)
+    monkeypatch.setattr(reopening, "BATCHES", 1)
     run(
         killing,
         prompts={"name": "rows", "rows": lab.rows(), "held_out": 0.0},
@@ -418,7 +417,7 @@ def test_a_row_that_cannot_be_written_leaves_complete_lines(tmp_path, monkeypatc
     ],
 )
 def test_the_command_refuses_mistakes_in_one_line(tmp_path, arguments, message):
-    result = CliRunner().invoke(app, ["sample", str(tmp_path), *arguments])
+    result = call("sample", tmp_path, *arguments)
     assert result.exit_code == 2
     (line,) = result.output.splitlines()
     assert line.startswith("error: ")

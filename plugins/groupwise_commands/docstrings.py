@@ -1,9 +1,11 @@
 """Read the docstring of a registered name without importing its module, which may be heavy."""
 
 import ast
+import inspect
+from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 WHEN = "When to use it: "
 
@@ -11,15 +13,29 @@ WHEN = "When to use it: "
 def docstring(target: str) -> str:
     """The docstring of "module:attribute", unindented; "" if there is none.
 
-    Read from the module's source; only the packages around it are imported.
+    Of a class or a function its own, of any other value the string below its assignment. Read from
+    the module's source; only the packages around it are imported.
     """
     module, _, attribute = target.partition(":")
-    node: Any = _source(module)
+    source = _source(module)
+    text, body = "", source.body if source else []
     for name in attribute.split("."):
-        inside = getattr(node, "body", ())
-        node = next((each for each in inside if getattr(each, "name", None) == name), None)
-    has_docstring = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-    return (ast.get_docstring(node) or "") if has_docstring else ""
+        text, body = _members(body).get(name, ("", []))
+    return text
+
+
+def _members(body: Sequence[ast.stmt]) -> dict[str, tuple[str, list[ast.stmt]]]:
+    """The docstring and the body of all that these statements define, by name."""
+    members: dict[str, tuple[str, list[ast.stmt]]] = {}
+    for node, below in pairwise([*body, ast.Pass()]):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            members[node.name] = ast.get_docstring(node) or "", node.body
+        elif isinstance(node, ast.Assign) and isinstance(below, ast.Expr):
+            text = getattr(below.value, "value", None)
+            if isinstance(text, str):
+                names = [each.id for each in node.targets if isinstance(each, ast.Name)]
+                members |= {name: (inspect.cleandoc(text), []) for name in names}
+    return members
 
 
 def line(target: str) -> str:

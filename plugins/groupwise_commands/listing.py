@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from groupwise.cli.commands import app, reporting_errors
-from groupwise.cli.completion import plugin_names
-
 if TYPE_CHECKING:
     from groupwise.registry import Entry, Registry
+
+
+def plugin_names(incomplete: str) -> list[str]:
+    """What the shell suggests: registered names of any kind."""
+    from groupwise.registry import installed
+
+    return sorted({e.name for e in installed().entries if e.name.startswith(incomplete)})
+
 
 Name = Annotated[
     str | None,
@@ -20,8 +25,6 @@ Name = Annotated[
 ]
 
 
-@app.command()
-@reporting_errors()
 def plugins(
     name: Name = None,
     as_json: Annotated[bool, typer.Option("--json", help="as JSON, for other programs")] = False,
@@ -40,19 +43,19 @@ def plugins(
     console = Console(highlight=False, markup=False, soft_wrap=True)
     width = console.width if console.is_terminal else None
     if name is None:
-        from groupwise.cli.catalog import catalog
+        from groupwise_commands.catalog import catalog
 
         console.print(catalog(registry, width), end="")
     else:
-        from groupwise.cli.page import page
+        from groupwise_commands.page import page
 
         console.print(page(entries, width), end="")
 
 
 def _record(registry: "Registry", entries: "Sequence[Entry]") -> dict[str, Any]:
-    from groupwise.cli.catalog import duplicates
-    from groupwise.plugins.docstrings import WHEN, line, when
     from groupwise.registry import missing_requirements
+    from groupwise_commands.catalog import duplicates
+    from groupwise_commands.docstrings import WHEN, line, when
 
     keys = ("kind", "name", "target", "extra", "plugin", "distribution")
     return {

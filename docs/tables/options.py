@@ -1,27 +1,21 @@
 """The tables of docs/configuration.md, generated from the sections and the options of plugins.
 
-    python -m groupwise.cli.manual docs/configuration.md
-
-replaces the tables of the page, between the lines `BEGIN` and `END`.
+python docs/tables/options.py docs/configuration.md
 """
 
-import sys
 from collections.abc import Container, Iterable, Iterator, Mapping
-from pathlib import Path
 
+from page import rewrite
 from pydantic import BaseModel
 
 from groupwise import hookspecs, reward_weights
-from groupwise.cli.options import of_model
 from groupwise.config import sections
 from groupwise.config.learners import LearnerSection
 from groupwise.config.train import ReplaySection, TrainSection
 from groupwise.kinds import KINDS
 from groupwise.registry import installed
 from groupwise.section import PluginSection
-
-BEGIN = "<!-- begin: made by python -m groupwise.cli.manual -->"
-END = "<!-- end -->"
+from groupwise_commands.options import of_model
 
 TABLES: Mapping[str, type[BaseModel]] = {
     "The top level": sections.RunConfig,
@@ -109,12 +103,5 @@ def table(model: type[BaseModel], *, keys: Container[str] | None = None) -> str:
     return "\n".join(rows)
 
 
-def rewritten(page: str) -> str:
-    """The page with new tables between `BEGIN` and `END`."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{rest.partition(END)[2]}"
-
-
 if __name__ == "__main__":
-    _page = Path(sys.argv[1])
-    _page.write_text(rewritten(_page.read_text(encoding="utf-8")), encoding="utf-8")
+    rewrite(tables())

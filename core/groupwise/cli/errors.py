@@ -1,0 +1,55 @@
+"""Errors: what the user can fix is one red line, and only a bug is a traceback."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from groupwise.errors import UserError
+
+INTERRUPTED = 130
+"""The exit code that shells expect from a program that Ctrl-C ended."""
+
+
+@contextmanager
+def reporting_errors() -> Iterator[None]:
+    """A context that prints errors which the user can fix as one red line, with exit code 2."""
+    try:
+        yield
+    except UserError as error:
+        raise _exit(str(error)) from error
+    except KeyboardInterrupt as error:
+        typer.secho("interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from error
+    except Exception as error:
+        if isinstance(error, typer.Abort) or hasattr(error, "exit_code"):  # Typer's own
+            raise
+        from groupwise.storage.disk import is_of_disk, reason
+
+        if is_of_disk(error):
+            raise _exit(reason(error)) from error
+        from groupwise.processes import loss_of_others
+
+        if (lost := loss_of_others(error)) is not None:
+            raise _exit(lost) from error
+        raise _without_secrets(error) from error
+
+
+def _without_secrets(error: Exception) -> Exception:
+    """The exception to raise for a bug: the same, or an exit with a masked traceback if the
+    traceback contains a secret."""
+    import traceback
+
+    from groupwise.secrets import redacted
+
+    shown = "".join(traceback.format_exception(error))
+    if redacted(shown) == shown:
+        return error
+    typer.echo(redacted(shown), err=True)
+    return typer.Exit(1)
+
+
+def _exit(message: str) -> typer.Exit:
+    """Print an error; returns the exception to raise."""
+    typer.secho(f"error: {message}", fg=typer.colors.RED, err=True)
+    return typer.Exit(2)

@@ -1,0 +1,92 @@
+"""sample_run: a rejection-sampled set: completions of a run's model, scored by its rewards."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from groupwise.errors import UserError
+from groupwise.evaluation import Sample
+from groupwise.prompt_source import Row
+from groupwise.run.reopening import Reopened, reopened
+from groupwise.section import KeyPath
+from groupwise_commands.selection import Selection
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """A prompt with all its completions, and the kept ones as rows of the set."""
+
+    samples: Sequence[Sample]
+    kept: Sequence[Mapping[str, Any]]
+
+
+def sample_run(
+    run: Path,
+    selection: Selection,
+    overrides: Sequence[str] = (),
+    *,
+    objects: Mapping[KeyPath, Any] | None = None,
+) -> list[Mapping[str, Any]]:
+    """The rows of a rejection-sampled set from a run's last checkpoint; images as PIL images.
+
+    objects: the Python objects that were passed to the run, by the key path of their section. For
+    sets that are too large for memory use `answers`.
+    """
+    with reopened(run, overrides, objects) as opened:
+        return [row for answered in answers(opened, selection) for row in answered.kept]
+
+
+def answers(run: Reopened, selection: Selection) -> Iterator[Answered]:
+    """One prompt after the other with its completions, the same on all processes.
+
+    Samples of training and evaluation are not drawn again. Raises UserError for `keep: right` if no
+    reward tells right from wrong, and if the split has no prompts.
+    """
+    judged = run.is_judged
+    if selection.keep == "right" and not judged:
+        raise UserError(_unjudged(run.judged_by))
+    for row, samples in run.samples(
+        selection.split, selection.per_prompt, prompts=selection.prompts, seed=selection.seed
+    ):
+        # A value may have shown that the reward only measures.
+        if judged and not run.is_judged and selection.keep != "all":
+            raise UserError(_unjudged(run.judged_by))
+        yield _answered(samples, row, selection, judged=run.is_judged)
+
+
+def _answered(
+    samples: Sequence[Sample], row: Row, selection: Selection, *, judged: bool
+) -> Answered:
+    right = [sample["right"] for sample in samples if sample["right"] is not None]
+    share = sum(right) / len(right) if right else None
+    kept = selection.kept(samples, judged=judged)
+    return Answered(samples=samples, kept=[_row(sample, row, share) for sample in kept])
+
+
+def _row(sample: Sample, row: Row, share: float | None) -> Mapping[str, Any]:
+    """A row of the set: the prompt's row, updated by the columns of the sample."""
+    own = {
+        "reward": sample["total"],
+        "right": sample["right"],
+        "share_right": share,
+        "rewards": sample["rewards"],
+        **({"watched": sample["watched"]} if "watched" in sample else {}),
+        "length": sample["length"],
+        "truncated": sample["truncated"],
+        **({"learner": sample["learner"]} if "learner" in sample else {}),
+        **({"failed": sample["failed"]} if "failed" in sample else {}),
+        "draw": sample["draw"],
+        "index": sample["index"],
+    }
+    return {"prompt": None, "completion": None, **row, **own} | {
+        name: sample[name] for name in ("prompt", "completion")
+    }
+
+
+def _unjudged(name: str) -> str:
+    return (
+        f"reward {name!r} measures and does not tell right from wrong, so no completion is right: "
+        f"set evaluation.threshold, the least value of a right completion, or set "
+        f"evaluation.accuracy to a reward that judges; --keep best takes the highest reward"
+    )

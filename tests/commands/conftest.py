@@ -1,0 +1,5 @@
+"""Fixtures of the tests of commands."""
+
+from tests.core.conftest import lab
+
+__all__ = ["lab"]
