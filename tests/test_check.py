@@ -179,7 +179,7 @@ def test_the_policy_is_on_its_device_before_prompts_are_checked(config, monkeypa
     """Its trial run must be on the device of the run."""
     from accelerate import Accelerator
 
-    from groupwise.config.load import parse_config
+    from groupwise.config.load import load_config
     from groupwise.run.build import build_policies
     from groupwise.run.parts import build_parts
     from groupwise_llm.policy import LanguageModel
@@ -190,7 +190,7 @@ def test_the_policy_is_on_its_device_before_prompts_are_checked(config, monkeypa
     calls = []
     monkeypatch.setattr(LanguageModel, "place", lambda self, device: calls.append(device))
     monkeypatch.setattr(LanguageModel, "check_prompts", lambda self, rows: calls.append("prompts"))
-    build_policies(build_parts(parse_config(config), {}), Meta())
+    build_policies(build_parts(load_config(config), {}), Meta())
     assert calls == [torch.device("meta"), "prompts"]
 
 

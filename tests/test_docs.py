@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import groupwise
 from groupwise.cli import app
 from groupwise.config import yaml_lines
-from groupwise.config.load import parse_config
+from groupwise.config.load import load_config
 from groupwise.plugins.build import build
 from groupwise.registry import installed
 
@@ -136,7 +136,7 @@ def test_yaml(page: Path) -> None:
         if block.language == "yaml":
             data, _ = yaml_lines.read(block.text, f"{page.name}, block at line {block.line}")
             if isinstance(data, dict) and "policy" in data:
-                parse_config(data)
+                load_config(data)
 
 
 @pytest.mark.parametrize("page", with_blocks("yaml"))
@@ -149,7 +149,7 @@ def test_configurations_have_learning_rates_for_adapters_and_the_kl_of_their_bet
         data, _ = yaml_lines.read(block.text, "") if block.language == "yaml" else (None, None)
         if not isinstance(data, dict) or "policy" not in data:
             continue
-        config = parse_config(data).config
+        config = load_config(data).config
         where = f"{page.name}, block at line {block.line}"
         if config.policy.options.get("lora"):
             assert config.train.learning_rate >= 1e-5, where
@@ -164,7 +164,7 @@ def test_the_plugins_of_the_guide_are_built_by_its_configuration(folder: Path) -
     run_python(page, folder)
     texts = [block.text for block in blocks(page) if block.language == "yaml"]
     (data,) = [read for text in texts if "policy" in (read := yaml_lines.read(text, "")[0])]
-    loaded = parse_config(data)
+    loaded = load_config(data)
     config = loaded.config
     sections = [
         ("policies", ("policy",), config.policy),

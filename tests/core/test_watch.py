@@ -8,7 +8,7 @@ import pytest
 
 import groupwise
 from groupwise.cli.check import describe
-from groupwise.config.load import load_config, parse_config
+from groupwise.config.load import load_config
 from groupwise.config.measures import check_labels
 from groupwise.config.sections import EvaluationSection
 from groupwise.errors import UserError
@@ -205,7 +205,7 @@ def config(**sections):
 )
 def test_clashing_and_unknown_labels_are_refused(sections, message):
     with pytest.raises(UserError) as caught:
-        check_labels(parse_config(config(**sections)))
+        check_labels(load_config(config(**sections)))
     assert message in str(caught.value)
 
 
@@ -220,7 +220,7 @@ def test_clashing_and_unknown_labels_are_refused(sections, message):
 )
 def test_mistakes_in_the_section_are_refused(section, message):
     with pytest.raises(UserError) as caught:
-        parse_config(config(watch=[section]))
+        load_config(config(watch=[section]))
     assert message in str(caught.value)
 
 

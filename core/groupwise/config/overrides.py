@@ -7,7 +7,7 @@ from typing import Any
 from groupwise import secrets
 from groupwise.config import yaml_lines
 from groupwise.config.mistakes import described
-from groupwise.config.plugin_sections import LISTED, kind_at
+from groupwise.config.plugin_sections import is_list_of_plugins, kind_at
 from groupwise.config.yaml_lines import Lines
 from groupwise.errors import UserError
 from groupwise.section import KeyPath
@@ -79,7 +79,7 @@ def _set(data: Any, rest: KeyPath, done: KeyPath, value: Any, text: str) -> Any:
     here, key = (*done, rest[0]), rest[0]
     if isinstance(data, str) and kind_at(done):
         data = {"name": data}
-    if data is None and len(done) == 1 and done[0] in LISTED:
+    if data is None and is_list_of_plugins(done):
         data = []  # the file has no such list
     if isinstance(data, list):
         if not isinstance(key, int) or key > len(data):

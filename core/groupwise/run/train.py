@@ -11,8 +11,7 @@ from accelerate import Accelerator
 
 from groupwise import processes
 from groupwise.callback import RunContext
-from groupwise.config import load as configuration
-from groupwise.config.load import LoadedConfig, idle_processes
+from groupwise.config.load import LoadedConfig, idle_processes, load_config
 from groupwise.config.objects import Objects, laid_over, set_aside
 from groupwise.errors import UserError
 from groupwise.plugins.secret_options import with_secrets
@@ -71,11 +70,11 @@ def train(
     if loaded is None or overrides:
         dotted = {key: overrides.pop(key) for key in list(overrides) if "." in key}
         for key, value in {**data, **overrides}.items():
-            data[key] = set_aside(key, laid_over(key, data.get(key), value), objects)
+            data[key] = set_aside((key,), laid_over(key, data.get(key), value), objects)
         stated = [] if config is None else list(overrides)
         begun_in = None if loaded is None else loaded.begun_in
-        loaded = configuration.parse_config(data, dotted, folder=folder, stated=stated)
-        loaded = replace(loaded, begun_in=begun_in)
+        loaded = load_config(data, dotted, folder=folder)
+        loaded = replace(loaded, begun_in=begun_in, stated=[*loaded.stated, *stated])
     return train_from_config(
         loaded, resume=resume, overwrite=overwrite, quiet=quiet, objects=objects
     )
