@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from groupwise.cli import app
 from groupwise.errors import UserError
+from groupwise.registry import installed
 
 BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
 ROWS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(40)]
@@ -155,7 +156,7 @@ def test_an_override_can_append_a_callback(config):
 
 
 def test_messages_in_a_csv_file_are_parsed(tmp_path):
-    from groupwise.prompts.dataset import Dataset
+    kind = installed().load("prompts", "dataset")
 
     messages = [{"role": "user", "content": 'say "hi", twice'}]
     path = tmp_path / "rows.csv"
@@ -163,7 +164,7 @@ def test_messages_in_a_csv_file_are_parsed(tmp_path):
     def read(*cells):
         lines = ['"' + cell.replace('"', '""') + '"' for cell in cells]
         path.write_text("prompt\n" + "\n".join(lines) + "\n")
-        data = Dataset(Dataset.Config(path=str(path)))
+        data = kind(kind.Config(path=str(path)))
         return [data[number]["prompt"] for number in range(len(cells))]
 
     assert read(json.dumps(messages), "plain") == [messages, "plain"]

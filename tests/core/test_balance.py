@@ -12,7 +12,6 @@ from groupwise.algorithms.gdpo import GDPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.balance import Constraint, Schedule
 from groupwise.config.load import dump, load_config
-from groupwise.config.measures import check_schedules
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RunState, Scores
 from groupwise.scoring.scorer import Scorer
@@ -257,11 +256,11 @@ def test_a_resumed_run_has_the_same_weights_and_multipliers(lab, tmp_path):
 
 # ---- what is refused
 
-HEAD = """policy: toy
+HEAD = """policy: tests.core.conftest:Tabular
 prompts: {name: rows, rows: [{prompt: a}]}
 train: {steps: 20}
 rewards:
-  - name: a
+  - name: tests.core.test_balance:ones
 """
 
 
@@ -312,7 +311,7 @@ rewards:
 def test_a_mistake_has_one_message_with_its_line(tmp_path: Path, lines, message):
     (tmp_path / "run.yaml").write_text(HEAD + lines + "\n")
     with pytest.raises(UserError) as caught:
-        check_schedules(load_config(tmp_path / "run.yaml"))
+        groupwise.train(tmp_path / "run.yaml")
     (line,) = str(caught.value).splitlines()
     assert f"run.yaml, {message}" in line
 

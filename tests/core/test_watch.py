@@ -9,8 +9,6 @@ import pytest
 import groupwise
 from groupwise.cli.check import describe
 from groupwise.config.load import load_config
-from groupwise.config.measures import check_labels
-from groupwise.config.sections import EvaluationSection
 from groupwise.errors import UserError
 from groupwise.rewards import Reward
 from groupwise.scoring.scorer import Scorer
@@ -170,7 +168,7 @@ def test_a_failing_watched_reward_may_be_skipped(lab, tmp_path):
         trainer.evaluator.sampler,
         trainer.evaluator.draws,
         Scorer([Reward(name="ones", function=lab.ones)]),
-        EvaluationSection(),
+        lab.config().evaluation,
         watched=Scorer([Reward(name="broken", function=broken, on_error="skip")]),
     )
     evaluation = evaluator(trainer.state)
@@ -193,19 +191,28 @@ def config(**sections):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"watch": ["mine:length"]}, "watch.0: another reward is named 'length'"),
-        ({"watch": [{"name": "b", "label": "length"}]}, "watch.0: another reward is named"),
-        ({"watch": ["b", "b"]}, "watch.1: another reward is named 'b'; give this one another `l"),
-        ({"evaluation": {"accuracy": "c"}, "watch": ["b"]}, "no reward 'c'; there are length, b"),
+        ({"watch": [length]}, "watch.0: another reward is named 'length'"),
+        ({"watch": [{"name": brevity, "label": "length"}]}, "watch.0: another reward is named"),
         (
-            {"evaluation": {"accuracy": "b"}, "watch": [{"name": "b", "better": "lower"}]},
-            "evaluation.accuracy: 'b' has better: lower, but",
+            {"watch": [brevity, brevity]},
+            "watch.1: another reward is named 'brevity'; give this one another `l",
+        ),
+        (
+            {"evaluation": {"accuracy": "c"}, "watch": [brevity]},
+            "no reward 'c'; there are length, brevity",
+        ),
+        (
+            {
+                "evaluation": {"accuracy": "brevity"},
+                "watch": [{"name": brevity, "better": "lower"}],
+            },
+            "evaluation.accuracy: 'brevity' has better: lower, but",
         ),
     ],
 )
-def test_clashing_and_unknown_labels_are_refused(sections, message):
+def test_clashing_and_unknown_labels_are_refused(lab, tmp_path, sections, message):
     with pytest.raises(UserError) as caught:
-        check_labels(load_config(config(**sections)))
+        train(lab, tmp_path, rewards=[length], **sections)
     assert message in str(caught.value)
 
 

@@ -8,9 +8,10 @@ from typer.testing import CliRunner
 
 from groupwise.cli import app
 from groupwise.errors import UserError
-from groupwise.prompts.dataset import Dataset
+from groupwise.registry import installed
 from groupwise.wording import Wording
 
+Dataset = installed().load("prompts", "dataset")
 BASES = Path(__file__).parents[2] / "examples"
 
 
