@@ -296,6 +296,49 @@ def test_a_configuration_may_be_a_mapping(tmp_path: Path) -> None:
         load_config(DATA, {"train.stesp": 1})
 
 
+def test_a_section_in_python_replaces_keys_or_names_another_plugin(tmp_path: Path) -> None:
+    text = BASE + "train: {epochs: 2}\nalgorithm: {beta: 0.1}\n"
+    sections = {"train": {"steps": 2}, "algorithm": {"name": "grpo", "scale": "batch"}}
+    path = tmp_path / "run.yaml"
+    path.write_text(text, encoding="utf-8")
+    loaded = load_config(path, {**sections, "policy": {"size": 3}, "rewards": ["other"]})
+    assert (loaded.config.train.steps, loaded.config.train.epochs) == (2, 2)
+    assert loaded.config.algorithm.options == {"beta": 0.1, "scale": "batch"}
+    assert (loaded.config.policy.name, loaded.config.policy.options) == ("toy", {"size": 3})
+    assert [section.name for section in loaded.config.rewards] == ["other"]
+    assert loaded.origin.where(("train", "epochs")) == f"{path}, line 7"
+    assert loaded.origin.where(("train", "steps")) == "override 'train.steps=2'"
+    other = load_config(path, {"algorithm": {"name": "dapo"}}).config.algorithm
+    assert (other.name, other.options) == ("dapo", {})
+    with pytest.raises(UserError, match=r"^override 'rewards': rewards\.0\.name: missing"):
+        load_config(path, {"rewards": [{"size": 3}]})
+
+
+def test_objects_stand_in_place_of_names_in_a_mapping() -> None:
+    data = {"policy": {"name": Target, "size": 2}, "prompts": ROWS, "rewards": exact}
+    loaded = load_config(data, {"evaluation": {"source": ROWS[:2]}, "prompts.held_out": 0.2})
+    assert (
+        loaded.config.policy
+        == load_config({**DATA, "policy": {"name": "Target", "size": 2}}).config.policy
+    )
+    assert (loaded.config.rewards[0].name, loaded.config.prompts.held_out) == ("exact", 0.2)
+    assert loaded.objects == {
+        ("policy",): Target,
+        ("prompts",): ROWS,
+        ("rewards", 0): exact,
+        ("evaluation", "source"): ROWS[:2],
+    }
+    assert ("rewards", 0) not in load_config(data, {"rewards": ["other"]}).objects
+
+
+def test_several_players_in_a_file_can_be_overridden_in_python(tmp_path: Path) -> None:
+    players = "players: [{label: a, policy: x}, {label: b, policy: y}]\nenvironment: pool\n"
+    path = tmp_path / "run.yaml"
+    path.write_text(BASE.replace("policy: toy\n", players), encoding="utf-8")
+    with pytest.raises(UserError, match=r"players\.0\.policy\.name: unknown policy 'x'"):
+        train(path, train={"steps": 1}, rewards=[exact])
+
+
 def test_sections_do_not_change_after_loading() -> None:
     config = load_config(DATA).config
     with pytest.raises(ValueError, match="frozen"):
@@ -470,6 +513,11 @@ def test_mistakes_in_options_name_the_line(tmp_path: Path, prompts: str, message
     with pytest.raises(UserError) as caught:
         run(tmp_path, prompts)
     assert f"run.yaml, line {message}" in str(caught.value)
+
+
+def test_lines_are_those_of_the_file_with_objects_for_some_names(tmp_path: Path, lab: Any) -> None:
+    with pytest.raises(UserError, match=r"run\.yaml, line 3: prompts\.sise: unknown key, did you"):
+        run(tmp_path, "Target\n  sise: 3", policy=lab.Tabular())
 
 
 def test_a_reward_takes_no_options_for_what_the_run_passes(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from groupwise import balance, hookspecs
 from groupwise.cli.options import of_model
-from groupwise.config import sections
+from groupwise.config import measures, sections
 from groupwise.config.learners import LearnerSection
 from groupwise.config.train import ReplaySection, TrainSection
 from groupwise.kinds import KINDS
@@ -29,10 +29,10 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "Each of `players`": LearnerSection,
     "`prompts`": sections.PromptsSection,
     "`prompts.weighting`": sections.WeightingSection,
-    "Each of `rewards`": sections.RewardSection,
+    "Each of `rewards`": measures.RewardSection,
     "`weight` of one of `rewards`, as a schedule": balance.Schedule,
     "`constraint` of one of `rewards`": balance.Constraint,
-    "Each of `watch`": sections.WatchSection,
+    "Each of `watch`": measures.WatchSection,
     "`train`": TrainSection,
     "`train.replay`": ReplaySection,
     "`evaluation`": sections.EvaluationSection,

@@ -10,19 +10,13 @@ Objects = Mapping[KeyPath, Any]
 """Python objects passed in place of plugin names, by the key path of their section."""
 
 
-def laid_over(key: str, under: Any, value: Any) -> Any:
-    """`under` updated by the keys of `value`; `value` alone if it names another plugin."""
-    if isinstance(under, str) and kind_at((key,)) is not None:
-        under = {"name": under}
-    if not isinstance(under, Mapping) or not isinstance(value, Mapping):
-        return value
-    same = value.get("name", under.get("name")) == under.get("name")
-    return {**under, **value} if same else value
-
-
 def set_aside(path: KeyPath, value: Any, objects: dict[KeyPath, Any]) -> Any:
-    """Move the Python objects at and below a path into `objects`; return the value with names in
-    their place."""
+    """Move the Python objects at and below a path into `objects`, in place of those from before;
+    return the value with names in their place."""
+    for former in [each for each in objects if each[: len(path)] == path]:
+        del objects[former]
+    if value is None:
+        return None
     is_list = isinstance(value, Sequence) and not isinstance(value, str)
     if kind_at(path) == "prompts" and is_list:
         objects[path] = value

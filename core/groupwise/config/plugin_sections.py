@@ -19,7 +19,7 @@ def kind_at(path: KeyPath) -> str | None:
     """The kind of plugin that the section at this path names; None if it names none."""
     parts = ["[]" if isinstance(part, int) else f".{part}" for part in path]
     kind = _KINDS.get("".join(parts).removeprefix("."))
-    return kind and kind.name
+    return kind.name if kind else None
 
 
 def is_list_of_plugins(path: KeyPath) -> bool:

@@ -9,7 +9,7 @@ from groupwise.balance import Schedule
 from groupwise.config import yaml_lines
 from groupwise.config.learners import LearnerSettings
 from groupwise.config.load import LoadedConfig
-from groupwise.config.sections import RewardSection
+from groupwise.config.measures import RewardSection
 from groupwise.metric_names import Family
 from groupwise.policy import Policy
 from groupwise.storage.disk import write

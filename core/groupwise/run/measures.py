@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from groupwise.config.load import LoadedConfig
+from groupwise.config.measures import RewardSection, WatchSection
 from groupwise.config.objects import Objects
-from groupwise.config.sections import RewardSection, WatchSection
 from groupwise.errors import UserError
 from groupwise.rewards import Reward
 from groupwise.run.making import make_part

@@ -10,7 +10,6 @@ from typing import Any
 from groupwise.algorithm import Algorithm
 from groupwise.config.learners import LearnerSettings
 from groupwise.config.load import LoadedConfig
-from groupwise.config.measures import check_labels, check_schedules
 from groupwise.config.objects import Objects
 from groupwise.config.plugin_sections import plugin_sections
 from groupwise.config.sections import RunConfig
@@ -203,8 +202,6 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     environment = make("environments", ("environment",), config.environment)
     players = Players(environment, config)
     players.check(loaded)
-    check_labels(loaded)
-    check_schedules(loaded)
     algorithms = {
         label: make("algorithms", (*learning.path, "algorithm"), learning.algorithm)
         for label, learning in config.learners.items()

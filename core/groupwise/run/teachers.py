@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from groupwise.config.load import LoadedConfig
-from groupwise.config.sections import RewardSection, WatchSection
+from groupwise.config.measures import RewardSection, WatchSection
 from groupwise.errors import UserError, did_you_mean
 from groupwise.rewards import Reward
 
