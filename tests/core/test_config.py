@@ -488,6 +488,16 @@ def test_what_a_name_stands_for_is_built_with_its_options(
     assert len({*JUDGED}) == rows
 
 
+def test_a_reward_is_built_in_its_process_without_the_objects_of_the_run(
+    tmp_path: Path, lab: Any
+) -> None:
+    policy = lab.Tabular()
+    policy.unpicklable = lambda: None
+    result = run(tmp_path, "ROWS\n  held_out: 0", ", tolerance: 2.5, isolate: true", policy=policy)
+    metrics = (result.folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(metrics[0])["reward"] == 2.5
+
+
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [

@@ -1,6 +1,7 @@
 """Measures: the rewards of a configuration, those trained on and those watched."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from groupwise.config.load import LoadedConfig
@@ -42,7 +43,7 @@ def _reward(
             # A worker builds it again by its name, so that models and locks need not be pickled.
             remake=None
             if path in objects
-            else partial(make_part, loaded, {}, "rewards", path, section),
+            else partial(make_part, replace(loaded, objects={}), {}, "rewards", path, section),
         )
     except UserError as error:
         raise UserError(loaded.origin.message(path, str(error))) from error
