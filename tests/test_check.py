@@ -10,6 +10,7 @@ import yaml
 from tests.command_line import call
 
 from groupwise.errors import UserError
+from groupwise.registry import installed
 
 BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
 ROWS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(40)]
@@ -154,7 +155,7 @@ def test_an_override_can_append_a_callback(config):
 
 
 def test_messages_in_a_csv_file_are_parsed(tmp_path):
-    from groupwise.prompts.dataset import Dataset
+    kind = installed().load("prompts", "dataset")
 
     messages = [{"role": "user", "content": 'say "hi", twice'}]
     path = tmp_path / "rows.csv"
@@ -162,7 +163,7 @@ def test_messages_in_a_csv_file_are_parsed(tmp_path):
     def read(*cells):
         lines = ['"' + cell.replace('"', '""') + '"' for cell in cells]
         path.write_text("prompt\n" + "\n".join(lines) + "\n")
-        data = Dataset(Dataset.Config(path=str(path)))
+        data = kind(kind.Config(path=str(path)))
         return [data[number]["prompt"] for number in range(len(cells))]
 
     assert read(json.dumps(messages), "plain") == [messages, "plain"]
@@ -178,7 +179,7 @@ def test_the_policy_is_on_its_device_before_prompts_are_checked(config, monkeypa
     """Its trial run must be on the device of the run."""
     from accelerate import Accelerator
 
-    from groupwise.config.load import parse_config
+    from groupwise.config.load import load_config
     from groupwise.run.build import build_policies
     from groupwise.run.parts import build_parts
     from groupwise_llm.policy import LanguageModel
@@ -189,7 +190,7 @@ def test_the_policy_is_on_its_device_before_prompts_are_checked(config, monkeypa
     calls = []
     monkeypatch.setattr(LanguageModel, "place", lambda self, device: calls.append(device))
     monkeypatch.setattr(LanguageModel, "check_prompts", lambda self, rows: calls.append("prompts"))
-    build_policies(build_parts(parse_config(config), {}), Meta())
+    build_policies(build_parts(load_config(config), {}), Meta())
     assert calls == [torch.device("meta"), "prompts"]
 
 

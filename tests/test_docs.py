@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from tests.command_line import call
 
 import groupwise
-from groupwise.config import yaml_lines
-from groupwise.config.load import parse_config
+from groupwise.config.load import load_config, load_text
 from groupwise.plugins.build import build
 from groupwise.registry import installed
+from groupwise.storage.facts import settings_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("README.md")])
@@ -133,9 +134,9 @@ def test_recipes(page: Path, folder: Path) -> None:
 def test_yaml(page: Path) -> None:
     for block in blocks(page):
         if block.language == "yaml":
-            data, _ = yaml_lines.read(block.text, f"{page.name}, block at line {block.line}")
+            data = yaml.safe_load(block.text)
             if isinstance(data, dict) and "policy" in data:
-                parse_config(data)
+                load_text(block.text, Path(f"{page.name}, block at line {block.line}"))
 
 
 @pytest.mark.parametrize("page", with_blocks("yaml"))
@@ -145,10 +146,10 @@ def test_configurations_have_learning_rates_for_adapters_and_the_kl_of_their_bet
     """Published betas are for the published KL, and the default rate is for whole models."""
     published = {0.04, 0.01}
     for block in blocks(page):
-        data, _ = yaml_lines.read(block.text, "") if block.language == "yaml" else (None, None)
-        if not isinstance(data, dict) or "policy" not in data:
+        data = settings_of(block.text) if block.language == "yaml" else {}
+        if "policy" not in data:
             continue
-        config = parse_config(data).config
+        config = load_config(data).config
         where = f"{page.name}, block at line {block.line}"
         if config.policy.options.get("lora"):
             assert config.train.learning_rate >= 1e-5, where
@@ -162,23 +163,23 @@ def test_the_plugins_of_the_guide_are_built_by_its_configuration(folder: Path) -
     page = ROOT / "docs" / "plugins.md"
     run_python(page, folder)
     texts = [block.text for block in blocks(page) if block.language == "yaml"]
-    (data,) = [read for text in texts if "policy" in (read := yaml_lines.read(text, "")[0])]
-    loaded = parse_config(data)
+    (data,) = [read for text in texts if "policy" in (read := settings_of(text))]
+    loaded = load_config(data)
     config = loaded.config
-    sections = [
-        ("policies", ("policy",), config.policy),
-        ("prompts", ("prompts",), config.prompts),
-        ("rewards", ("rewards", 0), config.rewards[0]),
-        ("algorithms", ("algorithm",), config.algorithm),
-        ("callbacks", ("callbacks", 0), config.callbacks[0]),
-        ("samplers", ("sampler",), config.sampler),
-        ("reports", ("reports", 1), config.reports[1]),
-    ]
+    sections = {
+        ("policy",): ("policies", config.policy),
+        ("prompts",): ("prompts", config.prompts),
+        ("rewards", 0): ("rewards", config.rewards[0]),
+        ("algorithm",): ("algorithms", config.algorithm),
+        ("callbacks", 0): ("callbacks", config.callbacks[0]),
+        ("sampler",): ("samplers", config.sampler),
+        ("reports", 1): ("reports", config.reports[1]),
+    }
     built: dict[str, Any] = {}
-    for kind, path, section in sections:
+    for path, (kind, section) in sections.items():
         target = installed().load(kind, section.name)
         policies = [built["policies"]] if kind == "samplers" else []
-        built[kind] = build(loaded, path, target, section.name, section.options, *policies)
+        built[kind] = build(loaded, path, target, *policies)
         assert built[kind] is not None
 
 

@@ -157,7 +157,3 @@ KINDS: Mapping[str, Kind] = {
     )
 }
 """By name, in the order of lists."""
-LEARNER_SECTIONS: Mapping[str, str] = {
-    section: kind.name for kind in KINDS.values() if kind.of_learner for section in kind.sections
-}
-"""By key of a learner's section, the kind of plugin that it names."""

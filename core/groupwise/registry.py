@@ -3,9 +3,9 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import (
     EntryPoint,
     PackageNotFoundError,
@@ -162,58 +162,50 @@ def _import(target: str, what: str, extra: str | None) -> Any:
 def discover(points: Iterator[EntryPoint] | None = None) -> Registry:
     """Load every entry point of the group `groupwise`; one that fails never breaks the others."""
     registry = Registry()
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
     without = {name.strip() for name in os.environ.get(SWITCHED_OFF, "").split(",")} - {""}
     every = list(points if points is not None else entry_points(group=hookspecs.PROJECT))
     names = [point.name for point in every]
     registry.misnamed = {name: did_you_mean(name, names) for name in sorted(without - {*names})}
-    for point in every:
+    for number, point in enumerate(every):
         if point.name in without:
             registry.switched_off.append(point.name)
             continue
         # Third-party code may raise anything at import: note it and go on with the others.
         try:
-            plugin = point.load()
-            manager.register(plugin, name=point.name)
-            _collect(manager, point, registry)
+            if point.name in names[:number]:
+                raise ValueError(f"another plugin is named {point.name!r}, too")
+            registry.entries += _entries(point)
         except (Exception, SystemExit) as error:
-            if manager.has_plugin(point.name):
-                manager.unregister(name=point.name)
             registry.failures[point.name] = f"{type(error).__name__}: {error}".splitlines()[0]
     return registry
 
 
-def _collect(manager: pluggy.PluginManager, point: EntryPoint, registry: Registry) -> None:
-    """Call one plugin's hooks; its names are added only if none of them raises."""
+def _entries(point: EntryPoint) -> list[Entry]:
+    """What one plugin registers."""
+    manager = pluggy.PluginManager(hookspecs.PROJECT)  # of its own, to tell its names from others'
+    manager.add_hookspecs(hookspecs)
+    manager.register(point.load(), name=point.name)
     manager.check_pending()
-    others = [plugin for name, plugin in manager.list_name_plugin() if name != point.name]
     source = point.dist.name if point.dist else "?"
     entries: list[Entry] = []
 
-    def registrar(kind: str) -> Callable[..., None]:
-        def register(name: str, target: str, *, extra: str | None = None) -> None:
-            if ":" in name or not target.partition(":")[2]:
-                raise ValueError(
-                    f"register({name!r}, {target!r}): target must be 'module:attribute'"
-                )
-            entries.append(
-                Entry(
-                    kind=kind,
-                    name=name,
-                    target=target,
-                    extra=extra,
-                    plugin=point.name,
-                    distribution=source,
-                )
+    def register(kind: str, name: str, target: str, *, extra: str | None = None) -> None:
+        if ":" in name or not target.partition(":")[2]:
+            raise ValueError(f"register({name!r}, {target!r}): target must be 'module:attribute'")
+        entries.append(
+            Entry(
+                kind=kind,
+                name=name,
+                target=target,
+                extra=extra,
+                plugin=point.name,
+                distribution=source,
             )
-
-        return register
+        )
 
     for kind in KINDS:
-        hook = manager.subset_hook_caller(f"register_{kind}", remove_plugins=others)
-        hook(register=registrar(kind))
-    registry.entries.extend(entries)
+        getattr(manager.hook, f"register_{kind}")(register=partial(register, kind))
+    return entries
 
 
 @cache
@@ -224,24 +216,16 @@ def installed() -> Registry:
 
 def missing_requirements(entry: Entry) -> list[str]:
     """The requirements of the entry's extra that are not installed, from metadata alone."""
-    return [name for name in _extra_requirements(entry) if not _is_installed(name)]
-
-
-def _extra_requirements(entry: Entry) -> list[str]:
-    """The requirements that only the entry's extra adds to its distribution."""
     if entry.extra is None or not _is_installed(entry.distribution):
         return []
-    names = []
-    for line in requires(entry.distribution) or []:
-        requirement = Requirement(line)
-        marker = requirement.marker
-        if (
-            marker
-            and marker.evaluate({"extra": entry.extra})
-            and not marker.evaluate({"extra": ""})
-        ):
-            names.append(requirement.name)
-    return names
+    of_extra = [
+        requirement.name
+        for requirement in map(Requirement, requires(entry.distribution) or [])
+        if (marker := requirement.marker)
+        and marker.evaluate({"extra": entry.extra})
+        and not marker.evaluate({"extra": ""})
+    ]
+    return [name for name in of_extra if not _is_installed(name)]
 
 
 def _is_installed(name: str) -> bool:

@@ -10,12 +10,10 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
-from queue import Empty, Queue
-from typing import Any, TypeVar
+from typing import Any
 
 from accelerate.utils import InitProcessGroupKwargs
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
@@ -23,8 +21,6 @@ from torch.distributed import DistNetworkError
 from torch.distributed.rendezvous import register_rendezvous_handler
 
 from groupwise.errors import UserError, first_line
-
-T = TypeVar("T")
 
 SCHEME = "groupwise"
 """Of the address by which torch finds this rendezvous."""
@@ -175,23 +171,18 @@ def _joined(address: str, port: int, world: int, end: float) -> Store:
                     f"started, or has ended ({error})"
                 ) from error
         time.sleep(POLL)
-    answer: Queue[Store | Exception] = Queue()
-    join = partial(_result, partial(_store, address, port, world))
-    threading.Thread(target=lambda: answer.put(join()), daemon=True, name="rendezvous").start()
-    try:
-        store = answer.get(timeout=max(POLL, end - time.monotonic()))
-    except Empty:
-        store = TimeoutError()
-    if isinstance(store, Exception):
-        raise NotMetError("another program answers there, or process 0 ended meanwhile") from store
-    return store
+    joined: list[Store] = []
 
+    def join() -> None:
+        with suppress(Exception):
+            joined.append(_store(address, port, world))
 
-def _result(call: Callable[[], T]) -> T | Exception:
-    try:
-        return call()
-    except Exception as error:
-        return error
+    thread = threading.Thread(target=join, daemon=True, name="rendezvous")
+    thread.start()
+    thread.join(timeout=max(POLL, end - time.monotonic()))
+    if not joined:
+        raise NotMetError("another program answers there, or process 0 ended meanwhile")
+    return joined[0]
 
 
 # ---- the processes

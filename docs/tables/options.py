@@ -9,7 +9,7 @@ from page import rewrite
 from pydantic import BaseModel
 
 from groupwise import hookspecs, reward_weights
-from groupwise.config import sections
+from groupwise.config import measures, sections
 from groupwise.config.learners import LearnerSection
 from groupwise.config.train import ReplaySection, TrainSection
 from groupwise.kinds import KINDS
@@ -23,10 +23,10 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "Each of `players`": LearnerSection,
     "`prompts`": sections.PromptsSection,
     "`prompts.weighting`": sections.WeightingSection,
-    "Each of `rewards`": sections.RewardSection,
+    "Each of `rewards`": measures.RewardSection,
     "`weight` of one of `rewards`, as a schedule": reward_weights.Schedule,
     "`constraint` of one of `rewards`": reward_weights.Constraint,
-    "Each of `watch`": sections.WatchSection,
+    "Each of `watch`": measures.WatchSection,
     "`train`": TrainSection,
     "`train.replay`": ReplaySection,
     "`evaluation`": sections.EvaluationSection,

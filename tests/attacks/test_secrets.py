@@ -14,7 +14,7 @@ from tests import command_line
 
 import groupwise
 from groupwise import secrets
-from groupwise.config.load import dump, load_config, parse_config
+from groupwise.config.load import dump, load_config
 from groupwise.errors import UserError
 
 PROMISE = "No secret of a configuration is written or printed"
@@ -357,7 +357,7 @@ def test_secrets_within_values_are_masked(value, expected):
 
 def test_values_of_any_python_type_are_written_as_readable_yaml():
     data = {"policy": "p", "prompts": "q", "rewards": [{"name": "r", "a": b"x", "b": {2, 1}}]}
-    config = parse_config(data).config
+    config = load_config(data).config
     options = yaml.safe_load(dump(config))["rewards"][0]
     assert (options["a"], options["b"]) == ("b'x'", [1, 2])
 
@@ -406,7 +406,7 @@ def test_python_objects_are_passed_on_unchanged():
         "prompts": "q",
         "rewards": [{"name": "r", "client": client, "s": shared}],
     }
-    loaded = parse_config(data)
+    loaded = load_config(data)
     assert not leaked_secrets(dump(loaded.config))
     options = secrets.revealed(loaded.config.rewards[0].options)
     assert options["client"] is client
@@ -455,7 +455,7 @@ def test_secret_types_of_pydantic_may_be_passed_from_python():
         "phrase": SecretStr("phr-xqfourqx"),
         "more": [SecretBytes(b"key-xqthreeqx")],
     }
-    loaded = parse_config({"policy": "p", "prompts": "q", "rewards": [section]})
+    loaded = load_config({"policy": "p", "prompts": "q", "rewards": [section]})
     assert not leaked_secrets(repr(loaded) + dump(loaded.config))
     options = secrets.revealed(loaded.config.rewards[0].options)
     assert options == {key: section[key] for key in ("phrase", "more")}
@@ -467,7 +467,7 @@ def test_an_override_below_a_secret_does_not_show_it():
     with pytest.raises(
         UserError, match=r"rewards\.0\.api_key is a secret, which has no keys"
     ) as info:
-        parse_config(data, {"rewards.0.api_key.part": 1})
+        load_config(data, {"rewards.0.api_key.part": 1})
     assert not leaked_secrets(str(info.value))
 
 

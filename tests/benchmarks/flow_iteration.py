@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from groupwise.config.load import load_config, parse_config
+from groupwise.config.load import load_config
 from groupwise.run.build import open_trainer
 from groupwise.run.parts import Parts, build_parts
 from groupwise.training.step_metrics import joined
@@ -105,7 +105,7 @@ def ours(folder: Path, policy: dict[str, Any], *, beta: float) -> Callable[[], A
         "train": {"groups_per_step": 1, "group_size": IMAGES, "learning_rate": 1e-5},
         "evaluation": {"prompts": 0},
     }
-    return iteration(build_parts(parse_config(config), {}))
+    return iteration(build_parts(load_config(config), {}))
 
 
 def iteration(parts: Parts) -> Callable[[], Any]:

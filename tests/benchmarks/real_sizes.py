@@ -24,7 +24,7 @@ from accelerate import Accelerator
 from works import WORKS, make
 
 from groupwise.cli.memory import Sizes, estimate
-from groupwise.config.load import parse_config
+from groupwise.config.load import load_config
 from groupwise.run.build import open_trainer
 from groupwise.run.parts import build_parts
 from groupwise.run.tf32 import products_in_tf32
@@ -121,7 +121,7 @@ def line(what: str, path: Path, changes: Mapping[str, Mapping[str, Any]], option
     config: dict[str, Any] = (text if what == "text" else images)(path, options.small)
     for section, values in changes.items():
         config[section] = {**config[section], **values}
-    parts = build_parts(parse_config(config), {})
+    parts = build_parts(load_config(config), {})
     accelerator = Accelerator()
     tf32 = products_in_tf32(parts.config.train.tf32, accelerator.device)
     with tf32, open_trainer(parts, accelerator) as trainer:

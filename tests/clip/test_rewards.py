@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from torch.nn.functional import relu
 
-from groupwise.config.sections import RewardSection
+from groupwise.config.load import load_config
 from groupwise.rewards import Reward, RewardError
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
@@ -203,7 +203,8 @@ def test_the_page_shows_settings_that_exist():
     shown = set()
     for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
         for section in yaml.safe_load(text)["rewards"]:
-            options = {k: v for k, v in section.items() if k not in RewardSection.model_fields}
+            sections = {"policy": "flow", "prompts": "rows", "rewards": [section]}
+            options = load_config(sections).config.rewards[0].options
             classes[section["name"]].Config.model_validate(options)
             shown.add(section["name"])
     assert shown == set(classes)

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from groupwise import LogProbs, Policy, Rollouts
 from groupwise.algorithm import Algorithm
 from groupwise.algorithms.grpo import GRPO
-from groupwise.config.learners import SOLE
-from groupwise.config.sections import RunConfig
+from groupwise.config.load import load_config
 from groupwise.environments.single import Single
-from groupwise.prompts.draws import Prompts
+from groupwise.prompts.draws import Draw, Prompts
 from groupwise.rewards import Reward, Scores
 from groupwise.run.loop import loop
 from groupwise.run.trainer import Trainer
@@ -193,6 +192,12 @@ def scores_of(values: Tensor, failed: Tensor | None = None) -> Scores:
     )
 
 
+def config(**sections: Any) -> Any:
+    """A configuration with its defaults, of which nothing is built."""
+    needed = {"policy": "tabular", "prompts": "rows", "rewards": ["ones"]}
+    return load_config({**needed, **sections}).config
+
+
 def updater(
     policy: Policy, algorithm: Algorithm, budget: int, model: nn.Module | None = None
 ) -> Updater:
@@ -222,10 +227,7 @@ def trainer(
     policy = policy or Tabular()
     algorithm = algorithm or GRPO()
     defaults = {"steps": 3, "groups_per_step": 4, "group_size": 4, "learning_rate": 0.05}
-    config = RunConfig(
-        policy={"name": "tabular"},
-        prompts={"name": "rows"},
-        rewards=[{"name": "ones"}],
+    sections = config(
         evaluation={"prompts": 1, "every": evaluate_every, **(evaluation or {})},
         train={**defaults, **settings},
         seed=seed,
@@ -237,29 +239,29 @@ def trainer(
         policy,
         sampler or policy,
         seed=seed,
-        batch=config.train.sample_batch,
+        batch=sections.train.sample_batch,
         process=(accelerator.process_index, accelerator.num_processes),
     )
-    draws = prompts.evaluation(config.evaluation.prompts) if held_out else []
-    episodes = EpisodeSampler(Single(), {SOLE: sampling}, {SOLE: config.train.group_size})
-    evaluator = Evaluator(episodes, draws, scorer, config.evaluation)
+    draws = prompts.evaluation(sections.evaluation.prompts) if held_out else []
+    episodes = EpisodeSampler(Single(), {"policy": sampling}, {"policy": sections.train.group_size})
+    evaluator = Evaluator(episodes, draws, scorer, sections.evaluation)
     learner = Learner(
-        policy, algorithm, config.train, accelerator, sampling.sampler, weights=sampling.weights
+        policy, algorithm, sections.train, accelerator, sampling.sampler, weights=sampling.weights
     )
-    experience = (Ahead if config.train.ahead else Experience)(
+    experience = (Ahead if sections.train.ahead else Experience)(
         episodes,
         prompts,
         scorer,
         evaluator.judge,
-        algorithms={SOLE: algorithm},
-        settings=config.train,
+        algorithms={"policy": algorithm},
+        settings=sections.train,
         accelerator=accelerator,
         clock=clock,
     )
     return Trainer(
-        config=config,
+        config=sections,
         experience=experience,
-        learners={SOLE: learner},
+        learners={"policy": learner},
         evaluator=evaluator,
         clock=clock,
         threads=Threads(follow_load=False),
@@ -339,6 +341,9 @@ def credited(
 
 
 lab_of_tests = SimpleNamespace(
+    Draw=Draw,
+    Prompts=Prompts,
+    config=config,
     credited=credited,
     END=END,
     Tabular=Tabular,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from groupwise.config.train import TrainSection
+from groupwise.config.load import load_config
 from groupwise.errors import UserError
 from groupwise.run.tf32 import products_in_tf32
 from groupwise.sampler import products_are_exact
@@ -20,7 +20,14 @@ from groupwise.training.optimizer import Optimizer
 needs_bitsandbytes = pytest.mark.skipif(
     importlib.util.find_spec("bitsandbytes") is None, reason="needs bitsandbytes"
 )
-SETTINGS = TrainSection(optimizer="adamw_8bit", learning_rate=1e-2, weight_decay=0.1)
+SECTIONS = {"policy": "p", "prompts": "rows", "rewards": ["r"]}
+PLAIN = load_config(SECTIONS).config.train
+SETTINGS = load_config(
+    {
+        **SECTIONS,
+        "train": {"optimizer": "adamw_8bit", "learning_rate": 1e-2, "weight_decay": 0.1},
+    }
+).config.train
 
 
 class Weights(torch.nn.Module):
@@ -112,7 +119,7 @@ def test_adamw_refuses_moments_in_8_bits(tmp_path):
     weights = Weights()
     first = optimizer(weights)
     train(weights, first, range(1))
-    plain = optimizer(Weights(), TrainSection())
+    plain = optimizer(Weights(), PLAIN)
     with pytest.raises(UserError, match="moments are in 8 bits, which adamw cannot load"):
         plain.restore(stored(first.tensors(), tmp_path))
 
@@ -140,7 +147,7 @@ def test_a_device_without_kernels_is_named_in_the_error(monkeypatch):
 def test_plain_adamw_does_not_import_bitsandbytes(monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     assert type(
-        make_adamw([{"params": [torch.nn.Parameter(torch.zeros(3))]}], TrainSection())
+        make_adamw([{"params": [torch.nn.Parameter(torch.zeros(3))]}], PLAIN)
     ).__module__ == ("torch.optim.adamw")
 
 

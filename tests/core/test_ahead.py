@@ -12,7 +12,6 @@ from tests.core.engine import Engine
 
 from groupwise import Algorithm, train
 from groupwise.algorithms.grpo import GRPO
-from groupwise.config.learners import SOLE
 from groupwise.errors import UserError
 from groupwise.run.interruption import Interruption
 from groupwise.storage.checkpoint import Checkpoints
@@ -39,7 +38,7 @@ def policy_class(lab):
 
 
 def draws_of(trainer):
-    sampler = trainer.experience.sampler.samplings[SOLE].sampler
+    sampler = trainer.experience.sampler.samplings["policy"].sampler
     return getattr(sampler, "copy", sampler).draws
 
 

@@ -8,7 +8,6 @@ import torch
 
 from groupwise import Sampler, train
 from groupwise.algorithms.grpo import GRPO
-from groupwise.config.learners import SOLE
 from groupwise.errors import UserError
 
 
@@ -129,7 +128,7 @@ def test_older_rollouts_without_log_probs_are_refused(lab):
 
 def test_an_exact_sampler_has_no_importance_weights(lab):
     trainer = trainer_of(lab, lambda rollouts: rollouts)
-    trainer.experience.sampler.samplings[SOLE].sampler.exact = True
+    trainer.experience.sampler.samplings["policy"].sampler.exact = True
     metrics = lab.step(trainer)
     assert "importance" not in metrics
     assert metrics["mismatch/max"] == 0.0

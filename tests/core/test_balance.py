@@ -10,7 +10,7 @@ import torch
 import groupwise
 from groupwise.algorithms.gdpo import GDPO
 from groupwise.algorithms.grpo import GRPO
-from groupwise.config.load import dump, parse_config
+from groupwise.config.load import dump, load_config
 from groupwise.errors import UserError
 from groupwise.reward_weights import Constraint, Schedule
 from groupwise.rewards import Reward, RunState, Scores
@@ -344,8 +344,8 @@ def test_a_saved_configuration_can_be_loaded():
             {"name": "c", "constraint": {"at_most": 2}},
         ],
     }
-    config = parse_config(sections).config
+    config = load_config(sections).config
     folder = Path(__file__).parent
     assert "steps: 5" in dump(config)
-    loaded = parse_config(config.model_dump(mode="json"), folder=folder).config
+    loaded = load_config(config.model_dump(mode="json"), folder=folder).config
     assert loaded == config

@@ -1,8 +1,8 @@
 """The configuration: reading, overrides, derived values, and an error for each mistake."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,23 +10,19 @@ import pytest
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from groupwise import RunResult, secrets, train
 from groupwise import registry as plugins
-from groupwise import secrets
-from groupwise.config import yaml_lines
 from groupwise.config.load import (
     LoadedConfig,
     dump,
     load_config,
-    parse_config,
     sections,
 )
-from groupwise.config.train import TrainSection
 from groupwise.environments.single import Single
 from groupwise.errors import UserError
 from groupwise.options import PathOrName
-from groupwise.plugins.build import build
-from groupwise.plugins.targets import has_config
 from groupwise.run.players import Players
+from groupwise.storage.facts import settings_of
 
 BASE = """\
 policy: toy
@@ -59,7 +55,7 @@ def test_shorthands_and_defaults_of_a_configuration(tmp_path: Path) -> None:
     assert config.prompts.options == {"rows": [{"prompt": "a"}]}
     assert [(r.name, r.weight) for r in config.rewards] == [("exact", None), ("short", 0.5)]
     assert config.algorithm.name == "grpo"
-    assert config.train == TrainSection()
+    assert config.train == load_config(DATA).config.train
     assert config.output == Path("runs/run")
     assert loaded.folder == tmp_path
     assert loaded.origin.source == str(tmp_path / "run.yaml")
@@ -116,7 +112,7 @@ def test_keys_are_always_text(tmp_path: Path) -> None:
 
 def test_empty_sections_have_default_values(tmp_path: Path) -> None:
     config = load(tmp_path, BASE + "train:\n#  steps: 5\ncallbacks:\n").config
-    assert config.train == TrainSection()
+    assert config.train == load_config(DATA).config.train
     assert config.callbacks == []
 
 
@@ -288,19 +284,62 @@ def test_a_mistake_in_the_file_names_its_line_even_with_an_override(tmp_path: Pa
 
 
 def test_a_configuration_may_be_a_mapping(tmp_path: Path) -> None:
-    loaded = parse_config(DATA, {"train.steps": 2, "policy.size": 3}, folder=tmp_path)
+    loaded = load_config(DATA, {"train.steps": 2, "policy.size": 3}, folder=tmp_path)
     assert loaded.config.train.steps == 2
     assert loaded.config.policy.options == {"size": 3}
     assert loaded.folder == tmp_path
     assert DATA["policy"] == "toy"
     with pytest.raises(UserError, match=r"^configuration: train\.stesp: unknown key, did you mean"):
-        parse_config({**DATA, "train": {"stesp": 1}})
+        load_config({**DATA, "train": {"stesp": 1}})
     with pytest.raises(UserError, match=r"^override 'train\.stesp=1': train\.stesp: unknown key"):
-        parse_config(DATA, {"train.stesp": 1})
+        load_config(DATA, {"train.stesp": 1})
+
+
+def test_a_section_in_python_replaces_keys_or_names_another_plugin(tmp_path: Path) -> None:
+    text = BASE + "train: {epochs: 2}\nalgorithm: {beta: 0.1}\n"
+    sections = {"train": {"steps": 2}, "algorithm": {"name": "grpo", "scale": "batch"}}
+    path = tmp_path / "run.yaml"
+    path.write_text(text, encoding="utf-8")
+    loaded = load_config(path, {**sections, "policy": {"size": 3}, "rewards": ["other"]})
+    assert (loaded.config.train.steps, loaded.config.train.epochs) == (2, 2)
+    assert loaded.config.algorithm.options == {"beta": 0.1, "scale": "batch"}
+    assert (loaded.config.policy.name, loaded.config.policy.options) == ("toy", {"size": 3})
+    assert [section.name for section in loaded.config.rewards] == ["other"]
+    assert loaded.origin.where(("train", "epochs")) == f"{path}, line 7"
+    assert loaded.origin.where(("train", "steps")) == "override 'train.steps=2'"
+    other = load_config(path, {"algorithm": {"name": "dapo"}}).config.algorithm
+    assert (other.name, other.options) == ("dapo", {})
+    with pytest.raises(UserError, match=r"^override 'rewards': rewards\.0\.name: missing"):
+        load_config(path, {"rewards": [{"size": 3}]})
+
+
+def test_objects_stand_in_place_of_names_in_a_mapping() -> None:
+    data = {"policy": {"name": Target, "size": 2}, "prompts": ROWS, "rewards": exact}
+    loaded = load_config(data, {"evaluation": {"source": ROWS[:2]}, "prompts.held_out": 0.2})
+    assert (
+        loaded.config.policy
+        == load_config({**DATA, "policy": {"name": "Target", "size": 2}}).config.policy
+    )
+    assert (loaded.config.rewards[0].name, loaded.config.prompts.held_out) == ("exact", 0.2)
+    assert loaded.objects == {
+        ("policy",): Target,
+        ("prompts",): ROWS,
+        ("rewards", 0): exact,
+        ("evaluation", "source"): ROWS[:2],
+    }
+    assert ("rewards", 0) not in load_config(data, {"rewards": ["other"]}).objects
+
+
+def test_several_players_in_a_file_can_be_overridden_in_python(tmp_path: Path) -> None:
+    players = "players: [{label: a, policy: x}, {label: b, policy: y}]\nenvironment: pool\n"
+    path = tmp_path / "run.yaml"
+    path.write_text(BASE.replace("policy: toy\n", players), encoding="utf-8")
+    with pytest.raises(UserError, match=r"players\.0\.policy\.name: unknown policy 'x'"):
+        train(path, train={"steps": 1}, rewards=[exact])
 
 
 def test_sections_do_not_change_after_loading() -> None:
-    config = parse_config(DATA).config
+    config = load_config(DATA).config
     with pytest.raises(ValueError, match="frozen"):
         config.train.steps = 3  # type: ignore[misc]
 
@@ -321,7 +360,7 @@ def test_a_dump_loads_as_an_equal_configuration(tmp_path: Path) -> None:
         "2024-01-01",
     ]
     options = {"texts": texts, "x": 1e-7, "big": 10**20, "n": None, "deep": {"a": [{"b": 1}]}}
-    config = parse_config(
+    config = load_config(
         {
             **DATA,
             "policy": {"name": "toy", **options},
@@ -336,7 +375,7 @@ def test_a_dump_loads_as_an_equal_configuration(tmp_path: Path) -> None:
 
 
 def test_a_dump_writes_other_types_as_text() -> None:
-    config = parse_config({**DATA, "policy": {"name": "toy", "path": Path("a/b")}}).config
+    config = load_config({**DATA, "policy": {"name": "toy", "path": Path("a/b")}}).config
     assert "path: a/b" in dump(config)
 
 
@@ -355,15 +394,15 @@ def test_sections_are_equal_to_a_parsed_dump() -> None:
         "other": range(3),
         "deep": [[dict(options)]],
     }
-    config = parse_config({**DATA, "policy": {"name": "toy", "options": options}}).config
-    assert sections(config) == yaml_lines.read(dump(config), "")[0]
+    config = load_config({**DATA, "policy": {"name": "toy", "options": options}}).config
+    assert sections(config) == settings_of(dump(config))
     assert sections(config)["policy"]["options"]["set"] == ["a", "b"]
 
 
 def test_derived_counts_of_a_batch() -> None:
     train = {"steps": 10, "groups_per_step": 8, "group_size": 4, "updates_per_rollout": 2}
     data = {**DATA, "train": {**train, "epochs": 3}, "evaluation": {"prompts": 7, "samples": 2}}
-    assert Players(Single(), parse_config(data).config).counts() == {
+    assert Players(Single(), load_config(data).config).counts() == {
         "rollouts per step": 32,
         "groups per update": 4,
         "rollouts per update": 16,
@@ -390,80 +429,111 @@ class Target:
         several: str | list[str] = "x"
 
     def __init__(self, config: Config) -> None:
-        self.config = config
+        self.rows = ROWS[: config.size]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int, /) -> dict[str, Any]:
+        return self.rows[index]
 
 
-class Plain:
-    def __init__(self, needed: int, other: int = 2) -> None:
-        self.sum = needed + other
+class Plain(Target):
+    Config = None  # type: ignore[assignment]
+
+    def __init__(self, size: int, other: int = 2) -> None:
+        self.rows = ROWS[: size * other]
+
+
+def made(size: int = 1) -> Sequence[dict[str, Any]]:
+    return ROWS[:size]
 
 
 def exact(prompts: Any, completions: Any, answer: Any, tolerance: float = 0, **columns: Any) -> Any:
-    return [tolerance]
+    JUDGED.extend(prompts)
+    return [tolerance] * len(prompts)
 
 
-def policy(folder: Path, options: str, target: Any = Target) -> Any:
-    loaded = load(folder, BASE.replace("policy: toy\n", f"policy:\n  name: toy\n{options}"))
-    section = loaded.config.policy
-    return build(loaded, ("policy",), target, section.name, section.options)
+JUDGED: list[str] = []
+ROWS = [{"prompt": f"question {number}", "id": number, "answer": ""} for number in range(8)]
 
 
-def test_a_class_with_a_config_is_built_with_its_options(tmp_path: Path) -> None:
-    assert policy(tmp_path, "  size: 3\n  inner: {rank: 2}\n").config.inner.rank == 2
+def run(folder: Path, prompts: str, reward: str = "", **parts: Any) -> RunResult:
+    """A run of one step whose prompts and reward are named by their places in this module."""
+    file = folder / "run.yaml"
+    file.write_text(
+        f"prompts:\n  name: {__name__}:{prompts}\n"
+        f"policy: none\n"
+        f"rewards: [{{name: '{__name__}:exact'{reward}}}]\n"
+        f"output: {folder / 'run'}\n"
+        f"train: {{steps: 1, groups_per_step: 8, group_size: 2}}\n"
+        f"evaluation: {{prompts: 0}}\n",
+        encoding="utf-8",
+    )
+    return train(file, overwrite=True, quiet=True, **parts)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("prompts", "rows"),
+    [("Target\n  size: 4", 4), ("Plain\n  size: 3", 6), ("made\n  size: 2", 2), ("ROWS", 8)],
+)
+def test_what_a_name_stands_for_is_built_with_its_options(
+    tmp_path: Path, lab: Any, prompts: str, rows: int
+) -> None:
+    JUDGED.clear()
+    result = run(tmp_path, f"{prompts}\n  held_out: 0", ", tolerance: 2.5", policy=lab.Tabular())
+    metrics = (result.folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(metrics[0])["reward"] == 2.5
+    assert len({*JUDGED}) == rows
+
+
+def test_a_reward_is_built_in_its_process_without_the_objects_of_the_run(
+    tmp_path: Path, lab: Any
+) -> None:
+    policy = lab.Tabular()
+    policy.unpicklable = lambda: None
+    result = run(tmp_path, "ROWS\n  held_out: 0", ", tolerance: 2.5, isolate: true", policy=policy)
+    metrics = (result.folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(metrics[0])["reward"] == 2.5
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
     [
-        ("  sise: 3\n", "3: policy.sise: unknown key, did you mean 'size'?"),
-        ("  size: 0\n", "3: policy.size: expected at least 1, found 0"),
-        ("  inner:\n    rnak: 1\n", "4: policy.inner.rnak: unknown key, did you mean 'rank'?"),
-        ("  inner: 3\n", "3: policy.inner: expected a section of keys, found 3"),
-        ("  several: 3\n", "3: policy.several: expected text, found 3"),
+        ("Target\n  sise: 3", "3: prompts.sise: unknown key, did you mean 'size'?"),
+        ("Target\n  size: 0", "3: prompts.size: expected at least 1, found 0"),
+        (
+            "Target\n  inner:\n    rnak: 1",
+            "4: prompts.inner.rnak: unknown key, did you mean 'rank'?",
+        ),
+        ("Target\n  inner: 3", "3: prompts.inner: expected a section of keys, found 3"),
+        ("Target\n  several: 3", "3: prompts.several: expected text, found 3"),
+        ("Target\n  several:\n    - a\n    - 3", "5: prompts.several.1: expected text, found 3"),
+        ("Plain", "1: prompts.size: missing, it has no default"),
+        ("Plain\n  size: 1\n  sise: 3", "4: prompts.sise: unknown key, did you mean 'size'?"),
+        ("Plain\n  size: 1\n  shufle: 1", "4: prompts.shufle: unknown key, did you mean 'shuffle'"),
+        (
+            "ROWS\n  a: 1",
+            f"1: prompts: '{__name__}:ROWS' is an object already and takes no options",
+        ),
     ],
 )
-def test_mistakes_in_options_name_the_line(tmp_path: Path, options: str, message: str) -> None:
+def test_mistakes_in_options_name_the_line(tmp_path: Path, prompts: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        policy(tmp_path, options)
-    error = str(caught.value).replace(f"{tmp_path}/", "")
-    assert error.splitlines()[0] == f"run.yaml, line {message}"
+        run(tmp_path, prompts)
+    assert f"run.yaml, line {message}" in str(caught.value)
 
 
-def test_a_plain_class_is_built_with_its_arguments(tmp_path: Path) -> None:
-    assert policy(tmp_path, "  needed: 3\n", Plain).sum == 5
-    with pytest.raises(UserError, match=r"line 1: policy\.needed: missing"):
-        policy(tmp_path, "", Plain)
-    with pytest.raises(UserError, match=r"line 3: policy\.neded: unknown key, did you mean 'need"):
-        policy(tmp_path, "  neded: 3\n", Plain)
+def test_lines_are_those_of_the_file_with_objects_for_some_names(tmp_path: Path, lab: Any) -> None:
+    with pytest.raises(UserError, match=r"run\.yaml, line 3: prompts\.sise: unknown key, did you"):
+        run(tmp_path, "Target\n  sise: 3", policy=lab.Tabular())
 
 
-def test_options_of_a_reward_function_are_bound_as_arguments() -> None:
-    loaded = parse_config(DATA)
-    path = ("rewards", 0)
-    assert build(loaded, path, exact, "exact", {}) is exact
-    bound = build(loaded, path, exact, "exact", {"tolerance": 2})
-    assert isinstance(bound, partial)
-    assert bound([], [], answer=[]) == [2]
+def test_a_reward_takes_no_options_for_what_the_run_passes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"rewards\.0\.wieght: unknown key, did you mean 'weight'"):
-        build(loaded, path, exact, "exact", {"wieght": 2})
+        run(tmp_path, "ROWS", ", wieght: 2")
     with pytest.raises(UserError, match=r"rewards\.0\.completions: unknown key"):
-        build(loaded, path, exact, "exact", {"completions": 2})
-
-
-def test_an_object_takes_no_options_and_is_returned_as_it_is() -> None:
-    loaded, rows = parse_config(DATA), [{"prompt": "a"}]
-    assert build(loaded, ("prompts",), rows, "mine:rows", {}) is rows
-    with pytest.raises(UserError, match="'mine:rows' is an object already and takes no options"):
-        build(loaded, ("prompts",), rows, "mine:rows", {"a": 1})
-
-
-def test_other_functions_are_called_with_their_options() -> None:
-    loaded = parse_config(DATA)
-
-    def make(size: int = 1) -> list[int]:
-        return [size]
-
-    assert build(loaded, ("prompts",), make, "mine:make", {"size": 2}) == [2]
+        run(tmp_path, "ROWS", ", completions: 2")
 
 
 def test_paths_that_exist_are_relative_to_the_file(tmp_path: Path) -> None:
@@ -472,10 +542,11 @@ def test_paths_that_exist_are_relative_to_the_file(tmp_path: Path) -> None:
         "base": str(tmp_path / "base"),
         "org/name": "org/name",
         str(tmp_path / "base"): str(tmp_path / "base"),
-        "''": "",
+        "": "",
         "a" * 5000: "a" * 5000,
     }.items():
-        assert policy(tmp_path, f"  model: {name}\n").config.model == expected
+        context = {"folder": tmp_path, "begun_in": None}
+        assert Target.Config.model_validate({"model": name}, context=context).model == expected
     assert Target.Config(model="base").model == "base"
 
 
@@ -500,6 +571,6 @@ def test_options_of_plugins_other_than_secret_str_are_not_masked() -> None:
 
     registry = plugins.installed()
     targets = [registry.load(entry.kind, entry.name) for entry in registry.entries]
-    options = [name for t in targets if has_config(t) for name in names(t.Config)]
+    options = [name for t in targets if hasattr(t, "Config") for name in names(t.Config)]
     assert "max_new_tokens" in options
     assert not [name for name in options if secrets.is_secret(name)]

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from groupwise.config.sections import RunConfig
+from groupwise.config.load import load_config
 from groupwise.run.display import WIDTH, Display, brief
 from groupwise.run.time_left import LAST, TimeLeft
 
 
 def time_left(**sections: Any) -> TimeLeft:
     parts = {"policy": "toy", "prompts": "rows", "rewards": ["right"], **sections}
-    return TimeLeft(RunConfig.model_validate(parts))
+    return TimeLeft(load_config(parts).config)
 
 
 def test_the_time_left_is_estimated_from_the_last_steps() -> None:

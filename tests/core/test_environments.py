@@ -13,7 +13,6 @@ import groupwise
 from groupwise.algorithms.grpo import GRPO
 from groupwise.environment import ContextRefused, Environment, EpisodeEnded
 from groupwise.errors import UserError
-from groupwise.prompts.draws import Draw
 from groupwise.storage.samples import read_samples
 from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.episodes import Episodes
@@ -53,7 +52,7 @@ def play(lab, environment, *, batch=64, sizes=None, draws=4, labels=("writer", "
     ) as sampler:
         sampler.begin(0)
         sampler.follow({}, 0)
-        return Episodes.concat([*sampler.draw([Draw(n, rows[n]) for n in range(draws)])])
+        return Episodes.concat([*sampler.draw([lab.Draw(n, rows[n]) for n in range(draws)])])
 
 
 def record(episodes):

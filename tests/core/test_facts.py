@@ -15,7 +15,6 @@ from groupwise import train
 from groupwise.algorithms.grpo import GRPO
 from groupwise.environments.pool import Pool
 from groupwise.errors import UserError
-from groupwise.prompts.draws import Draw
 from groupwise.rewards import Reward
 from groupwise.storage.samples import read_samples
 from groupwise.training.episode_sampler import EpisodeSampler
@@ -119,7 +118,7 @@ def test_pictures_of_a_pool_wait_for_the_other_policies_in_cpu_memory(lab, paint
     sampler = EpisodeSampler(Pool(), dict.fromkeys(labels, sampling), dict.fromkeys(labels, 2))
     sampler.begin(0)
     sampler.follow({}, 0)
-    draws = [Draw(number, row) for number, row in enumerate(lab.rows()[:4])]
+    draws = [lab.Draw(number, row) for number, row in enumerate(lab.rows()[:4])]
     work = Episodes.concat([*sampler.draw(draws)])
     assert len(work.judged) == 16
     assert {type(picture) for picture in work.judged.facts["picture"]} == {Tensor}

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from groupwise.errors import UserError
-from groupwise.prompts.draws import Prompts
 from groupwise.prompts.identity import fingerprint, identity
 from groupwise.prompts.split import held_out
 
@@ -95,11 +94,11 @@ class Opaque:
 
 
 @pytest.mark.parametrize("value", [object(), Opaque()])
-def test_a_prompt_without_a_known_content_is_refused(value):
-    prompts = Prompts([{"prompt": [{"role": "user", "content": value}], "id": 1}], fraction=0.5)
+def test_a_prompt_without_a_known_content_is_refused(lab, value):
+    prompts = lab.Prompts([{"prompt": [{"role": "user", "content": value}], "id": 1}], fraction=0.5)
     with pytest.raises(UserError, match=r"prompts\.key: .* holds an object of type .*; set prompt"):
         prompts.take(1)
-    assert len(Prompts(prompts.source, fraction=0.0, key="id").take(1)) == 1
+    assert len(lab.Prompts(prompts.source, fraction=0.0, key="id").take(1)) == 1
 
 
 @pytest.mark.parametrize("value", [object(), {"nested": [Opaque()]}, {(1, 2): 3}])

@@ -328,7 +328,6 @@ from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
 from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.algorithms.reinforce_pp import ReinforcePP
-from groupwise.config.train import ReplaySection
 from groupwise.prompts.weighted import Weighted
 from groupwise.training.replay import Replay
 from groupwise.reward_weights import Constraint, Schedule
@@ -410,7 +409,8 @@ def train(lab):
         if name == "replay":
             trainer.experience.prompts = Weighted(
                 lab.rows(), explore=0.3, half_life=9.0, size=9, seed=3)
-            trainer.learner.replay = Replay(ReplaySection(), trainer.experience.judge)
+            trainer.learner.replay = Replay(
+                lab.config(train={"replay": {}}).train.replay, trainer.experience.judge)
         steps = []
         assert lab.fit(trainer, lambda step, metrics: steps.append(metrics), lambda: None)
         evaluation, moments = trainer.evaluate(), trainer.learner.optimizer.adamw.state

@@ -10,7 +10,7 @@ from tests.core.launching import call
 from torch import nn
 
 from groupwise import train
-from groupwise.config.load import parse_config
+from groupwise.config.load import load_config
 from groupwise.errors import UserError
 from groupwise.learned import Examples, Learned, Learning
 from groupwise.rewards import Reward
@@ -232,7 +232,7 @@ def check_refused(lab, message, **sections):
         "watch": ["tests.core.test_learned:verifier"],
     }
     with pytest.raises(UserError, match=message) as caught:
-        build_parts(parse_config({**data, **sections}), {})
+        build_parts(load_config({**data, **sections}), {})
     assert len(str(caught.value).splitlines()) == 1
 
 

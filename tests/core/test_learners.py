@@ -11,7 +11,7 @@ from tests.core.launching import call
 import groupwise
 from groupwise import advantages, objective
 from groupwise.algorithms.grpo import GRPO
-from groupwise.config.load import parse_config
+from groupwise.config.load import load_config
 from groupwise.environment import Environment
 from groupwise.errors import UserError
 from groupwise.rewards import Scores
@@ -506,7 +506,7 @@ def test_sections_that_exclude_each_other_are_refused(sections, problem):
 
     sections = {k: listed(v) if isinstance(v, int) else v for k, v in sections.items()}
     with pytest.raises(UserError, match=problem):
-        parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], **sections})
+        load_config({"prompts": {"name": "rows"}, "rewards": ["x"], **sections})
 
 
 @pytest.mark.parametrize(
@@ -535,7 +535,7 @@ def test_mistakes_in_the_settings_of_a_learner_name_their_key(first, problem):
     if "learns" in first:
         listed[1]["learns"] = False
     with pytest.raises(UserError, match=problem):
-        parse_config({"prompts": {"name": "rows"}, "rewards": ["x"], "players": listed})
+        load_config({"prompts": {"name": "rows"}, "rewards": ["x"], "players": listed})
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from groupwise.algorithms.grpo import GRPO
-from groupwise.config.load import parse_config
+from groupwise.config.load import load_config
 from groupwise.errors import UserError
 from groupwise.run.parts import build_parts
 
@@ -88,5 +88,5 @@ def test_three_steps_match_plain_torch(lab, every, mix):
 def test_wrong_options_of_the_reference_are_refused_with_one_message(lab, algorithm, message):
     data = {"policy": "x:y", "prompts": "x:y", "rewards": ["x:y"], "algorithm": algorithm}
     with pytest.raises(UserError, match=message) as caught:
-        build_parts(parse_config(data), {})
+        build_parts(load_config(data), {})
     assert len(str(caught.value).splitlines()) == 1

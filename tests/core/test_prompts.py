@@ -6,8 +6,8 @@ import pytest
 
 from groupwise.errors import UserError
 from groupwise.prompts.draws import Prompts
-from groupwise.prompts.rows import Rows
 from groupwise.prompts.split import held_out
+from groupwise.registry import installed
 
 
 def rows(count=60):
@@ -188,7 +188,8 @@ def test_a_source_needs_only_len_and_getitem():
 
 
 def test_rows_may_be_in_the_configuration():
-    source = Rows(Rows.Config(rows=rows(3)))
+    kind = installed().load("prompts", "rows")
+    source = kind(kind.Config(rows=rows(3)))
     assert len(source) == 3
     assert source[1] == {"prompt": "question 1", "id": 1}
 

@@ -9,7 +9,6 @@ import torch
 
 from groupwise import Sampler, objective, train
 from groupwise.algorithms.grpo import GRPO
-from groupwise.config.learners import SOLE
 from groupwise.errors import UserError
 from groupwise.run import snapshot
 from groupwise.storage.checkpoint import Checkpoints
@@ -178,7 +177,7 @@ def test_sequence_level_weights_couple_decisions():
 
 def test_a_sampler_follows_updates_and_averages(lab):
     trainer = trainer_of(lab, ema=0.5, evaluate_every=2, steps=6, learning_rate=0.3, bias=0.0)
-    engine, policy = trainer.experience.sampler.samplings[SOLE].sampler, trainer.policy
+    engine, policy = trainer.experience.sampler.samplings["policy"].sampler, trainer.policy
     plain = lab.trainer(ema=0.5, evaluate_every=2, steps=6, learning_rate=0.3)
     tables = {"train": [], "evaluate": []}
 
@@ -215,10 +214,10 @@ def test_a_sampler_follows_a_loaded_checkpoint(lab, tmp_path):
     snapshot.restore(second, Checkpoints(tmp_path).load())
     one, other = lab.step(first), lab.step(second)
     assert one["reward"] == other["reward"]
-    engine = second.experience.sampler.samplings[SOLE].sampler
+    engine = second.experience.sampler.samplings["policy"].sampler
     assert engine.followed[-1] == ("policy", 2)
     assert torch.equal(
-        engine.draws[-1][1], first.experience.sampler.samplings[SOLE].sampler.draws[-1][1]
+        engine.draws[-1][1], first.experience.sampler.samplings["policy"].sampler.draws[-1][1]
     )
 
 
@@ -226,20 +225,22 @@ def test_unchanged_weights_are_not_followed_again(lab):
     trainer = trainer_of(lab, evaluation={"samples": 3, "prompts": 2})
     trainer.evaluate()
     lab.step(trainer)
-    assert trainer.experience.sampler.samplings[SOLE].sampler.followed == [("policy", 0)]
+    assert trainer.experience.sampler.samplings["policy"].sampler.followed == [("policy", 0)]
 
 
 def test_a_sampler_with_older_weights_is_refused(lab):
     trainer = trainer_of(lab)
     lab.step(trainer)
-    trainer.experience.sampler.samplings[SOLE].sampler.follow = lambda policy, name, version: None
+    trainer.experience.sampler.samplings["policy"].sampler.follow = lambda policy, name, version: (
+        None
+    )
     with pytest.raises(UserError, match=r"Engine sampled with the weights of step 0, expecte"):
         lab.step(trainer)
 
 
 def test_a_sampler_without_versions_is_refused(lab):
     trainer = trainer_of(lab)
-    engine = trainer.experience.sampler.samplings[SOLE].sampler
+    engine = trainer.experience.sampler.samplings["policy"].sampler
     sample = engine.sample
     engine.sample = lambda *args, **options: replace(sample(*args, **options), versions=None)
     with pytest.raises(UserError, match="Engine does not say which weights it sampled w"):

@@ -7,9 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from groupwise.config.learners import SOLE
 from groupwise.environments.single import Single
-from groupwise.prompts.draws import Prompts
 from groupwise.prompts.seeds import seed_for
 from groupwise.rollouts import Rollouts
 from groupwise.training.episode_sampler import EpisodeSampler
@@ -22,7 +20,7 @@ def sample(policy, draws, *, batch=64, seed=3, space="train", size=3):
 
 def parts(policy, draws, *, batch, seed, space, size):
     sampling = Sampling(policy, policy, seed=seed, batch=batch)
-    with closing(EpisodeSampler(Single(), {SOLE: sampling}, {SOLE: size})) as sampler:
+    with closing(EpisodeSampler(Single(), {"policy": sampling}, {"policy": size})) as sampler:
         sampler.follow({}, 0)
         drawn = sampler.evaluate("", draws, size, "train", space=space)
         return [episodes.judged for episodes in drawn]
@@ -41,7 +39,7 @@ def record(rollouts):
 
 @pytest.fixture
 def draws(lab):
-    return Prompts(lab.rows(), seed=3, fraction=0.0).take(6)
+    return lab.Prompts(lab.rows(), seed=3, fraction=0.0).take(6)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 7, 18, 512])

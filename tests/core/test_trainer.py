@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 
 from groupwise import LogProbs, processes
-from groupwise.config.train import TrainSection
+from groupwise.config.load import load_config
 from groupwise.errors import UserError
 from groupwise.rewards import Reward
 from groupwise.run.display import brief
@@ -44,9 +44,15 @@ def count_steps(trainer):
 # ---- schedules
 
 
+def section(**settings):
+    """The section `train` of a configuration."""
+    data = {"policy": "p", "prompts": "rows", "rewards": ["r"], "train": settings}
+    return load_config(data).config.train
+
+
 def rates(**settings):
-    section = TrainSection(**settings)
-    return [schedule(section, step) for step in range(section.steps)]
+    settings = section(**settings)
+    return [schedule(settings, step) for step in range(settings.steps)]
 
 
 def test_schedules_match_their_formulas():
@@ -62,7 +68,7 @@ def test_schedules_match_their_formulas():
 
 def test_a_limit_in_minutes_drives_the_schedule():
     def rate(step, minutes, **settings):
-        return schedule(TrainSection(steps=100, minutes=10, **settings), step, 60 * minutes)
+        return schedule(section(steps=100, minutes=10, **settings), step, 60 * minutes)
 
     assert [rate(0, minutes, schedule="linear") for minutes in (0, 5, 10, 11)] == [1, 0.5, 0, 0]
     assert rate(50, 5, schedule="cosine") == pytest.approx(0.5)
@@ -90,9 +96,9 @@ def test_the_learning_rate_of_a_run_with_a_time_limit_falls_with_the_time(lab):
 def test_a_schedule_may_be_longer_than_the_run_but_not_shorter():
     longer = rates(steps=2, schedule="linear", schedule_steps=4)
     assert longer == rates(steps=4, schedule="linear")[:2] == [1.0, 0.75]
-    with pytest.raises(ValueError, match=r"would be 0 after step 3, and train.steps is 4"):
-        TrainSection(steps=4, schedule="cosine", schedule_steps=3)
-    assert TrainSection(steps=4, schedule_steps=3).schedule == "constant"
+    with pytest.raises(UserError, match=r"would be 0 after step 3, and train.steps is 4"):
+        section(steps=4, schedule="cosine", schedule_steps=3)
+    assert section(steps=4, schedule_steps=3).schedule == "constant"
 
 
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])

@@ -8,8 +8,7 @@ import pytest
 from tests.command_line import call
 
 import groupwise
-from groupwise.config.load import parse_config
-from groupwise.config.sections import EvaluationSection
+from groupwise.config.load import load_config
 from groupwise.errors import UserError
 from groupwise.rewards import Reward
 from groupwise.scoring.scorer import Scorer
@@ -169,7 +168,7 @@ def test_a_failing_watched_reward_may_be_skipped(lab, tmp_path):
         trainer.evaluator.sampler,
         trainer.evaluator.draws,
         Scorer([Reward(name="ones", function=lab.ones)]),
-        EvaluationSection(),
+        lab.config().evaluation,
         watched=Scorer([Reward(name="broken", function=broken, on_error="skip")]),
     )
     evaluation = evaluator(trainer.state)
@@ -228,7 +227,7 @@ def test_clashing_and_unknown_labels_are_refused(lab, tmp_path, sections, messag
 )
 def test_mistakes_in_the_section_are_refused(section, message):
     with pytest.raises(UserError) as caught:
-        parse_config(config(watch=[section]))
+        load_config(config(watch=[section]))
     assert message in str(caught.value)
 
 

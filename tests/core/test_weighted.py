@@ -8,10 +8,12 @@ import torch
 
 from groupwise import train
 from groupwise.errors import UserError
-from groupwise.prompts.draws import MOST_RESTS
 from groupwise.prompts.outcomes import RESTING, UNSEEN, Outcome, Outcomes, worth
 from groupwise.prompts.weighted import Weighted
 from groupwise.storage.state import decode, encode
+
+MOST_RESTS = 100
+"""The most rows that are passed over for one draw."""
 
 
 def rows(count):

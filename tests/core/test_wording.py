@@ -7,9 +7,10 @@ import yaml
 from tests.command_line import call
 
 from groupwise.errors import UserError
-from groupwise.prompts.dataset import Dataset
+from groupwise.registry import installed
 from groupwise.wording import Wording
 
+Dataset = installed().load("prompts", "dataset")
 BASES = Path(__file__).parents[2] / "examples"
 
 

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import save_file
 
 from groupwise.config.load import load_config
-from groupwise.config.sections import RewardSection
 from groupwise.memory import Workload
 from groupwise.run.train import train_from_config
 from groupwise_flow.policy import FlowPolicy
@@ -198,8 +197,6 @@ def test_a_step_of_a_recipe_runs_on_tiny_models(name, lab, stand_ins, tmp_path):
             *overrides(RECIPES / name, stand_ins / "clip"),
         ],
     )
-    # Random pictures show no objects: all rewards are equal without one that differs.
-    loaded.config.rewards.append(RewardSection(name="jpeg_size"))
     result = train_from_config(loaded, quiet=True)
     assert result.steps == 1
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
@@ -211,8 +208,10 @@ def test_a_step_of_a_recipe_runs_on_tiny_models(name, lab, stand_ins, tmp_path):
 
 
 def overrides(recipe, clip):
-    """Options that replace models of the hub by small local ones."""
+    """Options that replace models of the hub by small local ones, and one more reward."""
     config = load_config(recipe).config
+    # Random pictures show no objects: all rewards are equal without one that differs.
+    yield f"rewards.{len(config.rewards)}=jpeg_size"
     for key, sections in (("rewards", config.rewards), ("watch", config.watch)):
         for number, section in enumerate(sections):
             if "preset" in section.options:

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from groupwise.config.sections import EvaluationSection
-from groupwise.config.train import ReplaySection
+from groupwise.config.load import load_config
 from groupwise.rewards import Reward
 from groupwise.storage.state import decode, encode
 from groupwise.training.judge import Judge
@@ -21,8 +20,10 @@ def test_a_replayed_image_has_its_own_log_probs(lab, guidance):
     if guidance > 1:
         settings["guidance_gradient"] = "conditional"
     policy, other = lab.policy(**settings), lab.policy(**settings)
-    judge = Judge(EvaluationSection(), Reward(name="reward", function=len))
-    replay, loaded = (Replay(ReplaySection(), judge) for _ in range(2))
+    sections = {"policy": "p", "prompts": "rows", "rewards": ["r"], "train": {"replay": {}}}
+    config = load_config(sections).config
+    judge = Judge(config.evaluation, Reward(name="reward", function=len))
+    replay, loaded = (Replay(config.train.replay, judge) for _ in range(2))
 
     def sampled(architecture, seeds, version):
         rollouts = architecture.sample(lab.rows, group_size=2, seeds=seeds)

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from groupwise.config.sections import EvaluationSection
-from groupwise.config.train import ReplaySection
+from groupwise.config.load import load_config
 from groupwise.rewards import Reward, Scores
 from groupwise.storage.state import decode, encode
 from groupwise.training.judge import Judge
@@ -23,8 +22,10 @@ def scores_of(values):
 
 def test_a_replayed_completion_has_its_own_log_probs(make):
     policy = make()
-    judge = Judge(EvaluationSection(), Reward(name="r", function=len))
-    replay, loaded = (Replay(ReplaySection(), judge) for _ in range(2))
+    sections = {"policy": "p", "prompts": "rows", "rewards": ["r"], "train": {"replay": {}}}
+    config = load_config(sections).config
+    judge = Judge(config.evaluation, Reward(name="r", function=len))
+    replay, loaded = (Replay(config.train.replay, judge) for _ in range(2))
 
     def sampled(seeds, version):
         rollouts = policy.sample(ROWS, group_size=3, seeds=seeds)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from groupwise.config.load import load_config
-from groupwise.config.plugin_sections import plugin_sections
-from groupwise.config.sections import RunConfig
-from groupwise.plugins.build import build
-from groupwise.plugins.targets import load_target
+from groupwise.registry import installed
 
 RECIPES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*.yaml"))
 TRAINED = {
@@ -27,7 +25,7 @@ JUDGED = {
 }
 
 
-def judge(config: RunConfig) -> dict[str, object] | None:
+def judge(config: Any) -> dict[str, object] | None:
     """The watched reward that `evaluation.accuracy` names."""
     (section,) = [each for each in config.watch if each.title == config.evaluation.accuracy] or [
         None
@@ -54,9 +52,11 @@ def test_a_recipe_trains_on_the_published_reward_and_is_evaluated_by_the_strict_
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_reward_of_a_recipe_is_constructed_without_weights(path: Path) -> None:
-    loaded = load_config(path)
-    rewards = [section for section in plugin_sections(loaded.config) if section[0] == "rewards"]
-    for kind, at, section in rewards:
-        target = load_target(loaded, kind, at, section.name)
-        assert callable(build(loaded, at, target, section.name, section.options))
+    config = load_config(path).config
+    rewards = [*config.rewards, *config.watch]
+    for section in rewards:
+        target = installed().load("rewards", section.name)
+        if hasattr(target, "Config"):
+            target = target(target.Config.model_validate(section.options))
+        assert callable(target)
     assert len(rewards) >= 3

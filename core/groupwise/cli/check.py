@@ -33,8 +33,8 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     sizes: dict[str, Sizes] = {}
     rates: dict[str, float] = {}
     for label, policy in policies.items():
-        section, path = config.learners[label].policy, (*config.learners[label].path, "policy")
-        settings = check_options(loaded, path, kinds[label], section.name, section.options)
+        path = (*config.learners[label].path, "policy")
+        settings = check_options(loaded, path, kinds[label])
         parts.algorithms[label].check(settings)
         if policy is kinds[label]:
             parts.check_sampler_class(label, policy)

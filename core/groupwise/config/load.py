@@ -4,7 +4,7 @@ Every mistake is a `UserError` that names the line, the key and what was expecte
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from pydantic import ValidationError
 from groupwise import secrets
 from groupwise.config import yaml_lines
 from groupwise.config.mistakes import Origin, described, explain
+from groupwise.config.objects import Objects, set_aside
 from groupwise.config.overrides import apply, from_python, parse
 from groupwise.config.sections import RunConfig
 from groupwise.config.yaml_lines import Lines
 from groupwise.errors import UserError
+from groupwise.section import KeyPath
 
 LARGEST = 10_000_000
 """Bytes of a configuration file."""
@@ -27,58 +29,60 @@ class LoadedConfig:
     """A validated configuration, and where its values came from.
 
     folder: the base of relative paths in plugins' options.
+    objects: Python objects in place of plugins' names, by the path of their section.
     begun_in: for a resumed run, the working directory in which it was first started.
-    stated: dotted keys that the command line, or the keywords of a call, set over the file.
     """
 
     config: RunConfig
     folder: Path
     origin: Origin
+    objects: Objects = field(default_factory=dict)
     begun_in: Path | None = None
-    stated: Sequence[str] = ()
+
+    @property
+    def stated(self) -> Sequence[str]:
+        """Dotted keys that the command line, or the keywords of a call, set over the file."""
+        return [".".join(map(str, path)) for path in self.origin.overridden]
 
 
 def load_config(
-    path: Path, overrides: Sequence[str] = (), *, folder: Path | None = None
+    config: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    folder: Path | None = None,
 ) -> LoadedConfig:
-    """Read a YAML file; overrides are `dotted.key=value`.
+    """Read and check a YAML file, or a mapping with the same keys; no plugin is imported.
 
-    folder: the base of relative paths; the file's own folder if unset.
+    In a mapping, Python objects may stand in place of plugins' names.
+
+    overrides: strings `dotted.key=value` as on the command line, or a mapping of dotted keys and of
+    sections, whose keys replace those of the file; a section that names another plugin replaces the
+    whole section. folder: the base of relative paths; if unset that of the file, or the current
+    folder.
+
+    Raises UserError with a line for each mistake.
     """
-    path = Path(path)
-    return load_text(_text(path), path, overrides, folder=folder)
+    if not isinstance(config, Mapping):
+        return load_text(_text(Path(config)), Path(config), overrides, folder=folder)
+    return _loaded(config, overrides, folder or Path.cwd(), "configuration")
 
 
 def load_text(
-    text: str, path: Path, overrides: Sequence[str] = (), *, folder: Path | None = None
+    text: str,
+    path: Path,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    folder: Path | None = None,
 ) -> LoadedConfig:
-    """The same from the text of a file, which may not have been written yet."""
+    """Like `load_config`, from the text of a file, which may not have been written yet."""
     data, lines = yaml_lines.read(text, str(path))
     if data is None:
         raise UserError(f"{path}: the file is empty, expected policy, prompts and rewards")
     if not isinstance(data, Mapping):
         raise UserError(f"{path}, line 1: expected a section of keys, found {described(data)}")
-    data, overridden = apply(data, [parse(text) for text in overrides], lines)
-    origin = Origin(source=str(path), lines=lines, overridden=overridden)
-    output = {"output": f"runs/{path.stem}"}
-    return _validated({**output, **_without_empty(data)}, folder or path.parent, origin)
-
-
-def parse_config(
-    data: Mapping[str, Any],
-    overrides: Mapping[str, Any] | None = None,
-    folder: Path | None = None,
-    stated: Sequence[str] = (),
-) -> LoadedConfig:
-    """Like `load_config`, from a mapping; overrides are `{"dotted.key": value}`.
-
-    folder: the base of relative paths; the current folder if unset. stated: sections that the
-    caller has already set over a file.
-    """
-    parsed = [from_python(key, value) for key, value in (overrides or {}).items()]
-    data, overridden = apply(data, parsed, Lines())
-    origin = Origin(source="configuration", overridden=overridden)
-    return _validated(_without_empty(data), folder or Path.cwd(), origin, stated)
+    if data.get("output") is None:
+        data = {**data, "output": f"runs/{path.stem}"}
+    return _loaded(data, overrides, folder or path.parent, str(path), lines)
 
 
 def dump(config: RunConfig) -> str:
@@ -129,19 +133,28 @@ def _text(path: Path) -> str:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _without_empty(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Without empty sections: `train:` with every key commented out means its defaults."""
-    return {key: value for key, value in data.items() if value is not None}
-
-
-def _validated(
-    data: Mapping[str, Any], folder: Path, origin: Origin, stated: Sequence[str] = ()
+def _loaded(
+    data: Mapping[str, Any],
+    overrides: Sequence[str] | Mapping[str, Any],
+    folder: Path,
+    source: str,
+    lines: Lines | None = None,
 ) -> LoadedConfig:
+    """lines: of a file; None of a mapping, in which objects may stand in place of names."""
+    objects: dict[KeyPath, Any] = {}
     try:
+        data = data if lines else set_aside((), data, objects)
+        if isinstance(overrides, Mapping):
+            edits = from_python(overrides, data, objects)
+        else:
+            edits = [parse(text) for text in overrides]
+        data, overridden = apply(data, edits, lines or Lines())
+        origin = Origin(source=source, lines=lines or Lines(), overridden=overridden)
+        # `train:` with every key commented out is None, and means the defaults.
+        data = {key: value for key, value in data.items() if value is not None}
         config = RunConfig.model_validate(data)
     except ValidationError as error:
-        raise explain(error, RunConfig, origin) from None  # pydantic's message shows all values
+        raise explain(error, RunConfig, data, origin) from None  # pydantic's shows all values
     except RecursionError as error:
-        raise UserError(f"{origin.source}: nested too deeply, or inside itself") from error
-    dotted = [".".join(map(str, path)) for path in origin.overridden]
-    return LoadedConfig(config=config, folder=folder, origin=origin, stated=[*dotted, *stated])
+        raise UserError(f"{source}: nested too deeply, or inside itself") from error
+    return LoadedConfig(config=config, folder=folder, origin=origin, objects=objects)

@@ -65,18 +65,20 @@ class Origin:
 def explain(
     error: ValidationError,
     model: type[BaseModel],
+    data: Mapping[str, Any],
     origin: Origin,
+    *,
     prefix: KeyPath = (),
     extra_names: Sequence[str] = (),
 ) -> UserError:
     """One UserError with a line for each error.
 
-    prefix: the path of the section that `model` describes; extra_names: further keys that are
-    valid there, for suggestions.
+    data: what was validated; prefix: the path of the section that `model` describes; extra_names:
+    further keys that are valid there, for suggestions.
     """
     lines: dict[str, int] = {}
     for details in error.errors(include_url=False):
-        path = _key_path(details, model)
+        path = _key_path(details, data)
         if details["type"] == "extra_forbidden":
             known = sorted(_names(model, path[:-1])) + (list(extra_names) if path[1:] == () else [])
             problem = unknown_key(str(path[-1]), known)
@@ -145,26 +147,17 @@ def _expectation(details: ErrorDetails) -> str:
     return f"{details['msg'][:1].lower()}{details['msg'][1:]}"
 
 
-def _key_path(details: ErrorDetails, model: type[BaseModel]) -> KeyPath:
-    """The keys of an error's location, without the union members that pydantic puts between."""
+def _key_path(details: ErrorDetails, data: Any) -> KeyPath:
+    """The keys of an error's location, without the members of unions that pydantic puts between."""
     path: list[str | int] = []
-    hints: list[Any] = [model]
     for part in details["loc"]:
-        is_key = _has_keys(hints) and part not in _members_of(hints)
-        if not isinstance(part, int) and path and not is_key:
-            continue
-        path.append(part)
-        hints = [inner for hint in hints for inner in below(hint, part)]
+        is_key = isinstance(data, Mapping) and part in data
+        if is_key or isinstance(part, int):
+            path.append(part)
+            data = data[part] if is_key or isinstance(data, list | tuple) else None
+    if details["type"] == "missing":
+        path.append(details["loc"][-1])
     return (*path, *details.get("ctx", {}).get("path", ()))
-
-
-def _members_of(hints: Sequence[Any]) -> set[str]:
-    """The names of a union's types; empty if there is no union."""
-    return {getattr(hint, "__name__", "") for hint in hints} if len(hints) > 1 else set()
-
-
-def _has_keys(hints: Sequence[Any]) -> bool:
-    return any(_is_model(hint) or get_origin(hint) in (dict, Mapping) for hint in hints)
 
 
 def _is_model(hint: Any) -> bool:

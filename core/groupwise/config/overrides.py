@@ -6,8 +6,10 @@ from typing import Any
 
 from groupwise import secrets
 from groupwise.config import yaml_lines
+from groupwise.config.learners import grpo_unless_named
 from groupwise.config.mistakes import described
-from groupwise.config.plugin_sections import LISTED, kind_at
+from groupwise.config.objects import set_aside
+from groupwise.config.plugin_sections import is_list_of_plugins, kind_at
 from groupwise.config.yaml_lines import Lines
 from groupwise.errors import UserError
 from groupwise.section import KeyPath
@@ -28,14 +30,37 @@ def parse(text: str) -> Override:
     return _key_path(key, shown), data, shown
 
 
-def from_python(key: str, value: Any) -> Override:
-    """An override whose value is a Python object."""
-    shown = _shown(key, value)
-    return _key_path(key, shown), value, shown
+def from_python(
+    values: Mapping[str, Any], data: Mapping[str, Any], objects: dict[KeyPath, Any]
+) -> list[Override]:
+    """The overrides of keywords: dotted keys and sections. Their objects are set aside.
+
+    A section that `data` has, too, is overridden key by key, unless it names another plugin.
+    """
+    overrides: list[Override] = []
+    for key, value in values.items():
+        under = _section(key, data.get(key))
+        own = {_key_path(key, key): value}
+        both = isinstance(under, Mapping) and isinstance(value, Mapping)
+        if both and value.get("name", under.get("name")) == under.get("name"):
+            own = {(key, inner): item for inner, item in value.items()}
+        for path, item in own.items():
+            named = set_aside(path, item, objects)
+            overrides.append((path, named, _shown(".".join(map(str, path)), named)))
+    return overrides
+
+
+def _section(key: str, value: Any) -> Any:
+    """The value of a top-level key without shorthands."""
+    if isinstance(value, str) and kind_at((key,)) is not None:
+        return {"name": value}
+    return grpo_unless_named(value) if key == "algorithm" else value
 
 
 def _shown(key: str, value: Any) -> str:
     """An override as messages quote it; masked whenever a word in it may name a secret."""
+    if not isinstance(value, str | int | float | None):
+        return key
     text = f"{key}={value}"
     is_reference = secrets.REFERENCE.fullmatch(str(value).strip())
     if not is_reference and any(map(secrets.is_secret, re.findall(r"[\w-]+", text))):
@@ -79,7 +104,7 @@ def _set(data: Any, rest: KeyPath, done: KeyPath, value: Any, text: str) -> Any:
     here, key = (*done, rest[0]), rest[0]
     if isinstance(data, str) and kind_at(done):
         data = {"name": data}
-    if data is None and len(done) == 1 and done[0] in LISTED:
+    if data is None and is_list_of_plugins(done):
         data = []  # the file has no such list
     if isinstance(data, list):
         if not isinstance(key, int) or key > len(data):

@@ -1,30 +1,30 @@
 """Plugin sections: which sections of a configuration name plugins, and of which kind."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
+
+from pydantic import BaseModel
 
 from groupwise.config.learners import PLAYERS
 from groupwise.config.sections import RunConfig
-from groupwise.kinds import KINDS, LEARNER_SECTIONS
+from groupwise.kinds import KINDS
 from groupwise.section import KeyPath, PluginSection
 
-_SECTIONS = [(section, kind.name) for kind in KINDS.values() for section in kind.sections]
-SINGLE: Mapping[KeyPath, str] = {
-    tuple(section.split(".")): kind for section, kind in _SECTIONS if not section.endswith("[]")
-}
-"""By path of a section, the kind of plugin that it names."""
-LISTED: Mapping[str, str] = {
-    section.removesuffix("[]"): kind for section, kind in _SECTIONS if section.endswith("[]")
-}
-"""By key of a list, the kind of plugin that each of its sections names."""
+_OF_RUN = {section: kind for kind in KINDS.values() for section in kind.sections}
+_OF_LEARNER = {section for section, kind in _OF_RUN.items() if kind.of_learner}
+_KINDS = _OF_RUN | {f"{PLAYERS}[].{section}": _OF_RUN[section] for section in _OF_LEARNER}
 
 
 def kind_at(path: KeyPath) -> str | None:
     """The kind of plugin that the section at this path names; None if it names none."""
-    if len(path) == 3 and path[0] == PLAYERS:
-        return LEARNER_SECTIONS.get(str(path[2]))
-    of_list = LISTED.get(str(path[0])) if len(path) == 2 else None
-    return of_list or SINGLE.get(path)
+    parts = ["[]" if isinstance(part, int) else f".{part}" for part in path]
+    kind = _KINDS.get("".join(parts).removeprefix("."))
+    return kind.name if kind else None
+
+
+def is_list_of_plugins(path: KeyPath) -> bool:
+    """Whether the value at this path is a list whose items name plugins."""
+    return kind_at((*path, 0)) is not None
 
 
 def plugin_sections(config: RunConfig) -> Iterator[tuple[str, KeyPath, PluginSection]]:
@@ -32,19 +32,28 @@ def plugin_sections(config: RunConfig) -> Iterator[tuple[str, KeyPath, PluginSec
 
     Those of learners are last, since policies and samplers take longest to import.
     """
-    for key, kind in LISTED.items():
-        for number, section in enumerate(getattr(config, key)):
-            yield kind, (key, number), section
-    for path, kind in SINGLE.items():
-        if path[0] in LEARNER_SECTIONS:
-            continue
-        own: Any = config
-        for part in path:
-            own = getattr(own, str(part))
-        if own is not None:
-            yield kind, path, own
-    for key, kind in sorted(LEARNER_SECTIONS.items()):
-        for learner in config.learners.values():
-            named = getattr(learner, key)
-            if named is not None:
-                yield kind, (*learner.path, key), named
+    named = [(kind, path, section) for kind, path, section in _below(config, ())]
+    if config.players:  # the run's own sections then stand for nothing
+        named = [each for each in named if each[1][0] not in _OF_LEARNER]
+    yield from sorted(named, key=lambda each: each[1][-1] in _OF_LEARNER)
+
+
+def _below(value: Any, path: KeyPath) -> Iterator[tuple[str, KeyPath, PluginSection]]:
+    kind = kind_at(path)
+    if kind is not None and value is not None:
+        yield kind, path, value
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _below(getattr(value, name), (*path, name))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _below(item, (*path, number))
+
+
+def section_at(config: RunConfig, path: KeyPath) -> PluginSection:
+    """The section at a path that names a plugin."""
+    section: Any = config
+    for part in path:
+        section = section[part] if isinstance(part, int) else getattr(section, part)
+    assert isinstance(section, PluginSection), path
+    return section

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from groupwise import secrets
 from groupwise.config.mistakes import below
 from groupwise.config.objects import Objects
-from groupwise.config.plugin_sections import plugin_sections
+from groupwise.config.plugin_sections import plugin_sections, section_at
 from groupwise.errors import UserError
 from groupwise.plugins.targets import has_config, load_target
 from groupwise.section import KeyPath
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from groupwise.config.load import LoadedConfig
 
 
-def resolved(
-    loaded: "LoadedConfig", section_path: KeyPath, target: Any, options: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """The options as the target gets them: secrets unwrapped, environment variables replaced.
+def resolved(loaded: "LoadedConfig", path: KeyPath, target: Any) -> Mapping[str, Any]:
+    """The options at a path as the target gets them: secrets unwrapped, environment variables
+    replaced.
 
     Raises UserError for secrets that are missing.
     """
+    options = section_at(loaded.config, path).options
     problems = [
-        loaded.origin.message(path, problem)
-        for path, problem in secrets.problems(_wrapped(target, options), section_path)
+        loaded.origin.message(key, problem)
+        for key, problem in secrets.problems(_wrapped(target, options), path)
     ]
     if problems:
         raise UserError("\n".join(problems))
@@ -43,12 +43,10 @@ def with_secrets(loaded: "LoadedConfig", objects: Objects) -> "LoadedConfig":
     objects: passed in Python in place of names; their sections stay as they are.
     """
     config = loaded.config
-    for kind, path, section in plugin_sections(config):
+    for _, path, section in plugin_sections(config):
         if path not in objects and section.options:
-            options = section.options
-            hidden = _wrapped(load_target(loaded, kind, path, section.name), options)
-            if hidden is not options:
-                config = _changed(config, path, hidden)
+            hidden = _wrapped(load_target(loaded, path), section.options)
+            config = _changed(config, path, hidden)
     return replace(loaded, config=config)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from groupwise import registry
+from groupwise.config.plugin_sections import kind_at, section_at
 from groupwise.errors import UserError
 from groupwise.section import KeyPath
 
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from groupwise.config.load import LoadedConfig
 
 
-def load_target(loaded: "LoadedConfig", kind: str, path: KeyPath, name: str) -> Any:
-    """Import the target of a registered name, or `module:attribute`; UserError names the line."""
+def load_target(loaded: "LoadedConfig", path: KeyPath) -> Any:
+    """Import what the section at a path names; UserError names the line."""
+    kind, name = kind_at(path), section_at(loaded.config, path).name
+    assert kind is not None, path
     try:
         return registry.installed().load(kind, name, beside=folders(loaded))
     except UserError as error:

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from functools import singledispatch
 from pathlib import PurePath
 from typing import Any
 from uuid import UUID
@@ -72,64 +71,39 @@ def _is_known(value: Any) -> bool:
     return True
 
 
-@singledispatch
 def _content(value: Any) -> Any:
     """What JSON writes for a value that it does not know."""
+    match value:
+        case dt.date() | dt.time() | dt.timedelta() | Decimal() | PurePath() | UUID():
+            return str(value)
+        case bytes() | bytearray():
+            return _hashed("bytes", value)
+        case set() | frozenset():
+            return sorted(map(_text, value))
+        case Mapping():
+            return dict(value)
+        case Sequence():
+            return list(value)
+    return _of_array(value)
+
+
+def _of_array(value: Any) -> Any:
+    """The same for numbers and arrays of NumPy, for tensors and images."""
+    match value:
+        case np.generic():
+            return value.item()
+        case np.ndarray() if value.dtype.hasobject:  # its buffer holds addresses
+            return value.tolist()
+        case np.ndarray():
+            return _hashed(f"{value.dtype.str} {list(value.shape)}", value.tobytes())
+        case Tensor():
+            data = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+            return _hashed(f"{value.dtype} {list(value.shape)}", data)
     pillow = sys.modules.get("PIL.Image")  # without it there are no images
     if pillow is not None and isinstance(value, pillow.Image):
         return _hashed(f"{value.mode} {value.size} {value.getpalette()}", value.tobytes())
     kind = type(value)
     raise _UnknownError(f"an object of type {kind.__module__}.{kind.__qualname__}")
-
-
-@_content.register(dt.date)
-@_content.register(dt.time)
-@_content.register(dt.timedelta)
-@_content.register(Decimal)
-@_content.register(PurePath)
-@_content.register(UUID)
-def _(value: Any) -> str:
-    return str(value)
-
-
-@_content.register(Mapping)
-def _(value: Mapping[Any, Any]) -> dict[Any, Any]:
-    return dict(value)
-
-
-@_content.register(Sequence)
-def _(value: Sequence[Any]) -> list[Any]:
-    return list(value)
-
-
-@_content.register(set)
-@_content.register(frozenset)
-def _(value: set[Any] | frozenset[Any]) -> list[str]:
-    return sorted(map(_text, value))
-
-
-@_content.register(bytes)
-@_content.register(bytearray)
-def _(value: bytes | bytearray) -> str:
-    return _hashed("bytes", value)
-
-
-@_content.register(np.generic)
-def _(value: np.generic) -> Any:
-    return value.item()
-
-
-@_content.register(np.ndarray)
-def _(value: np.ndarray) -> Any:
-    if value.dtype.hasobject:  # its buffer holds addresses
-        return value.tolist()
-    return _hashed(f"{value.dtype.str} {list(value.shape)}", value.tobytes())
-
-
-@_content.register(Tensor)
-def _(value: Tensor) -> str:
-    data = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
-    return _hashed(f"{value.dtype} {list(value.shape)}", data)
 
 
 def _hashed(kind: str, data: bytes | bytearray) -> str:

@@ -50,7 +50,6 @@ class Outcomes:
 
     def __init__(self, *, half_life: float, size: int) -> None:
         self.half_life, self.size = half_life, size
-        self._columns: dict[str, Tensor] = {}
         self.load_state_dict({})
 
     def __len__(self) -> int:
@@ -97,27 +96,22 @@ class Outcomes:
             self._columns[name][place] = value
 
     def _make_room(self) -> None:
-        """Make room for one more question: grow the columns, or forget the oldest questions."""
+        """Make room for one more question: forget the oldest ones."""
         if len(self) >= self.size:
             dropped = max(len(self) // 8, len(self) - self.size + 1)
             kept = self.column("drawn").argsort(stable=True)[dropped:].sort().values
             self.load_state_dict({name: c[kept] for name, c in self.state_dict().items()})
-        if len(self) == len(self._columns["keys"]):
-            more = max(64, len(self) // 2)
-            self._columns = {
-                name: torch.cat([column, column.new_zeros(more)])
-                for name, column in self._columns.items()
-            }
 
     def state_dict(self) -> dict[str, Tensor]:
         return {name: self.column(name).clone() for name in _COLUMNS}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        nothing = torch.empty(0)
-        self._columns = {
-            name: state.get(name, nothing).to(dtype, copy=True) for name, dtype in _COLUMNS.items()
-        }
-        self._places = {key: place for place, key in enumerate(self._columns["keys"].tolist())}
+        keys = state.get("keys", torch.empty(0)).long().tolist()
+        self._places = {key: place for place, key in enumerate(keys)}
+        room = max(self.size, len(keys))
+        self._columns = {name: torch.zeros(room, dtype=dtype) for name, dtype in _COLUMNS.items()}
+        for name, column in state.items():
+            self._columns[name][: len(keys)] = column
 
 
 _COLUMNS: Mapping[str, torch.dtype] = {

@@ -66,11 +66,10 @@ def _place(policy: Policy, config: RunConfig, accelerator: Accelerator) -> None:
 
 def _policy_settings(parts: Parts, learning: LearnerSettings) -> Any:
     """The policy's `Config`; for a policy passed in Python its attribute `config`, or None."""
-    path, section = (*learning.path, "policy"), learning.policy
+    path = (*learning.path, "policy")
     if path in parts.objects:
         return getattr(parts.objects[path], "config", None)
-    target = load_target(parts.loaded, "policies", path, section.name)
-    return check_options(parts.loaded, path, target, section.name, section.options)
+    return check_options(parts.loaded, path, load_target(parts.loaded, path))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from groupwise import secrets
 from groupwise.config import yaml_lines
 from groupwise.config.learners import LearnerSettings
 from groupwise.config.load import LoadedConfig
-from groupwise.config.sections import RewardSection
+from groupwise.config.measures import RewardSection
 from groupwise.metric_names import Family
 from groupwise.policy import Policy
 from groupwise.reward_weights import Schedule

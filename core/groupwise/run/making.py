@@ -23,11 +23,11 @@ def make_part(
     """The object that a section names, built with its options; beside: further arguments."""
     with ending_forks():
         if path not in objects:
-            target = load_target(loaded, kind, path, section.name)
-            part = build(loaded, path, target, section.name, section.options, *beside)
+            target = load_target(loaded, path)
+            part = build(loaded, path, target, *beside)
         # An object with options, as `{"name": object, "size": 3}`, or a class of samplers.
         elif section.options or beside:
-            part = build(loaded, path, objects[path], section.name, section.options, *beside)
+            part = build(loaded, path, objects[path], *beside)
         else:
             part = objects[path]
     expected = KINDS[kind].expected

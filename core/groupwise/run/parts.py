@@ -168,7 +168,7 @@ class Parts:
             return
         target = self.objects.get(path)
         if target is None:
-            target = load_target(self.loaded, "samplers", path, section.name)
+            target = load_target(self.loaded, path)
         if isinstance(target, type) and not issubclass(target, Sampler):
             problem = f"expected a groupwise.Sampler, found the class {target.__name__}"
             raise UserError(self.loaded.origin.message(path, problem))
@@ -244,8 +244,8 @@ def held_out_draws(prompts: Prompts, config: RunConfig) -> list[Draw]:
 def check_sections(loaded: LoadedConfig, objects: Objects) -> Mapping[KeyPath, Any]:
     """The imported target of every name in the configuration; checks options, builds nothing."""
     targets = {}
-    for kind, path, section in plugin_sections(loaded.config):
+    for _, path, section in plugin_sections(loaded.config):
         if path not in objects and not is_missing_default(section, path, objects):
-            targets[path] = load_target(loaded, kind, path, section.name)
-            check_options(loaded, path, targets[path], section.name, section.options)
+            targets[path] = load_target(loaded, path)
+            check_options(loaded, path, targets[path])
     return targets

@@ -1,12 +1,13 @@
 """Rewards: those of a configuration, trained on or watched, built and checked."""
 
+from dataclasses import replace
 from functools import partial
 
 from groupwise.config.load import LoadedConfig
+from groupwise.config.measures import MeasureSection, RewardSection
 from groupwise.config.objects import Objects
-from groupwise.config.sections import MeasureSection, RewardSection, RunConfig
+from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError, did_you_mean
-from groupwise.reward_weights import Schedule
 from groupwise.rewards import Reward
 from groupwise.run.making import make_part
 from groupwise.section import KeyPath
@@ -19,10 +20,8 @@ def build_rewards(
 
     size: completions of a prompt that are judged in a training step. Raises UserError if one cannot
     be built, learns from no watched reward, or compares completions where there are none to compare
-    (`relative`); if labels collide, `evaluation.accuracy` names no usable reward, or a schedule is
-    longer than the run.
+    (`relative`).
     """
-    _check_sections(loaded)
     config = loaded.config
     trained, watched = (
         [_reward(loaded, objects, (key, number), each) for number, each in enumerate(sections)]
@@ -53,36 +52,6 @@ def build_rewards(
     return trained, watched
 
 
-def _check_sections(loaded: LoadedConfig) -> None:
-    """Not part of pydantic's validation, since rewards may be passed in Python after a file was
-    read."""
-    config, last = loaded.config, loaded.config.train.steps
-    labels = [section.title for section in config.rewards]
-    for number, section in enumerate(config.watch):
-        if section.title in labels:
-            problem = f"another reward is named {section.title!r}; give this one another `label`"
-            raise UserError(loaded.origin.message(("watch", number), problem))
-        labels.append(section.title)
-    name, at = config.evaluation.accuracy, ("evaluation", "accuracy")
-    if name is not None and name not in labels:
-        problem = f"no reward {name!r}{did_you_mean(name, labels)}; there are {', '.join(labels)}"
-        raise UserError(loaded.origin.message(at, problem))
-    if any(section.title == name and section.better == "lower" for section in config.watch):
-        problem = (
-            f"{name!r} has better: lower, but a completion is right at a value of "
-            f"evaluation.threshold or above; name a reward with better: higher"
-        )
-        raise UserError(loaded.origin.message(at, problem))
-    for number, trained in enumerate(config.rewards):
-        if isinstance(trained.weight, Schedule) and trained.weight.steps > last:
-            problem = (
-                f"the schedule takes {trained.weight.steps} steps, but the run has only {last}; "
-                f"lower it, or raise train.steps"
-            )
-            path = ("rewards", number, "weight", "steps")
-            raise UserError(loaded.origin.message(path, problem))
-
-
 def _reward(
     loaded: LoadedConfig, objects: Objects, path: KeyPath, section: MeasureSection
 ) -> Reward:
@@ -101,7 +70,7 @@ def _reward(
             # A worker builds it again by its name, so that models and locks need not be pickled.
             remake=None
             if path in objects
-            else partial(make_part, loaded, {}, "rewards", path, section),
+            else partial(make_part, replace(loaded, objects={}), {}, "rewards", path, section),
         )
     except UserError as error:
         raise UserError(loaded.origin.message(path, str(error))) from error

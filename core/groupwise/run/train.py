@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,7 @@ from accelerate import Accelerator
 
 from groupwise import processes
 from groupwise.callback import RunContext
-from groupwise.config import load as configuration
-from groupwise.config.load import LoadedConfig, idle_processes
-from groupwise.config.objects import Objects, laid_over, set_aside
+from groupwise.config.load import LoadedConfig, idle_processes, load_config
 from groupwise.errors import UserError
 from groupwise.plugins.secret_options import with_secrets
 from groupwise.run import snapshot
@@ -61,24 +58,14 @@ def train(
 
     Raises UserError for every mistake that the caller can correct.
     """
-    objects: dict[tuple[str | int, ...], Any] = {}
-    data, folder = dict(config) if isinstance(config, Mapping) else {}, Path.cwd()
-    loaded = None
+    if config is None:  # keywords alone are the configuration
+        config = {key: value for key, value in overrides.items() if "." not in key}
+        overrides = {key: value for key, value in overrides.items() if "." in key}
     if isinstance(config, str | Path):
-        # Read without overrides first, so that mistakes in the file are reported with their lines.
-        loaded = read_config(Path(config))
-        data, folder = loaded.config.model_dump(), loaded.folder
-    if loaded is None or overrides:
-        dotted = {key: overrides.pop(key) for key in list(overrides) if "." in key}
-        for key, value in {**data, **overrides}.items():
-            data[key] = set_aside(key, laid_over(key, data.get(key), value), objects)
-        stated = [] if config is None else list(overrides)
-        begun_in = None if loaded is None else loaded.begun_in
-        loaded = configuration.parse_config(data, dotted, folder=folder, stated=stated)
-        loaded = replace(loaded, begun_in=begun_in)
-    return train_from_config(
-        loaded, resume=resume, overwrite=overwrite, quiet=quiet, objects=objects
-    )
+        loaded = read_config(Path(config), overrides)
+    else:
+        loaded = load_config(config, overrides)
+    return train_from_config(loaded, resume=resume, overwrite=overwrite, quiet=quiet)
 
 
 def train_from_config(
@@ -87,7 +74,6 @@ def train_from_config(
     resume: Resume = False,
     overwrite: bool = False,
     quiet: bool = False,
-    objects: Objects | None = None,
 ) -> RunResult:
     """One run from its first evaluation to its report."""
     if resume and overwrite:
@@ -96,17 +82,15 @@ def train_from_config(
     accelerator = processes.accelerator()
     flags = {"--resume": resume, "--overwrite": overwrite, "groupwise's version": __version__}
     processes.check_same({**written(loaded.config), **flags})
-    objects = objects or {}
     run_folder = RunFolder(loaded, resume=resume, overwrite=overwrite)
     with orderly(), ExitStack() as held:
         # The first process opens the folder; an error is raised on all.
         run_folder.resume = processes.first(lambda: held.enter_context(run_folder).resume)
-        return _train(loaded, objects, run_folder, accelerator, quiet=quiet, started=started)
+        return _train(loaded, run_folder, accelerator, quiet=quiet, started=started)
 
 
 def _train(
     loaded: LoadedConfig,
-    objects: Objects,
     run_folder: RunFolder,
     accelerator: Accelerator,
     *,
@@ -114,6 +98,7 @@ def _train(
     started: float,
 ) -> RunResult:
     is_main, settings = accelerator.is_main_process, loaded.config.train
+    objects = loaded.objects
     folder, resume = run_folder.folder, run_folder.resume
     process = (accelerator.process_index, accelerator.num_processes) if settings.shard else (0, 1)
     checkpoints = Checkpoints(folder / CHECKPOINTS, keep=settings.keep_checkpoints, process=process)

@@ -33,7 +33,7 @@ MOST = 10
 """The most changes that a message lists one by one."""
 
 
-def read_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
+def read_config(path: Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> LoadedConfig:
     """Read a configuration file.
 
     For config.yaml in a run's folder, relative paths have the base that the run had, and `output`
