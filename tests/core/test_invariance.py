@@ -328,15 +328,15 @@ from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
 from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.algorithms.reinforce_pp import ReinforcePP
-from groupwise.config.train import ReplaySection
 from groupwise.prompts.weighted import Weighted
-from groupwise.training.replay import Replay
 from groupwise.balance import Constraint, Schedule
 from groupwise.rewards import Reward
 from tests.core.engine import Engine
 
 def rare(completions, **_):
     return [float(text.startswith("33")) for text in completions]
+
+rare.judges = True
 
 def half_dead(completions, prompts, **_):
     return [
@@ -393,7 +393,7 @@ def train(lab):
          {"groups_per_step": 3, "epochs": 2, "ahead": 1, "steps": 5, "evaluate_every": 3}),
         ("sees", Seeing(GRPO.Config(beta=0.05)), lab.ones,
          {"groups_per_step": 3, "updates_per_rollout": 3}),
-        ("replay", GRPO(), rare, {"groups_per_step": 5, "steps": 8}),
+        ("replay", GRPO(), rare, {"groups_per_step": 5, "steps": 8, "replay": {}}),
         ("gdpo", GDPO(GDPO.Config(refill=True)), balanced(lab),
          {"groups_per_step": 5, "max_refills": 3, "ahead": 1, "steps": 4}),
         ("constraint", GRPO(), balanced(lab), {"groups_per_step": 3, "steps": 4}),
@@ -410,7 +410,6 @@ def train(lab):
         if name == "replay":
             trainer.experience.prompts = Weighted(
                 lab.rows(), explore=0.3, half_life=9.0, size=9, seed=3)
-            trainer.learner.replay = Replay(ReplaySection(), trainer.experience.judge)
         steps = []
         assert lab.fit(trainer, lambda step, metrics: steps.append(metrics), lambda: None)
         evaluation, moments = trainer.evaluate(), trainer.learner.optimizer.adamw.state

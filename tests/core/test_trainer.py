@@ -20,7 +20,6 @@ from groupwise.errors import UserError
 from groupwise.rewards import Reward
 from groupwise.run.display import brief
 from groupwise.scoring.scorer import Scorer
-from groupwise.training.schedule import schedule
 from groupwise.training.summary import pass_at, summarise
 
 
@@ -44,12 +43,18 @@ def count_steps(trainer):
 # ---- schedules
 
 
-def rates(**settings):
-    section = TrainSection(**settings)
-    return [schedule(section, step) for step in range(section.steps)]
+@pytest.fixture
+def rates(lab):
+    """Of a run, the learning rates of all steps, as factors of the highest."""
+
+    def of(**settings):
+        learner = lab.trainer(learning_rate=1.0, **settings).learner
+        return [learner.rate(step, 0.0) for step in range(settings["steps"])]
+
+    return of
 
 
-def test_schedules_match_their_formulas():
+def test_schedules_match_their_formulas(rates):
     assert rates(steps=4) == [1.0] * 4
     assert rates(steps=5, schedule="linear") == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
     cosine = [0.5 * (1 + math.cos(math.pi * step / 4)) for step in range(4)]
@@ -60,9 +65,10 @@ def test_schedules_match_their_formulas():
     assert rates(steps=3, schedule="cosine", warmup_steps=5) == pytest.approx([0.2, 0.4, 0.6])
 
 
-def test_a_limit_in_minutes_drives_the_schedule():
+def test_a_limit_in_minutes_drives_the_schedule(lab):
     def rate(step, minutes, **settings):
-        return schedule(TrainSection(steps=100, minutes=10, **settings), step, 60 * minutes)
+        settings = {"steps": 100, "minutes": 10, "learning_rate": 1.0, **settings}
+        return lab.trainer(**settings).learner.rate(step, 60 * minutes)
 
     assert [rate(0, minutes, schedule="linear") for minutes in (0, 5, 10, 11)] == [1, 0.5, 0, 0]
     assert rate(50, 5, schedule="cosine") == pytest.approx(0.5)
@@ -87,7 +93,7 @@ def test_the_learning_rate_of_a_run_with_a_time_limit_falls_with_the_time(lab):
     assert rates == pytest.approx([0.005, 0.003, 0.001], abs=1e-4)
 
 
-def test_a_schedule_may_be_longer_than_the_run_but_not_shorter():
+def test_a_schedule_may_be_longer_than_the_run_but_not_shorter(rates):
     longer = rates(steps=2, schedule="linear", schedule_steps=4)
     assert longer == rates(steps=4, schedule="linear")[:2] == [1.0, 0.75]
     with pytest.raises(ValueError, match=r"would be 0 after step 3, and train.steps is 4"):
@@ -96,7 +102,7 @@ def test_a_schedule_may_be_longer_than_the_run_but_not_shorter():
 
 
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
-def test_the_optimizer_uses_the_scheduled_learning_rate(lab, kind):
+def test_the_optimizer_uses_the_scheduled_learning_rate(lab, rates, kind):
     trainer = lab.trainer(schedule=kind, warmup_steps=2, steps=5, learning_rate=0.01, epochs=2)
     expected = rates(schedule=kind, warmup_steps=2, steps=5)
     for step in range(5):
@@ -488,14 +494,12 @@ def test_a_repeated_evaluation_is_equal_and_changes_neither_weights_nor_prompts(
 
 
 def test_accuracy_is_that_of_the_reward_named_in_the_configuration(lab):
-    trainer = lab.trainer(evaluation={"accuracy": "second", "threshold": 2.0})
-    rewards = Scorer(
-        [
-            Reward(name="first", function=lambda completions: [9.0] * len(completions)),
-            Reward(name="second", function=lambda completions: [1.9] * len(completions)),
-        ]
-    )
-    scores = rewards(lab.build(lab.rows(2), [[0], [1, 0]]))
+    rewards = [
+        Reward(name="first", function=lambda completions: [9.0] * len(completions)),
+        Reward(name="second", function=lambda completions: [1.9] * len(completions)),
+    ]
+    trainer = lab.trainer(reward=rewards, evaluation={"accuracy": "second", "threshold": 2.0})
+    scores = trainer.scorer(lab.build(lab.rows(2), [[0], [1, 0]]))
     assert trainer.evaluator.judge.right(scores).tolist() == [False, False]
 
 

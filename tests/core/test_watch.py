@@ -10,11 +10,7 @@ import groupwise
 from groupwise.cli.check import describe
 from groupwise.config.load import load_config, parse_config
 from groupwise.config.measures import check_labels
-from groupwise.config.sections import EvaluationSection
 from groupwise.errors import UserError
-from groupwise.rewards import Reward
-from groupwise.scoring.scorer import Scorer
-from groupwise.training.evaluator import Evaluator
 
 
 def brevity(completions):
@@ -164,16 +160,14 @@ def test_a_failing_watched_reward_may_be_skipped(lab, tmp_path):
 
     with pytest.raises(UserError, match="reward 'broken' raised RuntimeError: no"):
         train(lab, tmp_path, watch=[broken])
-    rows = lab.rows(4)
-    trainer = lab.trainer(source=rows, held_out=0.9, evaluation={"prompts": 2})
-    evaluator = Evaluator(
-        trainer.evaluator.sampler,
-        trainer.evaluator.draws,
-        Scorer([Reward(name="ones", function=lab.ones)]),
-        EvaluationSection(),
-        watched=Scorer([Reward(name="broken", function=broken, on_error="skip")]),
+    trainer = lab.trainer(
+        source=lab.rows(4),
+        held_out=0.9,
+        evaluation={"prompts": 2},
+        sections={"watch": [{"name": "broken", "on_error": "skip"}]},
+        objects={("watch", 0): broken},
     )
-    evaluation = evaluator(trainer.state)
+    evaluation = trainer.evaluate()
     assert math.isnan(evaluation.metrics["watch/broken"])
     assert {sample["watched"]["broken"] for sample in evaluation.samples} == {None}
 

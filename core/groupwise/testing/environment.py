@@ -47,6 +47,31 @@ def check_environment(
     hold(type(environment).__name__, LAWS, case)
 
 
+def play(
+    environment: Environment,
+    policies: Mapping[str, Policy],
+    rows: Rows,
+    *,
+    episodes: int | Mapping[str, int] = 4,
+    batch: int = 512,
+    seed: int = 0,
+) -> Episodes:
+    """All episodes of these rows, as a run plays them, with the policies as players by label.
+
+    episodes: of each row; by label, the sizes of groups, as `train.group_size` sets them.
+    batch: completions sampled at a time; seed: of the run.
+
+    `Episodes.judged` are the rollouts that rewards see, `rollouts(label)` those of a player.
+    """
+    samplings = {n: Sampling(p, p, seed=seed, batch=batch) for n, p in policies.items()}
+    sizes = dict.fromkeys(policies, episodes) if isinstance(episodes, int) else episodes
+    with closing(EpisodeSampler(_Open(environment), samplings, sizes)) as sampler:
+        sampler.begin(0)
+        sampler.follow({}, 0)
+        draws = [Draw(number, row) for number, row in enumerate(rows)]
+        return Episodes.concat([*sampler.draw(draws)])
+
+
 @dataclass
 class Case:
     """An environment, its rows and players; size: episodes of each row."""
@@ -62,17 +87,12 @@ class Case:
     ) -> Episodes:
         """All episodes; batch: completions sampled at a time; fails: one completion in so many
         fails; refuses: whether players refuse every prompt that is not a row's."""
-        samplings = {}
-        for label, answer in self.answers.items():
-            player = Scripted(answer, fails=fails, refuses=refuses)
-            samplings[label] = Sampling(player, player, seed=0, batch=batch)
-        sizes = dict.fromkeys(samplings, self.size)
-        environment = _Open(self.environment)
-        with closing(EpisodeSampler(environment, samplings, sizes)) as sampler:
-            sampler.begin(0)
-            sampler.follow({}, 0)
-            draws = [Draw(number, row) for number, row in enumerate(rows or self.rows)]
-            return Episodes.concat([*sampler.draw(draws)])
+        players = {
+            label: Scripted(answer, fails=fails, refuses=refuses)
+            for label, answer in self.answers.items()
+        }
+        rows = rows or self.rows
+        return play(self.environment, players, rows, episodes=self.size, batch=batch)
 
 
 class _Open(Environment):

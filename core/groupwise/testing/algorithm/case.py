@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Mapping
 from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.testing import compare
 from groupwise.testing.algorithm.toy import Extra, Toy, toy_rollouts, toy_scores
+from groupwise.testing.updater import updater_of
 from groupwise.training.update import Updater
 from groupwise.weights import KeptWeights
 
@@ -89,21 +89,3 @@ class Case:
         algorithm.prepare(toy, KeptWeights(toy))
         updater = updater_of(toy, algorithm, WHOLE)
         return updater.targets(scores, rollouts, self.outputs(updater, toy, rollouts))
-
-
-def updater_of(toy: Toy, algorithm: Algorithm, budget: int) -> Updater:
-    """The core's `Updater`, in this process and on the CPU, whatever device a run would use."""
-    alone = SimpleNamespace(
-        device=torch.device("cpu"),
-        num_processes=1,
-        process_index=0,
-        no_sync=lambda _: nullcontext(),
-    )
-    return Updater(
-        policy=toy,
-        model=toy,
-        algorithm=algorithm,
-        accelerator=alone,
-        budget=budget,
-        backpropagate=lambda loss: loss.backward(),
-    )

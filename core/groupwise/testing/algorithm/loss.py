@@ -12,9 +12,10 @@ from groupwise.algorithms.parts import Composed
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.testing import compare
-from groupwise.testing.algorithm.case import LIMIT, REWARDS, WHOLE, Case, updater_of
+from groupwise.testing.algorithm.case import LIMIT, REWARDS, WHOLE, Case
 from groupwise.testing.algorithm.toy import Toy, toy_rollouts, toy_scores
 from groupwise.testing.law import law
+from groupwise.testing.updater import updater_of
 from groupwise.weights import KeptWeights
 
 
