@@ -77,7 +77,7 @@ class Optimizer:
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a loss to the parameters' own."""
-        self.accelerator.backward(loss if self.scale is None else self.scale(loss))
+        self.accelerator.backward(loss if self.scale is None else self.scale.scale(loss))
 
     def step(self, rate: float, *, number: int, suspect: str | None = None) -> Outcome:
         """Clip, make a step with this learning rate and clear the gradient.
@@ -94,9 +94,9 @@ class Optimizer:
         gradients = [p.grad for _, p in self.trained if p.grad is not None]
         if not gradients:
             return Outcome()
-        scale = None if self.scale is None else self.scale.value
+        scale = None if self.scale is None else self.scale.get_scale()
         if self.scale is not None:
-            self.scale.unscale(self.adamw)
+            self.scale.unscale_(self.adamw)
         norm = torch.nn.utils.get_total_norm(gradients)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
@@ -122,7 +122,7 @@ class Optimizer:
         """Clip and make a step; norm: of the whole gradient."""
         parameters = [p for _, p in self.trained if p.grad is not None]
         torch.nn.utils.clip_grads_with_norm_(parameters, self.settings.max_grad_norm, norm)
-        self.adamw.step() if self.scale is None else self.scale.step(self.adamw)
+        self.adamw.step() if self.scale is None else self.scale.make_step(self.adamw)
         self.skipped = 0
 
     def _overflows(self, suspect: str | None) -> bool:
