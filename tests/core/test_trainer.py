@@ -360,7 +360,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted(lab, where):
         assert torch.equal(trainer.policy.table, before) == skipped
         assert math.isfinite(metrics["grad_norm"]) != skipped
         if skipped:
-            assert trainer.learner.optimizer.culprit == names[where]
+            assert trainer.learner.optimizer.first_nonfinite == names[where]
     assert count_steps(trainer) == trainer.learner.updates == 3
     assert trainer.policy.table.isfinite().all()
 

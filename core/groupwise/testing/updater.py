@@ -16,6 +16,7 @@ def updater_of(policy: Policy, algorithm: Algorithm, budget: int) -> Updater:
     alone = SimpleNamespace(
         device=next(policy.parameters()).device,
         num_processes=1,
+        is_main_process=True,
         process_index=0,
         no_sync=lambda _: nullcontext(),
     )

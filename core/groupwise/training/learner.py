@@ -211,7 +211,9 @@ class Learner:
         overflows = 0
         while True:
             tally = self.updater.accumulate(update)
-            outcome = self.optimizer.step(rate, number=step + 1, suspect=self.updater.suspect)
+            outcome = self.optimizer.step(
+                rate, number=step + 1, first_nonfinite=self.updater.first_nonfinite
+            )
             if not outcome.overflow:
                 break
             overflows += 1

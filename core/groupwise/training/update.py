@@ -12,12 +12,12 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from groupwise import processes
+from groupwise import objective, processes
 from groupwise.algorithm import Algorithm
 from groupwise.policy import Decisions, Microbatch, Outputs, Policy
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
-from groupwise.training.measured import Checks, Sums
+from groupwise.training.finiteness import Finiteness
 from groupwise.training.tally import Tally
 from groupwise.training.training_batch import TrainingBatch, skeleton
 
@@ -46,7 +46,7 @@ class Updater:
     policy: for passes without gradient; model: the same policy as accelerate wraps it (DDP).
     budget: the most decisions in a micro-batch.
     backpropagate: adds the gradient of a loss to the parameters' gradients; accelerate's if unset.
-    suspect: the first tensor that was not finite in the last passes, None if all were finite.
+    first_nonfinite: the first tensor that was not finite in the last passes, None if all were.
     """
 
     policy: Policy
@@ -55,7 +55,7 @@ class Updater:
     accelerator: Accelerator
     budget: int
     backpropagate: Callable[[Tensor], None] | None = None
-    suspect: str | None = field(default=None, init=False)
+    first_nonfinite: str | None = field(default=None, init=False)
 
     def backward(
         self, rollouts: Rollouts, scores: Scores, outputs: Mapping[str, Tensor], **options: Any
@@ -110,7 +110,10 @@ class Updater:
 
     def accumulate(self, update: Update) -> Tally:
         """Add the gradient of the update's loss to the parameters'; returns metrics."""
-        parts, sums, checks = update.parts, Sums(), Checks()
+        parts, tally, finiteness = update.parts, Tally(), Finiteness()
+        # The loss of an update is one sum over all processes, so it counts once.
+        tally.mean("loss", 0.0, int(self.accelerator.is_main_process))
+        tally.total("trained_decisions", 0.0)
         backpropagate = self.backpropagate or self.accelerator.backward
         passes = processes.largest(len(parts))  # equal numbers of forwards on all of them
         outputs = self.algorithm.needs | (self.algorithm.old if update.first else frozenset())
@@ -133,15 +136,17 @@ class Updater:
                 loss = self.algorithm.loss(current, batch).sum()
                 # DDP averages over processes; the weights already divide by the whole update.
                 backpropagate(loss * self.accelerator.num_processes)
-            sums.add(self.algorithm.measure(current, batch), batch, loss)
-            checks.add(current, batch)
+            mask = batch["mask"]
+            tally.mean("loss", loss, 0)
+            tally.total("trained_decisions", mask.sum())
+            tally.decisions(mask, self.algorithm.measure(current, batch))
+            finiteness.add(current, batch)
             old = current.log_probs if update.first else batch.get("old_log_probs")
             if update.compared and sampled is not None and old is not None:
-                mask = batch["mask"]
                 mask = mask if replayed is None else mask & ~replayed[:, None]
-                sums.compare(old.detach(), sampled, mask)
-        self.suspect = checks.first()
-        return sums.tally()
+                _compare(tally, old.detach(), sampled, mask)
+        self.first_nonfinite = finiteness.first()
+        return tally.of_all_processes()
 
     @contextmanager
     def _unreduced(self) -> Iterator[None]:
@@ -257,6 +262,17 @@ class Updater:
         active = active.cpu()
         split = self._split(rollouts.select(active))
         return [(active[rows.cpu()], decisions) for rows, decisions in split]
+
+
+def _compare(tally: Tally, ours: Tensor, sampler: Tensor, mask: Tensor) -> None:
+    """Add the difference of the policy's log-probs [b, t] from the sampler's, where `mask`."""
+    ours, sampler = ours.masked_fill(~mask, 0.0), sampler.masked_fill(~mask, 0.0)
+    difference = (ours - sampler).abs().nan_to_num(nan=torch.inf)
+    # KL(sampler || policy), since the samples are the sampler's.
+    gaps = {"mismatch/mean": difference, "mismatch/kl": objective.kl(sampler, ours)}
+    tally.decisions(mask, gaps)
+    if difference.numel():
+        tally.largest("mismatch/max", difference.max())
 
 
 def _within(decisions: slice, piece: Rollouts) -> slice:
