@@ -82,7 +82,7 @@ def test_a_limit_in_minutes_drives_the_schedule(lab):
 
 def test_the_learning_rate_of_a_run_with_a_time_limit_falls_with_the_time(lab):
     trainer = lab.trainer(schedule="linear", steps=10**6, minutes=10.0, learning_rate=0.01)
-    trainer.go_on(step=0, seconds=300.0, prompts_state=trainer.experience.state_dict())
+    trainer.resume_at(step=0, seconds=300.0, prompts_state=trainer.experience.state_dict())
     rates = []
 
     def on_step(step, metrics):
@@ -238,7 +238,7 @@ def test_a_run_ends_at_its_limit_of_minutes(lab):
     assert 0 < len(steps) < 10_000
     # The time before resuming counts.
     resumed = lab.trainer(steps=10_000, minutes=1.0)
-    resumed.go_on(step=0, seconds=61.0, prompts_state=resumed.experience.state_dict())
+    resumed.resume_at(step=0, seconds=61.0, prompts_state=resumed.experience.state_dict())
     assert fit(lab, resumed) == (True, [])
 
 
@@ -393,6 +393,7 @@ def test_idle_passes_are_as_small_as_the_micro_batches_of_the_policy(lab, monkey
     trainer = lab.trainer(Stepwise())
     scored = trainer.experience.next(trainer.state)
     rollouts, scores = scored.rollouts, scored.scores
+    trainer.learner.updater.dummy = rollouts.select([0])
     shapes.clear()
     trainer.learner.updater.backward(rollouts, scores, {})
     gradient, count = lab.gradient(trainer.policy), len(shapes)
@@ -523,7 +524,7 @@ def test_a_reward_with_values_between_0_and_1_does_not_judge_right_and_wrong(lab
     assert judge.right(graded(lab, [0.0, 1.0, math.nan])).isnan().tolist() == [False, False, True]
     judge.observe(graded(lab, [0.0, 0.5]))
     judge.agree()
-    assert judge.measures
+    assert judge.is_graded
     judge.observe(graded(lab, [0.0, 1.0]))  # once is enough
     assert judge.right(graded(lab, [0.0, 1.0])).isnan().all()
     state = judge.state_dict()
@@ -535,20 +536,20 @@ def test_a_reward_with_values_between_0_and_1_does_not_judge_right_and_wrong(lab
         (plain, "another", False),
         (with_threshold, "reward", False),
     ]:
-        other.name, other.measures = name, False
+        other.name, other.is_graded = name, False
         other.load_state_dict(state)
-        assert other.measures is measures
+        assert other.is_graded is measures
     for judges in (True, False):
         reward = Declaring()
         reward.judges = judges
         judge = lab.trainer(reward=reward).evaluator.judge
         judge.observe(graded(lab, [0.3, 1.0]))
-        assert judge.measures is not judges
+        assert judge.is_graded is not judges
     for section in ({"threshold": 0.5}, {"accuracy": "ones"}):
         judge = lab.trainer(evaluation=section).evaluator.judge
         judge.name = "reward"
         judge.observe(graded(lab, [0.3, 0.7]))
-        assert not judge.measures
+        assert not judge.is_graded
 
 
 def test_without_a_judge_an_evaluation_has_rewards_but_no_accuracy(lab):

@@ -211,7 +211,7 @@ class Record:
         try:
             # Saving a sharded policy is a collective, and the other processes may not join it.
             meshes = [learner.policy.mesh for learner in trainer.learners.values()]
-            whole = all(learner.whole for learner in trainer.learners.values())
+            whole = all(learner.at_step_boundary for learner in trainer.learners.values())
             if whole and all(mesh is None or mesh.size() == 1 for mesh in meshes):
                 self.save()
         except Exception as error:  # the original error is raised; this one is only shown

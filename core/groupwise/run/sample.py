@@ -59,7 +59,7 @@ def answers(run: Reopened, selection: Selection) -> Iterator[Answered]:
     has no prompts.
     """
     evaluator, sampler, judge = run.evaluator, run.evaluator.sampler, run.evaluator.judge
-    judged = not judge.measures
+    judged = not judge.is_graded
     if selection.keep == "right" and not judged:
         raise UserError(_unjudged(judge.name))
     sampler.follow({}, run.state.global_step)
@@ -75,14 +75,14 @@ def answers(run: Reopened, selection: Selection) -> Iterator[Answered]:
         evaluator.failures = processes.first_of(evaluator.failures)
         judge.agree()
         # A value of this chunk may have shown that the reward only measures.
-        if judged and judge.measures and selection.keep != "all":
+        if judged and judge.is_graded and selection.keep != "all":
             raise UserError(_unjudged(judge.name))
         samples.sort(
             key=lambda sample: (sample["draw"], sample.get("learner", ""), sample["index"])
         )
         rows = {draw.number: draw.row for draw in chunk}
         for number, of_prompt in groupby(samples, key=itemgetter("draw")):
-            yield _answered([*of_prompt], rows[number], selection, judged=not judge.measures)
+            yield _answered([*of_prompt], rows[number], selection, judged=not judge.is_graded)
     if is_empty:
         raise UserError(_no_prompts(run.parts, selection.split))
 

@@ -29,7 +29,10 @@ class Symptoms:
         self._warned: set[str] = set()
 
     def warnings(self, metrics: Mapping[str, Any], first_nonfinite: str = "") -> Iterator[str]:
-        """Warnings about this step; first_nonfinite: the first tensor that was not finite, if any."""
+        """Warnings about this step.
+
+        first_nonfinite: the first tensor that was not finite, if any.
+        """
         warnings = {
             "mismatch": self._mismatch(metrics),
             "unscored": self._unscored(metrics),

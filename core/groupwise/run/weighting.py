@@ -41,11 +41,11 @@ def check_weighting(
     }
     for path in (path for path, is_set in enabled.items() if is_set):
         judge = Judge(config.evaluation, first)
-        if judge.measures or not judge.is_stated:
+        if judge.is_graded or not judge.is_stated:
             what = (
-                "measures" if judge.measures else "does not say whether it tells right from wrong"
+                "measures" if judge.is_graded else "does not say whether it tells right from wrong"
             )
-            declared = "" if judge.measures else ", or give it an attribute `judges = True`"
+            declared = "" if judge.is_graded else ", or give it an attribute `judges = True`"
             problem = (
                 f"needs to know from the start which completions are right, but reward "
                 f"{first.name!r} {what}; set evaluation.threshold (a completion is right at this "

@@ -80,7 +80,7 @@ class Evaluator:
         if self.references is not None and not state.global_step:
             self.references.remember(samples)  # as a resumed run does
         self.judge.agree()
-        if self.judge.measures:  # a later batch may have had a value other than 0 and 1
+        if self.judge.is_graded:  # a later batch may have had a value other than 0 and 1
             samples = [{**sample, "right": None} for sample in samples]
         watched = self.watched.names if self.watched else ()
         metrics = self._summary(samples, watched)
@@ -99,7 +99,7 @@ class Evaluator:
                 self.rewards.names,
                 self.settings.samples,
                 watched,
-                judged=not self.judge.measures,
+                judged=not self.judge.is_graded,
             )
             for name in self.sampler.casts
         }

@@ -33,7 +33,6 @@ class Update:
     rollouts: Rollouts
     tensors: Mapping[str, Tensor]
     parts: Sequence[Microbatch]
-    spare: Rollouts | None
     first: bool
     corrected: bool
     compared: bool
@@ -46,6 +45,7 @@ class Updater:
     policy: for passes without gradient; model: the same policy as accelerate wraps it (DDP).
     budget: the most decisions in a micro-batch.
     backpropagate: adds the gradient of a loss to the parameters' gradients; accelerate's if unset.
+    dummy: a rollout for passes without effect, while other processes have more micro-batches.
     first_nonfinite: the first tensor that was not finite in the last passes, None if all were.
     """
 
@@ -55,22 +55,21 @@ class Updater:
     accelerator: Accelerator
     budget: int
     backpropagate: Callable[[Tensor], None] | None = None
+    dummy: Rollouts | None = field(default=None, init=False)
     first_nonfinite: str | None = field(default=None, init=False)
 
     def backward(
         self, rollouts: Rollouts, scores: Scores, outputs: Mapping[str, Tensor], **options: Any
     ) -> dict[str, float]:
         """Accumulate the gradient of an update's loss; returns metrics. Arguments: `prepare`'s."""
-        return self.accumulate(self.prepare(rollouts, scores, outputs, **options)).result()
+        batch = TrainingBatch(rollouts=rollouts, scores=scores)
+        return self.accumulate(self.prepare(batch, outputs, **options)).result()
 
     def prepare(
         self,
-        rollouts: Rollouts,
-        scores: Scores,
+        batch: TrainingBatch,
         outputs: Mapping[str, Tensor],
         *,
-        rest_of_group: TrainingBatch | None = None,
-        spare: Rollouts | None = None,
         first: bool = True,
         corrected: bool = False,
         compared: bool = False,
@@ -81,28 +80,24 @@ class Updater:
         outputs: [B, T, ...] tensors for the loss besides the targets: `reference_*`, and in later
             updates `old_*`. They stay on the CPU, since a mean may be as large as a latent; a
             micro-batch moves its share to the device.
-        rest_of_group: rollouts of other learners of a pool in the same groups. They count in all
-            targets except the weights: the denominators are those of the learner's own rollouts.
-        spare: rollouts for dummy passes while other processes have more micro-batches; if unset,
-            the longest of `rollouts`, which must then not be empty.
         first: whether this is the step's first update: then the old outputs are the current ones.
         corrected: whether the loss receives the sampler's log-probs, for importance weights.
         compared: whether the old log-probs in `outputs` are the policy's own, not the sampler's, so
             that a later update compares them with the sampler's, too; the first one always does.
         replayed: [B] bool, rollouts of earlier steps, which are not compared with the sampler.
         """
-        targets = self.targets(scores, rollouts, outputs, rest_of_group=rest_of_group)
+        rollouts, targets = batch.rollouts, self.targets(batch, outputs)
         tensors = {**targets, "mask": rollouts.mask, **outputs}
         if rollouts.sampler_log_probs is not None:
             tensors["sampler_log_probs"] = rollouts.sampler_log_probs
         if replayed is not None:
             tensors["replayed"] = replayed
-        active = self.algorithm.active(targets).nonzero().flatten()
+        active = self.algorithm.active(targets).nonzero().flatten().cpu()
+        split = self._split(rollouts.select(active)) if len(active) else ()
         return Update(
             rollouts=rollouts,
             tensors={name: value.cpu() for name, value in tensors.items()},
-            parts=self._parts(rollouts, active),
-            spare=spare,
+            parts=[(active[rows.cpu()], decisions) for rows, decisions in split],
             first=first,
             corrected=corrected,
             compared=first or compared,
@@ -121,8 +116,7 @@ class Updater:
             last = number == passes - 1
             with nullcontext() if last else self._unreduced():
                 if number >= len(parts):
-                    idle = self._idle(update.spare, update.rollouts)
-                    backpropagate(_nothing(self.model(*idle, outputs)))
+                    backpropagate(_nothing(self.model(*self._dummy(), outputs)))
                     continue
                 rows, decisions = parts[number]
                 piece = update.rollouts.select(rows)
@@ -184,25 +178,20 @@ class Updater:
         cut = _cut(tensors, rows, decisions)
         return {name: value.to(self.accelerator.device) for name, value in cut.items()}
 
-    def targets(
-        self,
-        scores: Scores,
-        rollouts: Rollouts,
-        outputs: Mapping[str, Tensor],
-        *,
-        rest_of_group: TrainingBatch | None = None,
-    ) -> Mapping[str, Tensor]:
+    def targets(self, batch: TrainingBatch, outputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The algorithm's targets for these rollouts, computed over those of all processes.
 
-        With `rest_of_group`, all targets except the weights are computed over both.
+        All targets except the weights are also over the `rest_of_group` of other learners: the
+        denominators are those of the learner's own rollouts.
         """
+        rollouts, rest = batch.rollouts, batch.rest_of_group
         zeros = rollouts.mask.new_zeros(rollouts.mask.shape, dtype=torch.float32)
         inputs = {n: outputs.get(n, zeros).cpu() for n in sorted(self.algorithm.target_inputs)}
-        shared = gather_object([(replace(skeleton(rollouts), trajectory=inputs), scores)])
+        shared = gather_object([(replace(skeleton(rollouts), trajectory=inputs), batch.scores)])
         start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
         targets = self._targets(shared)
-        if rest_of_group is not None:
-            others = gather_object([(skeleton(rest_of_group.rollouts), rest_of_group.scores)])
+        if rest is not None:
+            others = gather_object([(skeleton(rest.rollouts), rest.scores)])
             targets = {**self._targets([*shared, *others]), "weights": targets["weights"]}
         decisions = rollouts.mask.shape[1]
         ours = slice(start, start + len(rollouts))
@@ -219,19 +208,17 @@ class Updater:
         return self.algorithm.targets(scores, replace(whole, trajectory={}), inputs)
 
     @torch.no_grad()
-    def outputs(
-        self, rollouts: Rollouts, names: Outputs, *, spare: Rollouts | None = None
-    ) -> dict[str, Tensor]:
+    def outputs(self, rollouts: Rollouts, names: Outputs) -> dict[str, Tensor]:
         """Outputs [B, T, ...] of the policy by name, without gradient, on the CPU.
 
         names: "log_probs" or names of the policy's extras; empty for no rollouts.
-        spare: as for `prepare`; the processes of a sharded policy make equally many passes.
+        The processes of a sharded policy make equally many passes.
         """
         filled: dict[str, Tensor] = {}
         parts = self._split(rollouts) if len(rollouts) else ()
         if self.policy.mesh is not None:
             for _ in range(processes.largest(len(parts)) - len(parts)):
-                self.policy(*self._idle(spare, rollouts), names)
+                self.policy(*self._dummy(), names)
         for rows, decisions in parts:
             piece = rollouts.select(rows)
             current = self.policy(piece, decisions, names)
@@ -248,20 +235,11 @@ class Updater:
             rollouts, self.budget, cut_decisions=not self.algorithm.couples_decisions
         )
 
-    def _idle(self, spare: Rollouts | None, rollouts: Rollouts) -> tuple[Rollouts, Decisions]:
-        """A micro-batch for a dummy pass."""
-        if spare is None:
-            spare = rollouts.select([int(rollouts.extents.argmax())])
-        rows, decisions = self._split(spare)[0]
-        return spare.select(rows), decisions
-
-    def _parts(self, rollouts: Rollouts, active: Tensor) -> list[Microbatch]:
-        """Micro-batches of the active rows."""
-        if not len(active):
-            return []
-        active = active.cpu()
-        split = self._split(rollouts.select(active))
-        return [(active[rows.cpu()], decisions) for rows, decisions in split]
+    def _dummy(self) -> tuple[Rollouts, Decisions]:
+        """A micro-batch for a pass without effect."""
+        assert self.dummy is not None
+        rows, decisions = self._split(self.dummy)[0]
+        return self.dummy.select(rows), decisions
 
 
 def _compare(tally: Tally, ours: Tensor, sampler: Tensor, mask: Tensor) -> None:

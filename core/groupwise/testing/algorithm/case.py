@@ -14,6 +14,7 @@ from groupwise.rollouts import Rollouts
 from groupwise.testing import compare
 from groupwise.testing.algorithm.toy import Extra, Toy, toy_rollouts, toy_scores
 from groupwise.testing.updater import updater_of
+from groupwise.training.training_batch import TrainingBatch
 from groupwise.training.update import Updater
 from groupwise.weights import KeptWeights
 
@@ -88,4 +89,5 @@ class Case:
         algorithm = copy.deepcopy(self.algorithm)
         algorithm.prepare(toy, KeptWeights(toy))
         updater = updater_of(toy, algorithm, WHOLE)
-        return updater.targets(scores, rollouts, self.outputs(updater, toy, rollouts))
+        batch = TrainingBatch(rollouts=rollouts, scores=scores)
+        return updater.targets(batch, self.outputs(updater, toy, rollouts))

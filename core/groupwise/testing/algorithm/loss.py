@@ -16,6 +16,7 @@ from groupwise.testing.algorithm.case import LIMIT, REWARDS, WHOLE, Case
 from groupwise.testing.algorithm.toy import Toy, toy_rollouts, toy_scores
 from groupwise.testing.law import law
 from groupwise.testing.updater import updater_of
+from groupwise.training.training_batch import TrainingBatch
 from groupwise.weights import KeptWeights
 
 
@@ -149,7 +150,7 @@ def _batch(
     algorithm.prepare(toy, KeptWeights(toy))
     updater = updater_of(toy, algorithm, WHOLE)
     before = case.outputs(updater, toy, rollouts, first=True)
-    targets = updater.targets(scores, rollouts, before)
+    targets = updater.targets(TrainingBatch(rollouts=rollouts, scores=scores), before)
     with torch.no_grad():
         outputs = compare.outputs(toy(rollouts, outputs=algorithm.needs | algorithm.old))
     leaves = {name: value.clone().requires_grad_() for name, value in outputs.items()}
