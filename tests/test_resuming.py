@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from filelock import FileLock
 from tests.command_line import call
@@ -15,7 +16,6 @@ import groupwise
 from groupwise.errors import UserError
 from groupwise.storage import run_folder
 from groupwise.storage.checkpoint import Checkpoints
-from groupwise.training import learner
 from groupwise.weights import KeptWeights
 
 BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
@@ -286,7 +286,7 @@ def test_evaluating_builds_no_optimizer_and_keeps_no_reference(project, monkeypa
     def fail(*_, **__):
         raise AssertionError("an evaluation needs none of it")
 
-    monkeypatch.setattr(learner, "Optimizer", fail)
+    monkeypatch.setattr(torch.optim.AdamW, "__init__", fail)
     monkeypatch.setattr(KeptWeights, "keep", fail)
     result = call("eval", "runs/kl", "evaluation.prompts=2")
     assert result.exit_code == 0, result.output

@@ -259,24 +259,23 @@ def group_std(rewards: Tensor, groups: Tensor) -> Tensor:
 
 def _group_size(groups: Tensor, valid: Tensor) -> Tensor:
     """[B] int64: how many members of each rollout's group are valid."""
-    _, index = groups.unique(return_inverse=True)
-    size = int(index.max()) + 1 if len(index) else 0
-    return groups.new_zeros(size).index_add_(0, index, valid.to(groups.dtype))[index]
+    return _group_sum(valid.to(groups.dtype), groups)
 
 
 def _group_mean(values: Tensor, groups: Tensor, valid: Tensor) -> Tensor:
     """[B]: the mean over the valid members of each rollout's group."""
-    _, index = groups.unique(return_inverse=True)
-    size = int(index.max()) + 1 if len(index) else 0
-    total = values.new_zeros(size).index_add_(0, index, torch.where(valid, values, 0.0))
-    count = values.new_zeros(size).index_add_(0, index, valid.to(values.dtype))
-    return (total / count.clamp(min=1))[index]
+    total = _group_sum(torch.where(valid, values, 0.0), groups)
+    return total / _group_sum(valid.to(values.dtype), groups).clamp(min=1)
 
 
 def _group_std(centred: Tensor, groups: Tensor, valid: Tensor) -> Tensor:
     """[B]: the unbiased std in each rollout's group, from values already centred."""
+    squares = _group_sum(centred.square(), groups)
+    return (squares / (_group_sum(valid.to(centred.dtype), groups) - 1).clamp(min=1)).sqrt()
+
+
+def _group_sum(values: Tensor, groups: Tensor) -> Tensor:
+    """[B]: the sum over each rollout's group."""
     _, index = groups.unique(return_inverse=True)
     size = int(index.max()) + 1 if len(index) else 0
-    squares = centred.new_zeros(size).index_add_(0, index, centred.square())
-    count = centred.new_zeros(size).index_add_(0, index, valid.to(centred.dtype))
-    return (squares / (count - 1).clamp(min=1)).sqrt()[index]
+    return values.new_zeros(size).index_add_(0, index, values)[index]

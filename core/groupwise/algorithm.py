@@ -6,16 +6,14 @@ update; and `loss`, computed micro-batch by micro-batch.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
+from groupwise.policy import Policy
+from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
-
-if TYPE_CHECKING:
-    from groupwise.policy import Policy
-    from groupwise.rewards import Scores
-    from groupwise.weights import KeptWeights
+from groupwise.weights import KeptWeights
 
 Batch = Mapping[str, Tensor]
 
@@ -71,7 +69,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def targets(
-        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
+        self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
         """Tensors [B] or [B, T], float32, for a whole update of all processes, on the CPU.
 
@@ -83,7 +81,7 @@ class Algorithm(ABC):
         all 0 or if `active` is False for it.
         """
 
-    def no_signal(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+    def no_signal(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B] bool: True where the rollout's group teaches this algorithm nothing.
 
         `refills` replaces such groups, and the metric `zero_variance` counts them. By default they
@@ -109,11 +107,11 @@ class Algorithm(ABC):
         weights."""
         return ()
 
-    def prepare(self, policy: "Policy", weights: "KeptWeights") -> None:  # noqa: B027
+    def prepare(self, policy: Policy, weights: KeptWeights) -> None:  # noqa: B027
         """Called once before the run: read settings of the policy (`max_decisions`), keep weights
         that are needed later (`weights.keep`)."""
 
-    def end_step(self, weights: "KeptWeights", step: int) -> Mapping[str, float] | None:
+    def end_step(self, weights: KeptWeights, step: int) -> Mapping[str, float] | None:
         """Called after the updates of each step, to keep or blend weights; the first step is 1.
 
         Returns further metrics of the step, or None.

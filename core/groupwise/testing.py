@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         compare,
         hold,
         law,
+        updater_of,
     )
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "compare",
     "hold",
     "law",
+    "updater_of",
 ]
 
 

@@ -10,6 +10,7 @@ from groupwise_testing.laws import Law, hold, law
 from groupwise_testing.policy import check_policy
 from groupwise_testing.reward import check_reward
 from groupwise_testing.sampler import check_sampler
+from groupwise_testing.updater import updater_of
 
 __all__ = [
     "Law",
@@ -22,6 +23,7 @@ __all__ = [
     "compare",
     "hold",
     "law",
+    "updater_of",
 ]
 
 

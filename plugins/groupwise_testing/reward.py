@@ -183,7 +183,7 @@ def any_text(case: Case) -> str | None:
 @law(state.NAME, hint=state.HINT)
 def survives(case: Case) -> str | None:
     members = case.reward.members
-    if not members.state_dict is not None:
+    if members.state_dict is None:
         return None
     return state.lost_in_checkpoint(members, members, "the reward") or case.difference()
 

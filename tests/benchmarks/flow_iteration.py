@@ -27,7 +27,6 @@ from accelerate import Accelerator
 from groupwise.config.load import load_config
 from groupwise.run.build import open_trainer
 from groupwise.run.parts import Parts, build_parts
-from groupwise.training.step_metrics import joined
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 VARIANTS = {
@@ -114,7 +113,7 @@ def iteration(parts: Parts) -> Callable[[], Any]:
 
     def run() -> None:
         scored = trainer.experience.next(trainer.state, ahead=False)
-        trainer.end_step(joined(scored.metrics, trainer.learn(scored)))
+        trainer.end_step({**scored.metrics, **trainer.learn(scored)})
 
     return run
 

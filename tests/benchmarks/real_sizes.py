@@ -29,7 +29,6 @@ from groupwise.run.build import open_trainer
 from groupwise.run.parts import build_parts
 from groupwise.run.tf32 import products_in_tf32
 from groupwise.run.trainer import Trainer
-from groupwise.training.step_metrics import joined
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LORA = {"lora": {"rank": 32}}
@@ -144,7 +143,7 @@ def halves(trainer: Trainer) -> Iterator[Half]:
     scored = trainer.experience.next(trainer.state, ahead=False)
     yield _end_of_half(started)
     started = _start()
-    trainer.end_step(joined(scored.metrics, trainer.learn(scored)))
+    trainer.end_step({**scored.metrics, **trainer.learn(scored)})
     yield _end_of_half(started)
 
 

@@ -3,8 +3,11 @@
 Pytest imports tests by path, so they receive these helpers as the fixture `lab`, a namespace.
 """
 
+import atexit
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,24 +20,15 @@ from groupwise import LogProbs, Policy, Rollouts
 from groupwise.algorithm import Algorithm
 from groupwise.algorithms.grpo import GRPO
 from groupwise.config.load import load_config
-from groupwise.environments.single import Single
 from groupwise.prompts.draws import Draw, Prompts
 from groupwise.rewards import Reward, Scores
+from groupwise.run.build import open_trainer
 from groupwise.run.loop import loop
+from groupwise.run.parts import build_parts
 from groupwise.run.trainer import Trainer
 from groupwise.sampler import Sampler
-from groupwise.scoring.scorer import Scorer
-from groupwise.training.ahead import Ahead
-from groupwise.training.clock import Clock
-from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.evaluator import Evaluator
-from groupwise.training.experience import Experience
-from groupwise.training.learner import Learner
+from groupwise.testing import updater_of
 from groupwise.training.lineage import NONE, Lineage
-from groupwise.training.sampling import Sampling
-from groupwise.training.step_metrics import joined
-from groupwise.training.threads import Threads
-from groupwise.training.update import Updater
 
 END = 0
 
@@ -198,18 +192,6 @@ def config(**sections: Any) -> Any:
     return load_config({**needed, **sections}).config
 
 
-def updater(
-    policy: Policy, algorithm: Algorithm, budget: int, model: nn.Module | None = None
-) -> Updater:
-    return Updater(
-        policy=policy,
-        model=model or policy,
-        algorithm=algorithm,
-        accelerator=Accelerator(cpu=True),
-        budget=budget,
-    )
-
-
 def trainer(
     policy: Policy | None = None,
     algorithm: Algorithm | None = None,
@@ -221,51 +203,47 @@ def trainer(
     held_out: float = 0.4,
     evaluation: Mapping[str, Any] | None = None,
     sampler: Sampler | None = None,
+    sections: Mapping[str, Any] | None = None,
+    objects: Mapping[tuple[str | int, ...], Any] | None = None,
     **settings: Any,
 ) -> Trainer:
-    """A trainer of a tabular policy; `settings` are those of the section `train`."""
-    policy = policy or Tabular()
-    algorithm = algorithm or GRPO()
+    """A trainer of a tabular policy, as a run builds it, until the end of the test.
+
+    settings: of the section `train`; sections, objects: further ones, of the configuration and of
+    those passed in place of names.
+    """
     defaults = {"steps": 3, "groups_per_step": 4, "group_size": 4, "learning_rate": 0.05}
-    sections = config(
-        evaluation={"prompts": 1, "every": evaluate_every, **(evaluation or {})},
-        train={**defaults, **settings},
-        seed=seed,
-    )
-    accelerator, clock = Accelerator(cpu=True), Clock()
-    scorer = Scorer([Reward(name="ones", function=reward)] if callable(reward) else reward)
-    prompts = Prompts(rows() if source is None else source, seed=seed, fraction=held_out)
-    sampling = Sampling(
-        policy,
-        sampler or policy,
-        seed=seed,
-        batch=sections.train.sample_batch,
-        process=(accelerator.process_index, accelerator.num_processes),
-    )
-    draws = prompts.evaluation(sections.evaluation.prompts) if held_out else []
-    episodes = EpisodeSampler(Single(), {"policy": sampling}, {"policy": sections.train.group_size})
-    evaluator = Evaluator(episodes, draws, scorer, sections.evaluation)
-    learner = Learner(
-        policy, algorithm, sections.train, accelerator, sampling.sampler, weights=sampling.weights
-    )
-    experience = (Ahead if sections.train.ahead else Experience)(
-        episodes,
-        prompts,
-        scorer,
-        evaluator.judge,
-        algorithms={"policy": algorithm},
-        settings=sections.train,
-        accelerator=accelerator,
-        clock=clock,
-    )
-    return Trainer(
-        config=sections,
-        experience=experience,
-        learners={"policy": learner},
-        evaluator=evaluator,
-        clock=clock,
-        threads=Threads(follow_load=False),
-    )
+    measures = [Reward(name="ones", function=reward)] if callable(reward) else reward
+    parts: dict[tuple[str | int, ...], Any] = {
+        ("policy",): policy or Tabular(),
+        ("algorithm",): algorithm or GRPO(),
+        ("prompts",): rows() if source is None else source,
+        **{("rewards", number): each.function for number, each in enumerate(measures)},
+        **({("sampler",): sampler} if sampler else {}),
+        **(objects or {}),
+    }
+    sections = {
+        "policy": "tabular",
+        "prompts": {"name": "rows", "held_out": held_out},
+        "rewards": [{"name": "ones", "label": each.name} for each in measures],
+        "evaluation": {
+            "prompts": int(held_out > 0),
+            "every": evaluate_every,
+            **(evaluation or {}),
+        },
+        "train": {**defaults, **settings},
+        "seed": seed,
+        **({"sampler": "engine"} if sampler else {}),
+        **(sections or {}),
+    }
+    built = build_parts(load_config(sections), parts)
+    built = replace(built, rewards=type(built.rewards)(measures))
+    return opened.enter_context(open_trainer(built, Accelerator(cpu=True)))
+
+
+opened = ExitStack()
+"""The trainers of a test."""
+atexit.register(opened.close)
 
 
 class Events:
@@ -300,8 +278,13 @@ def step(trainer: Trainer) -> dict[str, Any]:
     """One step, as in the loop of a run; returns its metrics."""
     trainer.due()
     scored = trainer.experience.next(trainer.state)
-    learned = joined(trainer.learn(scored), trainer.teach(scored))
-    return trainer.end_step(joined(scored.metrics, learned))
+    return trainer.end_step({**scored.metrics, **trainer.learn(scored), **trainer.teach(scored)})
+
+
+def replay_of(reward: Callable[..., Any], **settings: Any) -> Any:
+    """The replay of a run with these settings; `reward` tells right completions from wrong ones."""
+    measures = [Reward(name="reward", function=reward)]
+    return trainer(reward=measures, evaluation={"threshold": 1.0}, replay=settings).learner.replay
 
 
 def gradient(policy: nn.Module) -> Tensor:
@@ -351,8 +334,9 @@ lab_of_tests = SimpleNamespace(
     rows=rows,
     ones=ones,
     scores_of=scores_of,
-    updater=updater,
+    updater=updater_of,
     trainer=trainer,
+    replay_of=replay_of,
     fit=fit,
     step=step,
     gradient=gradient,
@@ -363,6 +347,12 @@ lab_of_tests = SimpleNamespace(
 @pytest.fixture(scope="session")
 def lab() -> SimpleNamespace:
     return lab_of_tests
+
+
+@pytest.fixture(autouse=True)
+def _close_trainers() -> Iterator[None]:
+    yield
+    opened.close()
 
 
 @pytest.fixture(scope="package", autouse=True)

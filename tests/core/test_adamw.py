@@ -13,8 +13,6 @@ from groupwise.errors import UserError
 from groupwise.run.tf32 import products_in_tf32
 from groupwise.sampler import products_are_exact
 from groupwise.storage.tensors import Stored
-from groupwise.training import adamw
-from groupwise.training.adamw import make_adamw
 from groupwise.training.optimizer import Optimizer
 
 needs_bitsandbytes = pytest.mark.skipif(
@@ -125,30 +123,28 @@ def test_adamw_refuses_moments_in_8_bits(tmp_path):
 
 
 def test_without_bitsandbytes_the_error_has_the_install_command(monkeypatch):
-    monkeypatch.setattr(adamw.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"not installed: pip install 'groupwise\[quantized\]'"):
         optimizer(Weights())
 
 
 @needs_bitsandbytes
 def test_a_device_without_kernels_is_named_in_the_error(monkeypatch):
-    from groupwise.training import adamw_8bit
+    import bitsandbytes
 
-    def step(self):
+    def step(self, closure):
         raise NotImplementedError("no kernel for this backend")
 
-    monkeypatch.setattr(adamw_8bit.AdamW8bit, "step", step)
+    monkeypatch.setattr(bitsandbytes.optim.AdamW8bit, "step", step)
     with pytest.raises(
         UserError, match="adamw_8bit does not run on cpu: no kernel for this backend"
     ):
-        make_adamw([{"params": [torch.nn.Parameter(torch.zeros(3))]}], SETTINGS)
+        optimizer(Weights())
 
 
 def test_plain_adamw_does_not_import_bitsandbytes(monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    assert type(
-        make_adamw([{"params": [torch.nn.Parameter(torch.zeros(3))]}], PLAIN)
-    ).__module__ == ("torch.optim.adamw")
+    assert type(optimizer(Weights(), PLAIN).adamw) is torch.optim.AdamW
 
 
 # ---- TF32

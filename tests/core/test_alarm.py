@@ -4,14 +4,17 @@ import json
 import math
 import random
 from collections.abc import Mapping
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from groupwise.evaluation import Alarm, Change, beyond_noise
 from groupwise.storage.state import decode, encode
-from groupwise.training.alarm import Alarms, Watch, change
+from groupwise.training.alarm import Alarms, change, values_of
 
+Watch = partial(SimpleNamespace, better="higher", tolerance=0.0)
 WATCH = {"check": Watch()}
 
 
@@ -27,7 +30,7 @@ def records(
 
 
 def alarms(
-    first: list[dict[str, Any]], now: list[dict[str, Any]], watches: dict[str, Watch]
+    first: list[dict[str, Any]], now: list[dict[str, Any]], watches: Mapping[str, Any]
 ) -> Mapping[str, Alarm | None]:
     """The alarms of the second of two evaluations."""
     evaluations = Alarms(watches)
@@ -41,7 +44,7 @@ def noise(seed: int, shift: float = 0.0, prompts: int = 50, size: int = 4) -> li
     return [[draw.gauss(0.5 + shift, 0.2) for _ in range(size)] for _ in range(prompts)]
 
 
-def raises_alarm(trained: float, watched: float, watch: Watch | None = None, seed: int = 0) -> bool:
+def raises_alarm(trained: float, watched: float, watch: Any = None, seed: int = 0) -> bool:
     """Whether these shifts of the trained and the watched reward, plus noise, raise an alarm."""
     first = records(noise(seed), noise(seed + 1))
     now = records(noise(seed + 2, trained), noise(seed + 3, watched))
@@ -103,19 +106,17 @@ def test_completions_are_paired_by_draw_index_and_decoding() -> None:
     first = records([[0.0, 10.0], [0.0, 10.0]], [[0.0, 0.0]] * 2)
     greedy = [{**record, "greedy": True, "total": 100.0} for record in first]
     now = list(reversed(records([[1.0, 11.0], [2.0, 12.0]], [[0.0, 0.0]] * 2)))
-    difference = change([*greedy, *first], now, lambda record: record["total"])
+    difference = change(values_of([*greedy, *first]), values_of(now))
     assert difference.mean == pytest.approx(1.5)
     # No pairs: greedy records are in only one of the two evaluations.
-    assert math.isnan(change(greedy, now, lambda record: record["total"]).mean)
+    assert math.isnan(change(values_of(greedy), values_of(now)).mean)
 
 
 def test_the_error_is_over_prompts_not_over_completions() -> None:
     """Completions of one prompt that change together count as one observation."""
     zeros = [[0.0] * 100] * 2
     moved = [[1.0] * 100, [0.0] * 100]
-    difference = change(
-        records(zeros, zeros), records(moved, zeros), lambda record: record["total"]
-    )
+    difference = change(values_of(records(zeros, zeros)), values_of(records(moved, zeros)))
     assert (difference.mean, difference.error) == pytest.approx((0.5, 0.5))
     assert not difference.rose()
 
@@ -123,7 +124,7 @@ def test_the_error_is_over_prompts_not_over_completions() -> None:
 def test_prompts_have_equal_weight_whatever_their_number_of_completions() -> None:
     first = records([[0.0], [0.0, 0.0, 0.0]], [[None], [None] * 3])
     now = records([[1.0], [0.0, 0.0, 0.0]], [[None], [None] * 3])
-    assert change(first, now, lambda record: record["total"]).mean == pytest.approx(0.5)
+    assert change(values_of(first), values_of(now)).mean == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("missing", [None, math.nan])
@@ -140,7 +141,7 @@ def test_values_that_are_none_or_nan_are_left_out(missing: float | None) -> None
 
 def test_without_a_standard_error_there_is_no_alarm() -> None:
     first, now = records([[0.0] * 9], [[1.0] * 9]), records([[1.0] * 9], [[0.0] * 9])
-    difference = change(first, now, lambda record: record["total"])
+    difference = change(values_of(first), values_of(now))
     assert difference.mean == 1.0
     assert math.isnan(difference.error)
     assert alarms(first, now, WATCH) == {"check": None}
@@ -157,7 +158,7 @@ def test_records_without_watched_rewards_raise_no_alarm() -> None:
 # ---- compared with the best evaluation
 
 
-def levels(*pairs: tuple[float, float], watch: Watch | None = None) -> Alarms:
+def levels(*pairs: tuple[float, float], watch: Any = None) -> Alarms:
     """Evaluations every 10 steps: means of the trained and of the watched reward, plus noise."""
     evaluations = Alarms({"check": watch or Watch()})
     for number, (trained, watched) in enumerate(pairs):

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-from contextlib import closing
 
 import pytest
 import torch
@@ -14,9 +13,7 @@ from groupwise.algorithms.grpo import GRPO
 from groupwise.environment import ContextRefused, Environment, EpisodeEnded
 from groupwise.errors import UserError
 from groupwise.storage.samples import read_samples
-from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.episodes import Episodes
-from groupwise.training.sampling import Sampling
+from groupwise.testing import environment as testing
 
 
 class Talk(Environment):
@@ -42,17 +39,9 @@ class Talk(Environment):
 
 def play(lab, environment, *, batch=64, sizes=None, draws=4, labels=("writer", "critic")):
     """All episodes of some draws, as one batch."""
-    samplings = {
-        label: Sampling(policy := lab.Tabular(prompts=8, seed=number), policy, seed=3, batch=batch)
-        for number, label in enumerate(labels)
-    }
-    rows = lab.rows(8)
-    with closing(
-        EpisodeSampler(environment, samplings, sizes or dict.fromkeys(labels, 4))
-    ) as sampler:
-        sampler.begin(0)
-        sampler.follow({}, 0)
-        return Episodes.concat([*sampler.draw([lab.Draw(n, rows[n]) for n in range(draws)])])
+    policies = {label: lab.Tabular(prompts=8, seed=number) for number, label in enumerate(labels)}
+    rows = lab.rows(8)[:draws]
+    return testing.play(environment, policies, rows, episodes=sizes or 4, batch=batch, seed=3)
 
 
 def record(episodes):

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from groupwise.testing.environment import play
 from torch import Tensor
 
 from groupwise import train
@@ -17,9 +18,6 @@ from groupwise.environments.pool import Pool
 from groupwise.errors import UserError
 from groupwise.rewards import Reward
 from groupwise.storage.samples import read_samples
-from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.episodes import Episodes
-from groupwise.training.sampling import Sampling
 
 
 class OnDevice(Tensor):
@@ -113,13 +111,8 @@ def test_pictures_sampled_ahead_wait_for_the_update_in_cpu_memory(lab, painter):
 
 
 def test_pictures_of_a_pool_wait_for_the_other_policies_in_cpu_memory(lab, painter):
-    sampling = Sampling(painter, painter, seed=0, batch=4)
-    labels = ("one", "other")
-    sampler = EpisodeSampler(Pool(), dict.fromkeys(labels, sampling), dict.fromkeys(labels, 2))
-    sampler.begin(0)
-    sampler.follow({}, 0)
-    draws = [lab.Draw(number, row) for number, row in enumerate(lab.rows()[:4])]
-    work = Episodes.concat([*sampler.draw(draws)])
+    policies = {"one": painter, "other": painter}
+    work = play(Pool(), policies, lab.rows()[:4], episodes=2, batch=4)
     assert len(work.judged) == 16
     assert {type(picture) for picture in work.judged.facts["picture"]} == {Tensor}
     assert set(painter.counts) == {0}

@@ -15,14 +15,14 @@ import groupwise
 from groupwise import Rollouts, processes
 from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
+from groupwise.config.learners import SOLE
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, SampleErrors, Scores
 from groupwise.scoring.scorer import Scorer
-from groupwise.training import failures
-from groupwise.training.failing import TIMES, Failing
-from groupwise.training.training_batch import TrainingBatch
 
 WHY = "its numbers are not finite"
+TIMES = 3
+"""Steps and evaluations in a row after which a run ends."""
 
 
 def breaking(lab, fails=lambda row, seed: seed % 3 == 0):
@@ -93,9 +93,6 @@ def test_no_reward_is_called_on_a_failed_rollout(lab, kind):
     assert scores.column("long").nan_to_num(-1).tolist() == [2.0, 1.0, -1.0, 2.0]
     assert scores.extra == {"length": [2, 1, None, 2]}
     assert scores.failures == {}
-    assert failures.of_policies({"": rollouts}) == {
-        "/": f"a completion failed: {WHY}, at the prompt 'question 2'"
-    }
     nothing = Scorer([reward])(replace(rollouts, failures=[WHY] * 4))
     assert nothing.failed.all()
     assert nothing.values.shape == (4, 1)
@@ -130,10 +127,7 @@ def test_an_update_is_that_without_the_failed_rollouts(lab, name, updates):
     failed = scored.rollouts.failed
     assert 0 < int(failed.sum()) < len(failed) / 2
     ours = trainer.learn(scored)
-    batch = TrainingBatch(
-        rollouts=clean.rollouts.select(~failed), scores=clean.scores.select(~failed)
-    )
-    theirs = twin.learner.learn(batch, 0)
+    theirs = twin.learner.learn(clean.batches[SOLE].select(~failed), 0)
     assert trainer.policy.table.isfinite().all()
     assert torch.equal(trainer.policy.table, twin.policy.table)
     assert ours == pytest.approx(theirs)
@@ -445,8 +439,8 @@ def test_a_verifier_that_gives_no_labels_again_and_again_ends_the_run(lab, tmp_p
     assert len(lines(tmp_path / "run")) == TIMES
 
 
-def test_only_failures_in_a_row_end_a_run():
-    failing = Failing()
+def test_only_failures_in_a_row_end_a_run(lab):
+    failing = lab.trainer().failing
     for failed in (3, 3, 2, 3, 3):  # of 4: more than half, or just half
         failing.sampled(failed, 4, what="step", why={})
         failing.check()

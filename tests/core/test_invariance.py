@@ -329,13 +329,14 @@ from groupwise.algorithms.gspo import GSPO
 from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.algorithms.reinforce_pp import ReinforcePP
 from groupwise.prompts.weighted import Weighted
-from groupwise.training.replay import Replay
 from groupwise.reward_weights import Constraint, Schedule
 from groupwise.rewards import Reward
 from tests.core.engine import Engine
 
 def rare(completions, **_):
     return [float(text.startswith("33")) for text in completions]
+
+rare.judges = True
 
 def half_dead(completions, prompts, **_):
     return [
@@ -392,7 +393,7 @@ def train(lab):
          {"groups_per_step": 3, "epochs": 2, "ahead": 1, "steps": 5, "evaluate_every": 3}),
         ("sees", Seeing(GRPO.Config(beta=0.05)), lab.ones,
          {"groups_per_step": 3, "updates_per_rollout": 3}),
-        ("replay", GRPO(), rare, {"groups_per_step": 5, "steps": 8}),
+        ("replay", GRPO(), rare, {"groups_per_step": 5, "steps": 8, "replay": {}}),
         ("gdpo", GDPO(GDPO.Config(refill=True)), balanced(lab),
          {"groups_per_step": 5, "max_refills": 3, "ahead": 1, "steps": 4}),
         ("constraint", GRPO(), balanced(lab), {"groups_per_step": 3, "steps": 4}),
@@ -409,8 +410,6 @@ def train(lab):
         if name == "replay":
             trainer.experience.prompts = Weighted(
                 lab.rows(), explore=0.3, half_life=9.0, size=9, seed=3)
-            trainer.learner.replay = Replay(
-                lab.config(train={"replay": {}}).train.replay, trainer.experience.judge)
         steps = []
         assert lab.fit(trainer, lambda step, metrics: steps.append(metrics), lambda: None)
         evaluation, moments = trainer.evaluate(), trainer.learner.optimizer.adamw.state
@@ -452,7 +451,7 @@ assert not lab.fit(stopped, interrupt, lambda: None)
 assert stopped.step == 2
 # Only one process reaches its limit of time. Both must end.
 late = lab.trainer(steps=50, minutes=1.0 if accelerator.is_main_process else 100.0)
-late.go_on(step=0, seconds=61.0, prompts_state=late.experience.state_dict())
+late.resume_at(step=0, seconds=61.0, prompts_state=late.experience.state_dict())
 assert lab.fit(late, interrupt, lambda: None)
 assert late.step == 0
 # Messages of failed rewards: the one of the first process with a failure is kept.

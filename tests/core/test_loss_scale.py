@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from groupwise import LogProbs
-from groupwise.training import loss_scale
 
 SMALL = 1e-11
 """A factor on the loss, by which all gradients at scale 65,536 are 0 in float16."""
@@ -54,7 +53,7 @@ def make(lab):
     return trainer
 
 
-def test_small_gradients_are_kept_by_this_scale_and_lost_at_that_of_torch(lab, make, monkeypatch):
+def test_small_gradients_are_kept_by_this_scale_and_lost_at_that_of_torch(lab, make):
     exact = lab.step(make(SMALL, half=False))
     assert not {"loss_scale", "zero_gradients", "overflows"} & exact.keys()
     trainer = make(SMALL)
@@ -65,8 +64,11 @@ def test_small_gradients_are_kept_by_this_scale_and_lost_at_that_of_torch(lab, m
     kept = metrics["zero_gradients"]  # most of the table is of prompts that were not drawn
     assert 0.5 < kept < 1
     assert kept == pytest.approx(float((lab_gradient(make, lab) == 0).double().mean()), abs=0.02)
-    monkeypatch.setattr(loss_scale, "FIRST", 2.0**16)
-    lost = lab.step(make(SMALL))
+    trainer = make(SMALL)
+    state = trainer.learner.optimizer.state_dict()
+    state["scaler"]["scale"] = 2.0**16
+    trainer.learner.optimizer.load_state_dict(state)
+    lost = lab.step(trainer)
     assert (lost["loss_scale"], lost["grad_norm"], lost["zero_gradients"]) == (2**16, 0, 1)
 
 
@@ -94,10 +96,9 @@ def test_after_an_overflow_the_update_is_repeated_and_not_lost(lab, make):
     torch.testing.assert_close(plain.policy.table, scaled.policy.table, rtol=0.01, atol=1e-3)
 
 
-def test_the_scale_is_doubled_after_some_updates_without_overflow(lab, make, monkeypatch):
-    assert loss_scale.GROWS_AFTER <= 100
-    monkeypatch.setattr(loss_scale, "GROWS_AFTER", 3)
+def test_the_scale_is_doubled_after_some_updates_without_overflow(lab, make):
     trainer = make(SMALL, steps=7)
+    trainer.learner.optimizer.scale.set_growth_interval(3)
     scales = [lab.step(trainer)["loss_scale"] for _ in range(7)]
     assert scales == [2**24] * 3 + [2**25] * 3 + [2**26]
 
@@ -123,7 +124,7 @@ def test_values_that_are_not_finite_in_the_forward_pass_are_no_overflow(lab, mak
     metrics = lab.step(trainer)
     assert (metrics["skipped_updates"], metrics["overflows"]) == (1, 0)
     assert trainer.policy.passes == 1
-    assert trainer.learner.optimizer.culprit == "'log_probs' of the policy"
+    assert trainer.learner.optimizer.first_nonfinite == "'log_probs' of the policy"
     trainer.policy.forward_factor = 1.0
     assert lab.step(trainer)["loss_scale"] == 2**24
 
@@ -132,14 +133,14 @@ def test_a_resumed_run_keeps_the_scale(lab, make):
     trainer = make(LARGE, steps=2)
     lab.step(trainer)
     state = trainer.learner.state_dict()
-    scale = trainer.learner.optimizer.scale.value
+    scale = trainer.learner.optimizer.scale.get_scale()
     assert scale < 2**24
     resumed = make(LARGE, steps=2)
     resumed.learner.load_state_dict(state)
-    assert resumed.learner.optimizer.scale.value == scale
+    assert resumed.learner.optimizer.scale.get_scale() == scale
     assert lab.step(resumed)["overflows"] == 0
     # A checkpoint of a run whose scale grew every 2,000 updates.
     older = {**state["optimizer"]["scaler"], "growth_interval": 2000, "scale": 2.0**12}
     resumed.learner.optimizer.load_state_dict({"skipped": 0, "scaler": older})
-    assert resumed.learner.optimizer.scale.value == 2**12
-    assert resumed.learner.optimizer.scale.scaler.get_growth_interval() == loss_scale.GROWS_AFTER
+    assert resumed.learner.optimizer.scale.get_scale() == 2**12
+    assert resumed.learner.optimizer.scale.get_growth_interval() == 32

@@ -11,10 +11,7 @@ from groupwise import train
 from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.errors import UserError
 from groupwise.prompts.identity import fingerprint
-from groupwise.rewards import Reward
 from groupwise.storage.state import decode, encode
-from groupwise.training.judge import Judge
-from groupwise.training.replay import Replay
 
 
 def rare(completions, prompts, **_):
@@ -23,14 +20,6 @@ def rare(completions, prompts, **_):
 
 
 rare.judges = True
-
-
-def replay_of(lab, **settings):
-    size = 1 + settings.get("at_least", 1)
-    config = lab.config(train={"group_size": size, "replay": settings})
-    return Replay(
-        config.train.replay, Judge(config.evaluation, Reward(name="reward", function=rare))
-    )
 
 
 def rollouts_of(lab, policy, chosen, *, version=0, size=None, prompt=0, **columns):
@@ -70,7 +59,7 @@ def test_replay_scales_the_expected_gradient_by_a_known_factor(lab, size):
         group = rollouts_of(lab, policy, [chosen[m] for m in members], version=1)
         scores = lab.scores_of(right[index])
         for earlier in right_indices:
-            replay = replay_of(lab)
+            replay = lab.replay_of(rare)
             older_group = rollouts_of(lab, older, [chosen[earlier], chosen[0]])
             replay.fill(older_group, lab.scores_of(torch.tensor([1.0, 0.0])), 0)
             filled = replay.fill(group, scores, 1)
@@ -109,7 +98,7 @@ def fill(lab, replay, chosen, *, policy=None, prompt=0, version=0, **columns):
 
 
 def test_a_wrong_completion_is_replaced_by_an_earlier_right_one(lab):
-    replay, older, newer = replay_of(lab), lab.Tabular(seed=1), lab.Tabular(seed=2)
+    replay, older, newer = lab.replay_of(rare), lab.Tabular(seed=1), lab.Tabular(seed=2)
     first = fill(lab, replay, [WRONG, RIGHT, WRONG, OTHER], policy=older)
     assert not first.replayed.any()
     assert first.metrics["replay/share"] == 0
@@ -129,7 +118,7 @@ def test_a_wrong_completion_is_replaced_by_an_earlier_right_one(lab):
 
 
 def test_nothing_is_replayed_into_a_group_with_a_right_completion_or_of_another_prompt(lab):
-    replay = replay_of(lab)
+    replay = lab.replay_of(rare)
     fill(lab, replay, [WRONG, RIGHT, WRONG])
     assert not fill(lab, replay, [OTHER, WRONG, WRONG]).replayed.any()
     assert not fill(lab, replay, [WRONG] * 3, prompt=1).replayed.any()
@@ -138,14 +127,14 @@ def test_nothing_is_replayed_into_a_group_with_a_right_completion_or_of_another_
 
 def test_rows_with_the_same_prompt_keep_their_own_completions(lab):
     """The score of a kept completion is for the gold answer of its own row."""
-    replay = replay_of(lab)
+    replay = lab.replay_of(rare)
     fill(lab, replay, [WRONG, RIGHT, WRONG], answer="4")
     assert not fill(lab, replay, [WRONG] * 3, answer="5").replayed.any()
     assert fill(lab, replay, [WRONG] * 3, answer="4").replayed.any()
 
 
 def test_kept_completions_have_an_age_limit(lab):
-    replay, patient = replay_of(lab, age=10), replay_of(lab, age=None)
+    replay, patient = lab.replay_of(rare, age=10), lab.replay_of(rare, age=None)
     for each in (replay, patient):
         fill(lab, each, [WRONG, RIGHT, WRONG], version=5)
         assert fill(lab, each, [WRONG] * 3, version=15).replayed.any()
@@ -156,7 +145,7 @@ def test_kept_completions_have_an_age_limit(lab):
 
 
 def test_at_least_completions_are_filled_with_different_ones_the_newest_first(lab):
-    replay = replay_of(lab, at_least=2)
+    replay = lab.replay_of(rare, at_least=2)
     fill(lab, replay, [WRONG, WRONG, RIGHT])
     fill(lab, replay, [OTHER, WRONG, WRONG])
     filled = fill(lab, replay, [WRONG] * 3)
@@ -165,7 +154,7 @@ def test_at_least_completions_are_filled_with_different_ones_the_newest_first(la
 
 
 def test_completions_of_a_prompt_that_is_mostly_right_are_dropped(lab):
-    replay = replay_of(lab)
+    replay = lab.replay_of(rare)
     fill(lab, replay, [WRONG, RIGHT, WRONG])
     fill(lab, replay, [RIGHT, RIGHT, WRONG])
     assert not replay.kept
@@ -174,7 +163,7 @@ def test_completions_of_a_prompt_that_is_mostly_right_are_dropped(lab):
 
 
 def test_the_size_is_bounded_and_the_oldest_prompt_is_dropped(lab):
-    replay = replay_of(lab, size=3)
+    replay = lab.replay_of(rare, size=3)
     for prompt in (0, 1, 2, 0, 3):
         filled = fill(lab, replay, [WRONG, RIGHT, WRONG], prompt=prompt)
     assert filled.metrics["replay/kept"] == 3
@@ -182,7 +171,7 @@ def test_the_size_is_bounded_and_the_oldest_prompt_is_dropped(lab):
 
 
 def test_a_restored_buffer_replays_the_same(lab):
-    replay, restored = replay_of(lab, at_least=2), replay_of(lab, at_least=2)
+    replay, restored = lab.replay_of(rare, at_least=2), lab.replay_of(rare, at_least=2)
     for prompt, chosen in enumerate([[WRONG, RIGHT, WRONG], [OTHER, RIGHT, WRONG, WRONG]]):
         fill(lab, replay, chosen, prompt=prompt)
     state, tensors = encode(replay.state_dict(), "replay")
@@ -201,7 +190,7 @@ def test_a_restored_buffer_replays_the_same(lab):
 
 
 def test_completions_kept_by_prompt_in_an_earlier_version_are_refused(lab):
-    replay = replay_of(lab)
+    replay = lab.replay_of(rare)
     fill(lab, replay, [WRONG, RIGHT, WRONG])
     state = replay.state_dict()
     state["prompts"] = state.pop("rows")
@@ -275,9 +264,8 @@ def test_replayed_completions_have_importance_weights_but_no_mismatch(lab):
         source=lab.rows(2),
         held_out=0.0,
         steps=12,
+        replay={},
     )
-    trainer.learner.replay = replay_of(lab)
-    trainer.learner.replay.judge = trainer.experience.judge
     steps = []
     assert lab.fit(trainer, lambda _, metrics: steps.append(metrics))
     replayed = [metrics for metrics in steps if metrics["replay/share"]]
@@ -320,7 +308,7 @@ def test_contradicting_settings_are_refused(lab, tmp_path, reward, sections, mes
 
 
 def test_a_sampler_without_log_probs_is_refused(lab):
-    replay, rollouts = replay_of(lab), rollouts_of(lab, lab.Tabular(), [WRONG, RIGHT])
+    replay, rollouts = lab.replay_of(rare), rollouts_of(lab, lab.Tabular(), [WRONG, RIGHT])
     with pytest.raises(UserError, match=r"train\.replay: the sampler gives no log-probs"):
         replay.fill(
             replace(rollouts, sampler_log_probs=None), lab.scores_of(torch.tensor([0.0, 1])), 0
@@ -328,7 +316,7 @@ def test_a_sampler_without_log_probs_is_refused(lab):
 
 
 def test_completions_scored_by_other_rewards_are_not_replayed(lab):
-    replay = replay_of(lab)
+    replay = lab.replay_of(rare)
     fill(lab, replay, [WRONG, RIGHT, WRONG])
     rollouts = rollouts_of(lab, lab.Tabular(), [WRONG] * 3)
     scores = replace(lab.scores_of(torch.zeros(3)), names=("another",))
@@ -337,7 +325,7 @@ def test_completions_scored_by_other_rewards_are_not_replayed(lab):
 
 def test_completions_with_other_columns_of_the_trajectory_are_dropped(lab):
     """A resumed run may have a policy that stores fewer."""
-    replay = replay_of(lab)
+    replay = lab.replay_of(rare)
     fill(lab, replay, [WRONG, RIGHT, WRONG])
     rollouts = rollouts_of(lab, lab.Tabular(), [WRONG, RIGHT, WRONG], prompt=1)
     columns = {n: c for n, c in rollouts.trajectory.items() if n != "ragged"}

@@ -1,29 +1,26 @@
 """A sample depends only on its seed: a function of run seed, draw and index in the group."""
 
-from contextlib import closing
 from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
 
-from groupwise.environments.single import Single
 from groupwise.prompts.seeds import seed_for
 from groupwise.rollouts import Rollouts
-from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.sampling import Sampling
 
 
-def sample(policy, draws, *, batch=64, seed=3, space="train", size=3):
-    return Rollouts.concat(parts(policy, draws, batch=batch, seed=seed, space=space, size=size))
+def sample(lab, policy, draws, *, batch=64, seed=3, space="train", size=3):
+    rollouts = parts(lab, policy, draws, batch=batch, seed=seed, space=space, size=size)
+    return Rollouts.concat(rollouts)
 
 
-def parts(policy, draws, *, batch, seed, space, size):
-    sampling = Sampling(policy, policy, seed=seed, batch=batch)
-    with closing(EpisodeSampler(Single(), {"policy": sampling}, {"policy": size})) as sampler:
-        sampler.follow({}, 0)
-        drawn = sampler.evaluate("", draws, size, "train", space=space)
-        return [episodes.judged for episodes in drawn]
+def parts(lab, policy, draws, *, batch, seed, space, size):
+    trainer = lab.trainer(policy, seed=seed, sample_batch=batch, group_size=size)
+    sampler = trainer.experience.sampler
+    sampler.follow({}, 0)
+    drawn = sampler.evaluate("", draws, size, "train", space=space)
+    return [episodes.judged for episodes in drawn]
 
 
 def record(rollouts):
@@ -45,12 +42,12 @@ def draws(lab):
 @pytest.mark.parametrize("batch", [1, 3, 4, 7, 18, 512])
 def test_the_size_of_sampling_batches_changes_nothing(lab, draws, batch):
     policy = lab.Tabular(symbols=4)
-    assert record(sample(policy, draws, batch=batch)) == record(sample(policy, draws))
+    assert record(sample(lab, policy, draws, batch=batch)) == record(sample(lab, policy, draws))
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 7])
 def test_a_batch_is_larger_than_its_limit_only_for_one_whole_group(lab, draws, batch):
-    batches = parts(lab.Tabular(), draws, batch=batch, seed=0, space="train", size=3)
+    batches = parts(lab, lab.Tabular(), draws, batch=batch, seed=0, space="train", size=3)
     sizes = [len(part) for part in batches]
     assert max(sizes) == max(3, batch // 3 * 3)
     assert sum(sizes) == 18
@@ -59,33 +56,33 @@ def test_a_batch_is_larger_than_its_limit_only_for_one_whole_group(lab, draws, b
 @pytest.mark.parametrize("processes", [2, 3, 4])
 def test_the_number_of_processes_and_the_order_of_draws_change_nothing(lab, draws, processes):
     policy = lab.Tabular(symbols=4)
-    expected = record(sample(policy, draws))
-    shares = [sample(policy, draws[rank::processes]) for rank in range(processes)]
+    expected = record(sample(lab, policy, draws))
+    shares = [sample(lab, policy, draws[rank::processes]) for rank in range(processes)]
     joined = {}
     for share in shares:
         joined |= record(share)
     assert joined == expected
-    assert record(sample(policy, draws[::-1])) == expected
+    assert record(sample(lab, policy, draws[::-1])) == expected
 
 
 def test_groups_are_numbered_by_the_draw(lab, draws):
-    rollouts = sample(lab.Tabular(), draws[2:4])
+    rollouts = sample(lab, lab.Tabular(), draws[2:4])
     assert rollouts.groups.tolist() == [2, 2, 2, 3, 3, 3]
     twice = [draws[0], replace(draws[0], number=17)]
-    texts = sample(lab.Tabular(symbols=4), twice).completions
+    texts = sample(lab, lab.Tabular(symbols=4), twice).completions
     assert texts[:3] != texts[3:]
 
 
 def test_completions_of_a_group_differ(lab, draws):
-    rollouts = sample(lab.Tabular(symbols=4), draws[:1], size=16)
+    rollouts = sample(lab, lab.Tabular(symbols=4), draws[:1], size=16)
     assert len(set(rollouts.completions)) > 4
 
 
 def test_the_run_seed_and_the_purpose_change_the_samples(lab, draws):
     policy = lab.Tabular(symbols=4)
-    completions = sample(policy, draws).completions
-    assert completions != sample(policy, draws, seed=4).completions
-    assert completions != sample(policy, draws, space="evaluation").completions
+    completions = sample(lab, policy, draws).completions
+    assert completions != sample(lab, policy, draws, seed=4).completions
+    assert completions != sample(lab, policy, draws, space="evaluation").completions
 
 
 def test_training_and_evaluation_have_different_seeds(lab):

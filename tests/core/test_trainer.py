@@ -20,7 +20,6 @@ from groupwise.errors import UserError
 from groupwise.rewards import Reward
 from groupwise.run.display import brief
 from groupwise.scoring.scorer import Scorer
-from groupwise.training.schedule import schedule
 from groupwise.training.summary import pass_at, summarise
 
 
@@ -50,12 +49,18 @@ def section(**settings):
     return load_config(data).config.train
 
 
-def rates(**settings):
-    settings = section(**settings)
-    return [schedule(settings, step) for step in range(settings.steps)]
+@pytest.fixture
+def rates(lab):
+    """Of a run, the learning rates of all steps, as factors of the highest."""
+
+    def of(**settings):
+        learner = lab.trainer(learning_rate=1.0, **settings).learner
+        return [learner.rate(step, 0.0) for step in range(settings["steps"])]
+
+    return of
 
 
-def test_schedules_match_their_formulas():
+def test_schedules_match_their_formulas(rates):
     assert rates(steps=4) == [1.0] * 4
     assert rates(steps=5, schedule="linear") == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
     cosine = [0.5 * (1 + math.cos(math.pi * step / 4)) for step in range(4)]
@@ -66,9 +71,10 @@ def test_schedules_match_their_formulas():
     assert rates(steps=3, schedule="cosine", warmup_steps=5) == pytest.approx([0.2, 0.4, 0.6])
 
 
-def test_a_limit_in_minutes_drives_the_schedule():
+def test_a_limit_in_minutes_drives_the_schedule(lab):
     def rate(step, minutes, **settings):
-        return schedule(section(steps=100, minutes=10, **settings), step, 60 * minutes)
+        settings = {"steps": 100, "minutes": 10, "learning_rate": 1.0, **settings}
+        return lab.trainer(**settings).learner.rate(step, 60 * minutes)
 
     assert [rate(0, minutes, schedule="linear") for minutes in (0, 5, 10, 11)] == [1, 0.5, 0, 0]
     assert rate(50, 5, schedule="cosine") == pytest.approx(0.5)
@@ -82,7 +88,7 @@ def test_a_limit_in_minutes_drives_the_schedule():
 
 def test_the_learning_rate_of_a_run_with_a_time_limit_falls_with_the_time(lab):
     trainer = lab.trainer(schedule="linear", steps=10**6, minutes=10.0, learning_rate=0.01)
-    trainer.go_on(step=0, seconds=300.0, prompts_state=trainer.experience.state_dict())
+    trainer.resume_at(step=0, seconds=300.0, prompts_state=trainer.experience.state_dict())
     rates = []
 
     def on_step(step, metrics):
@@ -93,7 +99,7 @@ def test_the_learning_rate_of_a_run_with_a_time_limit_falls_with_the_time(lab):
     assert rates == pytest.approx([0.005, 0.003, 0.001], abs=1e-4)
 
 
-def test_a_schedule_may_be_longer_than_the_run_but_not_shorter():
+def test_a_schedule_may_be_longer_than_the_run_but_not_shorter(rates):
     longer = rates(steps=2, schedule="linear", schedule_steps=4)
     assert longer == rates(steps=4, schedule="linear")[:2] == [1.0, 0.75]
     with pytest.raises(UserError, match=r"would be 0 after step 3, and train.steps is 4"):
@@ -102,7 +108,7 @@ def test_a_schedule_may_be_longer_than_the_run_but_not_shorter():
 
 
 @pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
-def test_the_optimizer_uses_the_scheduled_learning_rate(lab, kind):
+def test_the_optimizer_uses_the_scheduled_learning_rate(lab, rates, kind):
     trainer = lab.trainer(schedule=kind, warmup_steps=2, steps=5, learning_rate=0.01, epochs=2)
     expected = rates(schedule=kind, warmup_steps=2, steps=5)
     for step in range(5):
@@ -238,7 +244,7 @@ def test_a_run_ends_at_its_limit_of_minutes(lab):
     assert 0 < len(steps) < 10_000
     # The time before resuming counts.
     resumed = lab.trainer(steps=10_000, minutes=1.0)
-    resumed.go_on(step=0, seconds=61.0, prompts_state=resumed.experience.state_dict())
+    resumed.resume_at(step=0, seconds=61.0, prompts_state=resumed.experience.state_dict())
     assert fit(lab, resumed) == (True, [])
 
 
@@ -360,7 +366,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted(lab, where):
         assert torch.equal(trainer.policy.table, before) == skipped
         assert math.isfinite(metrics["grad_norm"]) != skipped
         if skipped:
-            assert trainer.learner.optimizer.culprit == names[where]
+            assert trainer.learner.optimizer.first_nonfinite == names[where]
     assert count_steps(trainer) == trainer.learner.updates == 3
     assert trainer.policy.table.isfinite().all()
 
@@ -393,6 +399,7 @@ def test_idle_passes_are_as_small_as_the_micro_batches_of_the_policy(lab, monkey
     trainer = lab.trainer(Stepwise())
     scored = trainer.experience.next(trainer.state)
     rollouts, scores = scored.rollouts, scored.scores
+    trainer.learner.updater.dummy = rollouts.select([0])
     shapes.clear()
     trainer.learner.updater.backward(rollouts, scores, {})
     gradient, count = lab.gradient(trainer.policy), len(shapes)
@@ -494,14 +501,12 @@ def test_a_repeated_evaluation_is_equal_and_changes_neither_weights_nor_prompts(
 
 
 def test_accuracy_is_that_of_the_reward_named_in_the_configuration(lab):
-    trainer = lab.trainer(evaluation={"accuracy": "second", "threshold": 2.0})
-    rewards = Scorer(
-        [
-            Reward(name="first", function=lambda completions: [9.0] * len(completions)),
-            Reward(name="second", function=lambda completions: [1.9] * len(completions)),
-        ]
-    )
-    scores = rewards(lab.build(lab.rows(2), [[0], [1, 0]]))
+    rewards = [
+        Reward(name="first", function=lambda completions: [9.0] * len(completions)),
+        Reward(name="second", function=lambda completions: [1.9] * len(completions)),
+    ]
+    trainer = lab.trainer(reward=rewards, evaluation={"accuracy": "second", "threshold": 2.0})
+    scores = trainer.scorer(lab.build(lab.rows(2), [[0], [1, 0]]))
     assert trainer.evaluator.judge.right(scores).tolist() == [False, False]
 
 
@@ -525,7 +530,7 @@ def test_a_reward_with_values_between_0_and_1_does_not_judge_right_and_wrong(lab
     assert judge.right(graded(lab, [0.0, 1.0, math.nan])).isnan().tolist() == [False, False, True]
     judge.observe(graded(lab, [0.0, 0.5]))
     judge.agree()
-    assert judge.measures
+    assert judge.is_graded
     judge.observe(graded(lab, [0.0, 1.0]))  # once is enough
     assert judge.right(graded(lab, [0.0, 1.0])).isnan().all()
     state = judge.state_dict()
@@ -537,20 +542,20 @@ def test_a_reward_with_values_between_0_and_1_does_not_judge_right_and_wrong(lab
         (plain, "another", False),
         (with_threshold, "reward", False),
     ]:
-        other.name, other.measures = name, False
+        other.name, other.is_graded = name, False
         other.load_state_dict(state)
-        assert other.measures is measures
+        assert other.is_graded is measures
     for judges in (True, False):
         reward = Declaring()
         reward.judges = judges
         judge = lab.trainer(reward=reward).evaluator.judge
         judge.observe(graded(lab, [0.3, 1.0]))
-        assert judge.measures is not judges
+        assert judge.is_graded is not judges
     for section in ({"threshold": 0.5}, {"accuracy": "ones"}):
         judge = lab.trainer(evaluation=section).evaluator.judge
         judge.name = "reward"
         judge.observe(graded(lab, [0.3, 0.7]))
-        assert not judge.measures
+        assert not judge.is_graded
 
 
 def test_without_a_judge_an_evaluation_has_rewards_but_no_accuracy(lab):

@@ -10,9 +10,6 @@ from tests.command_line import call
 import groupwise
 from groupwise.config.load import load_config
 from groupwise.errors import UserError
-from groupwise.rewards import Reward
-from groupwise.scoring.scorer import Scorer
-from groupwise.training.evaluator import Evaluator
 
 
 def brevity(completions):
@@ -162,16 +159,14 @@ def test_a_failing_watched_reward_may_be_skipped(lab, tmp_path):
 
     with pytest.raises(UserError, match="reward 'broken' raised RuntimeError: no"):
         train(lab, tmp_path, watch=[broken])
-    rows = lab.rows(4)
-    trainer = lab.trainer(source=rows, held_out=0.9, evaluation={"prompts": 2})
-    evaluator = Evaluator(
-        trainer.evaluator.sampler,
-        trainer.evaluator.draws,
-        Scorer([Reward(name="ones", function=lab.ones)]),
-        lab.config().evaluation,
-        watched=Scorer([Reward(name="broken", function=broken, on_error="skip")]),
+    trainer = lab.trainer(
+        source=lab.rows(4),
+        held_out=0.9,
+        evaluation={"prompts": 2},
+        sections={"watch": [{"name": "broken", "on_error": "skip"}]},
+        objects={("watch", 0): broken},
     )
-    evaluation = evaluator(trainer.state)
+    evaluation = trainer.evaluate()
     assert math.isnan(evaluation.metrics["watch/broken"])
     assert {sample["watched"]["broken"] for sample in evaluation.samples} == {None}
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
-from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from simulated import Device
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -19,7 +18,7 @@ import groupwise
 from groupwise import Policy, Rollouts
 from groupwise.algorithm import Algorithm
 from groupwise.rewards import Scores
-from groupwise.training.update import Updater
+from groupwise.testing import updater_of
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 
@@ -108,13 +107,7 @@ def per_microbatch(
         passes: list[Any] = []
         hook = policy.register_forward_hook(lambda *_, passes=passes: passes.append(None))
         with launched("device"):
-            updater = Updater(
-                policy=policy,
-                model=policy,
-                algorithm=algorithm,
-                accelerator=Accelerator(),
-                budget=budget,
-            )
+            updater = updater_of(policy, algorithm, budget)
             answers = {"old_log_probs": rollouts.sampler_log_probs.cpu(), **reference}
             cost = device.during(lambda: updater.backward(rollouts, scores, answers))  # noqa: B023
         hook.remove()

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
 from diffusers import (
     AutoencoderKL,
     FlowMatchEulerDiscreteScheduler,
@@ -30,7 +29,7 @@ from transformers import (
 
 from groupwise import Rollouts
 from groupwise.rewards import Scores
-from groupwise.training.update import Updater
+from groupwise.testing import updater_of
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.policy import FlowPolicy
 from groupwise_flow.settings import Settings
@@ -229,16 +228,6 @@ def scores_of(values: Sequence[float]) -> Scores:
     )
 
 
-def updater(policy: FlowPolicy, algorithm: FlowGRPO, budget: int) -> Updater:
-    return Updater(
-        policy=policy,
-        model=policy,
-        algorithm=algorithm,
-        accelerator=Accelerator(cpu=policy.device.type == "cpu"),
-        budget=budget,
-    )
-
-
 def update(
     policy: FlowPolicy,
     algorithm: FlowGRPO,
@@ -256,7 +245,9 @@ def update(
     `first` of its step, the policy's own before the step (`old_log_probs`, `old_mean`).
     """
     scores = scores_of(range(len(rollouts)) if values is None else values)
-    return updater(policy, algorithm, budget).backward(rollouts, scores, outputs or {}, first=first)
+    return updater_of(policy, algorithm, budget).backward(
+        rollouts, scores, outputs or {}, first=first
+    )
 
 
 def images_of(rollouts: Rollouts) -> torch.Tensor:
@@ -330,7 +321,7 @@ def lab(folders: dict[str, Path]) -> SimpleNamespace:
         gradient=gradient,
         gap=gap,
         scores_of=scores_of,
-        updater=updater,
+        updater=updater_of,
         update=update,
         images_of=images_of,
         pipelines_images=pipelines_images,

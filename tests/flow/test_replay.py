@@ -5,12 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.core.conftest import replay_of
 
-from groupwise.config.load import load_config
-from groupwise.rewards import Reward
 from groupwise.storage.state import decode, encode
-from groupwise.training.judge import Judge
-from groupwise.training.replay import Replay
 
 
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
@@ -20,10 +17,7 @@ def test_a_replayed_image_has_its_own_log_probs(lab, guidance):
     if guidance > 1:
         settings["guidance_gradient"] = "conditional"
     policy, other = lab.policy(**settings), lab.policy(**settings)
-    sections = {"policy": "p", "prompts": "rows", "rewards": ["r"], "train": {"replay": {}}}
-    config = load_config(sections).config
-    judge = Judge(config.evaluation, Reward(name="reward", function=len))
-    replay, loaded = (Replay(config.train.replay, judge) for _ in range(2))
+    replay, loaded = (replay_of(len) for _ in range(2))
 
     def sampled(architecture, seeds, version):
         rollouts = architecture.sample(lab.rows, group_size=2, seeds=seeds)

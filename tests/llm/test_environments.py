@@ -1,16 +1,13 @@
 """A language model in environments: its turns in an episode are one rollout, with holes."""
 
 import re
-from contextlib import closing
 
 import pytest
 import torch
 
 from groupwise import Environment
-from groupwise.prompts.draws import Draw
-from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.episodes import Episodes
-from groupwise.training.sampling import Sampling
+from groupwise.config.learners import SOLE
+from groupwise.testing import environment as testing
 
 CHAT = [{"prompt": [{"role": "user", "content": content}]} for content in ("12+34=", "Hi", "7-5")]
 TEXTS = [{"prompt": text} for text in ("12+34=", "Hi ", "7-5=")]
@@ -47,12 +44,7 @@ class Written(Environment):
 
 
 def play(policy, environment, rows, *, batch=64, size=4):
-    sampling = Sampling(policy, policy, seed=5, batch=batch)
-    with closing(EpisodeSampler(environment, {"policy": sampling}, {"policy": size})) as sampler:
-        sampler.begin(0)
-        sampler.follow({}, 0)
-        draws = [Draw(number, row) for number, row in enumerate(rows)]
-        return Episodes.concat([*sampler.draw(draws)])
+    return testing.play(environment, {SOLE: policy}, rows, episodes=size, batch=batch, seed=5)
 
 
 @pytest.mark.parametrize(("environment", "rows"), [(Answered, CHAT), (Written, TEXTS)])

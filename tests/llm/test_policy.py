@@ -5,7 +5,6 @@ import warnings
 import peft
 import pytest
 import torch
-from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from groupwise.algorithms.grpo import GRPO
@@ -13,7 +12,7 @@ from groupwise.errors import UserError
 from groupwise.memory import Workload
 from groupwise.rewards import Scores
 from groupwise.sampler import Sampler
-from groupwise.training.update import Updater
+from groupwise.testing import updater_of
 from groupwise.weights import KeptWeights
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.probing import probes
@@ -271,10 +270,7 @@ def test_an_update_makes_the_rewarded_completion_likelier(make, rows, settings):
     )
     before = rewarded_log_prob(policy, rollouts)
     optimizer = torch.optim.AdamW([p for p in policy.parameters() if p.requires_grad], lr=1e-3)
-    updater = Updater(
-        policy=policy, model=policy, algorithm=GRPO(), accelerator=Accelerator(cpu=True), budget=100
-    )
-    metrics = updater.backward(rollouts, scores, {})
+    metrics = updater_of(policy, GRPO(), 100).backward(rollouts, scores, {})
     optimizer.step()
     assert metrics["mismatch/max"] < (0.1 if settings.get("precision") else 1e-4)
     assert rewarded_log_prob(policy, rollouts) > before

@@ -4,12 +4,10 @@ import json
 from dataclasses import replace
 
 import torch
+from tests.core.conftest import replay_of
 
-from groupwise.config.load import load_config
-from groupwise.rewards import Reward, Scores
+from groupwise.rewards import Scores
 from groupwise.storage.state import decode, encode
-from groupwise.training.judge import Judge
-from groupwise.training.replay import Replay
 
 ROWS = [{"prompt": "two and two"}, {"prompt": "and three"}]
 
@@ -17,15 +15,12 @@ ROWS = [{"prompt": "two and two"}, {"prompt": "and three"}]
 def scores_of(values):
     values = torch.tensor(values, dtype=torch.float64)
     nothing = torch.zeros(len(values), dtype=torch.bool)
-    return Scores(names=("r",), weights=(1.0,), values=values.unsqueeze(1), failed=nothing)
+    return Scores(names=("reward",), weights=(1.0,), values=values.unsqueeze(1), failed=nothing)
 
 
 def test_a_replayed_completion_has_its_own_log_probs(make):
     policy = make()
-    sections = {"policy": "p", "prompts": "rows", "rewards": ["r"], "train": {"replay": {}}}
-    config = load_config(sections).config
-    judge = Judge(config.evaluation, Reward(name="r", function=len))
-    replay, loaded = (Replay(config.train.replay, judge) for _ in range(2))
+    replay, loaded = (replay_of(len) for _ in range(2))
 
     def sampled(seeds, version):
         rollouts = policy.sample(ROWS, group_size=3, seeds=seeds)

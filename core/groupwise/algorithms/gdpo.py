@@ -11,17 +11,13 @@ authors' code. The last std is over the completions of an update here, of a step
 their tokens in the authors' code for verl.
 """
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 from torch import Tensor
 
 from groupwise import advantages
 from groupwise.algorithms.grpo import GRPO
+from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
-
-if TYPE_CHECKING:
-    from groupwise.rewards import Scores
 
 
 class GDPO(GRPO):
@@ -45,7 +41,7 @@ class GDPO(GRPO):
             "that reward's units, and the same for all rewards",
         )
 
-    def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+    def relative(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B]: the advantages of whole completions."""
         config = self.config
         return advantages.normalise_then_sum(

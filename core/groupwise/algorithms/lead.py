@@ -13,7 +13,6 @@ of a group have at most 4,000 tokens on average.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from pydantic import Field
@@ -22,10 +21,8 @@ from torch import Tensor
 from groupwise import advantages
 from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError, did_you_mean
+from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
-
-if TYPE_CHECKING:
-    from groupwise.rewards import Scores
 
 
 class LEAD(GRPO):
@@ -60,7 +57,7 @@ class LEAD(GRPO):
 
     config: Config
 
-    def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+    def relative(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         config, column = self.config, self._column(scores)
         accuracy = scores.values[:, column]
         right = (accuracy >= config.threshold).to(accuracy.dtype)
@@ -79,7 +76,7 @@ class LEAD(GRPO):
             slope=config.slope,
         )
 
-    def _column(self, scores: "Scores") -> int:
+    def _column(self, scores: Scores) -> int:
         """The index of the reward that is the accuracy."""
         name = self.config.accuracy or scores.names[0]
         if name not in scores.names:

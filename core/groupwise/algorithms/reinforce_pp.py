@@ -12,7 +12,6 @@ long completions count more in the mean; OpenRLHF uses the biased std, verl and 
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from pydantic import Field
@@ -28,10 +27,8 @@ from groupwise.algorithms.parts import (
     Options,
     Reference,
 )
+from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
-
-if TYPE_CHECKING:
-    from groupwise.rewards import Scores
 
 
 class ReinforcePP(Clipped, Advantages, ImportanceWeights, Divisor, EntropyBonus, Reference):
@@ -64,9 +61,7 @@ class ReinforcePP(Clipped, Advantages, ImportanceWeights, Divisor, EntropyBonus,
         if self.config.beta:
             self.target_inputs = frozenset({"old_log_probs", "reference_log_probs"})
 
-    def estimate(
-        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
-    ) -> Tensor:
+    def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
         mask, returns = rollouts.mask, self._returns(scores, rollouts)
         if self.config.beta:
             kl = objective.token_log_ratio(
@@ -75,18 +70,18 @@ class ReinforcePP(Clipped, Advantages, ImportanceWeights, Divisor, EntropyBonus,
             returns = returns - self.config.beta * advantages.to_go(kl.to(returns.dtype))
         return advantages.whitened(returns, judged(scores, mask), epsilon=self.config.epsilon)
 
-    def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+    def relative(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B]: the rewards themselves."""
         return scores.outcome.nan_to_num()
 
-    def no_signal(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+    def no_signal(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B] bool: all of the group equals the batch mean, or none of it has a reward."""
         compared = advantages.whitened(
             self._returns(scores, rollouts), judged(scores, rollouts.mask)
         )
         return advantages.groups_without((compared != 0).any(dim=1), rollouts.groups)
 
-    def _returns(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+    def _returns(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B, T]: the return of each decision, without the KL."""
         mask = rollouts.mask
         returns = self.relative(scores, rollouts).unsqueeze(1).expand(mask.shape)
@@ -96,7 +91,7 @@ class ReinforcePP(Clipped, Advantages, ImportanceWeights, Divisor, EntropyBonus,
         return returns + advantages.to_go(torch.nn.functional.pad(scores.steps, (0, missing)))
 
 
-def judged(scores: "Scores", mask: Tensor) -> Tensor:
+def judged(scores: Scores, mask: Tensor) -> Tensor:
     """[B, T] bool: the decisions of rollouts that have a reward, for the whole or for a step."""
     has_reward = ~scores.outcome.isnan()
     if scores.steps is not None:

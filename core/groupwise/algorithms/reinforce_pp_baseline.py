@@ -12,7 +12,7 @@ gets minus this mean as its advantage, divided by the std.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -20,10 +20,8 @@ from torch import Tensor
 from groupwise import advantages, objective
 from groupwise.algorithms.parts import Clipped, GroupCentred, Usual
 from groupwise.algorithms.reinforce_pp import judged
+from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
-
-if TYPE_CHECKING:
-    from groupwise.rewards import Scores
 
 
 class ReinforcePPBaseline(Clipped, GroupCentred, Usual):
@@ -41,9 +39,7 @@ class ReinforcePPBaseline(Clipped, GroupCentred, Usual):
 
     config: Config
 
-    def estimate(
-        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
-    ) -> Tensor:
+    def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
         centred = objective.per_decision(super().estimate(scores, rollouts, inputs))
         mask = judged(scores, rollouts.mask)
         return advantages.whitened(centred.expand(mask.shape), mask, epsilon=self.config.epsilon)

@@ -10,16 +10,12 @@ the loss, as in GRPO. In a step's first update, without a KL and with `length: 1
 the same. TRL also divides by the std of the batch's advantages.
 """
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
 from groupwise import advantages, objective
 from groupwise.algorithms.parts import Clipped, GroupCentred, Usual
+from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
-
-if TYPE_CHECKING:
-    from groupwise.rewards import Scores
 
 
 class RLOO(Clipped, GroupCentred, Usual):
@@ -33,7 +29,7 @@ class RLOO(Clipped, GroupCentred, Usual):
 
     config: Config
 
-    def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+    def relative(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         return advantages.leave_one_out(
             scores.outcome, rollouts.groups, least_std=self.config.least_std
         )

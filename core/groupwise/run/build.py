@@ -18,7 +18,6 @@ from groupwise.run.making import make_part
 from groupwise.run.parts import Parts, held_out_draws
 from groupwise.run.trainer import Trainer
 from groupwise.training.ahead import Ahead
-from groupwise.training.alarm import Watch
 from groupwise.training.clock import Clock
 from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.evaluator import Evaluator
@@ -118,10 +117,7 @@ def build_evaluator(parts: Parts, sampler: EpisodeSampler) -> Evaluator:
         config.evaluation,
         distinct=len({parts.evaluation_prompts.question(draw.row) for draw in draws}),
         watched=parts.watched,
-        watches={
-            section.title: Watch(better=section.better, tolerance=section.tolerance)
-            for section in config.watch
-        },
+        watches={section.title: section for section in config.watch},
     )
 
 

@@ -53,7 +53,7 @@ def evaluate_run(
     with reopened(run, overrides, objects) as opened:
         evaluator, step = opened.evaluator, opened.state.global_step
         reports = build_reports(opened.parts.loaded, opened.parts.objects)
-        if not evaluator.count:
+        if not evaluator.draws:
             raise UserError(
                 "there is nothing to evaluate: no prompt is held out, or evaluation.prompts is 0; "
                 "to evaluate on other prompts set evaluation.source"

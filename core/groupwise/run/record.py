@@ -149,7 +149,7 @@ class Record:
         labels_by_warning: dict[str, list[str]] = {}
         for label, learner in self.trainer.learners.items():
             own = {n.removeprefix(f"{label}/"): value for n, value in metrics.items()}
-            for warning in self.symptoms[label].warnings(own, learner.optimizer.culprit):
+            for warning in self.symptoms[label].warnings(own, learner.optimizer.first_nonfinite):
                 labels_by_warning.setdefault(warning, []).append(label)
         for warning, labels in labels_by_warning.items():
             # A warning about all learners is shown once, without labels.
@@ -211,7 +211,7 @@ class Record:
         try:
             # Saving a sharded policy is a collective, and the other processes may not join it.
             meshes = [learner.policy.mesh for learner in trainer.learners.values()]
-            whole = all(learner.whole for learner in trainer.learners.values())
+            whole = all(learner.at_step_boundary for learner in trainer.learners.values())
             if whole and all(mesh is None or mesh.size() == 1 for mesh in meshes):
                 self.save()
         except Exception as error:  # the original error is raised; this one is only shown

@@ -52,7 +52,7 @@ class Reopened:
     @property
     def is_judged(self) -> bool:
         """Whether that reward tells right from wrong, as far as its values have shown."""
-        return not self.evaluator.judge.measures
+        return not self.evaluator.judge.is_graded
 
     @property
     def failures(self) -> Mapping[str, str]:

@@ -155,7 +155,7 @@ def restore(trainer: Trainer, checkpoint: Saved) -> None:
     trainer.evaluator.judge.load_state_dict(state["judge"])
     trainer.evaluator.alarms.load_state_dict(state.get("alarms", {}))
     trainer.scorer.load_state_dict(state["rewards"])
-    trainer.go_on(step=state["step"], seconds=state["seconds"], prompts_state=state["prompts"])
+    trainer.resume_at(step=state["step"], seconds=state["seconds"], prompts_state=state["prompts"])
 
 
 def of_learner(checkpoint: Saved, label: str) -> Saved:

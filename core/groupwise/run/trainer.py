@@ -96,7 +96,10 @@ class Trainer:
         self.threads.adapt()
         learned = {
             label: learner.learn(
-                scored.batches[label], self.step, scored.spares[label], self.elapsed
+                scored.batches[label].without_failed(),
+                self.step,
+                scored.dummies[label],
+                self.elapsed,
             )
             for label, learner in self.learners.items()
         }
@@ -221,7 +224,7 @@ class Trainer:
         )
         return evaluation
 
-    def go_on(self, *, step: int, seconds: float, prompts_state: Mapping[str, Any]) -> None:
+    def resume_at(self, *, step: int, seconds: float, prompts_state: Mapping[str, Any]) -> None:
         """Continue from the position of an earlier run."""
         self.step, self.seconds, self.elapsed = step, seconds, seconds
         self.experience.load_state_dict(prompts_state)

@@ -42,9 +42,9 @@ def check_weighting(
         ("train", "replay"): config.train.replay,
     }
     for path in (path for path, section in sections.items() if section is not None):
-        if judge.measures or not judge.is_stated:
+        if judge.is_graded or not judge.is_stated:
             what, declared = "measures", ""
-            if not judge.measures:
+            if not judge.is_graded:
                 what = "does not say whether it tells right from wrong"
                 declared = ", or give it an attribute `judges = True`"
             problem = (

@@ -17,36 +17,30 @@ first has a chance of 2.3% at each evaluation, if the trained reward has risen.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from groupwise.evaluation import Alarm, Change
+from groupwise.config.sections import WatchSection
+from groupwise.evaluation import Alarm, Change, Sample
 
-Record = Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Watch:
-    """Whether higher or lower is better, and how much the mean may worsen without an alarm."""
-
-    better: Literal["higher", "lower"] = "higher"
-    tolerance: float = 0.0
+Key = tuple[str | None, int, int, bool]
+"""What names a completion of an evaluation: learner, draw, index in the group, greedy or not."""
+Values = Mapping[Key, float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
     """The evaluation with the best mean of a watched reward, the first of them if they are equal.
 
-    records: its completions, each with `value`; of: the number of evaluations it was chosen from.
+    of: the number of evaluations it was chosen from.
     """
 
     step: int
-    records: Sequence[Record]
+    values: Values
     of: int
 
     @property
@@ -54,72 +48,71 @@ class Best:
         """By how many tests the chance of a fall by noise is divided."""
         return self.of * self.of * (self.of + 1)
 
-    @property
-    def mean(self) -> float:
-        return fmean(record["value"] for record in self.records)
-
 
 class Alarms:
     """Compares each evaluation of a run with earlier ones.
 
-    first: the records of the first evaluation; best: by watched reward; raised: by watched reward,
-    the alarm of the last evaluation, or None.
+    watches: by watched reward, what counts as worse.
+    first: values of the first evaluation, by watched reward, and under None the trained totals;
+    best: by watched reward; raised: by watched reward, the alarm of the last evaluation, or None.
     """
 
-    def __init__(self, watches: Mapping[str, Watch]) -> None:
+    def __init__(self, watches: Mapping[str, WatchSection]) -> None:
         self.watches = watches
-        self.first: Sequence[Record] | None = None
+        self.first: Mapping[str | None, Values] | None = None
         self.best: dict[str, Best] = {}
         self.raised: Mapping[str, Alarm | None] = {}
 
-    def remember(self, samples: Sequence[Record]) -> None:
+    def remember(self, samples: Sequence[Sample]) -> None:
         """Set the first evaluation."""
-        kept = (*_KEY, "total", "watched")
-        self.first = [{name: sample.get(name) for name in kept} for sample in samples]
+        self.first = self._values(samples)
 
-    def observe(self, samples: Sequence[Record], step: int) -> None:
+    def observe(self, samples: Sequence[Sample], step: int) -> None:
         """Compare an evaluation after `step` steps with the earlier ones; set `raised`.
 
         A sample has `draw`, `index`, `greedy`, the trained `total` and `watched`, values by name.
         """
+        now = self._values(samples)
         if self.first is None:
-            self.remember(samples)
+            self.first = now
         elif samples:
-            trained = change(self.first, samples, _total)
-            self.raised = {name: self._alarm(name, samples, trained) for name in self.watches}
+            trained = change(self.first[None], now[None])
+            self.raised = {name: self._alarm(name, now[name], trained) for name in self.watches}
         for name in self.watches:
-            self._keep(name, samples, step)
+            self._keep(name, now[name], step)
 
-    def _alarm(self, name: str, samples: Sequence[Record], trained: Change) -> Alarm | None:
-        if not trained.rose():
+    def _values(self, samples: Sequence[Sample]) -> dict[str | None, Values]:
+        return {name: values_of(samples, name) for name in (None, *self.watches)}
+
+    def _alarm(self, name: str, now: Values, trained: Change) -> Alarm | None:
+        if not trained.rose() or self.first is None:
             return None
-        watch, best = self.watches[name], self.best.get(name)
-        watched = change(self.first or (), samples, partial(_watched, name))
-        if _worsened(watched, watch):
+        best = self.best.get(name)
+        watched = change(self.first[name], now)
+        if self._worsened(name, watched):
             return Alarm(name=name, trained=trained, watched=watched)
         if best is None or not best.step:
             return None
-        now = [{**sample, "value": _watched(name, sample)} for sample in samples]
-        watched = change(best.records, now, _value)
-        if _worsened(watched, watch, tests=best.tests):
+        watched = change(best.values, now)
+        if self._worsened(name, watched, tests=best.tests):
             return Alarm(name=name, trained=trained, watched=watched, since=best.step)
         return None
 
-    def _keep(self, name: str, samples: Sequence[Record], step: int) -> None:
+    def _worsened(self, name: str, change: Change, *, tests: int = 1) -> bool:
+        watch = self.watches[name]
+        worsened = change.fell if watch.better == "higher" else change.rose
+        return worsened(watch.tolerance, tests=tests)
+
+    def _keep(self, name: str, now: Values, step: int) -> None:
         """Keep the evaluation if it is the best of a watched reward."""
-        values = [(sample, _watched(name, sample)) for sample in samples]
-        records = [
-            {"value": value, **{key: sample.get(key) for key in _KEY}}
-            for sample, value in values
-            if _is_number(value)
-        ]
-        if not records:
+        if not now:
             return
         before, sign = self.best.get(name), 1 if self.watches[name].better == "higher" else -1
-        new = Best(step=step, records=records, of=1 + (before.of if before else 0))
-        if before is not None and sign * new.mean <= sign * before.mean:
-            new = Best(step=before.step, records=before.records, of=new.of)
-        self.best[name] = new
+        of = 1 + (before.of if before else 0)
+        if before is None or sign * fmean(now.values()) > sign * fmean(before.values.values()):
+            self.best[name] = Best(step=step, values=now, of=of)
+        else:
+            self.best[name] = Best(step=before.step, values=before.values, of=of)
 
     # ---- checkpoints
 
@@ -131,66 +124,46 @@ class Alarms:
         self.best = {name: _unpacked(best) for name, best in state.items() if name in self.watches}
 
 
-def change(
-    first: Sequence[Record], now: Sequence[Record], value: Callable[[Record], float | None]
-) -> Change:
+def values_of(samples: Sequence[Sample], watched: str | None = None) -> Values:
+    """The trained totals, or the values of a watched reward, of completions that have a number."""
+    values: dict[Key, float] = {}
+    for sample in samples:
+        by_name = {None: sample.get("total"), **(sample.get("watched") or {})}
+        value = by_name.get(watched)
+        if value is not None and math.isfinite(value):
+            key = sample.get("learner"), sample["draw"], sample["index"], sample["greedy"]
+            values[key] = value
+    return values
+
+
+def change(first: Values, now: Values) -> Change:
     """The mean change of a value over the completions that have it in both evaluations."""
-    before = {_key(record): value(record) for record in first}
     differences: dict[int, list[float]] = {}
-    for record in now:
-        old, new = before.get(_key(record)), value(record)
-        if _is_number(old) and _is_number(new):
-            differences.setdefault(record["draw"], []).append(new - old)  # type: ignore[operator]
+    for key, value in now.items():
+        if key in first:
+            differences.setdefault(key[1], []).append(value - first[key])
     means = [fmean(of_prompt) for of_prompt in differences.values()]
     if len(means) < 2:
         return Change(means[0] if means else math.nan, math.nan)
     return Change(fmean(means), stdev(means) / math.sqrt(len(means)))
 
 
-def _worsened(change: Change, watch: Watch, *, tests: int = 1) -> bool:
-    worsened = change.fell if watch.better == "higher" else change.rose
-    return worsened(watch.tolerance, tests=tests)
-
-
 def _packed(best: Best) -> dict[str, Any]:
     """As a checkpoint has it, with columns as tensors."""
-    columns = {key: [record[key] for record in best.records] for key in ("value", *_KEY)}
-    tensors = {key: torch.tensor(columns[key]) for key in ("draw", "index", "greedy")}
-    values = torch.tensor(columns["value"], dtype=torch.float64)
-    learners = columns["learner"] if any(columns["learner"]) else None
-    return {"step": best.step, "of": best.of, **tensors, "value": values, "learner": learners}
+    learners, draws, indices, greedy = map(list, zip(*best.values, strict=True))
+    return {
+        "step": best.step,
+        "of": best.of,
+        "draw": torch.tensor(draws),
+        "index": torch.tensor(indices),
+        "greedy": torch.tensor(greedy),
+        "value": torch.tensor([*best.values.values()], dtype=torch.float64),
+        "learner": learners if any(learners) else None,
+    }
 
 
 def _unpacked(state: Mapping[str, Any]) -> Best:
-    columns = {key: state[key].tolist() for key in ("value", "draw", "index", "greedy")}
-    columns["learner"] = state["learner"] or [None] * len(columns["value"])
-    rows = zip(*columns.values(), strict=True)
-    records = [dict(zip(columns, row, strict=True)) for row in rows]
-    return Best(step=state["step"], of=state["of"], records=records)
-
-
-def _total(record: Record) -> float | None:
-    total: float | None = record.get("total")
-    return total
-
-
-def _value(record: Record) -> float | None:
-    value: float | None = record.get("value")
-    return value
-
-
-def _watched(name: str, record: Record) -> float | None:
-    values: Mapping[str, float | None] = record.get("watched") or {}
-    return values.get(name)
-
-
-_KEY = ("learner", "draw", "index", "greedy")
-"""What names a completion of an evaluation."""
-
-
-def _key(record: Record) -> tuple[Any, ...]:
-    return tuple(record.get(key) for key in _KEY)
-
-
-def _is_number(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+    draws, values = state["draw"].tolist(), state["value"].tolist()
+    learners = state["learner"] or [None] * len(values)
+    keys = zip(learners, draws, state["index"].tolist(), state["greedy"].tolist(), strict=True)
+    return Best(step=state["step"], of=state["of"], values=dict(zip(keys, values, strict=True)))

@@ -10,7 +10,7 @@ import torch
 from accelerate.utils import gather_object
 
 from groupwise import processes
-from groupwise.config.sections import EvaluationSection
+from groupwise.config.sections import EvaluationSection, WatchSection
 from groupwise.evaluation import Evaluation, Sample
 from groupwise.policy import Policy
 from groupwise.prompt_source import Row
@@ -19,7 +19,7 @@ from groupwise.rewards import RunState, Scores
 from groupwise.sampler import Purpose
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.scoring import Scoring
-from groupwise.training.alarm import Alarms, Watch
+from groupwise.training.alarm import Alarms
 from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.episodes import Episodes, Refusal
 from groupwise.training.facts import recorded
@@ -50,16 +50,15 @@ class Evaluator:
         rewards: Scorer,
         settings: EvaluationSection,
         *,
-        distinct: int | None = None,
-        watched: Scorer | None = None,
-        watches: Mapping[str, Watch] | None = None,
+        distinct: int,
+        watched: Scorer | None,
+        watches: Mapping[str, WatchSection],
     ) -> None:
-        self.draws, self.count = draws, len(draws)
-        self.distinct = len(draws) if distinct is None else distinct
+        self.draws, self.distinct = draws, distinct
         self.judge = Judge(settings, rewards.rewards[0])
         self.sampler, self.rewards, self.settings = sampler, rewards, settings
         self.watched = watched
-        self.alarms = Alarms(watches or {})
+        self.alarms = Alarms(watches)
         measures = [*rewards.rewards, *(watched.rewards if watched else ())]
         relative = any(reward.members.relative for reward in measures)
         self.references = References() if relative else None
@@ -81,11 +80,11 @@ class Evaluator:
         if self.references is not None and not state.global_step:
             self.references.remember(samples)  # as a resumed run does
         self.judge.agree()
-        if self.judge.measures:  # a later batch may have had a value other than 0 and 1
+        if self.judge.is_graded:  # a later batch may have had a value other than 0 and 1
             samples = [{**sample, "right": None} for sample in samples]
         watched = self.watched.names if self.watched else ()
         metrics = self._summary(samples, watched)
-        if metrics and self.distinct != self.count:
+        if metrics and self.distinct != len(self.draws):
             metrics["distinct_prompts"] = float(self.distinct)
         self.alarms.observe(samples, state.global_step)
         return Evaluation(metrics, samples, self.alarms.raised)
@@ -100,7 +99,7 @@ class Evaluator:
                 self.rewards.names,
                 self.settings.samples,
                 watched,
-                judged=not self.judge.measures,
+                judged=not self.judge.is_graded,
             )
             for name in self.sampler.casts
         }

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,20 +27,40 @@ from groupwise.training.judge import Judge
 from groupwise.training.training_batch import TrainingBatch
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Scored:
-    """Rollouts of a step with their scores, on this process, and metrics of all processes.
+    """Rollouts of all policies, and the scores of those that rewards judge, on this process.
 
-    rollouts: those that rewards judged, and those that failed; batches: by label, the training
-    batch of each learner, without failed rollouts; spares: by label, a rollout for dummy passes
-    while other processes have more micro-batches; None if there is one process.
+    metrics: of the step, over all processes; dummies: by label of the learner, a rollout for passes
+    without effect while other processes have more micro-batches; None if there is one process.
     """
 
-    rollouts: Rollouts
+    episodes: Episodes
     scores: Scores
-    batches: Mapping[str, TrainingBatch]
-    metrics: Mapping[str, Any]
-    spares: Mapping[str, Rollouts | None]
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    dummies: Mapping[str, Rollouts | None] = field(default_factory=dict)
+
+    @property
+    def rollouts(self) -> Rollouts:
+        """Those that rewards judged, and those that failed."""
+        return self.episodes.judged
+
+    @cached_property
+    def batches(self) -> Mapping[str, TrainingBatch]:
+        """The training batch of each player, by label, with failed rollouts."""
+        return self.episodes.training_batches(self.scores)
+
+    def select(self, rows: Tensor) -> "Scored":
+        """The part of whole groups, as `Episodes.select`."""
+        return Scored(episodes=self.episodes.select(rows), scores=self.scores.select(rows))
+
+    @staticmethod
+    def concat(parts: "Sequence[Scored]") -> "Scored":
+        """All parts as one, in order."""
+        return Scored(
+            episodes=Episodes.concat([part.episodes for part in parts]),
+            scores=Scores.concat([part.scores for part in parts]),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,36 +70,6 @@ class Round:
     draws: Sequence[Draw]
     batches: Sequence[Episodes]
     scorings: Sequence[Scoring]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """The rollouts of all policies, and the scores of those that rewards see."""
-
-    episodes: Episodes
-    scores: Scores
-
-    @property
-    def rollouts(self) -> Rollouts:
-        """Those that rewards see."""
-        return self.episodes.judged
-
-    @cached_property
-    def batches(self) -> Mapping[str, TrainingBatch]:
-        """The training batch of each learner, by label."""
-        return self.episodes.training_batches(self.scores)
-
-    def select(self, rows: Tensor) -> "Judged":
-        """The part of whole groups, as `Episodes.select`."""
-        return Judged(episodes=self.episodes.select(rows), scores=self.scores.select(rows))
-
-    @staticmethod
-    def concat(parts: "Sequence[Judged]") -> "Judged":
-        """All parts as one, in order."""
-        return Judged(
-            episodes=Episodes.concat([part.episodes for part in parts]),
-            scores=Scores.concat([part.scores for part in parts]),
-        )
 
 
 class Experience:
@@ -137,17 +127,14 @@ class Experience:
 
     # ---- sampling
 
-    def _follow(self, step: int) -> None:
-        self.sampler.begin(step)
-        self.sampler.follow(self.samples_with, step)
-
     def _first_round(self, state: RunState) -> Round:
         return self._round(self.prompts.take(self.settings.groups_per_step), state)
 
     def _round(self, draws: Sequence[Draw], state: RunState) -> Round:
         """Sample this process's share of the draws, and begin to score it."""
         with self.clock.time("sample"):
-            self._follow(state.global_step)
+            self.sampler.begin(state.global_step)
+            self.sampler.follow(self.samples_with, state.global_step)
             batches = self.sampler.draw(draws)
         return self._begun(draws, batches, state)
 
@@ -187,69 +174,70 @@ class Experience:
         denominators of the loss.
         """
         self.failures = {}
-        judged = self._finished(first)
-        spares = self._spares(judged)
-        judged = self._own(first.draws, judged)
-        no_signal = self._no_signal(judged)
-        metrics = self._describe(judged, no_signal)
-        if not self.refills:
-            return _scored(judged, metrics, spares)
+        scored = self._finished(first)
+        dummies = self._dummies(scored)
+        scored = self._own(first.draws, scored)
+        no_signal = self._no_signal(scored)
+        metrics = self._describe(scored, no_signal)
         refilled = 0
-        for _ in range(self.settings.max_refills):
-            idle = _idle(judged, no_signal)
-            missing = processes.total(len(idle))
+        for _ in range(self.settings.max_refills if self.refills else 0):
+            replaced = _without_signal(scored, no_signal)
+            missing = processes.total(len(replaced))
             if not missing:
                 break
             more = self._round(self.prompts.take(missing), state)
             fresh = self._own(more.draws, self._finished(more))
-            kept = ~torch.isin(judged.rollouts.groups.cpu(), idle)
-            judged = Judged.concat([judged.select(kept), fresh])
-            no_signal = self._no_signal(judged)
+            kept = ~torch.isin(scored.rollouts.groups.cpu(), replaced)
+            scored = Scored.concat([scored.select(kept), fresh])
+            no_signal = self._no_signal(scored)
             metrics = step_metrics.with_round(metrics, self._describe(fresh, {}))
             refilled += missing
-        return _scored(judged, {**metrics, "refilled_groups": refilled}, spares)
+        if self.refills:
+            metrics["refilled_groups"] = refilled
+        scored.metrics, scored.dummies = metrics, dummies
+        return scored
 
-    def _spares(self, judged: Judged) -> dict[str, Rollouts | None]:
+    def _dummies(self, scored: Scored) -> dict[str, Rollouts | None]:
         """By label, a rollout for dummy passes if there are several processes; a failed one if all
         failed.
 
         Raises UserError, on all processes, if a policy of a chain has none on one of them.
         """
         if self.accelerator.num_processes == 1:
-            return dict.fromkeys(judged.batches)
-        processes.each(judged.episodes.check_for_spares)
-        return {label: _spare(batch) for label, batch in judged.batches.items()}
+            return dict.fromkeys(scored.batches)
+        processes.each(scored.episodes.check_for_spares)
+        return {label: _dummy(batch) for label, batch in scored.batches.items()}
 
-    def _finished(self, begun: Round) -> Judged:
+    def _finished(self, begun: Round) -> Scored:
         """The rollouts of a round with their scores; waits for the rewards."""
         with self.clock.time("reward"):
             scores = self.scorer.finish(begun.scorings)
-        return Judged(episodes=Episodes.concat(begun.batches), scores=scores)
+        return Scored(episodes=Episodes.concat(begun.batches), scores=scores)
 
-    def _own(self, draws: Sequence[Draw], judged: Judged) -> Judged:
+    def _own(self, draws: Sequence[Draw], scored: Scored) -> Scored:
         """The same; empty if this process has no share of the draws, so that all are dummies."""
         if not self.sampler.share(draws):
-            return judged.select(torch.empty(0, dtype=torch.int64))
-        return judged
+            return scored.select(torch.empty(0, dtype=torch.int64))
+        return scored
 
-    def _no_signal(self, judged: Judged) -> Mapping[str, Tensor]:
+    def _no_signal(self, scored: Scored) -> Mapping[str, Tensor]:
         """By label of the learners, [B] bool: rollouts of groups without a training signal."""
-        return {label: judged.batches[label].no_signal(a) for label, a in self.algorithms.items()}
+        return {label: scored.batches[label].no_signal(a) for label, a in self.algorithms.items()}
 
-    def _judged_without(self, judged: Judged, no_signal: Mapping[str, Tensor]) -> Tensor | None:
+    def _judged_without(self, scored: Scored, no_signal: Mapping[str, Tensor]) -> Tensor | None:
         """[B] bool: judged rollouts that teach nothing, compared with those of the same draw."""
-        batch = TrainingBatch(rollouts=judged.rollouts, scores=judged.scores)
+        batch = TrainingBatch(rollouts=scored.rollouts, scores=scored.scores)
         each = [
             own
-            if judged.episodes.players[label] is None
+            if scored.episodes.players[label] is None
             else batch.no_signal(self.algorithms[label])
             for label, own in no_signal.items()
         ]
         return torch.stack(each).all(dim=0) if each else None
 
-    def _describe(self, judged: Judged, no_signal: Mapping[str, Tensor]) -> dict[str, Any]:
+    def _describe(self, scored: Scored, no_signal: Mapping[str, Tensor]) -> dict[str, Any]:
         """Metrics of a round; no_signal: {} if it is a further one, which adds only counts."""
-        episodes, scores, batches = judged.episodes, judged.scores, judged.batches
+        episodes, scores, batches = scored.episodes, scored.scores, scored.batches
         self.judge.observe(scores)
         self.judge.agree()
         self.failures |= processes.first_of({**episodes.failures, **scores.failures})
@@ -257,8 +245,8 @@ class Experience:
         metrics = step_metrics.describe(
             episodes.judged,
             scores,
-            no_signal=self._judged_without(judged, no_signal),
-            right=None if self.judge.measures else right,
+            no_signal=self._judged_without(scored, no_signal),
+            right=None if self.judge.is_graded else right,
             logged=self.sampler.logged,
             lost=len(episodes.lost),
         )
@@ -271,29 +259,17 @@ class Experience:
         return metrics | step_metrics.of_learners(batches, no_signal, logged, len(episodes.lost))
 
 
-def _idle(judged: Judged, no_signal: Mapping[str, Tensor]) -> Tensor:
+def _without_signal(scored: Scored, no_signal: Mapping[str, Tensor]) -> Tensor:
     """[D] int64: the numbers of this process's draws that teach no learner anything."""
-    lineage, alive = judged.episodes.lineage, []
-    for number, label in enumerate(judged.batches):
+    lineage, alive = scored.episodes.lineage, []
+    for number, label in enumerate(scored.batches):
         if label in no_signal:
             alive.append(lineage.draws[lineage.of(number)][~no_signal[label]])
     draws = lineage.draws.unique()
     return draws[~torch.isin(draws, torch.cat(alive))]
 
 
-def _scored(
-    judged: Judged, metrics: Mapping[str, Any], spares: Mapping[str, Rollouts | None]
-) -> Scored:
-    return Scored(
-        rollouts=judged.rollouts,
-        scores=judged.scores,
-        batches={n: x.without_failed() for n, x in judged.batches.items()},
-        metrics=metrics,
-        spares=spares,
-    )
-
-
-def _spare(batch: TrainingBatch) -> Rollouts:
+def _dummy(batch: TrainingBatch) -> Rollouts:
     rollouts = batch.without_failed().rollouts
     if not len(rollouts):
         rollouts = batch.rollouts

@@ -31,18 +31,18 @@ class Judge:
         if settings.accuracy is not None or settings.threshold is not None:
             judges = True
         self.is_stated = judges is not None
-        self.measures = judges is False
+        self.is_graded = judges is False
 
     def observe(self, scores: Scores) -> None:
         """Check further values for others than 0 and 1."""
         if not self.is_stated and self.name in scores.names:
             values = scores.column(self.name)
             graded = (values != 0) & (values != 1) & ~values.isnan()
-            self.measures = self.measures or bool(graded.any())
+            self.is_graded = self.is_graded or bool(graded.any())
 
     def agree(self) -> None:
-        """Set `measures` if it is set on any process. A collective."""
-        self.measures = processes.any_process(self.measures)
+        """Set `is_graded` if it is set on any process. A collective."""
+        self.is_graded = processes.any_process(self.is_graded)
 
     def right(self, scores: Scores) -> Tensor:
         """[B] float64: 1 for right completions, 0 for wrong ones, NaN if not judged.
@@ -50,16 +50,16 @@ class Judge:
         Not judged are completions to which the reward does not apply or on which it failed, and all
         if the reward only measures or is not among these scores.
         """
-        if self.measures or self.name not in scores.names:
+        if self.is_graded or self.name not in scores.names:
             return torch.full_like(scores.total, math.nan)
         values = scores.column(self.name)
         right = (values >= self.threshold - 1e-9).to(values.dtype)
         return right.masked_fill(values.isnan(), math.nan)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "measures": self.measures}
+        return {"name": self.name, "measures": self.is_graded}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load whether the reward measures, unless that is configured, or it is another reward."""
         if not self.is_stated and state["name"] == self.name:
-            self.measures = state["measures"]
+            self.is_graded = state["measures"]

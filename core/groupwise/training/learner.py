@@ -1,5 +1,6 @@
 """Learner: a policy with its algorithm and optimizer; turns scored rollouts into updates."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,6 @@ from groupwise.sampler import Sampler
 from groupwise.storage.state import HasState
 from groupwise.training.optimizer import Optimizer
 from groupwise.training.replay import Replay
-from groupwise.training.schedule import schedule
 from groupwise.training.tally import Tally
 from groupwise.training.training_batch import TrainingBatch
 from groupwise.training.update import Update, Updater
@@ -33,8 +33,8 @@ class Learner:
     sampler: drew the rollouts; if it is exact, its log-probs are used as the policy's own.
     weights: kept weights of the policy: the reference, the moving average, those of the algorithm.
     replay: adds earlier right completions to groups that have too few.
-    whole: True if no weight has changed since the last `end_step`, so that a checkpoint taken now
-        is that of the end of a step.
+    at_step_boundary: True if no weight has changed since the last `end_step`, so that a checkpoint
+        taken now is that of the end of a step.
     updates: the number of updates so far that changed weights.
     """
 
@@ -51,7 +51,7 @@ class Learner:
     ) -> None:
         self.policy, self.algorithm, self.sampler = policy, algorithm, sampler
         self.settings, self.weights, self.replay = settings, weights, replay
-        self.whole, self.updates = True, 0
+        self.at_step_boundary, self.updates = True, 0
         model = policy if policy.mesh is not None else accelerator.prepare(policy)
         # After the move to the device, which may replace parameters by new tensors.
         self.optimizer = Optimizer(policy, settings, accelerator)
@@ -78,14 +78,16 @@ class Learner:
         self,
         batch: TrainingBatch,
         step: int,
-        spare: Rollouts | None = None,
+        dummy: Rollouts | None = None,
         seconds: float = 0.0,
     ) -> dict[str, Any]:
         """Make all updates of a step; returns metrics.
 
-        step: training steps done so far; spare: a rollout for dummy passes while other processes
-        have more micro-batches; seconds: of the run before the step, for the learning rate.
+        step: training steps done so far; dummy: a rollout for passes without effect, while other
+        processes have more micro-batches; seconds: of the run before the step, for the learning
+        rate.
         """
+        self.updater.dummy = dummy
         replayed, further = None, dict[str, float]()
         if self.replay is not None:
             rollouts, scores, replayed, further = self.replay.fill(
@@ -97,14 +99,14 @@ class Learner:
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
         # The sampler's log-probs stand for the policy's own where both are the same function.
         own = rollouts.sampler_log_probs if self.sampler.exact and not others else None
-        outputs = self._outputs(rollouts, plan, own=own, spare=spare)
+        outputs = self._outputs(rollouts, plan, own=own)
         corrected = others or not (self.sampler is self.policy or self.sampler.exact)
         if corrected:
             self._check_log_probs(rollouts)
         # `targets` may change the algorithm's state, and `fill` changes the replay's: a checkpoint
         # taken before the end of the step would be inconsistent.
         stateless = self.replay is None and not isinstance(self.algorithm, HasState)
-        self.whole = self.whole and stateless
+        self.at_step_boundary = self.at_step_boundary and stateless
         rate = self.rate(step, seconds)
         tally = Tally()
         tally.total("skipped_updates", 0)
@@ -112,11 +114,8 @@ class Learner:
             part = batch.select(rows)
             width = part.rollouts.mask.shape[1]
             update = self.updater.prepare(
-                part.rollouts,
-                part.scores,
+                part,
                 {name: value[rows, :width] for name, value in outputs.items()},
-                rest_of_group=part.rest_of_group,
-                spare=spare,
                 first=number == 0,
                 corrected=corrected,
                 compared=own is None,
@@ -127,13 +126,13 @@ class Learner:
 
     def rate(self, step: int, seconds: float) -> float:
         """The learning rate after `step` steps and so many seconds of the run."""
-        return self.settings.learning_rate * schedule(self.settings, step, seconds)
+        return self.settings.learning_rate * _factor(self.settings, step, seconds)
 
     def end_step(self, step: int) -> Mapping[str, float]:
         """Call the algorithm's `end_step` after `step` steps; returns its metrics."""
-        self.whole = False
+        self.at_step_boundary = False
         metrics = self.algorithm.end_step(self.weights, step) or {}
-        self.whole = True
+        self.at_step_boundary = True
         return metrics
 
     # ---- outputs of the policy before the updates, and of the reference
@@ -144,20 +143,19 @@ class Learner:
         plan: Sequence[Tensor],
         *,
         own: Tensor | None,
-        spare: Rollouts | None,
     ) -> dict[str, Tensor]:
         """`reference_*` and `old_*` tensors [B, T, ...] on the CPU, computed before the updates.
 
         Old ones are computed only for rollouts of later updates, or for all if `targets` needs
         them.
 
-        own: [B, T], the policy's log-probs if they are known already; spare: for dummy passes.
+        own: [B, T], the policy's log-probs if they are known already.
         """
         algorithm = self.algorithm
         outputs: dict[str, Tensor] = {}
         if algorithm.reference:
             with self.weights.using(REFERENCE):
-                of_reference = self.updater.outputs(rollouts, algorithm.reference, spare=spare)
+                of_reference = self.updater.outputs(rollouts, algorithm.reference)
                 outputs |= _named("reference", of_reference)
         for_targets = algorithm.old_for_targets
         later = torch.cat([torch.empty(0, dtype=torch.int64), *plan[1:]]).unique()
@@ -167,7 +165,7 @@ class Learner:
             outputs["old_log_probs"] = own.cpu()
             names = names - {"log_probs"}
         chosen = rollouts.select(rows)
-        parts = self.updater.outputs(chosen, names, spare=spare) if names else {}
+        parts = self.updater.outputs(chosen, names) if names else {}
         for name, values in _named("old", parts).items():
             outputs[name] = values.new_zeros(rollouts.mask.shape + values.shape[2:])
             outputs[name][rows, : values.shape[1]] = values
@@ -211,12 +209,14 @@ class Learner:
         overflows = 0
         while True:
             tally = self.updater.accumulate(update)
-            outcome = self.optimizer.step(rate, number=step + 1, suspect=self.updater.suspect)
+            outcome = self.optimizer.step(
+                rate, number=step + 1, first_nonfinite=self.updater.first_nonfinite
+            )
             if not outcome.overflow:
                 break
             overflows += 1
         if outcome.updated:
-            self.whole = False
+            self.at_step_boundary = False
             self.updates += 1
             if self.settings.ema is not None and self.updates % self.settings.ema_every == 0:
                 self.weights.blend(AVERAGE, self.settings.ema)
@@ -245,6 +245,26 @@ class Learner:
             self.algorithm.load_state_dict(state["algorithm"])
         if self.replay is not None:
             self.replay.load_state_dict(state.get("replay"))
+
+
+def _factor(settings: TrainSection, step: int, seconds: float) -> float:
+    """The factor of the learning rate at a step (0-based): warm-up, then decay.
+
+    seconds: of the run before the step. With a limit in minutes the decay is as far as steps or
+    time, whichever is further, so that it ends with the run; `schedule_steps` counts steps alone.
+    """
+    if step < settings.warmup_steps:
+        return (step + 1) / settings.warmup_steps
+    steps = settings.schedule_steps or settings.steps
+    done = (step - settings.warmup_steps) / max(1, steps - settings.warmup_steps)
+    if settings.minutes is not None and settings.schedule_steps is None:
+        done = max(done, seconds / (60 * settings.minutes))
+    done = min(1.0, done)
+    if settings.schedule == "linear":
+        return 1.0 - done
+    if settings.schedule == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * done))
+    return 1.0
 
 
 def _named(prefix: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

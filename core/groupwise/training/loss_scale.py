@@ -1,10 +1,8 @@
 """LossScale: the factor on the loss of a policy whose gradients are computed in float16."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 FIRST = 2.0**24
 """The scale at the start. Gradients of less than 6e-8 / scale are 0 in float16; at torch's 2^16
@@ -13,7 +11,7 @@ GROWS_AFTER = 32
 """Updates without overflow after which the scale is doubled."""
 
 
-class LossScale:
+class LossScale(torch.amp.GradScaler):
     """torch's GradScaler, for updates that are repeated after an overflow with half the scale.
 
     So a scale that is too high costs backward passes and never an update, and it can begin high and
@@ -22,27 +20,13 @@ class LossScale:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.scaler = torch.amp.GradScaler(
-            device.type, init_scale=FIRST, growth_interval=GROWS_AFTER
-        )
+        super().__init__(device.type, init_scale=FIRST, growth_interval=GROWS_AFTER)
         self._before: float | None = None
 
-    def __call__(self, loss: Tensor) -> Tensor:
-        """The loss, scaled."""
-        return self.scaler.scale(loss)
-
-    @property
-    def value(self) -> float:
-        return self.scaler.get_scale()
-
-    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the gradients of the optimizer's parameters by the scale."""
-        self.scaler.unscale_(optimizer)
-
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
+    def make_step(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer's step with finite gradients; the scale may grow."""
-        self.scaler.step(optimizer)
-        self.scaler.update()
+        self.step(optimizer)
+        self.update()
         self._before = None
 
     def halve(self) -> bool:
@@ -52,22 +36,19 @@ class LossScale:
         overflow even at scale 1, or none did and only their norm does. The scale is then that
         before the update.
         """
-        scale = self.value
+        scale = self.get_scale()
         self._before = self._before or scale
-        self.scaler.update()
-        if 1 <= self.value < scale:
+        self.update()
+        if 1 <= self.get_scale() < scale:
             return True
         self.restore()
         return False
 
     def restore(self) -> None:
         """Set the scale to that before the update, whose gradients are not finite at any scale."""
-        self.scaler.update(self._before or self.value)
+        self.update(self._before or self.get_scale())
         self._before = None
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.scaler.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the scale; how soon it grows stays as it is here."""
-        self.scaler.load_state_dict({**state, "growth_interval": GROWS_AFTER})
+        super().load_state_dict({**state_dict, "growth_interval": GROWS_AFTER})

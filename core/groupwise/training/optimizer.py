@@ -50,8 +50,8 @@ class Optimizer:
     not become 0; they are unscaled before they are clipped.
 
     scale: that of the loss, None if it is not scaled.
-    skipped: updates skipped in a row; culprit: the first tensor that was not finite in the last of
-        them.
+    skipped: updates skipped in a row; first_nonfinite: the first tensor that was not finite in the
+        last of them.
     """
 
     def __init__(self, policy: Policy, settings: TrainSection, accelerator: Accelerator) -> None:
@@ -73,36 +73,36 @@ class Optimizer:
             settings,
         )
         self.scale = LossScale(accelerator.device) if policy.scale_loss else None
-        self.skipped, self.culprit = 0, ""
+        self.skipped, self.first_nonfinite = 0, ""
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a loss to the parameters' own."""
-        self.accelerator.backward(loss if self.scale is None else self.scale(loss))
+        self.accelerator.backward(loss if self.scale is None else self.scale.scale(loss))
 
-    def step(self, rate: float, *, number: int, suspect: str | None = None) -> Outcome:
+    def step(self, rate: float, *, number: int, first_nonfinite: str | None = None) -> Outcome:
         """Clip, make a step with this learning rate and clear the gradient.
 
         A gradient that is not finite changes no weight and is counted; UserError after more than
         `max_skipped_updates` in a row. If only the scaled loss made it overflow, it is not counted:
         the scale is halved, and the update is to be repeated.
 
-        number: the training step, for that message; suspect: the first tensor in the forward pass
-        that was not finite, if any.
+        number: the training step, for that message; first_nonfinite: the first tensor in the
+        forward pass that was not finite, if any.
         """
         for group in self.adamw.param_groups:
             group["lr"] = rate * group["share"]
         gradients = [p.grad for _, p in self.trained if p.grad is not None]
         if not gradients:
             return Outcome()
-        scale = None if self.scale is None else self.scale.value
+        scale = None if self.scale is None else self.scale.get_scale()
         if self.scale is not None:
-            self.scale.unscale(self.adamw)
+            self.scale.unscale_(self.adamw)
         norm = torch.nn.utils.get_total_norm(gradients)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
         length, zeros = float(norm), _zeros(gradients) if self.scale is not None else (0, 0)
         finite = math.isfinite(length)
-        overflow = not finite and self._overflows(suspect)
+        overflow = not finite and self._overflows(first_nonfinite)
         if finite:
             self._step(norm)
         self.adamw.zero_grad(set_to_none=True)
@@ -122,20 +122,20 @@ class Optimizer:
         """Clip and make a step; norm: of the whole gradient."""
         parameters = [p for _, p in self.trained if p.grad is not None]
         torch.nn.utils.clip_grads_with_norm_(parameters, self.settings.max_grad_norm, norm)
-        self.adamw.step() if self.scale is None else self.scale.step(self.adamw)
+        self.adamw.step() if self.scale is None else self.scale.make_step(self.adamw)
         self.skipped = 0
 
-    def _overflows(self, suspect: str | None) -> bool:
+    def _overflows(self, first_nonfinite: str | None) -> bool:
         """Whether only the scaled loss made the gradient overflow; if not, the update is counted.
 
         A collective: all processes have the same norm, so all call it.
         """
-        suspects = [name for name in gather_object([suspect]) if name]
+        forward = [name for name in gather_object([first_nonfinite]) if name]
         gradients = [name for name in gather_object([self._first_gradient()]) if name]
         norm = "the norm itself: the gradients' squares overflow"
-        self.culprit = [*suspects, *gradients, norm][0]
+        self.first_nonfinite = [*forward, *gradients, norm][0]
         if self.scale is not None and self.scale.halve():
-            if not suspects:
+            if not forward:
                 return True
             self.scale.restore()
         self.skipped += 1
@@ -145,8 +145,8 @@ class Optimizer:
         skipped, self.skipped = self.skipped, 0  # a resumed run counts anew
         raise UserError(
             f"step {number}: the gradient norm is {norm}, and {skipped} updates in a row were "
-            f"skipped; the first tensor that is not finite is {self.culprit}. A lower learning "
-            f"rate, a smaller clip range or precision: float32 may help"
+            f"skipped; the first tensor that is not finite is {self.first_nonfinite}. A lower "
+            f"learning rate, a smaller clip range or precision: float32 may help"
         )
 
     def _first_gradient(self) -> str | None:

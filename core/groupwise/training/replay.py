@@ -76,11 +76,15 @@ class Replay:
         They replace the last wrong completions of the group. step: training steps done so far, from
         which the age of kept completions is counted. A collective.
         """
-        self._check(rollouts)
+        if rollouts.sampler_log_probs is None:
+            raise UserError(
+                "train.replay: the sampler gives no log-probs (`Rollouts.sampler_log_probs`), but "
+                "importance weights of older completions need them; leave train.replay out"
+            )
         self._expire(step, rollouts, scores)
         right, groups = self.judge.right(scores), rollouts.groups.cpu()
         order, earlier = torch.arange(len(rollouts)), list[Kept]()
-        fresh: list[tuple[int, str, list[Kept]]] = []
+        new: list[tuple[int, str, list[Kept]]] = []
         for number in groups.unique().tolist():
             rows = (groups == number).nonzero().flatten()
             row_of_group = fingerprint(rollouts.prompts[int(rows[0])])
@@ -89,10 +93,11 @@ class Replay:
             for row, kept in zip(wrong, self.kept.get(row_of_group, []), strict=False):
                 order[row] = len(rollouts) + len(earlier)
                 earlier.append(_in_place_of(rollouts, row, kept))
-            fresh += [
-                (number, row_of_group, new) for new in self._new(rows, right, rollouts, scores)
-            ]
-        self._keep(sorted(gather_object(fresh), key=lambda new: new[0]))
+            good = rows[(right[rows] == 1) & ~scores.total[rows].isnan()]
+            if len(good):  # where most are right, nothing is kept any longer
+                few = good[: self.settings.at_least if 2 * len(good) <= len(rows) else 0]
+                new.append((number, row_of_group, [_light(rollouts, scores, row) for row in few]))
+        self._keep(sorted(gather_object(new), key=lambda of_group: of_group[0]))
         replayed = order >= len(rollouts)
         metrics = self._metrics(len(earlier), len(rollouts))
         if earlier:
@@ -101,29 +106,9 @@ class Replay:
             rollouts = rollouts.select(order)
         return Filled(rollouts, scores, replayed, metrics)
 
-    def _check(self, rollouts: Rollouts) -> None:
-        if rollouts.sampler_log_probs is None:
-            raise UserError(
-                "train.replay: the sampler gives no log-probs (`Rollouts.sampler_log_probs`), but "
-                "importance weights of older completions need them; leave train.replay out"
-            )
-
-    def _new(
-        self, rows: Tensor, right: Tensor, rollouts: Rollouts, scores: Scores
-    ) -> list[list[Kept]]:
-        """The completions of a group to keep, as a list of one list; [] to change nothing.
-
-        [[]], so that the row's kept ones are dropped, if most of the group is right.
-        """
-        good = rows[(right[rows] == 1) & ~scores.total[rows].isnan()]
-        if 2 * len(good) > len(rows):
-            return [[]]
-        chosen = good[: self.settings.at_least]
-        return [[_light(rollouts, scores, row) for row in chosen]] if len(chosen) else []
-
-    def _keep(self, fresh: list[tuple[int, str, list[Kept]]]) -> None:
+    def _keep(self, new: list[tuple[int, str, list[Kept]]]) -> None:
         """Keep the newest of each row; over `size`, drop the rows not updated for longest."""
-        for _, row, kept in fresh:
+        for _, row, kept in new:
             before = self.kept.pop(row, [])
             if kept:
                 self.kept[row] = [*kept, *before][: self.settings.at_least]

@@ -1,7 +1,7 @@
 """Sampling: the only place where completions are sampled: with the right weights and seeds."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,13 +106,31 @@ class Sampling:
             return
         size = len(due[0].seeds)
         each = max(1, self.batch // size)
+        stream = self.sampler.stream(
+            [prompt.row for prompt in due],
+            group_size=size,
+            seeds=[seed for prompt in due for seed in prompt.seeds],
+            purpose=purpose,
+            most=each,
+        )
         start = 0
-        for rollouts in self._parts(due, size, purpose, most=each):
+        while True:  # to the end of the stream, where an engine lets its servers sleep
+            self._adapt_threads()
+            with torch.no_grad(), self._drawing():
+                rollouts: Any = next(stream, END)
+            if rollouts is END:
+                break
+            rollouts = self._checked(rollouts, due[start : start + each], size, purpose)
             count = min(each, max(0, len(prompts) - start)) * size
             start += each
             if count:
                 yield rollouts if count == len(rollouts) else rollouts.select(range(count))
             del rollouts  # else this frame holds them while the next ones are sampled
+        if start < len(due):
+            raise UserError(
+                f"{self._name} returned rollouts for {start} of {len(due)} prompts: `stream` "
+                f"must yield those of all prompts"
+            )
 
     # ---- turn by turn
 
@@ -131,8 +149,7 @@ class Sampling:
         sampler = self.turn_sampler
         for start in range(0, len(contexts), self.batch):
             part = contexts[start : start + self.batch]
-            if self.threads is not None:
-                self.threads.adapt()
+            self._adapt_threads()
             with torch.no_grad():
                 drawn = sampler.draw(
                     part,
@@ -146,19 +163,26 @@ class Sampling:
     @contextmanager
     def session(self) -> Iterator[None]:
         """In which `turns` are drawn, with the weights that are followed."""
+        with self._drawing(), self.turn_sampler.session():
+            yield
+
+    def _drawing(self) -> AbstractContextManager[None]:
+        """In which a policy that samples itself has the weights that are followed."""
         assert self._followed is not None
         name, _ = self._followed
         own = self.sampler is self.policy and name != PRESENT
-        with self.weights.using(name if own else None), self.turn_sampler.session():
-            yield
+        return self.weights.using(name if own else None)
+
+    def _adapt_threads(self) -> None:
+        if self.threads is not None:
+            self.threads.adapt()
 
     def assemble(
         self, rows: Sequence[Row], contexts: Sequence[Any], groups: Sequence[int]
     ) -> Rollouts:
         """The rollouts of these contexts, checked, with versions."""
-        assert self._followed is not None
         rollouts = self.turn_sampler.assemble(rows, contexts, groups=groups)
-        return replace(rollouts, versions=self._versions(rollouts, self._followed[1]))
+        return replace(rollouts, versions=self._versions(rollouts))
 
     @property
     def turn_sampler(self) -> TurnSampler:
@@ -170,49 +194,21 @@ class Sampling:
         """Whether all processes must sample equally often: the policy is sharded."""
         return self.policy.mesh is not None and self.sampler is self.policy
 
-    def _parts(
-        self, prompts: Sequence[Prompt], size: int, purpose: Purpose, *, most: int
-    ) -> Iterator[Rollouts]:
-        """The sampler's rollouts in parts of `most` prompts, checked, with versions and groups."""
-        assert self._followed is not None
-        name, version = self._followed
-        own = self.sampler is self.policy and name != PRESENT
-        stream = self.sampler.stream(
-            [prompt.row for prompt in prompts],
-            group_size=size,
-            seeds=[seed for prompt in prompts for seed in prompt.seeds],
-            purpose=purpose,
-            most=most,
+    def _checked(
+        self, rollouts: Any, part: Sequence[Prompt], size: int, purpose: Purpose
+    ) -> Rollouts:
+        """The sampler's rollouts for these prompts, with versions and the prompts' groups."""
+        rows = [prompt.row for prompt in part]
+        self._check(rollouts, rows, size)
+        if self.sampler is not self.policy:
+            self._check_answers(rollouts, rows, size, trained_on=purpose == "train")
+        groups = torch.tensor([prompt.group for prompt in part], device=rollouts.groups.device)
+        return replace(
+            rollouts,
+            groups=groups.repeat_interleave(size),
+            versions=self._versions(rollouts),
+            failures=_with_seeds(rollouts.failures, [seed for p in part for seed in p.seeds]),
         )
-        start = 0
-        while True:  # to the end of the stream, where an engine lets its servers sleep
-            if self.threads is not None:
-                self.threads.adapt()
-            with torch.no_grad(), self.weights.using(name if own else None):
-                rollouts: Any = next(stream, END)
-            if rollouts is END:
-                break
-            part = prompts[start : start + most]
-            rows = [prompt.row for prompt in part]
-            self._check(rollouts, rows, size)
-            if self.sampler is not self.policy:
-                self._check_answers(rollouts, rows, size, trained_on=purpose == "train")
-            versions = self._versions(rollouts, version)
-            groups = torch.tensor([p.group for p in part], device=rollouts.groups.device)
-            seeds = [seed for prompt in part for seed in prompt.seeds]
-            yield replace(
-                rollouts,
-                groups=groups.repeat_interleave(size),
-                versions=versions,
-                failures=_with_seeds(rollouts.failures, seeds),
-            )
-            del rollouts  # else this frame holds them while the next ones are sampled
-            start += most
-        if start < len(prompts):
-            raise UserError(
-                f"{self._name} returned rollouts for {start} of {len(prompts)} prompts: `stream` "
-                f"must yield those of all prompts"
-            )
 
     @property
     def _name(self) -> str:
@@ -256,8 +252,10 @@ class Sampling:
                     f"are not finite, the first is {float(bad[0])}"
                 )
 
-    def _versions(self, rollouts: Rollouts, followed: int) -> torch.Tensor:
+    def _versions(self, rollouts: Rollouts) -> torch.Tensor:
         """[B] int64 on the CPU, all equal to the version followed."""
+        assert self._followed is not None
+        _, followed = self._followed
         if rollouts.versions is None and self.sampler is self.policy:
             return torch.full((len(rollouts),), followed, dtype=torch.int64)
         if rollouts.versions is None:

@@ -56,8 +56,7 @@ def describe(
     for name, (total, count) in scores.metrics.items():  # named REWARD/..., so no name is the same
         tally.mean(name, total, count)
     tally.total("unscored", int((scores.total.isnan() & ~failed).sum()))
-    tally.add(_sampled(rollouts))
-    tally.add(_lost(lost))
+    _count(tally, rollouts, lost)
     longest = rollouts.lengths.cpu()[~failed]
     tally.largest("length_max", float(longest.max()) if len(longest) else 0.0)
     seconds = {f"{Family.REWARD_TIME}/{name}": spent for name, spent in scores.seconds.items()}
@@ -83,20 +82,11 @@ def _of_rollouts(
     return tally
 
 
-def _sampled(rollouts: Rollouts) -> Tally:
-    """How many rollouts and decisions were sampled."""
-    tally = Tally()
-    tally.total("sampled", len(rollouts))
+def _count(tally: Tally, rollouts: Rollouts, lost: int = 0) -> None:
+    """Count what was sampled; lost: episodes that failed before any rollout, each as one."""
+    tally.total("sampled", len(rollouts) + lost)
     tally.total("sampled_decisions", int(rollouts.lengths.sum()))
-    return tally
-
-
-def _lost(episodes: int) -> Tally:
-    """Episodes that failed before any rollout, each counted as one that failed."""
-    tally = Tally()
-    tally.total("sampled", episodes)
-    tally.total(FAILED, episodes)
-    return tally
+    tally.total(FAILED, lost)
 
 
 def _known(values: Tensor, failed: Tensor) -> Tensor:
@@ -129,15 +119,17 @@ def of_learners(
     for `describe`, of each policy; lost: as there.
     """
     metrics: dict[str, float] = {}
-    counts = _lost(lost)
+    counts = Tally()
     for label, batch in batches.items():
         tally = _of_rollouts(
             batch.rollouts, batch.scores, no_signal.get(label), logged.get(label, ())
         )
         own = tally.of_all_processes().result()
         metrics |= {f"{label}/{name}": value for name, value in own.items()}
-        counts.add(_sampled(batch.rollouts))
+        _count(counts, batch.rollouts)
         counts.total(FAILED, int(batch.scores.failed.sum()))
+    counts.total("sampled", lost)
+    counts.total(FAILED, lost)
     return {**metrics, **counts.of_all_processes().result()}
 
 

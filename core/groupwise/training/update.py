@@ -12,12 +12,12 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from groupwise import processes
+from groupwise import objective, processes
 from groupwise.algorithm import Algorithm
 from groupwise.policy import Decisions, Microbatch, Outputs, Policy
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
-from groupwise.training.measured import Checks, Sums
+from groupwise.training.finiteness import Finiteness
 from groupwise.training.tally import Tally
 from groupwise.training.training_batch import TrainingBatch, skeleton
 
@@ -33,7 +33,6 @@ class Update:
     rollouts: Rollouts
     tensors: Mapping[str, Tensor]
     parts: Sequence[Microbatch]
-    spare: Rollouts | None
     first: bool
     corrected: bool
     compared: bool
@@ -46,7 +45,8 @@ class Updater:
     policy: for passes without gradient; model: the same policy as accelerate wraps it (DDP).
     budget: the most decisions in a micro-batch.
     backpropagate: adds the gradient of a loss to the parameters' gradients; accelerate's if unset.
-    suspect: the first tensor that was not finite in the last passes, None if all were finite.
+    dummy: a rollout for passes without effect, while other processes have more micro-batches.
+    first_nonfinite: the first tensor that was not finite in the last passes, None if all were.
     """
 
     policy: Policy
@@ -55,22 +55,21 @@ class Updater:
     accelerator: Accelerator
     budget: int
     backpropagate: Callable[[Tensor], None] | None = None
-    suspect: str | None = field(default=None, init=False)
+    dummy: Rollouts | None = field(default=None, init=False)
+    first_nonfinite: str | None = field(default=None, init=False)
 
     def backward(
         self, rollouts: Rollouts, scores: Scores, outputs: Mapping[str, Tensor], **options: Any
     ) -> dict[str, float]:
         """Accumulate the gradient of an update's loss; returns metrics. Arguments: `prepare`'s."""
-        return self.accumulate(self.prepare(rollouts, scores, outputs, **options)).result()
+        batch = TrainingBatch(rollouts=rollouts, scores=scores)
+        return self.accumulate(self.prepare(batch, outputs, **options)).result()
 
     def prepare(
         self,
-        rollouts: Rollouts,
-        scores: Scores,
+        batch: TrainingBatch,
         outputs: Mapping[str, Tensor],
         *,
-        rest_of_group: TrainingBatch | None = None,
-        spare: Rollouts | None = None,
         first: bool = True,
         corrected: bool = False,
         compared: bool = False,
@@ -81,28 +80,24 @@ class Updater:
         outputs: [B, T, ...] tensors for the loss besides the targets: `reference_*`, and in later
             updates `old_*`. They stay on the CPU, since a mean may be as large as a latent; a
             micro-batch moves its share to the device.
-        rest_of_group: rollouts of other learners of a pool in the same groups. They count in all
-            targets except the weights: the denominators are those of the learner's own rollouts.
-        spare: rollouts for dummy passes while other processes have more micro-batches; if unset,
-            the longest of `rollouts`, which must then not be empty.
         first: whether this is the step's first update: then the old outputs are the current ones.
         corrected: whether the loss receives the sampler's log-probs, for importance weights.
         compared: whether the old log-probs in `outputs` are the policy's own, not the sampler's, so
             that a later update compares them with the sampler's, too; the first one always does.
         replayed: [B] bool, rollouts of earlier steps, which are not compared with the sampler.
         """
-        targets = self.targets(scores, rollouts, outputs, rest_of_group=rest_of_group)
+        rollouts, targets = batch.rollouts, self.targets(batch, outputs)
         tensors = {**targets, "mask": rollouts.mask, **outputs}
         if rollouts.sampler_log_probs is not None:
             tensors["sampler_log_probs"] = rollouts.sampler_log_probs
         if replayed is not None:
             tensors["replayed"] = replayed
-        active = self.algorithm.active(targets).nonzero().flatten()
+        active = self.algorithm.active(targets).nonzero().flatten().cpu()
+        split = self._split(rollouts.select(active)) if len(active) else ()
         return Update(
             rollouts=rollouts,
             tensors={name: value.cpu() for name, value in tensors.items()},
-            parts=self._parts(rollouts, active),
-            spare=spare,
+            parts=[(active[rows.cpu()], decisions) for rows, decisions in split],
             first=first,
             corrected=corrected,
             compared=first or compared,
@@ -110,7 +105,10 @@ class Updater:
 
     def accumulate(self, update: Update) -> Tally:
         """Add the gradient of the update's loss to the parameters'; returns metrics."""
-        parts, sums, checks = update.parts, Sums(), Checks()
+        parts, tally, finiteness = update.parts, Tally(), Finiteness()
+        # The loss of an update is one sum over all processes, so it counts once.
+        tally.mean("loss", 0.0, int(self.accelerator.is_main_process))
+        tally.total("trained_decisions", 0.0)
         backpropagate = self.backpropagate or self.accelerator.backward
         passes = processes.largest(len(parts))  # equal numbers of forwards on all of them
         outputs = self.algorithm.needs | (self.algorithm.old if update.first else frozenset())
@@ -118,8 +116,7 @@ class Updater:
             last = number == passes - 1
             with nullcontext() if last else self._unreduced():
                 if number >= len(parts):
-                    idle = self._idle(update.spare, update.rollouts)
-                    backpropagate(_nothing(self.model(*idle, outputs)))
+                    backpropagate(_nothing(self.model(*self._dummy(), outputs)))
                     continue
                 rows, decisions = parts[number]
                 piece = update.rollouts.select(rows)
@@ -133,15 +130,17 @@ class Updater:
                 loss = self.algorithm.loss(current, batch).sum()
                 # DDP averages over processes; the weights already divide by the whole update.
                 backpropagate(loss * self.accelerator.num_processes)
-            sums.add(self.algorithm.measure(current, batch), batch, loss)
-            checks.add(current, batch)
+            mask = batch["mask"]
+            tally.mean("loss", loss, 0)
+            tally.total("trained_decisions", mask.sum())
+            tally.decisions(mask, self.algorithm.measure(current, batch))
+            finiteness.add(current, batch)
             old = current.log_probs if update.first else batch.get("old_log_probs")
             if update.compared and sampled is not None and old is not None:
-                mask = batch["mask"]
                 mask = mask if replayed is None else mask & ~replayed[:, None]
-                sums.compare(old.detach(), sampled, mask)
-        self.suspect = checks.first()
-        return sums.tally()
+                _compare(tally, old.detach(), sampled, mask)
+        self.first_nonfinite = finiteness.first()
+        return tally.of_all_processes()
 
     @contextmanager
     def _unreduced(self) -> Iterator[None]:
@@ -179,25 +178,20 @@ class Updater:
         cut = _cut(tensors, rows, decisions)
         return {name: value.to(self.accelerator.device) for name, value in cut.items()}
 
-    def targets(
-        self,
-        scores: Scores,
-        rollouts: Rollouts,
-        outputs: Mapping[str, Tensor],
-        *,
-        rest_of_group: TrainingBatch | None = None,
-    ) -> Mapping[str, Tensor]:
+    def targets(self, batch: TrainingBatch, outputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The algorithm's targets for these rollouts, computed over those of all processes.
 
-        With `rest_of_group`, all targets except the weights are computed over both.
+        All targets except the weights are also over the `rest_of_group` of other learners: the
+        denominators are those of the learner's own rollouts.
         """
+        rollouts, rest = batch.rollouts, batch.rest_of_group
         zeros = rollouts.mask.new_zeros(rollouts.mask.shape, dtype=torch.float32)
         inputs = {n: outputs.get(n, zeros).cpu() for n in sorted(self.algorithm.target_inputs)}
-        shared = gather_object([(replace(skeleton(rollouts), trajectory=inputs), scores)])
+        shared = gather_object([(replace(skeleton(rollouts), trajectory=inputs), batch.scores)])
         start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
         targets = self._targets(shared)
-        if rest_of_group is not None:
-            others = gather_object([(skeleton(rest_of_group.rollouts), rest_of_group.scores)])
+        if rest is not None:
+            others = gather_object([(skeleton(rest.rollouts), rest.scores)])
             targets = {**self._targets([*shared, *others]), "weights": targets["weights"]}
         decisions = rollouts.mask.shape[1]
         ours = slice(start, start + len(rollouts))
@@ -214,19 +208,17 @@ class Updater:
         return self.algorithm.targets(scores, replace(whole, trajectory={}), inputs)
 
     @torch.no_grad()
-    def outputs(
-        self, rollouts: Rollouts, names: Outputs, *, spare: Rollouts | None = None
-    ) -> dict[str, Tensor]:
+    def outputs(self, rollouts: Rollouts, names: Outputs) -> dict[str, Tensor]:
         """Outputs [B, T, ...] of the policy by name, without gradient, on the CPU.
 
         names: "log_probs" or names of the policy's extras; empty for no rollouts.
-        spare: as for `prepare`; the processes of a sharded policy make equally many passes.
+        The processes of a sharded policy make equally many passes.
         """
         filled: dict[str, Tensor] = {}
         parts = self._split(rollouts) if len(rollouts) else ()
         if self.policy.mesh is not None:
             for _ in range(processes.largest(len(parts)) - len(parts)):
-                self.policy(*self._idle(spare, rollouts), names)
+                self.policy(*self._dummy(), names)
         for rows, decisions in parts:
             piece = rollouts.select(rows)
             current = self.policy(piece, decisions, names)
@@ -243,20 +235,22 @@ class Updater:
             rollouts, self.budget, cut_decisions=not self.algorithm.couples_decisions
         )
 
-    def _idle(self, spare: Rollouts | None, rollouts: Rollouts) -> tuple[Rollouts, Decisions]:
-        """A micro-batch for a dummy pass."""
-        if spare is None:
-            spare = rollouts.select([int(rollouts.extents.argmax())])
-        rows, decisions = self._split(spare)[0]
-        return spare.select(rows), decisions
+    def _dummy(self) -> tuple[Rollouts, Decisions]:
+        """A micro-batch for a pass without effect."""
+        assert self.dummy is not None
+        rows, decisions = self._split(self.dummy)[0]
+        return self.dummy.select(rows), decisions
 
-    def _parts(self, rollouts: Rollouts, active: Tensor) -> list[Microbatch]:
-        """Micro-batches of the active rows."""
-        if not len(active):
-            return []
-        active = active.cpu()
-        split = self._split(rollouts.select(active))
-        return [(active[rows.cpu()], decisions) for rows, decisions in split]
+
+def _compare(tally: Tally, ours: Tensor, sampler: Tensor, mask: Tensor) -> None:
+    """Add the difference of the policy's log-probs [b, t] from the sampler's, where `mask`."""
+    ours, sampler = ours.masked_fill(~mask, 0.0), sampler.masked_fill(~mask, 0.0)
+    difference = (ours - sampler).abs().nan_to_num(nan=torch.inf)
+    # KL(sampler || policy), since the samples are the sampler's.
+    gaps = {"mismatch/mean": difference, "mismatch/kl": objective.kl(sampler, ours)}
+    tally.decisions(mask, gaps)
+    if difference.numel():
+        tally.largest("mismatch/max", difference.max())
 
 
 def _within(decisions: slice, piece: Rollouts) -> slice:

@@ -4,7 +4,6 @@ import copy
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -12,10 +11,12 @@ from torch import Tensor
 from groupwise.algorithm import Algorithm
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
+from groupwise.training.training_batch import TrainingBatch
 from groupwise.training.update import Updater
 from groupwise.weights import KeptWeights
 from groupwise_testing import compare
 from groupwise_testing.algorithm.toy import Extra, Toy, as_log_probs, toy_scores
+from groupwise_testing.updater import updater_of
 
 LIMIT = 1e-5
 """The limit of relative differences of gradients: the toy is in float64, targets in float32."""
@@ -42,27 +43,14 @@ class Case:
     def updater(
         self, toy: Toy | None = None, *, algorithm: Algorithm | None = None, budget: int = WHOLE
     ) -> Updater:
-        """The core's `Updater`, in this process and on the CPU, whatever device a run would use.
+        """The core's `Updater`; see `updater_of`.
 
         algorithm: a copy of the case's if unset.
         """
         toy = toy or self.toy()
         algorithm = algorithm or copy.deepcopy(self.algorithm)
         algorithm.prepare(toy, KeptWeights(toy))
-        alone = SimpleNamespace(
-            device=torch.device("cpu"),
-            num_processes=1,
-            process_index=0,
-            no_sync=lambda _: nullcontext(),
-        )
-        return Updater(
-            policy=toy,
-            model=toy,
-            algorithm=algorithm,
-            accelerator=alone,
-            budget=budget,
-            backpropagate=lambda loss: loss.backward(),
-        )
+        return updater_of(toy, algorithm, budget)
 
     def update(
         self,
@@ -100,7 +88,8 @@ class Case:
         """The targets of an update on these rollouts, all if unset."""
         rollouts = self.rollouts if rollouts is None else rollouts
         updater = self.updater()
-        return updater.targets(toy_scores(rewards), rollouts, outputs_before(updater, rollouts))
+        batch = TrainingBatch(rollouts=rollouts, scores=toy_scores(rewards))
+        return updater.targets(batch, outputs_before(updater, rollouts))
 
 
 def outputs_before(
@@ -136,7 +125,8 @@ class FirstUpdate:
         updater = case.updater()
         self.algorithm, self.mask = updater.algorithm, case.rollouts.mask
         before = outputs_before(updater, case.rollouts, first=True)
-        targets = updater.targets(scores or toy_scores(REWARDS), case.rollouts, before)
+        batch = TrainingBatch(rollouts=case.rollouts, scores=scores or toy_scores(REWARDS))
+        targets = updater.targets(batch, before)
         names = self.algorithm.needs | self.algorithm.old
         with torch.no_grad():
             outputs = compare.outputs(updater.policy(case.rollouts, outputs=names))

@@ -11,7 +11,6 @@ import torch
 
 from groupwise.errors import UserError
 from groupwise.testing import check_sampler
-from groupwise.training.sampling import Prompt, Sampling
 from groupwise_llm.settings import Choice, Lora
 
 
@@ -163,10 +162,9 @@ def test_servers_sleep_while_nothing_is_drawn(make, engine, sampler, rows):
     ]  # fmt: skip
     # As a run samples, part by part.
     server.calls.clear()
-    sampling = Sampling(policy, vllm, seed=0, batch=1)
-    sampling.follow(None, 1)
-    prompts = [Prompt(row, number, seeds=[number]) for number, row in enumerate(rows)]
-    assert len(list(sampling.draw(prompts, purpose="train"))) == 3
+    vllm.follow(policy, "policy", 1)
+    parts = vllm.stream(rows, group_size=1, seeds=range(3), purpose="train", most=1)
+    assert len(list(parts)) == 3
     assert server.paths()[-1] == "sleep"
     assert server.paths().count("wake_up") == 2
     with ThreadPoolExecutor(1) as thread:

@@ -1,7 +1,7 @@
 """Advantages: how a rollout compares, by default with others of its group."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -9,10 +9,8 @@ from torch import Tensor
 
 from groupwise import advantages, objective
 from groupwise.algorithms.parts.composed import Composed, Options
+from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
-
-if TYPE_CHECKING:
-    from groupwise.rewards import Scores
 
 
 class Advantages(Composed):
@@ -35,15 +33,13 @@ class Advantages(Composed):
         self.refills = self.config.refill
 
     def advantages(
-        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
+        self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Tensor:
         """[B], or [B, T] with process rewards: those of `estimate`, clipped."""
         estimated, most = self.estimate(scores, rollouts, inputs), self.config.advantage_clip
         return estimated if most is None else estimated.clamp(-most, most)
 
-    def estimate(
-        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
-    ) -> Tensor:
+    def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
         """[B], or [B, T] with process rewards: the advantages before clipping."""
         raise NotImplementedError
 
@@ -75,25 +71,23 @@ class GroupCentred(Advantages):
         """The std that advantages are divided by."""
         return "none"
 
-    def estimate(
-        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
-    ) -> Tensor:
+    def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
         """[B], or [B, T] with process rewards: the advantages; variants override this."""
         return self._compared(scores, rollouts)
 
-    def no_signal(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+    def no_signal(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B] bool: all advantages in the rollout's group are 0, as below `least_std`."""
         compared = objective.per_decision(self._compared(scores, rollouts))
         return advantages.groups_without((compared != 0).any(dim=1), rollouts.groups)
 
-    def _compared(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+    def _compared(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B], or [B, T] with process rewards: advantages of completions plus those of steps."""
         relative = self.relative(scores, rollouts)
         if scores.steps is None:
             return relative
         return relative.unsqueeze(1) + self._process(scores.steps, rollouts)
 
-    def relative(self, scores: "Scores", rollouts: Rollouts) -> Tensor:
+    def relative(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B]: the advantages of whole completions; variants override this."""
         config = self.config
         return advantages.group_relative(

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -10,10 +10,8 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Algorithm, Batch
+from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
-
-if TYPE_CHECKING:
-    from groupwise.rewards import Scores
 
 
 class Options(BaseModel):
@@ -41,7 +39,7 @@ class Composed(Algorithm):
 
     @abstractmethod
     def advantages(
-        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
+        self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Tensor:
         """[B], or [B, T] with process rewards; arguments as of `targets`."""
 
@@ -73,7 +71,7 @@ class Composed(Algorithm):
         return objective.token_log_ratio(current.log_probs, batch["old_log_probs"], batch["mask"])
 
     def targets(
-        self, scores: "Scores", rollouts: Rollouts, inputs: Mapping[str, Tensor]
+        self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
         """`advantages` [B], or [B, T] with process rewards; `weights` [B, T]; both float32."""
         return {

@@ -1,18 +1,14 @@
 """Divisor: how the losses of decisions are averaged."""
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithms.parts.composed import Composed, Options
 from groupwise.errors import UserError
+from groupwise.policy import Policy
 from groupwise.rollouts import Rollouts
-
-if TYPE_CHECKING:
-    from groupwise.policy import Policy
-    from groupwise.weights import KeptWeights
+from groupwise.weights import KeptWeights
 
 
 class Divisor(Composed):
@@ -40,7 +36,7 @@ class Divisor(Composed):
         super().__init__(config)
         self.length = self.config.length
 
-    def prepare(self, policy: "Policy", weights: "KeptWeights") -> None:
+    def prepare(self, policy: Policy, weights: KeptWeights) -> None:
         """Set `length` to the longest completion allowed, unless it is configured."""
         super().prepare(policy, weights)
         self.length = self.config.length or policy.max_decisions

@@ -1,7 +1,7 @@
 """Reference and ReferenceKL: keep the policy near its initial weights, or earlier ones."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, Self, get_args
+from typing import Literal, Self, get_args
 
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -10,12 +10,9 @@ from groupwise import objective
 from groupwise.algorithm import Batch
 from groupwise.algorithms.parts.composed import Composed, Options
 from groupwise.errors import UserError
+from groupwise.policy import Policy
 from groupwise.rollouts import LogProbs
-from groupwise.weights import REFERENCE
-
-if TYPE_CHECKING:
-    from groupwise.policy import Policy
-    from groupwise.weights import KeptWeights
+from groupwise.weights import REFERENCE, KeptWeights
 
 
 class Reference(Composed):
@@ -55,7 +52,7 @@ class Reference(Composed):
         self.reference = frozenset({"log_probs"} if self.config.beta else ())
         self.moves_reference = self.config.reference_every is not None
 
-    def prepare(self, policy: "Policy", weights: "KeptWeights") -> None:
+    def prepare(self, policy: Policy, weights: KeptWeights) -> None:
         """Raise UserError if the reference cannot be mixed with the policy."""
         super().prepare(policy, weights)
         if policy.factored and self.config.reference_mix != 1:
@@ -66,7 +63,7 @@ class Reference(Composed):
                 f"full model (no policy.lora)"
             )
 
-    def end_step(self, weights: "KeptWeights", step: int) -> Mapping[str, float]:
+    def end_step(self, weights: KeptWeights, step: int) -> Mapping[str, float]:
         """The reference becomes the policy (DeepSeekMath, arXiv:2402.03300, algorithm 1) or mixes
         with it (TR-DPO, arXiv:2404.09656), every `reference_every` steps.
 
