@@ -91,3 +91,4 @@ def test_an_episode_ends_where_no_room_is_left(make):
     rollouts = play(policy, Written(), TEXTS).rollouts(SOLE)
     assert len(rollouts) == 12
     assert int(rollouts.extents.max()) <= 14
+    assert rollouts.ended == ["length"] * 12

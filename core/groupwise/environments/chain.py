@@ -17,7 +17,7 @@ class Chain(Environment):
     the last are columns for rewards, by label.
     """
 
-    goes_on = False
+    multi_turn = False
 
     class Config(BaseModel):
         model_config = ConfigDict(extra="forbid", frozen=True)

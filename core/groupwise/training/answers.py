@@ -20,8 +20,8 @@ class Answers:
     """Samples completions of one player for a batch of episodes, and gives them to `assembly`.
 
     space: of the seeds; spare: a row to sample and drop where other processes of a sharded policy
-    have more prompts; goes_on: whether a call may go on in the context of an earlier one, if the
-    sampler draws turn by turn.
+    have more prompts; multi_turn: of the environment: whether
+    calls are drawn turn by turn, if the sampler can.
     """
 
     def __init__(
@@ -32,14 +32,14 @@ class Answers:
         space: str,
         purpose: Purpose,
         spare: Mapping[str, Any],
-        goes_on: bool,
+        multi_turn: bool,
     ) -> None:
         self.sampling, self.assembly = sampling, assembly
         self.space, self.spare = space, spare
         self.purpose: Purpose = purpose
         if purpose == "greedy" and not sampling.greedy:
             self.purpose = "evaluate"
-        self.by_turns = goes_on and isinstance(sampling.sampler, TurnSampler)
+        self.by_turns = multi_turn and isinstance(sampling.sampler, TurnSampler)
 
     @property
     def is_collective(self) -> bool:
@@ -94,6 +94,8 @@ class Answers:
             context = self._context(request)
             room, count = sampler.room(context), len(request.calls)
             request.refused = room < 1
+            if request.refused and (earlier := request.calls[0].goes_on_from) is not None:
+                earlier.is_cut = True
             if not request.refused:
                 calls += request.calls
                 contexts += [context] * count

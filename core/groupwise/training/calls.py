@@ -20,7 +20,8 @@ class Episode:
 
     place: its number in the batch; index: among the `size` episodes of its draw that the same cast
     plays; cast: labels of its players; calls: in order; answered: the last completion so far;
-    waiting: requests that its coroutine waits for; outcome: what the coroutine returned.
+    waiting: requests that its coroutine waits for; outcome: what the coroutine returned; ended: why
+    it ended, if by an exception; failure: that of the environment.
     """
 
     draw: Draw
@@ -34,6 +35,7 @@ class Episode:
     over: bool = False
     assembled: bool = False
     outcome: Outcome = None
+    ended: str | None = None
     failure: str | None = None
 
     @property
@@ -53,7 +55,7 @@ class Call:
     whether it is the first call for its context; goes_on_from: the call in whose context it goes
     on, if it does; context: after its turn, where a sampler draws turn by turn; part: the sampled
     batch with its completion, in the row `at`; reply: None if the completion failed; refused_by:
-    the player that could not take the reply.
+    the player that could not take the reply; is_cut: whether its context has no room to go on.
     """
 
     label: str
@@ -73,6 +75,7 @@ class Call:
     part: "Part | None" = None
     at: int = 0
     refused_by: str | None = None
+    is_cut: bool = False
 
     @property
     def is_drawn(self) -> bool:

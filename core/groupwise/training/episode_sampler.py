@@ -10,6 +10,7 @@ from groupwise.sampler import Purpose
 from groupwise.training.answers import Answers
 from groupwise.training.assembly import Assembly
 from groupwise.training.calls import Episode
+from groupwise.training.endings import ENDED
 from groupwise.training.episodes import Episodes
 from groupwise.training.playing import LoopThread, Playing
 from groupwise.training.sampling import Sampling
@@ -34,7 +35,7 @@ class EpisodeSampler:
         self.environment, self.samplings, self.sizes = environment, samplings, sizes
         self.labels = [*samplings]
         self.casts = environment.casts(self.labels)
-        self.columns = environment.columns(self.labels)
+        self.columns = [n for n in environment.columns(self.labels) if n != ENDED]
         self.judged = environment.judged(self.labels)
         self._thread = LoopThread()
 
@@ -129,6 +130,7 @@ class EpisodeSampler:
             self.environment,
             episodes,
             {label: self.samplings[label] for label in labels},
+            columns=self.columns,
             trained=purpose == "train",
             compared=len(sizes) > 1,
         )
@@ -140,7 +142,7 @@ class EpisodeSampler:
                 space=f"{space}/{label}" if len(labels) > 1 else space,
                 purpose=purpose,
                 spare=spare[0].row,
-                goes_on=self.environment.goes_on,
+                multi_turn=self.environment.multi_turn,
             )
             for label in labels
         }

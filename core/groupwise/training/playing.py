@@ -135,8 +135,10 @@ class Playing:
         players = {label: _Player(self, episode, label) for label in episode.cast}
         try:
             episode.outcome = await self.environment.play(episode.draw.row, players)
-        except EpisodeEnded:
-            pass
+        except CompletionFailed:
+            pass  # its rollout says so
+        except EpisodeEnded as error:
+            episode.ended = "refused" if isinstance(error, ContextRefused) else "environment"
         except UserError as error:
             self._error = error
         except Exception as error:
