@@ -19,9 +19,9 @@ class Episode:
     """One episode of a batch.
 
     place: its number in the batch; index: among the `size` episodes of its draw that the same cast
-    plays; cast: labels of its players; calls: in order; answered: the last completion so far;
-    waiting: requests that its coroutine waits for; outcome: what the coroutine returned; ended: why
-    it ended, if by an exception; failure: that of the environment.
+    plays; cast: labels of its players; calls: in order; waiting: requests that its coroutine waits
+    for; outcome: what the coroutine returned; ended: why it ended, if by an exception; failure:
+    that of the environment.
     """
 
     draw: Draw
@@ -30,13 +30,17 @@ class Episode:
     size: int
     cast: Sequence[str]
     calls: list["Call"] = field(default_factory=list)
-    answered: "Call | None" = None
     waiting: int = 0
     over: bool = False
     assembled: bool = False
     outcome: Outcome = None
     ended: str | None = None
     failure: str | None = None
+
+    @property
+    def latest(self) -> "Call | None":
+        """The last call so far that has a completion."""
+        return next((call for call in reversed(self.calls) if call.is_drawn), None)
 
     @property
     def identity(self) -> int:
