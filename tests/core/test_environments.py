@@ -445,3 +445,16 @@ def test_a_reason_that_is_not_a_word_ends_the_run(lab, word):
 
     with pytest.raises(UserError, match=f"returned {word!r} as why the episode ended"):
         play(lab, Says(), labels=("writer",))
+
+
+@pytest.mark.parametrize("kind", ["pool", "chain"])
+def test_an_environment_of_several_policies_refuses_a_single_one(lab, tmp_path, kind):
+    with pytest.raises(UserError, match=r"environment: .* there is one policy; list two or more"):
+        groupwise.train(**arguments(lab, tmp_path, environment=kind))
+
+
+def test_replay_is_refused_where_an_episode_may_have_several_completions(lab, tmp_path):
+    settings = {"steps": 1, "groups_per_step": 2, "group_size": 4, "replay": {}}
+    sections = {"environment": Again(), "train": settings, "evaluation": {"threshold": 0.5}}
+    with pytest.raises(UserError, match=r"replay: .* an episode may have several; leave it out"):
+        groupwise.train(**arguments(lab, tmp_path, **sections))

@@ -277,7 +277,8 @@ def _with_logged(rollouts: Rollouts, logged: Collection[str]) -> Rollouts:
 
 
 def check_kinds(own: Mapping[str, Rollouts]) -> None:
-    """Raise UserError if completions of a pool differ in type: no reward could compare them."""
+    """Raise UserError if completions of casts that share groups differ in type: no reward could
+    compare them."""
     kinds = {
         label: type(rollouts.completions[0]).__name__
         for label, rollouts in own.items()
@@ -286,8 +287,9 @@ def check_kinds(own: Mapping[str, Rollouts]) -> None:
     if len(set(kinds.values())) > 1:
         each = ", ".join(f"{label!r} {kind}" for label, kind in kinds.items())
         raise UserError(
-            f"pool: its policies return completions of different types ({each}), which no reward "
-            f"can compare; a pool needs policies whose completions have the same form"
+            f"the players whose completions are compared return different types ({each}), which no "
+            f"reward can compare; the casts of an environment (the policies of a pool) need "
+            f"completions of the same form"
         )
 
 
