@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-from contextlib import closing
 
 import pytest
 import torch
@@ -14,11 +13,8 @@ from groupwise import Rollouts
 from groupwise.algorithms.grpo import GRPO
 from groupwise.environment import ContextRefused, Environment, EpisodeEnded
 from groupwise.errors import UserError
-from groupwise.prompts.draws import Draw
 from groupwise.storage.samples import read_samples
-from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.episodes import Episodes
-from groupwise.training.sampling import Sampling
+from groupwise.testing import play_episodes
 
 
 class Talk(Environment):
@@ -42,19 +38,10 @@ class Talk(Environment):
         return {"drafts": drafts}
 
 
-def play(lab, environment, *, batch=64, sizes=None, draws=4, labels=("writer", "critic")):
-    """All episodes of some draws, as one batch."""
-    samplings = {
-        label: Sampling(policy := lab.Tabular(prompts=8, seed=number), policy, seed=3, batch=batch)
-        for number, label in enumerate(labels)
-    }
-    rows = lab.rows(8)
-    with closing(
-        EpisodeSampler(environment, samplings, sizes or dict.fromkeys(labels, 4))
-    ) as sampler:
-        sampler.begin(0)
-        sampler.follow({}, 0)
-        return Episodes.concat([*sampler.draw([Draw(n, rows[n]) for n in range(draws)])])
+def play(lab, environment, *, batch=64, size=4, draws=4, labels=("writer", "critic")):
+    """All episodes of some draws."""
+    policies = {label: lab.Tabular(prompts=8, seed=number) for number, label in enumerate(labels)}
+    return play_episodes(environment, policies, lab.rows(8)[:draws], size=size, batch=batch, seed=3)
 
 
 def record(episodes):
@@ -312,8 +299,8 @@ class Again(Environment):
 
 
 def test_draws_with_one_turn_and_with_several_are_trained_on_together(lab):
-    together = play(lab, Again(), labels=("writer",), draws=8, sizes={"writer": 2})
-    apart = play(lab, Again(), labels=("writer",), draws=8, sizes={"writer": 2}, batch=1)
+    together = play(lab, Again(), labels=("writer",), draws=8, size=2)
+    apart = play(lab, Again(), labels=("writer",), draws=8, size=2, batch=1)
     for episodes in (together, apart):
         rows = episodes.rollouts("writer")
         assert len(rows) == len(episodes.lineage.players) > len(episodes.judged) == 16

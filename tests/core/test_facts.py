@@ -13,14 +13,11 @@ from torch import Tensor
 
 from groupwise import train
 from groupwise.algorithms.grpo import GRPO
-from groupwise.environments.pool import Pool
 from groupwise.errors import UserError
-from groupwise.prompts.draws import Draw
+from groupwise.registry import installed
 from groupwise.rewards import Reward
 from groupwise.storage.samples import read_samples
-from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.episodes import Episodes
-from groupwise.training.sampling import Sampling
+from groupwise.testing import play_episodes
 
 
 class OnDevice(Tensor):
@@ -114,13 +111,8 @@ def test_pictures_sampled_ahead_wait_for_the_update_in_cpu_memory(lab, painter):
 
 
 def test_pictures_of_a_pool_wait_for_the_other_policies_in_cpu_memory(lab, painter):
-    sampling = Sampling(painter, painter, seed=0, batch=4)
-    labels = ("one", "other")
-    sampler = EpisodeSampler(Pool(), dict.fromkeys(labels, sampling), dict.fromkeys(labels, 2))
-    sampler.begin(0)
-    sampler.follow({}, 0)
-    draws = [Draw(number, row) for number, row in enumerate(lab.rows()[:4])]
-    work = Episodes.concat([*sampler.draw(draws)])
+    pool = installed().load("environments", "pool")()
+    work = play_episodes(pool, {"one": painter, "other": painter}, lab.rows()[:4], size=2, batch=4)
     assert len(work.judged) == 16
     assert {type(picture) for picture in work.judged.facts["picture"]} == {Tensor}
     assert set(painter.counts) == {0}

@@ -20,7 +20,6 @@ from groupwise.rewards import Reward, SampleErrors, Scores
 from groupwise.scoring.scorer import Scorer
 from groupwise.training import failures
 from groupwise.training.failing import TIMES, Failing
-from groupwise.training.training_batch import TrainingBatch
 
 WHY = "its numbers are not finite"
 
@@ -130,9 +129,8 @@ def test_an_update_is_that_without_the_failed_rollouts(lab, name, updates):
     failed = scored.rollouts.failed
     assert 0 < int(failed.sum()) < len(failed) / 2
     ours = trainer.learn(scored)
-    batch = TrainingBatch(
-        rollouts=clean.rollouts.select(~failed), scores=clean.scores.select(~failed)
-    )
+    (batch,) = clean.batches.values()
+    batch = batch.select(~failed)
     theirs = twin.learner.learn(batch, 0)
     assert trainer.policy.table.isfinite().all()
     assert torch.equal(trainer.policy.table, twin.policy.table)

@@ -1,17 +1,12 @@
 """A language model in environments: its turns in an episode are one rollout, with holes."""
 
 import re
-from contextlib import closing
 
 import pytest
 import torch
 
 from groupwise import Environment
-from groupwise.config.learners import SOLE
-from groupwise.prompts.draws import Draw
-from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.episodes import Episodes
-from groupwise.training.sampling import Sampling
+from groupwise.testing import play_episodes
 
 CHAT = [{"prompt": [{"role": "user", "content": content}]} for content in ("12+34=", "Hi", "7-5")]
 TEXTS = [{"prompt": text} for text in ("12+34=", "Hi ", "7-5=")]
@@ -47,20 +42,15 @@ class Written(Environment):
             text += (await player(text, limit=20)).text + f" ({turn}) "
 
 
-def play(policy, environment, rows, *, batch=64, size=4):
-    sampling = Sampling(policy, policy, seed=5, batch=batch)
-    with closing(EpisodeSampler(environment, {SOLE: sampling}, {SOLE: size})) as sampler:
-        sampler.begin(0)
-        sampler.follow({}, 0)
-        draws = [Draw(number, row) for number, row in enumerate(rows)]
-        return Episodes.concat([*sampler.draw(draws)])
+def play(policy, environment, rows, *, batch=64):
+    return play_episodes(environment, {"policy": policy}, rows, batch=batch, seed=5)
 
 
 @pytest.mark.parametrize(("environment", "rows"), [(Answered, CHAT), (Written, TEXTS)])
 def test_the_turns_of_an_episode_are_one_rollout_with_holes(make, environment, rows):
     policy = make("llama", max_new_tokens=90)
     episodes = play(policy, environment(), rows)
-    rollouts = episodes.rollouts(SOLE)
+    rollouts = episodes.rollouts("policy")
     assert len(rollouts) == len(episodes.judged) == 12
     assert rollouts.groups.tolist() == [n for n in range(3) for _ in range(4)]
     holes = [
@@ -83,12 +73,12 @@ def test_the_batch_changes_no_turn(make, batch):
     policy = make("llama", max_new_tokens=90)
     expected, other = (play(policy, Answered(), CHAT, batch=own) for own in (64, batch))
     assert other.judged.completions == expected.judged.completions
-    assert torch.equal(other.rollouts(SOLE).mask, expected.rollouts(SOLE).mask)
+    assert torch.equal(other.rollouts("policy").mask, expected.rollouts("policy").mask)
 
 
 def test_an_episode_ends_where_no_room_is_left(make):
     policy = make("llama", max_new_tokens=14)
-    rollouts = play(policy, Written(), TEXTS).rollouts(SOLE)
+    rollouts = play(policy, Written(), TEXTS).rollouts("policy")
     assert len(rollouts) == 12
     assert int(rollouts.extents.max()) <= 14
     assert rollouts.ended == ["length"] * 12

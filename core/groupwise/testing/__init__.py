@@ -12,7 +12,7 @@ at. Put them into the tests of your plugin:
 from groupwise.testing import compare
 from groupwise.testing.adapter import check_adapter
 from groupwise.testing.algorithm import check_algorithm
-from groupwise.testing.environment import check_environment
+from groupwise.testing.environment import check_environment, play_episodes
 from groupwise.testing.law import Law, hold, law
 from groupwise.testing.policy import check_policy
 from groupwise.testing.reward import check_reward
@@ -29,4 +29,5 @@ __all__ = [
     "compare",
     "hold",
     "law",
+    "play_episodes",
 ]

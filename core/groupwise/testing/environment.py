@@ -1,4 +1,4 @@
-"""check_environment: the properties that training requires of an environment."""
+"""check_environment: the properties that training requires of an environment; play_episodes."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +13,7 @@ from groupwise.environment import Environment
 from groupwise.policy import Policy
 from groupwise.prompts.draws import Draw
 from groupwise.rollouts import LogProbs, Rollouts
+from groupwise.sampler import Purpose
 from groupwise.testing.law import hold, law
 from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.episodes import Episodes
@@ -47,6 +48,40 @@ def check_environment(
     hold(type(environment).__name__, LAWS, case)
 
 
+def play_episodes(
+    environment: Environment,
+    policies: Mapping[str, Policy],
+    rows: Rows | Mapping[int, Mapping[str, Any]],
+    *,
+    size: int = 4,
+    batch: int = 512,
+    seed: int = 0,
+    purpose: Purpose = "train",
+) -> Episodes:
+    """Play `size` episodes of each row, as a run does, without closing the environment.
+
+    policies: by label; "policy" is the label of a run's only one; rows: of the data set, numbered
+    in order, or by the numbers of their draws, of which groups and seeds are made; size: also the
+    completions of `Player.group`; batch: completions that are sampled at a time; seed: of the run;
+    purpose: of an evaluation if it is not "train", whose seeds are others.
+    """
+    samplings = {
+        label: Sampling(policy, policy, seed=seed, batch=batch)
+        for label, policy in policies.items()
+    }
+    numbered = rows if isinstance(rows, Mapping) else dict(enumerate(rows))
+    draws = [Draw(number, row) for number, row in numbered.items()]
+    sizes = dict.fromkeys(samplings, size)
+    with closing(EpisodeSampler(_Open(environment), samplings, sizes)) as sampler:
+        sampler.begin(0)
+        sampler.follow({}, 0)
+        if purpose == "train":
+            return Episodes.concat([*sampler.draw(draws)])
+        (cast,) = sampler.casts
+        played = sampler.evaluate(cast, draws, size, purpose, space="evaluation")
+        return Episodes.concat([*played])
+
+
 @dataclass
 class Case:
     """An environment, its rows and players; size: episodes of each row."""
@@ -57,22 +92,14 @@ class Case:
     size: int
     closed: bool = field(default=False)
 
-    def play(
-        self, *, batch: int = 512, fails: int = 0, refuses: bool = False, rows: Rows | None = None
-    ) -> Episodes:
+    def play(self, *, batch: int = 512, fails: int = 0, refuses: bool = False) -> Episodes:
         """All episodes; batch: completions sampled at a time; fails: one completion in so many
         fails; refuses: whether players refuse every prompt that is not a row's."""
-        samplings = {}
-        for label, answer in self.answers.items():
-            player = Scripted(answer, fails=fails, refuses=refuses)
-            samplings[label] = Sampling(player, player, seed=0, batch=batch)
-        sizes = dict.fromkeys(samplings, self.size)
-        environment = _Open(self.environment)
-        with closing(EpisodeSampler(environment, samplings, sizes)) as sampler:
-            sampler.begin(0)
-            sampler.follow({}, 0)
-            draws = [Draw(number, row) for number, row in enumerate(rows or self.rows)]
-            return Episodes.concat([*sampler.draw(draws)])
+        players = {
+            label: Scripted(answer, fails=fails, refuses=refuses)
+            for label, answer in self.answers.items()
+        }
+        return play_episodes(self.environment, players, self.rows, size=self.size, batch=batch)
 
 
 class _Open(Environment):
@@ -82,6 +109,7 @@ class _Open(Environment):
         self.casts, self.columns = environment.casts, environment.columns  # type: ignore[method-assign]
         self.judged, self.refused = environment.judged, environment.refused  # type: ignore[method-assign]
         self.receivers, self.groups = environment.receivers, environment.groups  # type: ignore[method-assign]
+        self.one_call, self.multi_turn = environment.one_call, environment.multi_turn  # type: ignore[misc]
         self.environment = environment
 
     async def play(self, row: Any, players: Any) -> Any:
