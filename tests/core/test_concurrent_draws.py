@@ -160,13 +160,17 @@ def train(lab, folder, environment, *, rewards=None, **options):
     return sampler, result
 
 
-def record(folder, result):
-    """All that a run measured, sampled and learned, without times."""
+def metrics_of(folder):
+    """All that a run measured, without times."""
     timed = ("time/", "reward_time/", "seconds", "decisions_per_second")
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    metrics = [{k: v for k, v in line.items() if not k.startswith(timed)} for line in lines]
+    return [{k: v for k, v in line.items() if not k.startswith(timed)} for line in lines]
+
+
+def record(folder, result):
+    """All that a run measured, sampled and learned."""
     samples = (folder / "samples" / "after.jsonl").read_text()
-    return metrics, samples, result.policies["policy"].table.tolist()
+    return metrics_of(folder), samples, result.policies["policy"].table.tolist()
 
 
 def waits(context):
@@ -300,3 +304,50 @@ def runs(lab, folder):
 def test_two_processes_with_draws_at_the_same_time_learn_as_one(lab, tmp_path):
     one, two = runs(lab, tmp_path / "one"), call(runs, tmp_path, 2)
     assert torch.tensor(one).sub(torch.tensor(two)).abs().max() < 1e-9
+
+
+class Talk(Environment):
+    """A writer, whose draws are at the same time, and a critic, whose draws are batches."""
+
+    async def play(self, row, players):
+        for number in range(3):
+            reply = await players["writer"](f"{row['prompt']} {number}")
+            await asyncio.sleep(random.random() * 0.004)
+            if not reply.text.startswith("2"):
+                await players["critic"](reply)
+
+
+def test_a_player_in_process_is_sampled_in_batches_when_no_draw_is_left(lab, tmp_path):
+    sizes = []
+
+    class Critic(lab.Tabular):
+        def sample(self, *args, **options):
+            rollouts = super().sample(*args, **options)
+            sizes[-1].append(len(rollouts))
+            return rollouts
+
+    def talk(concurrency):
+        policy, folder = lab.Tabular(length=14), tmp_path / f"run-{concurrency}"
+        turns = Turns(lab, policy, concurrency=concurrency, delay=waits)
+        sizes.append([])
+        result = groupwise.train(
+            environment=Talk(),
+            players=[
+                {"label": "writer", "policy": policy, "sampler": turns},
+                {"label": "critic", "policy": Critic(seed=2)},
+            ],
+            prompts={"name": lab.rows(), "held_out": 0.4},
+            rewards=[lab.ones],
+            train={"steps": 2, "groups_per_step": 3, "group_size": 4, "learning_rate": 0.05},
+            evaluation={"prompts": 2, "samples": 2, "greedy": False},
+            output=folder,
+            reports=[],
+            quiet=True,
+        )
+        tables = {label: own.table.tolist() for label, own in result.policies.items()}
+        return metrics_of(folder), tables
+
+    assert talk(1) == talk(2) == talk(8)
+    _, two, eight = sizes
+    assert two == eight  # not by timing
+    assert max(two) > 4
