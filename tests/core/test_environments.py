@@ -411,7 +411,11 @@ def test_rewards_metrics_samples_and_the_report_say_why_episodes_ended(lab, tmp_
         f"ended/{word}": pytest.approx(known.count(word) / len(known))
         for word in {*known, "length"} - {"stop"}
     }
-    assert "Why episodes ended" in (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Why episodes ended" in page
+    words = {s["ended"] for s in samples} - {"stop", "length", "failed", "refused"}
+    assert words
+    assert all(f"ended: {word}" in page for word in words)
 
 
 @pytest.mark.parametrize("environment", ["single", Unreachable(lambda row: False)])
