@@ -101,12 +101,13 @@ class Environment(ABC):
 
     one_call: whether an episode is one call of one player, with its row as it is, so that rewards
     judge the player's rollouts themselves.
-    goes_on: whether a player's later call may go on in the context of an earlier one, so that both
-    make one rollout; False if each player is called once: every call is then sampled by `sample`.
+    multi_turn: whether a player may be called several times in an episode. Then calls of a
+    `TurnSampler` that continue each other make one rollout, and metrics and samples say why
+    episodes ended. If False, every call is sampled by `sample`.
     """
 
     one_call: ClassVar[bool] = False
-    goes_on: ClassVar[bool] = True
+    multi_turn: ClassVar[bool] = True
 
     def casts(self, labels: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """The players of an episode, by the name of the cast; by default one cast of all players.
@@ -147,6 +148,11 @@ class Environment(ABC):
         Rewards judge the last replies: those that are not another reply's parent. A mapping that is
         returned has columns for them. To judge other replies, return these, each with its columns.
         A reply that is not judged has the mean reward of the replies that followed it.
+
+        The column `ended` is a word for what ended the episode, if its last player did not: "turns"
+        (there are no more), "tool" (a tool ended it), or any other. `Rollouts.ended` of the judged
+        replies has it, unless they are cut off or failed. Unset, it is "environment" if this raises
+        EpisodeEnded, and "refused" if it raises ContextRefused.
 
         An exception other than EpisodeEnded and UserError fails the episode: its replies have no
         reward and no gradient, and are counted.

@@ -17,6 +17,7 @@ class Family(StrEnum):
 
     ALARM = "alarm"
     ALARM_SINCE = "alarm_since"
+    ENDED = "ended"
     EVALUATION = "evaluation"
     FAILED = "failed"
     MISMATCH = "mismatch"

@@ -48,6 +48,8 @@ class Rollouts:
         failed (its image is not finite, its environment crashed) has no reward and no gradient,
         and no reward is called on it: it is counted and shown. Its trajectory must be finite, since
         it may be used for a pass whose gradient is multiplied by 0.
+    endings: an environment's word for why each rollout ended ("turns", "tool"), None where it has
+        none; None if it has none for all. `ended` joins it with `truncated` and `failures`.
     facts: further columns of length B, which rewards receive like the dataset's.
     trajectory: whatever the policy's forward needs: tensors [B], tensors [B, T, ...] padded to T,
         and for any other shape a list of B tensors, so that no other dimension is taken for T.
@@ -62,6 +64,7 @@ class Rollouts:
     versions: Tensor | None = None
     episodes: Tensor | None = None
     failures: Sequence[str | None] | None = None
+    endings: Sequence[str | None] | None = None
     facts: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     trajectory: Trajectory = field(default_factory=dict)
 
@@ -85,8 +88,8 @@ class Rollouts:
             "groups": len(self.groups),
             "mask": len(self.mask),
             "truncated": len(self.truncated),
-            **({} if self.failures is None else {"failures": len(self.failures)}),
             **{name: len(value) for name, value in self._optional.items()},
+            **{name: len(value) for name, value in self._reasons.items() if value is not None},
             **{f"facts[{name!r}]": len(column) for name, column in self.facts.items()},
             **{f"trajectory[{name!r}]": len(column) for name, column in self.trajectory.items()},
         }
@@ -125,6 +128,22 @@ class Rollouts:
             "episodes": self.episodes,
         }
         return {name: value for name, value in columns.items() if value is not None}
+
+    @property
+    def _reasons(self) -> dict[str, Sequence[str | None] | None]:
+        return {"failures": self.failures, "endings": self.endings}
+
+    @property
+    def ended(self) -> list[str]:
+        """Why each rollout ended, length B: "failed", where it has a reason in `failures`;
+        "length", where it is `truncated`; else its word in `endings`, or "stop"."""
+        words = self.endings or [None] * len(self)
+        ended = [word or "stop" for word in words]
+        for row in self.truncated.nonzero().flatten().tolist():
+            ended[row] = "length"
+        for row in self.failed.nonzero().flatten().tolist():
+            ended[row] = "failed"
+        return ended
 
     @property
     def failed(self) -> Tensor:
@@ -167,8 +186,8 @@ class Rollouts:
             groups=self.groups[index],
             mask=mask[:, :longest],
             truncated=self.truncated[index],
-            failures=None if self.failures is None else pick(self.failures),
             **{name: pick(column) for name, column in self._optional.items()},
+            **{name: v if v is None else pick(v) for name, v in self._reasons.items()},
             facts={name: pick(column) for name, column in self.facts.items()},
             trajectory={name: pick(column) for name, column in self.trajectory.items()},
         )
@@ -210,7 +229,8 @@ class Rollouts:
             groups=torch.cat([part.groups for part in parts]),
             mask=join([part.mask for part in parts]),
             truncated=torch.cat([part.truncated for part in parts]),
-            failures=_joined_failures(parts),
+            failures=_joined([part.failures for part in parts], parts),
+            endings=_joined([part.endings for part in parts], parts),
             **{name: join([part._optional[name] for part in parts]) for name in optional},
             facts={name: flat([part.facts[name] for part in parts]) for name in first.facts},
             trajectory={
@@ -219,10 +239,14 @@ class Rollouts:
         )
 
 
-def _joined_failures(parts: Sequence[Rollouts]) -> list[str | None] | None:
-    if all(part.failures is None for part in parts):
+def _joined(
+    columns: Sequence[Sequence[str | None] | None], parts: Sequence[Rollouts]
+) -> list[str | None] | None:
+    """Reasons of all parts; None if no part has any."""
+    if all(column is None for column in columns):
         return None
-    return [reason for part in parts for reason in part.failures or [None] * len(part)]
+    pairs = zip(columns, parts, strict=True)
+    return [reason for column, part in pairs for reason in column or [None] * len(part)]
 
 
 def _pad(column: Tensor, part: Rollouts, longest: int) -> Tensor:

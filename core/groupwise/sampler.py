@@ -130,7 +130,14 @@ class TurnSampler(Sampler):
 
     The calls of a player in an episode then make one rollout, with holes where others spoke.
     Contexts are the sampler's own objects, never changed in place.
+
+    concurrency: the most calls of `draw` at the same time. With 1, the calls of all episodes that
+        wait are drawn as a batch. With more, as for an engine that batches requests as they arrive,
+        each is drawn as soon as its episode makes it, so that no episode waits for another one:
+        `draw` is then called in several threads, while others call the other methods.
     """
+
+    concurrency: ClassVar[int] = 1
 
     @abstractmethod
     def encode(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[Any]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         compare,
         hold,
         law,
+        play_episodes,
         updater_of,
     )
 
@@ -40,6 +41,7 @@ __all__ = [
     "compare",
     "hold",
     "law",
+    "play_episodes",
     "updater_of",
 ]
 

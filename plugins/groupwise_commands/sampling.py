@@ -74,6 +74,7 @@ def _row(sample: Sample, row: Row, share: float | None) -> Mapping[str, Any]:
         **({"watched": sample["watched"]} if "watched" in sample else {}),
         "length": sample["length"],
         "truncated": sample["truncated"],
+        **({"ended": sample["ended"]} if "ended" in sample else {}),
         **({"learner": sample["learner"]} if "learner" in sample else {}),
         **({"failed": sample["failed"]} if "failed" in sample else {}),
         "draw": sample["draw"],

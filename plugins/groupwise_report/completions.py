@@ -88,6 +88,8 @@ def heading(side: str, sample: Sample) -> str:
         marks.append(right[0] if sample["right"] else right[1])
     if sample.get("truncated"):
         marks.append("cut off by the limit")
+    elif sample.get("ended", "stop") not in ("stop", "failed", "refused"):
+        marks.append(f"ended: {brief(sample['ended'])}")
     if sample.get("refused"):
         marks.append(f"refused by {brief(sample['refused'])}")
     if is_failed(sample):

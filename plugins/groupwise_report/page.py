@@ -142,7 +142,7 @@ def _training(run: RunData) -> str:
         )
         shown.append(of_each(run, chart, key))
     shown[2:2] = _length(run)
-    shown += _failed(run)
+    shown += _failed(run) + _ended(run)
     shown += _weighting_and_replay(run)
     return section("How training went", _LOSS, charts(shown, run.last_step))
 
@@ -165,6 +165,20 @@ def _failed(run: RunData) -> list[Chart]:
     note = "Completions of a step without reward and gradient, since they or a reward failed."
     chart = Chart(title="Failed", series=[Series(name="failed", points=points)], note=note)
     return [of_each(run, chart, "failed")] if any(count for _, count in points) else []
+
+
+def _ended(run: RunData) -> list[Chart]:
+    """The chart of why episodes of several turns ended; none if all ended by themselves."""
+    steps = [step for step, _ in run.points("ended/length")]
+    shares = {word: dict(run.points(f"ended/{word}")) for word in run.names("ended/")}
+    series = [
+        Series(name=word, points=[(step, own.get(step, 0.0)) for step in steps], colour=number)
+        for number, (word, own) in enumerate(shares.items())
+        if any(own.values())
+    ]
+    note = "Shares of episodes that the model did not end itself."
+    chart = Chart(title="Why episodes ended", series=series, percent=True, note=note, named=True)
+    return [chart] if series else []
 
 
 def _weighting_and_replay(run: RunData) -> list[Chart]:

@@ -7,6 +7,7 @@ from groupwise_testing import compare
 from groupwise_testing.algorithm import check_algorithm
 from groupwise_testing.environment import check_environment
 from groupwise_testing.laws import Law, hold, law
+from groupwise_testing.playing import play_episodes
 from groupwise_testing.policy import check_policy
 from groupwise_testing.reward import check_reward
 from groupwise_testing.sampler import check_sampler
@@ -23,6 +24,7 @@ __all__ = [
     "compare",
     "hold",
     "law",
+    "play_episodes",
     "updater_of",
 ]
 

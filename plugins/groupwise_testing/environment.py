@@ -1,4 +1,4 @@
-"""check_environment: the properties that training requires of an environment."""
+"""check_environment: the properties that training requires of an environment; play_episodes."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence

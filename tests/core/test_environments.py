@@ -9,11 +9,12 @@ import torch
 from tests.core.launching import call
 
 import groupwise
+from groupwise import Rollouts
 from groupwise.algorithms.grpo import GRPO
 from groupwise.environment import ContextRefused, Environment, EpisodeEnded
 from groupwise.errors import UserError
 from groupwise.storage.samples import read_samples
-from groupwise.testing import environment as testing
+from groupwise.testing import play_episodes
 
 
 class Talk(Environment):
@@ -37,11 +38,10 @@ class Talk(Environment):
         return {"drafts": drafts}
 
 
-def play(lab, environment, *, batch=64, sizes=None, draws=4, labels=("writer", "critic")):
-    """All episodes of some draws, as one batch."""
+def play(lab, environment, *, batch=64, size=4, draws=4, labels=("writer", "critic")):
+    """All episodes of some draws."""
     policies = {label: lab.Tabular(prompts=8, seed=number) for number, label in enumerate(labels)}
-    rows = lab.rows(8)[:draws]
-    return testing.play(environment, policies, rows, episodes=sizes or 4, batch=batch, seed=3)
+    return play_episodes(environment, policies, lab.rows(8)[:draws], size=size, batch=batch, seed=3)
 
 
 def record(episodes):
@@ -299,8 +299,8 @@ class Again(Environment):
 
 
 def test_draws_with_one_turn_and_with_several_are_trained_on_together(lab):
-    together = play(lab, Again(), labels=("writer",), draws=8, sizes={"writer": 2})
-    apart = play(lab, Again(), labels=("writer",), draws=8, sizes={"writer": 2}, batch=1)
+    together = play(lab, Again(), labels=("writer",), draws=8, size=2)
+    apart = play(lab, Again(), labels=("writer",), draws=8, size=2, batch=1)
     for episodes in (together, apart):
         rows = episodes.rollouts("writer")
         assert len(rows) == len(episodes.lineage.players) > len(episodes.judged) == 16
@@ -341,3 +341,111 @@ def test_two_processes_play_and_train_as_one(lab, tmp_path):
             assert difference.abs().max() < 1e-9
             initial = lab.Tabular(seed=number).table.flatten()
             assert (torch.tensor(table) - initial).abs().max() > 1e-3  # it learns
+
+
+class Ends(Environment):
+    """Ends in another way for each row of `WAYS`."""
+
+    WAYS = ("stop", "turns", "length", "environment", "refused", "failed")
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        await player(row)
+        await player(row)
+        match self.WAYS[row["id"] % len(self.WAYS)]:
+            case "environment":
+                raise EpisodeEnded("enough")
+            case "refused":
+                raise ContextRefused("too long")
+            case "failed":
+                raise ConnectionError("no server")
+            case "stop":
+                return None
+            case word:
+                return {"ended": word}
+
+
+def cut(ended):
+    """A reward that knows how the episode ended."""
+    return [1.0 if word == "length" else 0.0 for word in ended]
+
+
+def test_each_rollout_says_why_its_episode_ended(lab):
+    episodes = play(lab, Ends(), labels=("writer",), draws=6)
+    cut_itself = [text[-1] != "0" for text in episodes.judged.completions]
+    expected = [
+        word if word == "failed" else "length" if cut_off else word
+        for row, cut_off in zip(episodes.judged.prompts, cut_itself, strict=True)
+        for word in [Ends.WAYS[row["id"]]]
+    ]
+    judged = episodes.judged
+    assert judged.ended == expected
+    assert {*expected} == {*Ends.WAYS}
+    truncated = (judged.truncated & ~judged.failed).tolist()
+    assert truncated == [word == "length" for word in expected]
+    assert judged.failed.tolist() == [word == "failed" for word in expected]
+    own = episodes.rollouts("writer")  # of a policy that draws no turns: the last of two is judged
+    assert own.ended[1::2] == expected
+    assert "ended" not in judged.facts
+    assert Rollouts.concat([judged.select([1]), judged.select([5])]).ended == [
+        expected[1],
+        expected[5],
+    ]
+
+
+def test_rewards_metrics_samples_and_the_report_say_why_episodes_ended(lab, tmp_path):
+    sections = {"environment": Ends(), "rewards": [cut], "reports": ["html"]}
+    result = groupwise.train(**arguments(lab, tmp_path, **sections))
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    steps = [row for row in map(json.loads, lines) if "reward" in row]
+    for row in steps:
+        ended = {name: value for name, value in row.items() if name.startswith("ended/")}
+        assert ended["ended/length"] == row["truncated"] == row["reward"]
+        assert {*ended} <= {f"ended/{word}" for word in Ends.WAYS} - {"ended/failed", "ended/stop"}
+    assert len({name for row in steps for name in row if name.startswith("ended/")}) > 1
+    samples = read_samples(tmp_path / "run" / "samples" / "after.jsonl")
+    assert all(s["truncated"] == (s["ended"] == "length") for s in samples if "failed" not in s)
+    shares = {name: value for name, value in result.after.items() if name.startswith("ended/")}
+    known = [s["ended"] for s in samples if "failed" not in s]
+    assert shares == {
+        f"ended/{word}": pytest.approx(known.count(word) / len(known))
+        for word in {*known, "length"} - {"stop"}
+    }
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Why episodes ended" in page
+    words = {s["ended"] for s in samples} - {"stop", "length", "failed", "refused"}
+    assert words
+    assert all(f"ended: {word}" in page for word in words)
+
+
+@pytest.mark.parametrize("environment", ["single", Unreachable(lambda row: False)])
+def test_only_environments_of_several_turns_have_shares_of_ends(lab, tmp_path, environment):
+    several = environment != "single"
+    groupwise.train(**arguments(lab, tmp_path, environment=environment))
+    metrics = (tmp_path / "run" / "metrics.jsonl").read_text()
+    samples = read_samples(tmp_path / "run" / "samples" / "after.jsonl")
+    assert ("ended/" in metrics) == all("ended" in sample for sample in samples) == several
+
+
+@pytest.mark.parametrize("word", ["failed", 3, ""])
+def test_a_reason_that_is_not_a_word_ends_the_run(lab, word):
+    class Says(Environment):
+        async def play(self, row, players):
+            await players["writer"](row)
+            return {"ended": word}
+
+    with pytest.raises(UserError, match=f"returned {word!r} as why the episode ended"):
+        play(lab, Says(), labels=("writer",))
+
+
+@pytest.mark.parametrize("kind", ["pool", "chain"])
+def test_an_environment_of_several_policies_refuses_a_single_one(lab, tmp_path, kind):
+    with pytest.raises(UserError, match=r"environment: .* there is one policy; list two or more"):
+        groupwise.train(**arguments(lab, tmp_path, environment=kind))
+
+
+def test_replay_is_refused_where_an_episode_may_have_several_completions(lab, tmp_path):
+    settings = {"steps": 1, "groups_per_step": 2, "group_size": 4, "replay": {}}
+    sections = {"environment": Again(), "train": settings, "evaluation": {"threshold": 0.5}}
+    with pytest.raises(UserError, match=r"replay: .* an episode may have several; leave it out"):
+        groupwise.train(**arguments(lab, tmp_path, **sections))

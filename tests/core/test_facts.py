@@ -9,15 +9,15 @@ from typing import ClassVar
 
 import pytest
 import torch
-from groupwise.testing.environment import play
 from torch import Tensor
 
 from groupwise import train
 from groupwise.algorithms.grpo import GRPO
-from groupwise.environments.pool import Pool
 from groupwise.errors import UserError
+from groupwise.registry import installed
 from groupwise.rewards import Reward
 from groupwise.storage.samples import read_samples
+from groupwise.testing import play_episodes
 
 
 class OnDevice(Tensor):
@@ -111,8 +111,8 @@ def test_pictures_sampled_ahead_wait_for_the_update_in_cpu_memory(lab, painter):
 
 
 def test_pictures_of_a_pool_wait_for_the_other_policies_in_cpu_memory(lab, painter):
-    policies = {"one": painter, "other": painter}
-    work = play(Pool(), policies, lab.rows()[:4], episodes=2, batch=4)
+    pool = installed().load("environments", "pool")()
+    work = play_episodes(pool, {"one": painter, "other": painter}, lab.rows()[:4], size=2, batch=4)
     assert len(work.judged) == 16
     assert {type(picture) for picture in work.judged.facts["picture"]} == {Tensor}
     assert set(painter.counts) == {0}

@@ -620,7 +620,7 @@ def test_completions_of_different_or_wrong_types_are_refused(lab, tmp_path):
 
     members = pool(lab)
     members[1]["policy"] = Images(seed=2)
-    with pytest.raises(UserError, match=r"of different types \('one' str, 'two' object\)"):
+    with pytest.raises(UserError, match=r"return different types \('one' str, 'two' object\)"):
         groupwise.train(
             **{
                 **settings(lab, tmp_path, environment="pool", players=members),

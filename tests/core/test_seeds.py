@@ -1,26 +1,21 @@
 """A sample depends only on its seed: a function of run seed, draw and index in the group."""
 
-from dataclasses import replace
+import random
 from itertools import product
 
 import pytest
 import torch
 
 from groupwise.prompts.seeds import seed_for
-from groupwise.rollouts import Rollouts
+from groupwise.registry import installed
+from groupwise.testing import play_episodes
 
 
-def sample(lab, policy, draws, *, batch=64, seed=3, space="train", size=3):
-    rollouts = parts(lab, policy, draws, batch=batch, seed=seed, space=space, size=size)
-    return Rollouts.concat(rollouts)
-
-
-def parts(lab, policy, draws, *, batch, seed, space, size):
-    trainer = lab.trainer(policy, seed=seed, sample_batch=batch, group_size=size)
-    sampler = trainer.experience.sampler
-    sampler.follow({}, 0)
-    drawn = sampler.evaluate("", draws, size, "train", space=space)
-    return [episodes.judged for episodes in drawn]
+def sample(policy, rows, *, batch=64, seed=3, purpose="train", size=3):
+    """Of rows by the numbers of their draws."""
+    single = installed().load("environments", "single")()
+    options = {"size": size, "batch": batch, "seed": seed, "purpose": purpose}
+    return play_episodes(single, {"policy": policy}, rows, **options).judged
 
 
 def record(rollouts):
@@ -36,7 +31,7 @@ def record(rollouts):
 
 @pytest.fixture
 def draws(lab):
-    return lab.Prompts(lab.rows(), seed=3, fraction=0.0).take(6)
+    return dict(enumerate(random.Random(3).sample(lab.rows(), 6)))
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 7, 18, 512])
@@ -47,8 +42,15 @@ def test_the_size_of_sampling_batches_changes_nothing(lab, draws, batch):
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 7])
 def test_a_batch_is_larger_than_its_limit_only_for_one_whole_group(lab, draws, batch):
-    batches = parts(lab, lab.Tabular(), draws, batch=batch, seed=0, space="train", size=3)
-    sizes = [len(part) for part in batches]
+    sizes = []
+
+    class Counting(lab.Tabular):
+        def sample(self, *args, **options):
+            rollouts = super().sample(*args, **options)
+            sizes.append(len(rollouts))
+            return rollouts
+
+    sample(Counting(), draws, batch=batch)
     assert max(sizes) == max(3, batch // 3 * 3)
     assert sum(sizes) == 18
 
@@ -56,33 +58,33 @@ def test_a_batch_is_larger_than_its_limit_only_for_one_whole_group(lab, draws, b
 @pytest.mark.parametrize("processes", [2, 3, 4])
 def test_the_number_of_processes_and_the_order_of_draws_change_nothing(lab, draws, processes):
     policy = lab.Tabular(symbols=4)
-    expected = record(sample(lab, policy, draws))
-    shares = [sample(lab, policy, draws[rank::processes]) for rank in range(processes)]
+    expected = record(sample(policy, draws))
     joined = {}
-    for share in shares:
-        joined |= record(share)
+    for rank in range(processes):
+        share = dict([*draws.items()][rank::processes])
+        joined |= record(sample(policy, share))
     assert joined == expected
-    assert record(sample(lab, policy, draws[::-1])) == expected
+    assert record(sample(policy, dict(reversed(draws.items())))) == expected
 
 
 def test_groups_are_numbered_by_the_draw(lab, draws):
-    rollouts = sample(lab, lab.Tabular(), draws[2:4])
+    rollouts = sample(lab.Tabular(), {n: draws[n] for n in (2, 3)})
     assert rollouts.groups.tolist() == [2, 2, 2, 3, 3, 3]
-    twice = [draws[0], replace(draws[0], number=17)]
-    texts = sample(lab, lab.Tabular(symbols=4), twice).completions
+    twice = {0: draws[0], 17: draws[0]}
+    texts = sample(lab.Tabular(symbols=4), twice).completions
     assert texts[:3] != texts[3:]
 
 
 def test_completions_of_a_group_differ(lab, draws):
-    rollouts = sample(lab, lab.Tabular(symbols=4), draws[:1], size=16)
+    rollouts = sample(lab.Tabular(symbols=4), {0: draws[0]}, size=16)
     assert len(set(rollouts.completions)) > 4
 
 
 def test_the_run_seed_and_the_purpose_change_the_samples(lab, draws):
     policy = lab.Tabular(symbols=4)
-    completions = sample(lab, policy, draws).completions
-    assert completions != sample(lab, policy, draws, seed=4).completions
-    assert completions != sample(lab, policy, draws, space="evaluation").completions
+    completions = sample(policy, draws).completions
+    assert completions != sample(policy, draws, seed=4).completions
+    assert completions != sample(policy, draws, purpose="evaluate").completions
 
 
 def test_training_and_evaluation_have_different_seeds(lab):

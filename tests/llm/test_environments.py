@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from groupwise import Environment
-from groupwise.config.learners import SOLE
-from groupwise.testing import environment as testing
+from groupwise.testing import play_episodes
 
 CHAT = [{"prompt": [{"role": "user", "content": content}]} for content in ("12+34=", "Hi", "7-5")]
 TEXTS = [{"prompt": text} for text in ("12+34=", "Hi ", "7-5=")]
@@ -43,8 +42,8 @@ class Written(Environment):
             text += (await player(text, limit=20)).text + f" ({turn}) "
 
 
-def play(policy, environment, rows, *, batch=64, size=4):
-    return testing.play(environment, {SOLE: policy}, rows, episodes=size, batch=batch, seed=5)
+def play(policy, environment, rows, *, batch=64):
+    return play_episodes(environment, {"policy": policy}, rows, batch=batch, seed=5)
 
 
 @pytest.mark.parametrize(("environment", "rows"), [(Answered, CHAT), (Written, TEXTS)])
@@ -82,3 +81,4 @@ def test_an_episode_ends_where_no_room_is_left(make):
     rollouts = play(policy, Written(), TEXTS).rollouts("policy")
     assert len(rollouts) == 12
     assert int(rollouts.extents.max()) <= 14
+    assert rollouts.ended == ["length"] * 12

@@ -17,7 +17,7 @@ class Chain(Environment):
     the last are columns for rewards, by label.
     """
 
-    goes_on = False
+    multi_turn = False
 
     class Config(BaseModel):
         model_config = ConfigDict(extra="forbid", frozen=True)
@@ -32,6 +32,11 @@ class Chain(Environment):
         self.config = config or self.Config()
 
     def casts(self, labels: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        if len(labels) < 2:
+            raise UserError(
+                "each policy of a chain completes what the one before wrote, and there is one "
+                "policy; list two or more under `players`, or leave `environment` out"
+            )
         if odd := [label for label in self.config.refused if label not in labels[:-1]]:
             raise UserError(
                 f"refused: expected labels of the policies before the last "

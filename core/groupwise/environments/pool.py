@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from groupwise.environments.single import Single
+from groupwise.errors import UserError
 
 
 class Pool(Single):
@@ -13,6 +14,11 @@ class Pool(Single):
     """
 
     def casts(self, labels: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        if len(labels) < 2:
+            raise UserError(
+                "the policies of a pool share the groups of a prompt, and there is one policy; "
+                "list two or more under `players`, or leave `environment` out"
+            )
         return {label: [label] for label in labels}
 
     def receivers(self, labels: Sequence[str]) -> Sequence[str]:

@@ -13,7 +13,7 @@ class Single(Environment):
     """One call of one policy: the prompt of the data set, and its completion."""
 
     one_call = True
-    goes_on = False
+    multi_turn = False
 
     class Config(BaseModel):
         model_config = ConfigDict(extra="forbid", frozen=True)

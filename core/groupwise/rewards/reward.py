@@ -13,7 +13,7 @@ from groupwise.rewards.members import Members, target_of
 StepRewards = Sequence[float | None]
 RewardFunction = Callable[..., "Sequence[float | StepRewards | None] | Awaitable[Any]"]
 OWN_ARGUMENTS = (
-    *("prompts", "completions", "groups", "purpose", "truncated"),
+    *("prompts", "completions", "groups", "purpose", "truncated", "ended"),
     *("trainer_state", "log_extra", "log_metric"),
 )
 REFERENCES = "references"

@@ -156,8 +156,9 @@ class Parts:
             inputs = ", ".join(sorted(algorithm.target_inputs))
             raise UserError(
                 f"algorithm {name!r} needs {inputs} for its targets, "
-                f"which a pool does not support: its targets are over all policies together, and "
-                f"each policy computes these only for itself"
+                f"which environment {self.config.environment.name!r} does not support: its casts "
+                f"share groups, so targets are over all policies together, and each policy "
+                f"computes these only for itself"
             )
 
     def check_sampler_class(self, label: str, policy: type[Policy]) -> None:

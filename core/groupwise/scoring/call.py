@@ -62,6 +62,7 @@ class Call:
             "groups": rollouts.groups.tolist(),
             "purpose": purpose,
             "truncated": rollouts.truncated.tolist(),
+            "ended": rollouts.ended,
             **{name: list(column) for name, column in rollouts.facts.items()},
             # Copies: rewards may run concurrently, and one may sort or empty its lists.
             **{name: list(column) for name, column in columns.items()},

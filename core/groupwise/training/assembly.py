@@ -14,6 +14,7 @@ from groupwise.rollouts import Rollouts
 from groupwise.sampler import Drawn
 from groupwise.training import failures
 from groupwise.training.calls import Call, Episode, Part, Rows, in_rows
+from groupwise.training.endings import ENDED, with_endings, word_of
 from groupwise.training.episodes import Episodes, Refusal
 from groupwise.training.lineage import NONE, Lineage
 from groupwise.training.sampling import Sampling
@@ -22,8 +23,9 @@ from groupwise.training.sampling import Sampling
 class Assembly:
     """Collects what players sampled, and yields the episodes of each draw when all are over.
 
-    samplings: of the players, by label; trained: whether they are trained on the rollouts, which
-    then need their trajectories; compared: see `Episodes`.
+    samplings: of the players, by label; columns: those of the environment; trained: whether
+    players are trained on the rollouts, which then need their trajectories; compared: see
+    `Episodes`.
     """
 
     def __init__(
@@ -32,11 +34,12 @@ class Assembly:
         episodes: Sequence[Episode],
         samplings: Mapping[str, Sampling],
         *,
+        columns: Sequence[str],
         trained: bool,
         compared: bool,
     ) -> None:
         self.samplings, self.trained, self.compared = samplings, trained, compared
-        self.columns = environment.columns([*samplings])
+        self.columns = columns
         self.values = {label: environment.refused(label) for label in samplings}
         # Not by what is sampled, since parts, rounds and processes must have the same form.
         self.plain = environment.one_call and len(samplings) == 1
@@ -85,9 +88,10 @@ class Assembly:
             label: in_rows([c for e in episodes for c in e.calls if c.label == label])
             for label in self.samplings
         }
-        own = {label: self._rollouts(label, of_player) for label, of_player in rows.items()}
-        lost = [episode for episode in episodes if _is_lost(episode)]
         judged = [pair for episode in episodes for pair in _judged(episode)]
+        words = {id(call): word_of(call, columns) for call, columns in judged}
+        own = {label: self._rollouts(label, each, words) for label, each in rows.items()}
+        lost = [episode for episode in episodes if _is_lost(episode)]
         lineage = Lineage.of_calls(rows, [call for call, _ in judged])
         seen = next(iter(own.values())) if self.plain else self._seen(own, rows, judged)
         assembled = Episodes(
@@ -118,8 +122,11 @@ class Assembly:
             episode.outcome, episode.assembled = None, True
         return assembled
 
-    def _rollouts(self, label: str, rows: Sequence[Sequence[Call]]) -> Rollouts:
-        """The rollouts of a player, in order; rows: the calls of each."""
+    def _rollouts(
+        self, label: str, rows: Sequence[Sequence[Call]], words: Mapping[int, str | None]
+    ) -> Rollouts:
+        """The rollouts of a player, in order; rows: the calls of each; words: by judged call, its
+        environment's word for why the episode ended."""
         if rows and rows[0][0].context is not None:
             rollouts = self.samplings[label].assemble(
                 [calls[0].row for calls in rows],
@@ -138,7 +145,7 @@ class Assembly:
         reasons = [calls[-1].failure for calls in rows]
         if any(reason is not None for reason in reasons):
             rollouts = replace(rollouts, failures=reasons)
-        return rollouts
+        return with_endings(rollouts, rows, words)
 
     def _seen(
         self,
@@ -254,7 +261,7 @@ def _bare(rollouts: Rollouts, facts: Collection[str]) -> Rollouts:
 
 def _with_columns(rollouts: Rollouts, names: Sequence[str], columns: Sequence[Columns]) -> Rollouts:
     """The same with the columns that environments returned among its facts."""
-    returned = dict.fromkeys([*names, *(name for own in columns for name in own)])
+    returned = dict.fromkeys([*names, *(name for own in columns for name in own if name != ENDED)])
     if not returned:
         return rollouts
     own = {name: [given.get(name) for given in columns] for name in returned}
@@ -270,7 +277,8 @@ def _with_logged(rollouts: Rollouts, logged: Collection[str]) -> Rollouts:
 
 
 def check_kinds(own: Mapping[str, Rollouts]) -> None:
-    """Raise UserError if completions of a pool differ in type: no reward could compare them."""
+    """Raise UserError if completions of casts that share groups differ in type: no reward could
+    compare them."""
     kinds = {
         label: type(rollouts.completions[0]).__name__
         for label, rollouts in own.items()
@@ -279,8 +287,9 @@ def check_kinds(own: Mapping[str, Rollouts]) -> None:
     if len(set(kinds.values())) > 1:
         each = ", ".join(f"{label!r} {kind}" for label, kind in kinds.items())
         raise UserError(
-            f"pool: its policies return completions of different types ({each}), which no reward "
-            f"can compare; a pool needs policies whose completions have the same form"
+            f"the players whose completions are compared return different types ({each}), which no "
+            f"reward can compare; the casts of an environment (the policies of a pool) need "
+            f"completions of the same form"
         )
 
 

@@ -19,8 +19,9 @@ class Episode:
     """One episode of a batch.
 
     place: its number in the batch; index: among the `size` episodes of its draw that the same cast
-    plays; cast: labels of its players; calls: in order; answered: the last completion so far;
-    waiting: requests that its coroutine waits for; outcome: what the coroutine returned.
+    plays; cast: labels of its players; calls: in order; waiting: requests that its coroutine waits
+    for; outcome: what the coroutine returned; ended: why it ended, if by an exception; failure:
+    that of the environment.
     """
 
     draw: Draw
@@ -29,12 +30,17 @@ class Episode:
     size: int
     cast: Sequence[str]
     calls: list["Call"] = field(default_factory=list)
-    answered: "Call | None" = None
     waiting: int = 0
     over: bool = False
     assembled: bool = False
     outcome: Outcome = None
+    ended: str | None = None
     failure: str | None = None
+
+    @property
+    def latest(self) -> "Call | None":
+        """The last call so far that has a completion."""
+        return next((call for call in reversed(self.calls) if call.is_drawn), None)
 
     @property
     def identity(self) -> int:
@@ -53,7 +59,7 @@ class Call:
     whether it is the first call for its context; goes_on_from: the call in whose context it goes
     on, if it does; context: after its turn, where a sampler draws turn by turn; part: the sampled
     batch with its completion, in the row `at`; reply: None if the completion failed; refused_by:
-    the player that could not take the reply.
+    the player that could not take the reply; is_cut: whether its context has no room to go on.
     """
 
     label: str
@@ -73,6 +79,7 @@ class Call:
     part: "Part | None" = None
     at: int = 0
     refused_by: str | None = None
+    is_cut: bool = False
 
     @property
     def is_drawn(self) -> bool:

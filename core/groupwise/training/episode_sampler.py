@@ -1,16 +1,17 @@
 """EpisodeSampler: plays the episodes of a run's environment, with its policies as players."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from groupwise import processes
 from groupwise.environment import Environment
 from groupwise.prompts.draws import Draw
 from groupwise.sampler import Purpose
-from groupwise.training.answers import Answers
 from groupwise.training.assembly import Assembly
-from groupwise.training.calls import Episode
+from groupwise.training.calls import Episode, Request
+from groupwise.training.endings import ENDED
 from groupwise.training.episodes import Episodes
+from groupwise.training.player_sampler import PlayerSampler
 from groupwise.training.playing import LoopThread, Playing
 from groupwise.training.sampling import Sampling
 
@@ -34,7 +35,7 @@ class EpisodeSampler:
         self.environment, self.samplings, self.sizes = environment, samplings, sizes
         self.labels = [*samplings]
         self.casts = environment.casts(self.labels)
-        self.columns = environment.columns(self.labels)
+        self.columns = [n for n in environment.columns(self.labels) if n != ENDED]
         self.judged = environment.judged(self.labels)
         self._thread = LoopThread()
 
@@ -85,7 +86,9 @@ class EpisodeSampler:
         """
         ours = self.share(draws) or draws[:1]
         sizes = {cast: self.sizes[labels[0]] for cast, labels in self.casts.items()}
-        yield from self._play(ours, sizes, self.sizes, space="train", purpose="train", spare=draws)
+        yield from self._play(
+            ours, sizes, self.sizes, space="train", purpose="train", dummy=draws[0]
+        )
 
     def evaluate(
         self, cast: str, draws: Sequence[Draw], size: int, purpose: Purpose, *, space: str
@@ -103,7 +106,7 @@ class EpisodeSampler:
         for start in range(0, most, max(1, each)):
             part = ours[start : start + each]
             yield from self._play(
-                part, {cast: size}, groups, space=space, purpose=purpose, spare=draws
+                part, {cast: size}, groups, space=space, purpose=purpose, dummy=draws[0]
             )
 
     def _play(
@@ -114,50 +117,66 @@ class EpisodeSampler:
         *,
         space: str,
         purpose: Purpose,
-        spare: Sequence[Draw],
+        dummy: Draw,
     ) -> Iterator[Episodes]:
         """Play all episodes of these draws.
 
-        sizes: by cast, the episodes of a draw; groups: by label, for `Player.group`; spare: draws
-        of which the first is sampled and dropped where other processes of a sharded policy have
-        more prompts.
+        sizes: by cast, the episodes of a draw; groups: by label, for `Player.group`; dummy: a draw
+        that is sampled and dropped where other processes of a sharded policy have more prompts.
         """
         labels = [label for label in self.labels if any(label in self.casts[c] for c in sizes)]
         episodes = self._episodes(draws, sizes)
-        policies = {label: self.samplings[label].policy for label in labels}
+        samplings = {label: self.samplings[label] for label in labels}
         assembly = Assembly(
             self.environment,
             episodes,
-            {label: self.samplings[label] for label in labels},
+            samplings,
+            columns=self.columns,
             trained=purpose == "train",
             compared=len(sizes) > 1,
         )
-        playing = Playing(self.environment, episodes, policies=policies, groups=groups)
-        answers = {
-            label: Answers(
-                self.samplings[label],
+        samplers = {
+            label: PlayerSampler(
+                sampling,
                 assembly,
                 space=f"{space}/{label}" if len(labels) > 1 else space,
                 purpose=purpose,
-                spare=spare[0].row,
-                goes_on=self.environment.goes_on,
+                dummy=dummy.row,
+                multi_turn=self.environment.multi_turn,
             )
-            for label in labels
+            for label, sampling in samplings.items()
         }
-        is_collective = any(own.is_collective for own in answers.values())
+        playing = Playing(
+            self.environment,
+            episodes,
+            policies={label: sampling.policy for label, sampling in samplings.items()},
+            groups=groups,
+            concurrent={label: own.draw for label, own in samplers.items() if own.is_concurrent},
+        )
+        is_collective = any(own.is_collective for own in samplers.values())
         with ExitStack() as stack:
-            stack.callback(lambda: self._thread.run(playing.stop()))
-            for own in answers.values():
+            for own in samplers.values():
                 stack.enter_context(own.session())
-            waiting = [*self._thread.run(playing.begin())]
-            yield from assembly.finished()
+            stack.callback(lambda: self._thread.run(playing.stop()))
+            self._thread.run(playing.begin())
+            waiting = yield from self._finished(playing, assembly)
             while processes.any_process(bool(waiting)) if is_collective else waiting:
                 for label in labels:
                     due = [request for request in waiting if request.calls[0].label == label]
                     waiting = [request for request in waiting if request.calls[0].label != label]
-                    for answered in answers[label].to(due):
-                        waiting += self._thread.run(playing.go_on(answered))
-                        yield from assembly.finished()
+                    for answered in samplers[label].sample(due):
+                        self._thread.run(playing.resume(answered))
+                        waiting += yield from self._finished(playing, assembly)
+
+    def _finished(
+        self, playing: Playing, assembly: Assembly
+    ) -> Generator[Episodes, None, list[Request]]:
+        """Yields the episodes that are over until all others wait; returns their requests."""
+        requests = None
+        while requests is None:
+            requests = self._thread.run(playing.waiting())
+            yield from assembly.finished()
+        return [*requests]
 
     def _episodes(self, draws: Sequence[Draw], sizes: Mapping[str, int]) -> list[Episode]:
         """The episodes of all draws, those of a draw adjacent."""

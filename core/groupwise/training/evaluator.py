@@ -180,7 +180,14 @@ class Evaluator:
         learner = batch.learner or self.sampler.judged[-1]
         policy = self.sampler.samplings[learner].policy
         samples = _records(batch, scores, watched, right, policy, returned=self.sampler.columns)
+        if self._multi_turn:
+            ends = batch.sampled.judged.ended
+            samples = [{**s, "ended": end} for s, end in zip(samples, ends, strict=True)]
         return samples + [self._refused(batch, refusal) for refusal in batch.sampled.refusals]
+
+    @property
+    def _multi_turn(self) -> bool:
+        return self.sampler.environment.multi_turn
 
     def _refused(self, batch: "_Batch", refusal: Refusal) -> Sample:
         """The record of a completion that the next policy of a chain could not take."""
@@ -201,6 +208,7 @@ class Evaluator:
             "rewards": _values(scores, 0),
             **({"watched": dict.fromkeys(watched)} if watched else {}),
             "truncated": False,
+            **({"ended": next(iter(failure))} if self._multi_turn else {}),
             "draw": refusal.draw,
             "index": refusal.index,
             "length": 0,

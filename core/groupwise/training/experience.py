@@ -249,6 +249,7 @@ class Experience:
             right=None if self.judge.is_graded else right,
             logged=self.sampler.logged,
             lost=len(episodes.lost),
+            multi_turn=self.sampler.environment.multi_turn,
         )
         if isinstance(self.prompts, Weighted):
             outcomes = step_metrics.outcomes(episodes.judged, right)

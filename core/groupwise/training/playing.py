@@ -62,7 +62,8 @@ class Playing:
     """The episodes of a batch; its methods run in the event loop.
 
     policies: of the players, by label; groups: by label, how many completions `Player.group`
-    returns.
+    returns; concurrent: by label, how to draw the completions of a request beside those of others,
+    for players whose requests do not wait for those of other episodes.
     """
 
     def __init__(
@@ -72,52 +73,62 @@ class Playing:
         *,
         policies: Mapping[str, Policy],
         groups: Mapping[str, int],
+        concurrent: Mapping[str, Callable[[Request], Coroutine[Any, Any, None]]],
     ) -> None:
         self.environment, self.episodes = environment, episodes
-        self.policies, self.groups = policies, groups
+        self.policies, self.groups, self.concurrent = policies, groups, concurrent
         self._requests: list[Request] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._error: UserError | None = None
+        self._error: Exception | None = None
         self._changed = asyncio.Event()
-        # Episodes that neither wait for a player nor are over; requests and ends so far.
-        self._busy = self._events = 0
+        # Episodes that neither wait for a player nor are over; requests that are being drawn beside
+        # others; requests and ends so far; ends so far, and at the last return of `waiting`.
+        self._busy = self._drawing = self._events = self._over = self._reported = 0
 
-    async def begin(self) -> Sequence[Request]:
-        """Start all episodes; returns their requests once each waits for a player, or is over."""
+    async def begin(self) -> None:
+        """Start all episodes."""
         self._busy = len(self.episodes)
         self._tasks = [asyncio.create_task(self._play(episode)) for episode in self.episodes]
-        return await self._settled()
 
-    async def go_on(self, answered: Sequence[Request]) -> Sequence[Request]:
-        """Go on with the episodes whose requests are answered; returns new requests."""
+    async def resume(self, answered: Sequence[Request]) -> None:
+        """Resume the episodes whose requests are answered."""
         for request in answered:
-            episode = request.calls[0].episode
-            if not request.refused:
-                episode.answered = request.calls[-1]
-            if not episode.over:
-                episode.waiting -= 1
-                self._busy += not episode.waiting
-            if request.refused:
-                first = request.calls[0]
-                if first.parent is not None:
-                    first.parent.refused_by = first.label
-                request.answer.set_exception(ContextRefused("no room is left for this context"))
-            else:
-                request.answer.set_result(None)
-        return await self._settled()
+            self._resume(request)
+
+    def _resume(self, request: Request) -> None:
+        episode, first = request.calls[0].episode, request.calls[0]
+        if not episode.over:
+            episode.waiting -= 1
+            self._busy += not episode.waiting
+        if request.refused and first.parent is not None:
+            first.parent.refused_by = first.label
+        if request.answer.done():  # cancelled: `play` waits for it no longer
+            return
+        if request.refused:
+            request.answer.set_exception(ContextRefused("no room is left for this context"))
+        else:
+            request.answer.set_result(None)
 
     async def stop(self) -> None:
         """Cancel what still runs."""
         for task in self._tasks:
             task.cancel()
 
-    async def _settled(self) -> Sequence[Request]:
+    async def waiting(self) -> Sequence[Request] | None:
+        """The requests of all episodes, once each waits for a player or is over; None before that,
+        if further episodes are over while requests are being drawn.
+
+        Raises what a sampler raised, and the UserError of an episode.
+        """
         seen = -1
-        while self._busy or seen != self._events:
+        while self._busy or self._drawing or seen != self._events:
             if self._error is not None:
                 raise self._error
+            if self._drawing and self._over > self._reported:
+                self._reported = self._over
+                return None
             seen = self._events
-            if self._busy:
+            if self._busy or self._drawing:
                 self._changed.clear()
                 await self._changed.wait()
             else:  # an episode may call players from several tasks: these have begun after a turn
@@ -135,8 +146,10 @@ class Playing:
         players = {label: _Player(self, episode, label) for label in episode.cast}
         try:
             episode.outcome = await self.environment.play(episode.draw.row, players)
-        except EpisodeEnded:
-            pass
+        except CompletionFailed:
+            pass  # its rollout says so
+        except EpisodeEnded as error:
+            episode.ended = "refused" if isinstance(error, ContextRefused) else "environment"
         except UserError as error:
             self._error = error
         except Exception as error:
@@ -144,6 +157,18 @@ class Playing:
         finally:
             self._busy -= not episode.waiting
             episode.over, episode.waiting = True, 0
+            self._over += 1
+            self._happened()
+
+    async def _draw(self, request: Request) -> None:
+        """Draw the completions of a request, and resume its episode."""
+        try:
+            await self.concurrent[request.calls[0].label](request)
+            self._resume(request)
+        except Exception as error:  # the sampler's: it ends the run, whatever `play` catches
+            self._error = error
+        finally:
+            self._drawing -= 1
             self._happened()
 
     def _happened(self) -> None:
@@ -163,7 +188,7 @@ class Playing:
         if episode.over:
             raise EpisodeEnded("the episode is over")
         source = context.source if isinstance(context, Reply) else None
-        parent: Call | None = episode.answered if source is None else source
+        parent: Call | None = episode.latest if source is None else source
         row = row_of(context, episode.draw.row)
         if row is not episode.draw.row and self.policies[label].skips(row):
             if parent is not None:
@@ -175,7 +200,11 @@ class Playing:
         episode.calls += calls
         self._busy -= not episode.waiting
         episode.waiting += 1
-        self._requests.append(request)
+        if label in self.concurrent:
+            self._drawing += 1
+            self._tasks.append(asyncio.create_task(self._draw(request)))
+        else:
+            self._requests.append(request)
         self._happened()
         await request.answer
         replies = [call.reply for call in calls if call.reply is not None]

@@ -91,17 +91,17 @@ class Sampling:
         *,
         purpose: Purpose,
         most: int | None = None,
-        spare: Prompt | None = None,
+        dummy: Prompt | None = None,
     ) -> Iterator[Rollouts]:
         """Rollouts of these prompts, of each as many as it has seeds; equally many of all.
 
         Raises UserError if the sampler drew with other weights.
 
-        most: the largest number of prompts on any process; spare: a prompt to sample and drop,
+        most: the largest number of prompts on any process; dummy: a prompt to sample and drop,
         since processes of a sharded policy must sample equally often.
         """
         missing = (most or 0) - len(prompts)
-        due = [*prompts, *([spare] * missing if spare is not None and self.is_collective else [])]
+        due = [*prompts, *([dummy] * missing if dummy is not None and self.is_collective else [])]
         if not due:
             return
         size = len(due[0].seeds)

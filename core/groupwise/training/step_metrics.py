@@ -1,7 +1,8 @@
 """Step metrics: metrics of a step's rollouts and rewards, over all processes."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ def describe(
     right: Tensor | None,
     logged: Collection[str],
     lost: int = 0,
+    multi_turn: bool = False,
 ) -> dict[str, Any]:
     """Means, counts and seconds by name, and what rewards log themselves.
 
@@ -42,7 +44,8 @@ def describe(
     no_signal: [B] bool, rollouts of groups without a training signal, None for a further round of
     sampling, of which only counts are metrics; right: [B], 1 for right completions, None if no
     reward tells right from wrong; logged: the policy's facts whose means over decisions are
-    metrics; lost: episodes that failed before any rollout, which are counted, too.
+    metrics; lost: episodes that failed before any rollout, which are counted, too; multi_turn:
+    whether shares of why episodes ended are metrics.
     """
     failed = scores.failed
     tally = _of_rollouts(rollouts, scores, no_signal, logged)
@@ -60,7 +63,8 @@ def describe(
     longest = rollouts.lengths.cpu()[~failed]
     tally.largest("length_max", float(longest.max()) if len(longest) else 0.0)
     seconds = {f"{Family.REWARD_TIME}/{name}": spent for name, spent in scores.seconds.items()}
-    return {**tally.of_all_processes().result(), **seconds}
+    ended = _ended(rollouts, failed) if multi_turn else {}
+    return {**tally.of_all_processes().result(), **ended, **seconds}
 
 
 def _of_rollouts(
@@ -80,6 +84,22 @@ def _of_rollouts(
         values = torch.tensor(rollouts.facts[name], dtype=torch.float64)
         tally.means_of(name, _known(values, failed), weights=lengths)
     return tally
+
+
+def _ended(rollouts: Rollouts, failed: Tensor) -> dict[str, float]:
+    """The share of each reason in which rollouts ended, over all processes. A collective."""
+    pairs = zip(rollouts.ended, failed.tolist(), strict=True)
+    return shares_of_ends(gather_object([word for word, has_failed in pairs if not has_failed]))
+
+
+def shares_of_ends(ended: Sequence[str]) -> dict[str, float]:
+    """By metric, the share of each reason other than "stop"; of "length" also if it is 0."""
+    counts = Counter({"length": 0, **Counter(ended)})
+    return {
+        f"{Family.ENDED}/{word}": counts[word] / len(ended) if ended else math.nan
+        for word in sorted(counts)
+        if word != "stop"
+    }
 
 
 def _count(tally: Tally, rollouts: Rollouts, lost: int = 0) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from groupwise.evaluation import Sample
 from groupwise.metric_names import Family
 from groupwise.training import facts
+from groupwise.training.step_metrics import shares_of_ends
 
 COUNTS = frozenset({"failed", "unscored"})
 """Metrics that count completions."""
@@ -19,8 +20,8 @@ def summarise(
     *,
     judged: bool = True,
 ) -> dict[str, float]:
-    """accuracy, greedy_accuracy, pass_at_k, length, truncated, and the means of every reward and of
-    every fact that the policy logs.
+    """accuracy, greedy_accuracy, pass_at_k, length, truncated, the means of every reward and of
+    every fact that the policy logs, and in environments of several turns why episodes ended.
 
     Failed completions are in no mean; `failed` and `unscored` are counts, absent if 0.
 
@@ -54,6 +55,8 @@ def summarise(
         metrics[f"{Family.REWARDS}/{name}"] = mean([sample["rewards"][name] for sample in drawn])
     for name in watched:
         metrics[f"{Family.WATCH}/{name}"] = mean([sample["watched"][name] for sample in drawn])
+    if any("ended" in sample for sample in sampled):
+        metrics |= shares_of_ends([sample["ended"] for sample in drawn])
     return facts.means(drawn) | metrics | (_pass_at_all(sampled, size) if judged else {})
 
 

@@ -71,6 +71,7 @@ def skeleton(rollouts: Rollouts) -> Rollouts:
         groups=rollouts.groups.cpu(),
         mask=rollouts.mask.cpu(),
         truncated=rollouts.truncated.cpu(),
+        endings=rollouts.endings,
         versions=rollouts.versions,
         episodes=rollouts.episodes,
     )

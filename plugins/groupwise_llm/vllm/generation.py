@@ -1,4 +1,4 @@
-"""Generation: the requests of a step, as many as possible in flight, and their completions."""
+"""Generation: requests of a step, as many as possible in flight, and their completions."""
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -64,10 +64,10 @@ class Generation:
                     f"than those that it was sent, after {ROUNDS} attempts: does another run use "
                     f"it, or does it restart?"
                 )
+            self.fleet.each(self.renew)
             self._send([*lost, *other])
 
     def _send(self, requests: Sequence[Request]) -> None:
-        self.fleet.each(self.renew)
         for request in requests:
             self._answers[request] = self._threads.submit(self._answer, request)
 

@@ -24,7 +24,7 @@ from groupwise_llm.vllm.completion import Completion, read
 from groupwise_llm.vllm.demands import check
 from groupwise_llm.vllm.files import Files
 from groupwise_llm.vllm.fleet import Fleet
-from groupwise_llm.vllm.generation import Generation
+from groupwise_llm.vllm.generation import AT_ONCE, Generation
 from groupwise_llm.vllm.launch import Launch
 from groupwise_llm.vllm.nccl import BACKEND, NCCL
 from groupwise_llm.vllm.request import Request, sampling_of, split, turns
@@ -48,6 +48,7 @@ class VLLM(TextSampler):
     ones are sampled again.
     """
 
+    concurrency: ClassVar[int] = AT_ONCE
     policy_class: ClassVar[type] = LanguageModel
     requires: ClassVar[frozenset[str]] = frozenset({"log_probs"})
     seeded = False
@@ -77,6 +78,7 @@ class VLLM(TextSampler):
         self._thread: threading.Thread | None = None
         self._probed: list[int] = []
         self._open = 0
+        self._renewing = threading.Lock()
 
     @property
     def codec(self) -> Codec:  # type: ignore[override]
@@ -250,6 +252,7 @@ class VLLM(TextSampler):
             )
         self.fleet.seek()
         with self._sleep.drawing() if self._sleep else nullcontext():
+            self.fleet.each(self._renew)
             self._open += 1
             try:
                 yield
@@ -269,8 +272,9 @@ class VLLM(TextSampler):
 
     def _renew(self, server: Server) -> None:
         """Send the weights again to a server that no longer has them, after a restart."""
-        if server.tag != self.tag:
-            self._transfer.resend(server, self.tag)
+        with self._renewing:  # several threads may find it restarted
+            if server.tag != self.tag:
+                self._transfer.resend(server, self.tag)
 
     def _ask(
         self,

@@ -3,12 +3,15 @@
 import json
 import math
 import string
+import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
+from groupwise import Environment
 from groupwise.errors import UserError
 from groupwise.testing import check_sampler
 from groupwise_llm.settings import Choice, Lora
@@ -267,3 +270,53 @@ def test_the_turns_of_an_episode_have_one_server(make, engine, sampler):
     assert all(prompts)
     first, second = [{tuple(ids) for ids in own} for own in prompts]
     assert not first & second
+
+
+class Three(Environment):
+    """Three turns with a tool's answer after each."""
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        text = row["prompt"]
+        for number in range(3):
+            text += (await player(text, limit=3)).text + f" {number} "
+        return {"ended": "turns"}
+
+
+def test_each_episode_is_drawn_without_waiting_for_others(run, engine, tmp_path):
+    """The first turn of a session is outstanding until another context has its third turn."""
+    server = engine()
+    words = [f"word {number}" for number in (*range(10, 12), *range(10))]
+    prompts = [server.tokenizer(word)["input_ids"] for word in words]
+    turns, waited, changed = Counter(), [], threading.Condition()
+
+    def others_are_done(slow):
+        return any(count == 3 for prompt, count in turns.items() if prompt != slow)
+
+    def fault(body):
+        ids = body["token_ids"]
+        prompt = next((n for n, own in enumerate(prompts) if ids[: len(own)] == own), None)
+        if prompt is None:
+            return  # the probe of a server's weights
+        with changed:
+            turns[prompt] += 1
+            changed.notify_all()
+            if not waited:
+                waited.append(False)
+                waited[0] = changed.wait_for(lambda: others_are_done(prompt), 30)
+
+    server.faults["inference/v1/generate"] = fault
+    policy = {
+        "name": "language_model",
+        "model": str(server.folder),
+        "max_new_tokens": 60,
+    }
+    evaluation = {"prompts": 2, "samples": 1, "greedy": False}
+    run(server, environment=Three(), policy=policy, evaluation=evaluation)
+    assert waited == [True]
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "mismatch/mean" in line]
+    assert len(steps) == 3
+    for line in steps:
+        assert line["mismatch/max"] < 1e-4
+        assert line["ended/length"] == line["truncated"]

@@ -1,7 +1,9 @@
-"""Answers: samples the calls that wait for one player, as rows or turn by turn."""
+"""PlayerSampler: samples the calls of one player: as rows, turn by turn, or each as it comes."""
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
@@ -16,12 +18,11 @@ from groupwise.training.calls import Call, Request, further
 from groupwise.training.sampling import Prompt, Sampling
 
 
-class Answers:
+class PlayerSampler:
     """Samples completions of one player for a batch of episodes, and gives them to `assembly`.
 
-    space: of the seeds; spare: a row to sample and drop where other processes of a sharded policy
-    have more prompts; goes_on: whether a call may go on in the context of an earlier one, if the
-    sampler draws turn by turn.
+    space: of the seeds; dummy: a row to sample and drop where other processes of a sharded policy
+    have more prompts; multi_turn: whether calls are drawn turn by turn, if the sampler can.
     """
 
     def __init__(
@@ -31,31 +32,62 @@ class Answers:
         *,
         space: str,
         purpose: Purpose,
-        spare: Mapping[str, Any],
-        goes_on: bool,
+        dummy: Mapping[str, Any],
+        multi_turn: bool,
     ) -> None:
         self.sampling, self.assembly = sampling, assembly
-        self.space, self.spare = space, spare
+        self.space, self.dummy = space, dummy
         self.purpose: Purpose = purpose
         if purpose == "greedy" and not sampling.greedy:
             self.purpose = "evaluate"
-        self.by_turns = goes_on and isinstance(sampling.sampler, TurnSampler)
+        self.by_turns = multi_turn and isinstance(sampling.sampler, TurnSampler)
+        self._threads: ThreadPoolExecutor | None = None
 
     @property
     def is_collective(self) -> bool:
         """Whether all processes must sample equally often."""
         return self.sampling.is_collective and not self.by_turns
 
-    def session(self) -> AbstractContextManager[None]:
-        """The context in which all calls of the batch are sampled."""
-        return self.sampling.session() if self.by_turns else nullcontext()
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether each request is drawn by itself, by `draw`, instead of in batches."""
+        return self.by_turns and self.sampling.turn_sampler.concurrency > 1
 
-    def to(self, requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """The context in which all calls of the batch are sampled; draws that are still running at
+        its end are waited for, and those that have not begun are dropped."""
+        if not self.by_turns:
+            yield
+            return
+        with self.sampling.session():
+            self._threads = ThreadPoolExecutor(self.sampling.turn_sampler.concurrency)
+            try:
+                yield
+            finally:
+                self._threads.shutdown(cancel_futures=True)
+
+    def sample(self, requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
         """Sample the completions of these requests; yields those that are answered."""
         left = [*requests]
         for _ in self._turns(left) if self.by_turns else self._rows(left):
             yield [request for request in left if request.is_answered]
             left = [request for request in left if not request.is_answered]
+
+    async def draw(self, request: Request) -> None:
+        """Draw the completions of a request in a thread, beside those of others; they are dropped
+        if the episode is over by then."""
+        calls, *columns = self._next_turns([request])
+        if not calls:
+            return
+        loop = asyncio.get_running_loop()
+        pairs = await loop.run_in_executor(self._threads, self._drawn, *columns)
+        if not request.calls[0].episode.over:
+            self.assembly.add_turns(pairs, calls)
+
+    def _drawn(self, *columns: Sequence[Any]) -> list[Any]:
+        parts = self.sampling.turns(*columns, purpose=self.purpose)
+        return [pair for pairs in parts for pair in pairs]
 
     def _seed(self, call: Call) -> int:
         return seed_for(self.sampling.seed, self.space + call.space, call.number, call.index)
@@ -72,12 +104,12 @@ class Answers:
         calls = [call for request in requests for call in request.calls]
         size, batches = _batches(calls, collective=is_collective)
         prompts = [Prompt(own[0].row, own[0].group, [*map(self._seed, own)]) for own in batches]
-        spares = [seed_for(self.sampling.seed, f"{self.space} spare", 0, n) for n in range(size)]
+        dummies = [seed_for(self.sampling.seed, f"{self.space} dummy", 0, n) for n in range(size)]
         drawn = self.sampling.draw(
             prompts,
             purpose=self.purpose,
             most=processes.largest(len(prompts)) if is_collective else None,
-            spare=Prompt(self.spare, 0, spares),
+            dummy=Prompt(self.dummy, 0, dummies),
         )
         ordered, start = [call for batch in batches for call in batch], 0
         for rollouts in drawn:
@@ -88,6 +120,19 @@ class Answers:
 
     def _turns(self, requests: Sequence[Request]) -> Iterator[None]:
         """The next turn of each call's context; yields after each part that was drawn."""
+        calls, *columns = self._next_turns(requests)
+        start = 0
+        for pairs in self.sampling.turns(*columns, purpose=self.purpose):
+            self.assembly.add_turns(pairs, calls[start : start + len(pairs)])
+            start += len(pairs)
+            yield
+        if any(request.refused for request in requests):
+            yield
+
+    def _next_turns(
+        self, requests: Sequence[Request]
+    ) -> tuple[list[Call], list[Any], list[int], list[int]]:
+        """The calls of requests that are not refused, with the context, seed and limit of each."""
         sampler = self.sampling.turn_sampler
         calls, contexts, limits = list[Call](), list[Any](), list[int]()
         for request in requests:
@@ -98,13 +143,9 @@ class Answers:
                 calls += request.calls
                 contexts += [context] * count
                 limits += [min(room, request.limit or room)] * count
-        seeds, start = [self._seed(call) for call in calls], 0
-        for pairs in self.sampling.turns(contexts, seeds, limits, purpose=self.purpose):
-            self.assembly.add_turns(pairs, calls[start : start + len(pairs)])
-            start += len(pairs)
-            yield
-        if any(request.refused for request in requests):
-            yield
+            elif (earlier := request.calls[0].goes_on_from) is not None:
+                earlier.is_cut = True
+        return calls, contexts, [self._seed(call) for call in calls], limits
 
     def _context(self, request: Request) -> Any:
         """The context of a request: that of the player's latest call in the episode whose context
