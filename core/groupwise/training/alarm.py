@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from groupwise.config.sections import WatchSection
+from groupwise.config.measures import WatchSection
 from groupwise.evaluation import Alarm, Change, Sample
 
 Key = tuple[str | None, int, int, bool]

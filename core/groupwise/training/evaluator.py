@@ -10,7 +10,8 @@ import torch
 from accelerate.utils import gather_object
 
 from groupwise import processes
-from groupwise.config.sections import EvaluationSection, WatchSection
+from groupwise.config.measures import WatchSection
+from groupwise.config.sections import EvaluationSection
 from groupwise.evaluation import Evaluation, Sample
 from groupwise.policy import Policy
 from groupwise.prompt_source import Row
