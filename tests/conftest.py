@@ -6,6 +6,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,17 @@ def registered() -> Callable[[str], dict[tuple[str, str], Any]]:
         }
 
     return of
+
+
+@pytest.fixture
+def reloaded(tmp_path: Path) -> Callable[[Any], Any]:
+    """reloaded(state): the state of a part of a run as a checkpoint gives it back."""
+    from groupwise.storage.checkpoint import Checkpoint, Checkpoints
+
+    checkpoints, steps = Checkpoints(tmp_path / "reloaded"), count(1)
+
+    def save_and_load(state: Any) -> Any:
+        checkpoints.save(next(steps), Checkpoint(tensors={}, state={"part": state}))
+        return checkpoints.load().state["part"]
+
+    return save_and_load

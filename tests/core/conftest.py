@@ -5,6 +5,7 @@ Pytest imports tests by path, so they receive these helpers as the fixture `lab`
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,10 +22,12 @@ from groupwise.config.sections import RunConfig
 from groupwise.environments.single import Single
 from groupwise.prompts.draws import Prompts
 from groupwise.rewards import Reward, Scores
+from groupwise.run import snapshot
 from groupwise.run.loop import loop
 from groupwise.run.trainer import Trainer
 from groupwise.sampler import Sampler
 from groupwise.scoring.scorer import Scorer
+from groupwise.storage.checkpoint import Checkpoints
 from groupwise.training.ahead import Ahead
 from groupwise.training.clock import Clock
 from groupwise.training.episode_sampler import EpisodeSampler
@@ -302,6 +305,16 @@ def step(trainer: Trainer) -> dict[str, Any]:
     return trainer.end_step(joined(scored.metrics, learned))
 
 
+def save(trainer: Trainer, folder: Path, *, keep: int = 1) -> Path:
+    """Write a checkpoint of a trainer; returns its folder."""
+    return Checkpoints(folder, keep=keep).save(trainer.step, snapshot.take(trainer))
+
+
+def restore(trainer: Trainer, folder: Path) -> None:
+    """Load the last checkpoint in a folder into a trainer."""
+    snapshot.restore(trainer, Checkpoints(folder).load())
+
+
 def gradient(policy: nn.Module) -> Tensor:
     """All gradients as one vector; zeros for parameters without a gradient."""
     return torch.cat(
@@ -350,6 +363,8 @@ lab_of_tests = SimpleNamespace(
     trainer=trainer,
     fit=fit,
     step=step,
+    save=save,
+    restore=restore,
     gradient=gradient,
     gap=gap,
 )

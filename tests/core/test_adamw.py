@@ -6,13 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.run.tf32 import products_in_tf32
 from groupwise.sampler import products_are_exact
-from groupwise.storage.tensors import Stored
+from groupwise.storage.checkpoint import Checkpoint, Checkpoints
 from groupwise.training import adamw
 from groupwise.training.adamw import make_adamw
 from groupwise.training.optimizer import Optimizer
@@ -49,9 +48,9 @@ def train(weights, optimizer, steps):
 
 def stored(tensors, folder):
     """The tensors as read from a checkpoint."""
-    path = folder / "optimizer.safetensors"
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-    return Stored([path])
+    checkpoints = Checkpoints(folder)
+    checkpoints.save(1, Checkpoint(tensors={"optimizer": tensors}, state={}))
+    return checkpoints.load().tensors["optimizer"]
 
 
 @needs_bitsandbytes

@@ -14,7 +14,6 @@ from groupwise import Algorithm, train
 from groupwise.algorithms.grpo import GRPO
 from groupwise.config.learners import SOLE
 from groupwise.errors import UserError
-from groupwise.run.interruption import Interruption
 from groupwise.storage.checkpoint import Checkpoints
 
 
@@ -230,13 +229,16 @@ def test_a_failure_while_sampling_ahead_loses_no_finished_step(lab, tmp_path):
 @pytest.mark.parametrize("times", [1, 2])
 def test_signals_while_sampling_ahead_save_a_complete_step(lab, tmp_path, monkeypatch, times):
     """The first lets the step end; the second interrupts at once."""
-    handled, note = [], Interruption.note
+    handled, install = [], signal.signal
 
-    def recording_note(self, *args):
-        handled.append(args)
-        note(self, *args)
+    def recording(number, handler):
+        def record(*arguments):
+            handled.append(arguments)
+            handler(*arguments)
 
-    monkeypatch.setattr(Interruption, "note", recording_note)
+        return install(number, record if callable(handler) else handler)
+
+    monkeypatch.setattr(signal, "signal", recording)
 
     class Signalled(Engine):
         def sample(self, *args, **options):

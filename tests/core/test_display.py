@@ -100,3 +100,7 @@ def test_an_evaluation_shows_accuracy_and_reward() -> None:
     assert brief(metrics).startswith("accuracy 0.5  greedy 0.75  reward 0.6  length 9  (4")
     del metrics["accuracy"]
     assert brief(metrics).startswith("reward 0.6  length 9  (4")
+    del metrics["length"]
+    assert brief({**metrics, "distinct_prompts": 3}) == (
+        "reward 0.6  (4 held-out prompts, 3 different)"
+    )

@@ -1,6 +1,5 @@
 """The log-probs of a replayed completion are its own, also after a checkpoint is loaded."""
 
-import json
 from dataclasses import replace
 
 import torch
@@ -8,7 +7,6 @@ import torch
 from groupwise.config.sections import EvaluationSection
 from groupwise.config.train import ReplaySection
 from groupwise.rewards import Reward, Scores
-from groupwise.storage.state import decode, encode
 from groupwise.training.judge import Judge
 from groupwise.training.replay import Replay
 
@@ -21,7 +19,7 @@ def scores_of(values):
     return Scores(names=("r",), weights=(1.0,), values=values.unsqueeze(1), failed=nothing)
 
 
-def test_a_replayed_completion_has_its_own_log_probs(make):
+def test_a_replayed_completion_has_its_own_log_probs(make, reloaded):
     policy = make()
     judge = Judge(EvaluationSection(), Reward(name="r", function=len))
     replay, loaded = (Replay(ReplaySection(), judge) for _ in range(2))
@@ -32,8 +30,7 @@ def test_a_replayed_completion_has_its_own_log_probs(make):
 
     first = sampled(range(6), 0)
     replay.fill(first, scores_of([0, 1, 0, 0, 0, 1]), 0)
-    state, tensors = encode(replay.state_dict(), "replay")
-    loaded.load_state_dict(decode(json.loads(json.dumps(state)), tensors))
+    loaded.load_state_dict(reloaded(replay.state_dict()))
     filled = loaded.fill(sampled(range(6, 12), 1), scores_of([0] * 6), 1)
     assert filled.replayed.tolist() == [False, False, True] * 2
     with torch.no_grad():
