@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from typer.testing import CliRunner
 
@@ -177,21 +176,20 @@ def test_messages_in_a_csv_file_are_parsed(tmp_path):
 
 def test_the_policy_is_on_its_device_before_prompts_are_checked(config, monkeypatch):
     """Its trial run must be on the device of the run."""
-    from accelerate import Accelerator
-
-    from groupwise.config.load import parse_config
-    from groupwise.run.build import build_policies
-    from groupwise.run.parts import build_parts
+    from groupwise import processes, train
     from groupwise_llm.policy import LanguageModel
 
-    class Meta(Accelerator):
-        device = torch.device("meta")
-
     calls = []
+
+    def refuse(self, rows):
+        calls.append("prompts")
+        raise UserError("these prompts")
+
     monkeypatch.setattr(LanguageModel, "place", lambda self, device: calls.append(device))
-    monkeypatch.setattr(LanguageModel, "check_prompts", lambda self, rows: calls.append("prompts"))
-    build_policies(build_parts(parse_config(config), {}), Meta())
-    assert calls == [torch.device("meta"), "prompts"]
+    monkeypatch.setattr(LanguageModel, "check_prompts", refuse)
+    with pytest.raises(UserError, match="these prompts"):
+        train(config)
+    assert calls == [processes.accelerator().device, "prompts"]
 
 
 def test_each_policy_of_a_chain_has_its_memory_and_its_warnings(config):

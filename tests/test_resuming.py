@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import groupwise
 from groupwise.cli import app
 from groupwise.errors import UserError
-from groupwise.storage import run_folder
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise.training import learner
 from groupwise.weights import KeptWeights
@@ -120,7 +119,7 @@ def test_auto_resume_waits_for_the_process_that_uses_the_run(project, monkeypatc
         notes.append(note)
         lock.release()
 
-    monkeypatch.setattr(run_folder, "print", release, raising=False)
+    monkeypatch.setattr("builtins.print", release)
     line = ("train", "run.yaml", "prompts.path=twos.jsonl", "--quiet")
     with lock:
         assert "is in use by process" in call(*line, "--resume").stderr

@@ -208,6 +208,23 @@ def updater(
     )
 
 
+class Lone(Trainer):
+    """A trainer of one learner."""
+
+    @property
+    def learner(self) -> Learner:
+        (learner,) = self.learners.values()
+        return learner
+
+    @property
+    def policy(self) -> Policy:
+        return self.learner.policy
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.learner.algorithm
+
+
 def trainer(
     policy: Policy | None = None,
     algorithm: Algorithm | None = None,
@@ -220,7 +237,7 @@ def trainer(
     evaluation: Mapping[str, Any] | None = None,
     sampler: Sampler | None = None,
     **settings: Any,
-) -> Trainer:
+) -> Lone:
     """A trainer of a tabular policy; `settings` are those of the section `train`."""
     policy = policy or Tabular()
     algorithm = algorithm or GRPO()
@@ -259,7 +276,7 @@ def trainer(
         accelerator=accelerator,
         clock=clock,
     )
-    return Trainer(
+    return Lone(
         config=config,
         experience=experience,
         learners={SOLE: learner},
@@ -270,7 +287,7 @@ def trainer(
 
 
 class Events:
-    """Replaces the record of a run: calls a function at each step, checkpoint and evaluation."""
+    """Replaces a run's recorder and saver: calls functions at steps, checkpoints, evaluations."""
 
     def __init__(
         self,
@@ -294,7 +311,7 @@ def fit(trainer: Trainer, *functions: Callable[..., Any]) -> bool:
     """The loop of a run, with functions called at steps, checkpoints and evaluations."""
     events = Events(*functions)
     events.trainer = trainer
-    return loop(trainer, events)
+    return loop(trainer, events, events)
 
 
 def step(trainer: Trainer) -> dict[str, Any]:

@@ -152,12 +152,10 @@ def lines(folder):
 
 @pytest.mark.parametrize("by_engine", [False, True])
 def test_a_run_killed_while_sampling_ahead_resumes_exactly(lab, tmp_path, by_engine, monkeypatch):
-    from groupwise.run.record import Record
-
     uninterrupted = run(lab, tmp_path / "through", by_engine=by_engine)
     # A killed process cannot save, so the last checkpoint is that of step 3.
     with monkeypatch.context() as patch:
-        patch.setattr(Record, "rescue", lambda self: None)
+        patch.setattr("groupwise.run.saver.Saver.rescue", lambda *_: None)
         with pytest.raises(Killed):
             run(lab, tmp_path / "killed", by_engine=by_engine, kill_at=5)
     resumed = run(lab, tmp_path / "killed", by_engine=by_engine, resume=True)

@@ -452,7 +452,7 @@ assert not lab.fit(stopped, interrupt, lambda: None)
 assert stopped.step == 2
 # Only one process reaches its limit of time. Both must end.
 late = lab.trainer(steps=50, minutes=1.0 if accelerator.is_main_process else 100.0)
-late.go_on(step=0, seconds=61.0, prompts_state=late.experience.state_dict())
+late.resume_at(step=0, seconds=61.0, prompts_state=late.experience.state_dict())
 assert lab.fit(late, interrupt, lambda: None)
 assert late.step == 0
 # Messages of failed rewards: the one of the first process with a failure is kept.

@@ -123,7 +123,7 @@ def test_values_that_are_not_finite_in_the_forward_pass_are_no_overflow(lab, mak
     metrics = lab.step(trainer)
     assert (metrics["skipped_updates"], metrics["overflows"]) == (1, 0)
     assert trainer.policy.passes == 1
-    assert trainer.learner.optimizer.culprit == "'log_probs' of the policy"
+    assert trainer.learner.optimizer.first_nonfinite == "'log_probs' of the policy"
     trainer.policy.forward_factor = 1.0
     assert lab.step(trainer)["loss_scale"] == 2**24
 

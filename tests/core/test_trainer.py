@@ -75,7 +75,7 @@ def test_a_limit_in_minutes_drives_the_schedule():
 
 def test_the_learning_rate_of_a_run_with_a_time_limit_falls_with_the_time(lab):
     trainer = lab.trainer(schedule="linear", steps=10**6, minutes=10.0, learning_rate=0.01)
-    trainer.go_on(step=0, seconds=300.0, prompts_state=trainer.experience.state_dict())
+    trainer.resume_at(step=0, seconds=300.0, prompts_state=trainer.experience.state_dict())
     rates = []
 
     def on_step(step, metrics):
@@ -231,7 +231,7 @@ def test_a_run_ends_at_its_limit_of_minutes(lab):
     assert 0 < len(steps) < 10_000
     # The time before resuming counts.
     resumed = lab.trainer(steps=10_000, minutes=1.0)
-    resumed.go_on(step=0, seconds=61.0, prompts_state=resumed.experience.state_dict())
+    resumed.resume_at(step=0, seconds=61.0, prompts_state=resumed.experience.state_dict())
     assert fit(lab, resumed) == (True, [])
 
 
@@ -353,7 +353,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted(lab, where):
         assert torch.equal(trainer.policy.table, before) == skipped
         assert math.isfinite(metrics["grad_norm"]) != skipped
         if skipped:
-            assert trainer.learner.optimizer.culprit == names[where]
+            assert trainer.learner.optimizer.first_nonfinite == names[where]
     assert count_steps(trainer) == trainer.learner.updates == 3
     assert trainer.policy.table.isfinite().all()
 

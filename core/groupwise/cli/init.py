@@ -140,7 +140,7 @@ def _check(loaded: "LoadedConfig") -> None:
         packages = [f"'{name}[{','.join(sorted(extras))}]'" for name, extras in missing.items()]
         command = f"pip install {' '.join(packages)}"
         raise UserError(f"this run needs extras that are not installed: {command}")
-    from groupwise.run.parts import build_parts, check_sections
+    from groupwise.run.build import build_parts, check_sections
 
     check_sections(loaded, {})
     prompts = loaded.config.prompts

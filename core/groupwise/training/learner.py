@@ -33,8 +33,8 @@ class Learner:
     sampler: drew the rollouts; if it is exact, its log-probs are used as the policy's own.
     weights: kept weights of the policy: the reference, the moving average, those of the algorithm.
     replay: adds earlier right completions to groups that have too few.
-    whole: True if no weight has changed since the last `end_step`, so that a checkpoint taken now
-        is that of the end of a step.
+    at_step_boundary: True if no weight has changed since the last `end_step`, so that a checkpoint
+        taken now is that of the end of a step.
     updates: the number of updates so far that changed weights.
     """
 
@@ -51,7 +51,7 @@ class Learner:
     ) -> None:
         self.policy, self.algorithm, self.sampler = policy, algorithm, sampler
         self.settings, self.weights, self.replay = settings, weights, replay
-        self.whole, self.updates = True, 0
+        self.at_step_boundary, self.updates = True, 0
         model = policy if policy.mesh is not None else accelerator.prepare(policy)
         # After the move to the device, which may replace parameters by new tensors.
         self.optimizer = Optimizer(policy, settings, accelerator)
@@ -104,7 +104,7 @@ class Learner:
         # `targets` may change the algorithm's state, and `fill` changes the replay's: a checkpoint
         # taken before the end of the step would be inconsistent.
         stateless = self.replay is None and not isinstance(self.algorithm, HasState)
-        self.whole = self.whole and stateless
+        self.at_step_boundary = self.at_step_boundary and stateless
         rate = self.rate(step, seconds)
         tally = Tally()
         tally.total("skipped_updates", 0)
@@ -131,9 +131,9 @@ class Learner:
 
     def end_step(self, step: int) -> Mapping[str, float]:
         """Call the algorithm's `end_step` after `step` steps; returns its metrics."""
-        self.whole = False
+        self.at_step_boundary = False
         metrics = self.algorithm.end_step(self.weights, step) or {}
-        self.whole = True
+        self.at_step_boundary = True
         return metrics
 
     # ---- outputs of the policy before the updates, and of the reference
@@ -216,7 +216,7 @@ class Learner:
                 break
             overflows += 1
         if outcome.updated:
-            self.whole = False
+            self.at_step_boundary = False
             self.updates += 1
             if self.settings.ema is not None and self.updates % self.settings.ema_every == 0:
                 self.weights.blend(AVERAGE, self.settings.ema)

@@ -50,8 +50,8 @@ class Optimizer:
     not become 0; they are unscaled before they are clipped.
 
     scale: that of the loss, None if it is not scaled.
-    skipped: updates skipped in a row; culprit: the first tensor that was not finite in the last of
-        them.
+    skipped: updates skipped in a row; first_nonfinite: the first tensor that was not finite in the
+        last of them.
     """
 
     def __init__(self, policy: Policy, settings: TrainSection, accelerator: Accelerator) -> None:
@@ -73,7 +73,7 @@ class Optimizer:
             settings,
         )
         self.scale = LossScale(accelerator.device) if policy.scale_loss else None
-        self.skipped, self.culprit = 0, ""
+        self.skipped, self.first_nonfinite = 0, ""
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a loss to the parameters' own."""
@@ -133,7 +133,7 @@ class Optimizer:
         suspects = [name for name in gather_object([suspect]) if name]
         gradients = [name for name in gather_object([self._first_gradient()]) if name]
         norm = "the norm itself: the gradients' squares overflow"
-        self.culprit = [*suspects, *gradients, norm][0]
+        self.first_nonfinite = [*suspects, *gradients, norm][0]
         if self.scale is not None and self.scale.halve():
             if not suspects:
                 return True
@@ -145,8 +145,8 @@ class Optimizer:
         skipped, self.skipped = self.skipped, 0  # a resumed run counts anew
         raise UserError(
             f"step {number}: the gradient norm is {norm}, and {skipped} updates in a row were "
-            f"skipped; the first tensor that is not finite is {self.culprit}. A lower learning "
-            f"rate, a smaller clip range or precision: float32 may help"
+            f"skipped; the first tensor that is not finite is {self.first_nonfinite}. A lower "
+            f"learning rate, a smaller clip range or precision: float32 may help"
         )
 
     def _first_gradient(self) -> str | None:
