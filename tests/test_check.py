@@ -49,6 +49,21 @@ def test_prompts_are_counted(config):
     assert lines["different questions held out"] == lines["evaluated"] == str(held_out)
 
 
+def test_derived_counts_of_a_batch(config):
+    train = {"steps": 10, "groups_per_step": 8, "group_size": 4, "updates_per_rollout": 2}
+    config |= {"train": {**train, "epochs": 3}, "evaluation": {"prompts": 7, "samples": 2}}
+    lines = rows_of(check(config))
+    assert {name: lines[name] for name in lines if name.startswith(("rollouts ", "updates "))} == {
+        "rollouts per step": "32",
+        "rollouts per update": "16",
+        "updates per step": "6",
+        "updates in total": "60",
+        "rollouts in total": "320",
+        "rollouts per evaluation": "21",
+    }
+    assert lines["groups per update"] == "4"
+
+
 def test_too_few_held_out_prompts_are_refused(config):
     config["evaluation"] = {"prompts": 39}
     result = check(config)

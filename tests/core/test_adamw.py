@@ -9,8 +9,7 @@ import torch
 
 from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
-from groupwise.run.tf32 import products_in_tf32
-from groupwise.sampler import products_are_exact
+from groupwise.sampler import products_are_exact, products_in_tf32
 from groupwise.storage.checkpoint import Checkpoint, Checkpoints
 from groupwise.training import adamw
 from groupwise.training.adamw import make_adamw

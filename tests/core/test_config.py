@@ -23,12 +23,10 @@ from groupwise.config.load import (
 )
 from groupwise.config.sections import RunConfig
 from groupwise.config.train import TrainSection
-from groupwise.environments.single import Single
 from groupwise.errors import UserError
 from groupwise.options import PathOrName
 from groupwise.plugins.build import build
 from groupwise.plugins.targets import has_config
-from groupwise.run.players import Players
 
 BASE = """\
 policy: toy
@@ -360,20 +358,6 @@ def test_sections_are_equal_to_a_parsed_dump() -> None:
     config = parse_config({**DATA, "policy": {"name": "toy", "options": options}}).config
     assert sections(config) == yaml_lines.read(dump(config), "")[0]
     assert sections(config)["policy"]["options"]["set"] == ["a", "b"]
-
-
-def test_derived_counts_of_a_batch() -> None:
-    train = {"steps": 10, "groups_per_step": 8, "group_size": 4, "updates_per_rollout": 2}
-    data = {**DATA, "train": {**train, "epochs": 3}, "evaluation": {"prompts": 7, "samples": 2}}
-    assert Players(Single(), parse_config(data).config).counts() == {
-        "rollouts per step": 32,
-        "groups per update": 4,
-        "rollouts per update": 16,
-        "updates per step": 6,
-        "updates in total": 60,
-        "rollouts in total": 320,
-        "rollouts per evaluation": 21,
-    }
 
 
 class Inner(BaseModel):

@@ -27,9 +27,9 @@ from groupwise.run.players import Players
 from groupwise.run.relative import check_relative
 from groupwise.run.reports import is_missing_default
 from groupwise.run.teachers import check_teachers
-from groupwise.run.tf32 import products_in_tf32
 from groupwise.run.trainer import Trainer
 from groupwise.run.weighting import check_weighting, draws_of
+from groupwise.sampler import products_in_tf32
 from groupwise.scoring.scorer import Scorer
 from groupwise.section import KeyPath
 from groupwise.training.ahead import Ahead
