@@ -3,6 +3,9 @@
 import os
 import signal
 import tempfile
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,3 +37,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
+@pytest.fixture
+def reloaded(tmp_path: Path) -> Callable[[Any], Any]:
+    """reloaded(state): the state of a part of a run as a checkpoint gives it back."""
+    from groupwise.storage.checkpoint import Checkpoint, Checkpoints
+
+    checkpoints, steps = Checkpoints(tmp_path / "reloaded"), count(1)
+
+    def save_and_load(state: Any) -> Any:
+        checkpoints.save(next(steps), Checkpoint(tensors={}, state={"part": state}))
+        return checkpoints.load().state["part"]
+
+    return save_and_load

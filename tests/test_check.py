@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from tests.command_line import call
 
@@ -48,6 +47,21 @@ def test_prompts_are_counted(config):
     lines = rows_of(check(doubled))
     assert lines["held out"] == str(2 * held_out)
     assert lines["different questions held out"] == lines["evaluated"] == str(held_out)
+
+
+def test_derived_counts_of_a_batch(config):
+    train = {"steps": 10, "groups_per_step": 8, "group_size": 4, "updates_per_rollout": 2}
+    config |= {"train": {**train, "epochs": 3}, "evaluation": {"prompts": 7, "samples": 2}}
+    lines = rows_of(check(config))
+    assert {name: lines[name] for name in lines if name.startswith(("rollouts ", "updates "))} == {
+        "rollouts per step": "32",
+        "rollouts per update": "16",
+        "updates per step": "6",
+        "updates in total": "60",
+        "rollouts in total": "320",
+        "rollouts per evaluation": "21",
+    }
+    assert lines["groups per update"] == "4"
 
 
 def test_too_few_held_out_prompts_are_refused(config):
@@ -177,21 +191,20 @@ def test_messages_in_a_csv_file_are_parsed(tmp_path):
 
 def test_the_policy_is_on_its_device_before_prompts_are_checked(config, monkeypatch):
     """Its trial run must be on the device of the run."""
-    from accelerate import Accelerator
-
-    from groupwise.config.load import load_config
-    from groupwise.run.build import build_policies
-    from groupwise.run.parts import build_parts
+    from groupwise import processes, train
     from groupwise_llm.policy import LanguageModel
 
-    class Meta(Accelerator):
-        device = torch.device("meta")
-
     calls = []
+
+    def refuse(self, rows):
+        calls.append("prompts")
+        raise UserError("these prompts")
+
     monkeypatch.setattr(LanguageModel, "place", lambda self, device: calls.append(device))
-    monkeypatch.setattr(LanguageModel, "check_prompts", lambda self, rows: calls.append("prompts"))
-    build_policies(build_parts(load_config(config), {}), Meta())
-    assert calls == [torch.device("meta"), "prompts"]
+    monkeypatch.setattr(LanguageModel, "check_prompts", refuse)
+    with pytest.raises(UserError, match="these prompts"):
+        train(config)
+    assert calls == [processes.accelerator().device, "prompts"]
 
 
 def test_each_policy_of_a_chain_has_its_memory_and_its_warnings(config):

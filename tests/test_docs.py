@@ -23,7 +23,7 @@ import groupwise
 from groupwise.config.load import load_config, load_text
 from groupwise.plugins.build import build
 from groupwise.registry import installed
-from groupwise.storage.facts import settings_of
+from groupwise.storage.run_info import settings_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("README.md")])

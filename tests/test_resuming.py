@@ -14,7 +14,6 @@ from tests.command_line import call
 
 import groupwise
 from groupwise.errors import UserError
-from groupwise.storage import run_folder
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise.weights import KeptWeights
 
@@ -115,7 +114,7 @@ def test_auto_resume_waits_for_the_process_that_uses_the_run(project, monkeypatc
         notes.append(note)
         lock.release()
 
-    monkeypatch.setattr(run_folder, "print", release, raising=False)
+    monkeypatch.setattr("builtins.print", release)
     line = ("train", "run.yaml", "prompts.path=twos.jsonl", "--quiet")
     with lock:
         assert "is in use by process" in call(*line, "--resume").stderr

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from groupwise.environment import Environment
     from groupwise.policy import Policy
     from groupwise.rollouts import LogProbs, Rollouts
-    from groupwise.run.record import RunResult
+    from groupwise.run.result import RunResult
     from groupwise.run.train import train
     from groupwise.sampler import Sampler
 
@@ -28,7 +28,7 @@ _LAZY = {
     "LogProbs": "groupwise.rollouts:LogProbs",
     "Rollouts": "groupwise.rollouts:Rollouts",
     "Sampler": "groupwise.sampler:Sampler",
-    "RunResult": "groupwise.run.record:RunResult",
+    "RunResult": "groupwise.run.result:RunResult",
     "testing": "groupwise.testing",
     "train": "groupwise.run.train:train",
 }

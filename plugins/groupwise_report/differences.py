@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from groupwise import secrets
-from groupwise.storage.facts import values
+from groupwise.storage.run_info import values
 from groupwise_report.document import table
 from groupwise_report.run_data import RunData
 from groupwise_report.wording import brief

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from groupwise.storage.samples import EVALUATED
+from groupwise.storage.files import EVALUATED
 from groupwise_report.comparison import MOST_PROMPTS, compare
 from groupwise_report.document import document, section
 from groupwise_report.gallery import MOST_PICTURED

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from groupwise.storage.disk import read_record
-from groupwise.storage.run_folder import LOCK, RESULT
+from groupwise.storage.files import AFTER, BEFORE, CONFIG, LOCK, METRICS, RESULT
 from groupwise_report.wording import text
 
-SHOWN = ("metrics.jsonl", RESULT, "config.yaml", "samples/before.jsonl", "samples/after.jsonl")
+SHOWN = (METRICS, RESULT, CONFIG, BEFORE, AFTER)
 """The files that a page is made of; the version changes with them."""
 
 
@@ -55,7 +55,7 @@ def _state(run: Path) -> tuple[bool, str]:
 
     If the result is older than the metrics, the run was resumed after that result.
     """
-    (result, _), (metrics, _) = _stamp(run / RESULT), _stamp(run / "metrics.jsonl")
+    (result, _), (metrics, _) = _stamp(run / RESULT), _stamp(run / METRICS)
     if result and result >= metrics:
         return True, "The run was interrupted." if _interrupted(run) else "The run has ended."
     if _is_alive(run / LOCK):

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from groupwise.storage.facts import FACTS, masked_text, settings_of
+from groupwise.storage.files import METRICS, RESULT, RUN_INFO
+from groupwise.storage.run_info import masked_text, settings_of
 from groupwise_report.wording import display, number
 
 MOST_STEPS = 10**9
@@ -152,20 +153,20 @@ def _unprefixed(row: Row) -> dict[str, object]:
 def check_runs(folders: Sequence[Path]) -> None:
     """Raise ValueError for a folder without a run; a run without any step is accepted."""
     for folder in folders:
-        if not any((folder / name).is_file() for name in (FACTS, "metrics.jsonl")):
-            raise ValueError(f"{folder} is not the folder of a run: it has no {FACTS}")
+        if not any((folder / name).is_file() for name in (RUN_INFO, METRICS)):
+            raise ValueError(f"{folder} is not the folder of a run: it has no {RUN_INFO}")
 
 
 def read_run(run: Path) -> RunData:
     """The content of a run's folder, as far as it can be read."""
-    rows, unreadable = read_lines(run / "metrics.jsonl")
+    rows, unreadable = read_lines(run / METRICS)
     steps: dict[int, dict[str, object]] = {}
     for row in rows:
         step = number(row.get("step"))
         is_step = step is not None and 0 <= step <= MOST_STEPS
         key = int(step) if step is not None and is_step else max(steps, default=0) + 1
         steps.setdefault(key, {}).update(row)  # a resumed run repeats steps: the last line counts
-    result, _ = read_lines(run / "result.json", whole=True)
+    result, _ = read_lines(run / RESULT, whole=True)
     sides = {side: read_lines(run / "samples" / f"{side}.jsonl") for side in ("before", "after")}
     data = RunData(
         folder=run,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from groupwise.storage.disk import read_text, write_text
-from groupwise.storage.samples import EVALUATED
+from groupwise.storage.files import EVALUATED
 from groupwise_report import evaluation, page, several
 from groupwise_report.document import MARK
 from groupwise_report.run_data import check_runs, read_run

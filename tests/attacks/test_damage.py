@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.command_line import call
 
+from groupwise import Callback, train
 from groupwise.storage.disk import reason
-from groupwise.storage.metrics import MetricsFile
 
 from . import projects
 
@@ -207,12 +207,15 @@ def test_no_command_waits_for_a_pipe(project, file, damage, name):
 
 
 @pytest.mark.parametrize("kind", [become_a_pipe, become_a_socket, replace_by_a_folder])
-def test_metrics_are_written_to_a_file_alone(tmp_path, kind):
-    path = tmp_path / "metrics.jsonl"
-    path.touch()
-    kind(path)
+def test_metrics_are_written_to_a_file_alone(project, kind):
+    """What takes the place of the file during a run is neither waited for nor replaced."""
+
+    class Replacing(Callback):
+        def on_step(self, step, metrics):
+            kind(Path("run/metrics.jsonl"))
+
     with within(60), pytest.raises(OSError, match=r"metrics\.jsonl") as error:
-        MetricsFile(path).write(1, {"reward": 1.0})
+        train("run.yaml", callbacks=[Replacing()], overwrite=True, quiet=True)
     assert re.match(r"expected a file, found a .*: /.*/metrics.jsonl", reason(error.value))
 
 

@@ -362,12 +362,12 @@ def empty():
 
 
 WRITES = (
-    "groupwise.run.record.MetricsFile.write",
+    "groupwise.run.recorder.MetricsFile.write",
     "groupwise.run.snapshot.take",
     "groupwise.storage.tensors.save_file",
     "groupwise.storage.checkpoint.write_list",
     "groupwise_llm.policy.LanguageModel.save_pretrained",
-    "groupwise.run.record.write_samples",
+    "groupwise.run.recorder.write_samples",
     "groupwise_report.writing.write",
 )
 

@@ -24,9 +24,8 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from groupwise.config.load import load_config
-from groupwise.run.build import open_trainer
-from groupwise.run.parts import Parts, build_parts
+from groupwise.config.load import LoadedConfig, load_config
+from groupwise.run.build import build_parts, open_trainer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 VARIANTS = {
@@ -68,7 +67,7 @@ def steps() -> dict[str, Callable[[], Any]]:
     for name, changes in VARIANTS.items():
         overrides = [f"{key}={value}" for key, value in changes.items()]
         loaded = load_config(EXAMPLES / "shapes.yaml", ["evaluation.prompts=0", *overrides])
-        runs[name] = iteration(build_parts(loaded, {}))
+        runs[name] = iteration(loaded)
     return runs
 
 
@@ -104,12 +103,12 @@ def ours(folder: Path, policy: dict[str, Any], *, beta: float) -> Callable[[], A
         "train": {"groups_per_step": 1, "group_size": IMAGES, "learning_rate": 1e-5},
         "evaluation": {"prompts": 0},
     }
-    return iteration(build_parts(load_config(config), {}))
+    return iteration(load_config(config))
 
 
-def iteration(parts: Parts) -> Callable[[], Any]:
+def iteration(loaded: LoadedConfig) -> Callable[[], Any]:
     """A function that makes one step: sampling, scoring and the update."""
-    trainer = ExitStack().enter_context(open_trainer(parts, Accelerator()))
+    trainer = ExitStack().enter_context(open_trainer(build_parts(loaded, {}), Accelerator()))
 
     def run() -> None:
         scored = trainer.experience.next(trainer.state, ahead=False)

@@ -25,10 +25,7 @@ from works import WORKS, make
 
 from groupwise.cli.memory import Sizes, estimate
 from groupwise.config.load import load_config
-from groupwise.run.build import open_trainer
-from groupwise.run.parts import build_parts
-from groupwise.run.tf32 import products_in_tf32
-from groupwise.run.trainer import Trainer
+from groupwise.run.build import build_parts, open_trainer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LORA = {"lora": {"rank": 32}}
@@ -121,11 +118,8 @@ def line(what: str, path: Path, changes: Mapping[str, Mapping[str, Any]], option
     for section, values in changes.items():
         config[section] = {**config[section], **values}
     parts = build_parts(load_config(config), {})
-    accelerator = Accelerator()
-    tf32 = products_in_tf32(parts.config.train.tf32, accelerator.device)
-    with tf32, open_trainer(parts, accelerator) as trainer:
-        policy = trainer.policy
-        (label,) = trainer.policies
+    with open_trainer(parts, Accelerator()) as trainer:
+        ((label, policy),) = trainer.policies.items()
         sizes: Sizes = estimate(parts, label, type(policy), policy.config, processes=1, shards=1)
         trainer.begin()
         for _ in range(options.steps):
@@ -137,7 +131,7 @@ def line(what: str, path: Path, changes: Mapping[str, Mapping[str, Any]], option
     return " | ".join(cells)
 
 
-def halves(trainer: Trainer) -> Iterator[Half]:
+def halves(trainer: Any) -> Iterator[Half]:
     """The halves of one step: sampling and scoring, and the update."""
     started = _start()
     scored = trainer.experience.next(trainer.state, ahead=False)

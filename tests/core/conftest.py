@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,11 +23,12 @@ from groupwise.algorithms.grpo import GRPO
 from groupwise.config.load import load_config
 from groupwise.prompts.draws import Draw, Prompts
 from groupwise.rewards import Reward, Scores
-from groupwise.run.build import open_trainer
+from groupwise.run import snapshot
+from groupwise.run.build import build_parts, open_trainer
 from groupwise.run.loop import loop
-from groupwise.run.parts import build_parts
 from groupwise.run.trainer import Trainer
 from groupwise.sampler import Sampler
+from groupwise.storage.checkpoint import Checkpoints
 from groupwise.testing import updater_of
 from groupwise.training.lineage import NONE, Lineage
 
@@ -192,6 +194,23 @@ def config(**sections: Any) -> Any:
     return load_config({**needed, **sections}).config
 
 
+class Lone(Trainer):
+    """A trainer of one learner."""
+
+    @property
+    def learner(self) -> Any:
+        (learner,) = self.learners.values()
+        return learner
+
+    @property
+    def policy(self) -> Policy:
+        return self.learner.policy
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.learner.algorithm
+
+
 def trainer(
     policy: Policy | None = None,
     algorithm: Algorithm | None = None,
@@ -206,7 +225,7 @@ def trainer(
     sections: Mapping[str, Any] | None = None,
     objects: Mapping[tuple[str | int, ...], Any] | None = None,
     **settings: Any,
-) -> Trainer:
+) -> Lone:
     """A trainer of a tabular policy, as a run builds it, until the end of the test.
 
     settings: of the section `train`; sections, objects: further ones, of the configuration and of
@@ -238,7 +257,9 @@ def trainer(
     }
     built = build_parts(load_config(sections), parts)
     built = replace(built, rewards=type(built.rewards)(measures))
-    return opened.enter_context(open_trainer(built, Accelerator(cpu=True)))
+    trainer = opened.enter_context(open_trainer(built, Accelerator(cpu=True)))
+    trainer.__class__ = Lone
+    return trainer
 
 
 opened = ExitStack()
@@ -247,7 +268,7 @@ atexit.register(opened.close)
 
 
 class Events:
-    """Replaces the record of a run: calls a function at each step, checkpoint and evaluation."""
+    """Replaces a run's recorder and saver: calls functions at steps, checkpoints, evaluations."""
 
     def __init__(
         self,
@@ -271,7 +292,7 @@ def fit(trainer: Trainer, *functions: Callable[..., Any]) -> bool:
     """The loop of a run, with functions called at steps, checkpoints and evaluations."""
     events = Events(*functions)
     events.trainer = trainer
-    return loop(trainer, events)
+    return loop(trainer, events, events)
 
 
 def step(trainer: Trainer) -> dict[str, Any]:
@@ -285,6 +306,16 @@ def replay_of(reward: Callable[..., Any], **settings: Any) -> Any:
     """The replay of a run with these settings; `reward` tells right completions from wrong ones."""
     measures = [Reward(name="reward", function=reward)]
     return trainer(reward=measures, evaluation={"threshold": 1.0}, replay=settings).learner.replay
+
+
+def save(trainer: Trainer, folder: Path, *, keep: int = 1) -> Path:
+    """Write a checkpoint of a trainer; returns its folder."""
+    return Checkpoints(folder, keep=keep).save(trainer.step, snapshot.take(trainer))
+
+
+def restore(trainer: Trainer, folder: Path) -> None:
+    """Load the last checkpoint in a folder into a trainer."""
+    snapshot.restore(trainer, Checkpoints(folder).load())
 
 
 def gradient(policy: nn.Module) -> Tensor:
@@ -339,6 +370,8 @@ lab_of_tests = SimpleNamespace(
     replay_of=replay_of,
     fit=fit,
     step=step,
+    save=save,
+    restore=restore,
     gradient=gradient,
     gap=gap,
 )

@@ -6,13 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from groupwise.config.load import load_config
 from groupwise.errors import UserError
-from groupwise.run.tf32 import products_in_tf32
-from groupwise.sampler import products_are_exact
-from groupwise.storage.tensors import Stored
+from groupwise.sampler import products_are_exact, products_in_tf32
+from groupwise.storage.checkpoint import Checkpoint, Checkpoints
 from groupwise.training.optimizer import Optimizer
 
 needs_bitsandbytes = pytest.mark.skipif(
@@ -54,9 +52,9 @@ def train(weights, optimizer, steps):
 
 def stored(tensors, folder):
     """The tensors as read from a checkpoint."""
-    path = folder / "optimizer.safetensors"
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-    return Stored([path])
+    checkpoints = Checkpoints(folder)
+    checkpoints.save(1, Checkpoint(tensors={"optimizer": tensors}, state={}))
+    return checkpoints.load().tensors["optimizer"]
 
 
 @needs_bitsandbytes

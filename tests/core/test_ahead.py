@@ -13,7 +13,6 @@ from tests.core.engine import Engine
 from groupwise import Algorithm, train
 from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError
-from groupwise.run.interruption import Interruption
 from groupwise.storage.checkpoint import Checkpoints
 
 
@@ -152,12 +151,10 @@ def lines(folder):
 
 @pytest.mark.parametrize("by_engine", [False, True])
 def test_a_run_killed_while_sampling_ahead_resumes_exactly(lab, tmp_path, by_engine, monkeypatch):
-    from groupwise.run.record import Record
-
     uninterrupted = run(lab, tmp_path / "through", by_engine=by_engine)
     # A killed process cannot save, so the last checkpoint is that of step 3.
     with monkeypatch.context() as patch:
-        patch.setattr(Record, "rescue", lambda self: None)
+        patch.setattr("groupwise.run.saver.Saver.rescue", lambda *_: None)
         with pytest.raises(Killed):
             run(lab, tmp_path / "killed", by_engine=by_engine, kill_at=5)
     resumed = run(lab, tmp_path / "killed", by_engine=by_engine, resume=True)
@@ -229,13 +226,16 @@ def test_a_failure_while_sampling_ahead_loses_no_finished_step(lab, tmp_path):
 @pytest.mark.parametrize("times", [1, 2])
 def test_signals_while_sampling_ahead_save_a_complete_step(lab, tmp_path, monkeypatch, times):
     """The first lets the step end; the second interrupts at once."""
-    handled, note = [], Interruption.note
+    handled, install = [], signal.signal
 
-    def recording_note(self, *args):
-        handled.append(args)
-        note(self, *args)
+    def recording(number, handler):
+        def record(*arguments):
+            handled.append(arguments)
+            handler(*arguments)
 
-    monkeypatch.setattr(Interruption, "note", recording_note)
+        return install(number, record if callable(handler) else handler)
+
+    monkeypatch.setattr(signal, "signal", recording)
 
     class Signalled(Engine):
         def sample(self, *args, **options):

@@ -1,9 +1,8 @@
 """Alarms are raised for reward hacking, and not for noise, learning or missing values."""
 
-import json
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from groupwise.evaluation import Alarm, Change, beyond_noise
-from groupwise.storage.state import decode, encode
 from groupwise.training.alarm import Alarms, change, values_of
 
 Watch = partial(SimpleNamespace, better="higher", tolerance=0.0)
@@ -227,12 +225,13 @@ def test_noise_since_the_best_evaluation_seldom_raises_an_alarm() -> None:
     assert rung <= 0.023 * runs
 
 
-def test_a_resumed_run_compares_with_the_best_evaluation_before() -> None:
+def test_a_resumed_run_compares_with_the_best_evaluation_before(
+    reloaded: Callable[[Any], Any],
+) -> None:
     before = levels((0.3, 0.3), (0.7, 0.7), (0.7, 0.6))
     resumed = Alarms(WATCH)
     resumed.first = before.first
-    state, tensors = encode(before.state_dict(), "alarms")
-    resumed.load_state_dict(decode(json.loads(json.dumps(state)), tensors))
+    resumed.load_state_dict(reloaded(before.state_dict()))
     assert resumed.best == before.best
     for each in (before, resumed):
         each.observe(records(noise(8, 0.4), noise(9, -0.15)), 30)

@@ -18,11 +18,9 @@ from groupwise.config.load import (
     load_config,
     sections,
 )
-from groupwise.environments.single import Single
 from groupwise.errors import UserError
 from groupwise.options import PathOrName
-from groupwise.run.players import Players
-from groupwise.storage.facts import settings_of
+from groupwise.storage.run_info import settings_of
 
 BASE = """\
 policy: toy
@@ -397,20 +395,6 @@ def test_sections_are_equal_to_a_parsed_dump() -> None:
     config = load_config({**DATA, "policy": {"name": "toy", "options": options}}).config
     assert sections(config) == settings_of(dump(config))
     assert sections(config)["policy"]["options"]["set"] == ["a", "b"]
-
-
-def test_derived_counts_of_a_batch() -> None:
-    train = {"steps": 10, "groups_per_step": 8, "group_size": 4, "updates_per_rollout": 2}
-    data = {**DATA, "train": {**train, "epochs": 3}, "evaluation": {"prompts": 7, "samples": 2}}
-    assert Players(Single(), load_config(data).config).counts() == {
-        "rollouts per step": 32,
-        "groups per update": 4,
-        "rollouts per update": 16,
-        "updates per step": 6,
-        "updates in total": 60,
-        "rollouts in total": 320,
-        "rollouts per evaluation": 21,
-    }
 
 
 class Inner(BaseModel):

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from groupwise.config.load import load_config
-from groupwise.run.display import WIDTH, Display, brief
-from groupwise.run.time_left import LAST, TimeLeft
+from groupwise.run.display import LAST, WIDTH, Display, TimeLeft, brief
 
 
 def time_left(**sections: Any) -> TimeLeft:
@@ -26,18 +25,18 @@ def test_the_time_left_is_estimated_from_the_last_steps() -> None:
 def test_the_time_left_includes_evaluations() -> None:
     """With 100 steps: after 20, 40, 60 and 80, and after the last."""
     estimate = time_left(train={"steps": 100}, evaluation={"every": 20})
-    estimate.evaluated(30.0)
+    estimate.evaluation = 30.0
     assert estimate.after(39, 1.0, elapsed=0.0) == 61 + 4 * 30.0
     assert estimate.after(40, 1.0, elapsed=0.0) == 60 + 3 * 30.0
     assert estimate.after(100, 1.0, elapsed=0.0) == 30.0
     unevaluated = time_left(train={"steps": 100})
-    unevaluated.evaluated(30.0)
+    unevaluated.evaluation = 30.0
     assert unevaluated.after(40, 1.0, elapsed=0.0) == 60 + 30.0
 
 
 def test_the_time_left_has_the_last_evaluation_even_at_the_time_limit() -> None:
     estimate = time_left(train={"steps": 100, "minutes": 2})
-    estimate.evaluated(30.0)
+    estimate.evaluation = 30.0
     assert estimate.after(10, 10.0, elapsed=100.0) == 20.0 + 30.0
     assert estimate.after(11, 10.0, elapsed=130.0) == 30.0
     assert estimate.after(99, 10.0, elapsed=50.0) == 10.0 + 30.0
@@ -100,3 +99,7 @@ def test_an_evaluation_shows_accuracy_and_reward() -> None:
     assert brief(metrics).startswith("accuracy 0.5  greedy 0.75  reward 0.6  length 9  (4")
     del metrics["accuracy"]
     assert brief(metrics).startswith("reward 0.6  length 9  (4")
+    del metrics["length"]
+    assert brief({**metrics, "distinct_prompts": 3}) == (
+        "reward 0.6  (4 held-out prompts, 3 different)"
+    )

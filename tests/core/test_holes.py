@@ -9,9 +9,7 @@ from groupwise import Rollouts
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
 from groupwise.rewards import Reward
-from groupwise.run import snapshot
 from groupwise.scoring.scorer import Scorer
-from groupwise.storage.checkpoint import Checkpoints
 
 MASK = [True, True, False, False, False, True]
 
@@ -125,8 +123,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(lab, tool_user, tmp_path):
         lab.step(uninterrupted)
     for _ in range(2):
         lab.step(first)
-    Checkpoints(tmp_path).save(2, snapshot.take(first))
-    snapshot.restore(second, Checkpoints(tmp_path).load())
+    lab.save(first, tmp_path)
+    lab.restore(second, tmp_path)
     for _ in range(2):
         lab.step(second)
     assert torch.equal(second.policy.table, uninterrupted.policy.table)

@@ -10,11 +10,9 @@ from tests.core.launching import call
 from torch import nn
 
 from groupwise import train
-from groupwise.config.load import load_config
 from groupwise.errors import UserError
 from groupwise.learned import Examples, Learned, Learning
 from groupwise.rewards import Reward
-from groupwise.run.parts import build_parts
 from groupwise.scoring.scorer import Scorer
 
 
@@ -226,13 +224,12 @@ def test_two_processes_learn_the_same_reward_as_one(lab, tmp_path):
 
 def check_refused(lab, message, **sections):
     data = {
-        "policy": "x:y",
         "prompts": {"name": "rows", "rows": lab.rows()},
         "rewards": [{"name": "tests.core.test_learned:Counts", "labels": "verifier"}],
         "watch": ["tests.core.test_learned:verifier"],
     }
     with pytest.raises(UserError, match=message) as caught:
-        build_parts(load_config({**data, **sections}), {})
+        train({**data, **sections}, policy=lab.Tabular())
     assert len(str(caught.value).splitlines()) == 1
 
 

@@ -5,10 +5,9 @@ import copy
 import pytest
 import torch
 
+from groupwise import train
 from groupwise.algorithms.grpo import GRPO
-from groupwise.config.load import load_config
 from groupwise.errors import UserError
-from groupwise.run.parts import build_parts
 
 BETA, RATE = 0.5, 0.3
 
@@ -86,7 +85,7 @@ def test_three_steps_match_plain_torch(lab, every, mix):
     ],
 )
 def test_wrong_options_of_the_reference_are_refused_with_one_message(lab, algorithm, message):
-    data = {"policy": "x:y", "prompts": "x:y", "rewards": ["x:y"], "algorithm": algorithm}
+    data = {"policy": lab.Tabular(), "prompts": lab.rows(), "rewards": lab.ones}
     with pytest.raises(UserError, match=message) as caught:
-        build_parts(load_config(data), {})
+        train(**data, algorithm=algorithm)
     assert len(str(caught.value).splitlines()) == 1

@@ -11,7 +11,6 @@ from groupwise import train
 from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.errors import UserError
 from groupwise.prompts.identity import fingerprint
-from groupwise.storage.state import decode, encode
 
 
 def rare(completions, prompts, **_):
@@ -170,12 +169,11 @@ def test_the_size_is_bounded_and_the_oldest_prompt_is_dropped(lab):
     assert [*replay.kept] == [fingerprint(lab.rows()[n]) for n in (2, 0, 3)]
 
 
-def test_a_restored_buffer_replays_the_same(lab):
+def test_a_restored_buffer_replays_the_same(lab, reloaded):
     replay, restored = lab.replay_of(rare, at_least=2), lab.replay_of(rare, at_least=2)
     for prompt, chosen in enumerate([[WRONG, RIGHT, WRONG], [OTHER, RIGHT, WRONG, WRONG]]):
         fill(lab, replay, chosen, prompt=prompt)
-    state, tensors = encode(replay.state_dict(), "replay")
-    restored.load_state_dict(decode(json.loads(json.dumps(state)), tensors))
+    restored.load_state_dict(reloaded(replay.state_dict()))
     for prompt in range(2):
         left, right = (fill(lab, r, [WRONG] * 4, prompt=prompt) for r in (replay, restored))
         assert left.metrics == right.metrics

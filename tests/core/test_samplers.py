@@ -10,8 +10,6 @@ import torch
 from groupwise import Sampler, objective, train
 from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError
-from groupwise.run import snapshot
-from groupwise.storage.checkpoint import Checkpoints
 
 BIAS = 0.07
 """The error of the engine's log-probs."""
@@ -209,9 +207,9 @@ def test_a_sampler_follows_a_loaded_checkpoint(lab, tmp_path):
     first, second = trainer_of(lab), trainer_of(lab)
     for _ in range(2):
         lab.step(first)
-    Checkpoints(tmp_path).save(2, snapshot.take(first))
+    lab.save(first, tmp_path)
     lab.step(second)
-    snapshot.restore(second, Checkpoints(tmp_path).load())
+    lab.restore(second, tmp_path)
     one, other = lab.step(first), lab.step(second)
     assert one["reward"] == other["reward"]
     engine = second.experience.sampler.samplings["policy"].sampler

@@ -1,5 +1,6 @@
 """A sharded policy trains as an unsharded one, and resumes on any number of processes."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -11,7 +12,6 @@ from tests.core.launching import launch
 
 from groupwise.errors import UserError
 from groupwise.storage.checkpoint import Checkpoint, Checkpoints
-from groupwise.storage.tensors import Stored, write
 
 # The table has 8 rows: 3, 3 and 2 on three processes.
 RUNS = """
@@ -33,8 +33,7 @@ from groupwise import processes
 from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.run import snapshot
-from groupwise.storage.checkpoint import Checkpoints
-from groupwise.storage.tensors import Stored, write
+from groupwise.storage.checkpoint import Checkpoint, Checkpoints
 
 def gathered(tensor):
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -171,11 +170,12 @@ parts = {
     "empty": distribute_tensor(torch.zeros(4, 0), mesh, [Shard(0)]),
     "wide": distribute_tensor(torch.arange(14.0).view(2, 7), mesh, [Shard(1)]),
 }
-path = write(folder, "parts", parts, rank_and_count())
+sharded, full = Checkpoints(folder / "parts", process=rank_and_count()), Checkpoints(folder / "all")
 full_tensors = {name: part.full_tensor() for name, part in parts.items()}
-processes.first(lambda: write(folder, "full", full_tensors, (0, 1)))
-for paths in (folder.glob("parts.*"), [folder / "full.safetensors"]):
-    stored = Stored(paths)
+sharded.save(1, Checkpoint(tensors={"parts": parts}, state={}))
+processes.first(lambda: full.save(1, Checkpoint(tensors={"parts": full_tensors}, state={})))
+for checkpoints in (sharded, full):
+    stored = checkpoints.load().tensors["parts"]
     tensors = {name: stored.like(name, part).full_tensor() for name, part in parts.items()}
     assert all(torch.equal(tensors[name], full_tensors[name]) for name in full_tensors)
 unevaluated = lab.trainer(policy_of(lab, True), GRPO(), lab.ones, held_out=0.0)
@@ -276,8 +276,9 @@ def test_a_policy_that_cannot_be_sharded_is_refused(lab):
 
 def test_scalar_and_empty_tensors_can_be_stored(tmp_path):
     tensors = {"step": torch.tensor(3.0), "none": torch.zeros(0, 4), "some": torch.arange(4.0)}
-    write(tmp_path, "state", tensors, (0, 1))
-    stored = Stored([tmp_path / "state.safetensors"])
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, Checkpoint(tensors={"some": tensors}, state={}))
+    stored = checkpoints.load().tensors["some"]
     for name, tensor in tensors.items():
         assert torch.equal(stored[name], tensor)
         assert torch.equal(stored.like(name, tensor), tensor)
@@ -298,13 +299,16 @@ def test_scalar_and_empty_tensors_can_be_stored(tmp_path):
 )
 def test_a_shard_with_a_wrong_header_is_refused(tmp_path, position):
     """A shard whose header is wrong; the other one has rows 2 and 3 of [4, 2]."""
+    folder = Checkpoints(tmp_path).save(1, Checkpoint(tensors={}, state={}))
+    files = json.loads((folder / "files.json").read_text())
     for rank, header in enumerate((position, [[4, 2], 0, 2])):
-        path = tmp_path / f"weights.{rank}-of-2.safetensors"
+        path = folder / f"weights.{rank}-of-2.safetensors"
         save_file({"table": torch.ones(2, 2)}, path, metadata={"table": json.dumps(header)})
-    with pytest.raises(
-        ValueError, match=r"pieces of 'table' are missing|is no position of a piece"
-    ):
-        Stored(tmp_path.glob("*"))
+        content = path.read_bytes()
+        files[path.name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (folder / "files.json").write_text(json.dumps(files))
+    with pytest.raises(UserError, match=r"pieces of 'table' are missing|is no position of a piece"):
+        Checkpoints(tmp_path).load()
 
 
 def test_one_process_writes_plain_safetensors_files(tmp_path):

@@ -10,7 +10,6 @@ from groupwise import train
 from groupwise.errors import UserError
 from groupwise.prompts.outcomes import RESTING, UNSEEN, Outcome, Outcomes, worth
 from groupwise.prompts.weighted import Weighted
-from groupwise.storage.state import decode, encode
 
 MOST_RESTS = 100
 """The most rows that are passed over for one draw."""
@@ -161,13 +160,13 @@ def test_draws_are_determined_by_seed_and_outcomes():
 
 
 @pytest.mark.parametrize("count", [0, 3, 25])
-def test_resumed_draws_equal_uninterrupted_ones(count):
+def test_resumed_draws_equal_uninterrupted_ones(count, reloaded):
     uninterrupted, resumed = weighted(rows(50)), weighted(rows(50))
     steps(uninterrupted, thirds, count)
-    state, tensors = encode(uninterrupted.state_dict(), "prompts")
+    state = reloaded(uninterrupted.state_dict())
     steps(resumed, thirds, 5)  # earlier draws do not matter
     resumed.take(8)
-    resumed.load_state_dict(decode(json.loads(json.dumps(state)), tensors))
+    resumed.load_state_dict(state)
     assert steps(resumed, thirds, 20) == steps(uninterrupted, thirds, 20)
 
 

@@ -1,17 +1,14 @@
 """The log-probs of a replayed image are its own, also after a checkpoint is loaded."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 from tests.core.conftest import replay_of
 
-from groupwise.storage.state import decode, encode
-
 
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
-def test_a_replayed_image_has_its_own_log_probs(lab, guidance):
+def test_a_replayed_image_has_its_own_log_probs(lab, guidance, reloaded):
     """With guidance the stored unconditional velocities are outdated and must not be reused."""
     settings = {"guidance": guidance, "window": {"kind": "random", "size": 2}}
     if guidance > 1:
@@ -25,8 +22,7 @@ def test_a_replayed_image_has_its_own_log_probs(lab, guidance):
 
     first = sampled(policy, range(4), 0)
     replay.fill(first, lab.scores_of([0, 1, 1, 0]), 0)
-    state, tensors = encode(replay.state_dict(), "replay")
-    loaded.load_state_dict(decode(json.loads(json.dumps(state)), tensors))
+    loaded.load_state_dict(reloaded(replay.state_dict()))
     for changed in (policy, other):  # as after further updates, or in the resumed run
         lab.nudge(changed)
     filled = loaded.fill(sampled(other, range(4, 8), 1), lab.scores_of([0] * 4), 1)

@@ -1,13 +1,11 @@
 """The log-probs of a replayed completion are its own, also after a checkpoint is loaded."""
 
-import json
 from dataclasses import replace
 
 import torch
 from tests.core.conftest import replay_of
 
 from groupwise.rewards import Scores
-from groupwise.storage.state import decode, encode
 
 ROWS = [{"prompt": "two and two"}, {"prompt": "and three"}]
 
@@ -18,7 +16,7 @@ def scores_of(values):
     return Scores(names=("reward",), weights=(1.0,), values=values.unsqueeze(1), failed=nothing)
 
 
-def test_a_replayed_completion_has_its_own_log_probs(make):
+def test_a_replayed_completion_has_its_own_log_probs(make, reloaded):
     policy = make()
     replay, loaded = (replay_of(len) for _ in range(2))
 
@@ -28,8 +26,7 @@ def test_a_replayed_completion_has_its_own_log_probs(make):
 
     first = sampled(range(6), 0)
     replay.fill(first, scores_of([0, 1, 0, 0, 0, 1]), 0)
-    state, tensors = encode(replay.state_dict(), "replay")
-    loaded.load_state_dict(decode(json.loads(json.dumps(state)), tensors))
+    loaded.load_state_dict(reloaded(replay.state_dict()))
     filled = loaded.fill(sampled(range(6, 12), 1), scores_of([0] * 6), 1)
     assert filled.replayed.tolist() == [False, False, True] * 2
     with torch.no_grad():

@@ -12,7 +12,8 @@ from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options
 from groupwise.policy import Policy
-from groupwise.run.parts import Parts, build_parts, check_sections, checked_rows
+from groupwise.run.build import build_parts, check_sections
+from groupwise.run.parts import Parts, checked_rows
 
 
 def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:

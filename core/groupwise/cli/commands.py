@@ -79,7 +79,7 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train: evaluate, make the steps, evaluate again, write a report."""
-    from groupwise.storage.facts import read_config
+    from groupwise.storage.run_info import read_config
 
     # Before torch is imported, so that a mistake in the file is reported at once.
     loaded = read_config(config, overrides or ())
@@ -97,7 +97,7 @@ def resume(
 
     Uses the run's own configuration; the current folder does not matter.
     """
-    from groupwise.storage.facts import run_config
+    from groupwise.storage.run_info import run_config
 
     _train(run_config(run, overrides or ()), resume=True, quiet=quiet)
 
@@ -125,7 +125,7 @@ def check(
 
     Builds everything else that a run builds, and finds the same mistakes.
     """
-    from groupwise.storage.facts import read_config
+    from groupwise.storage.run_info import read_config
 
     loaded = read_config(config, overrides or ())
     from groupwise.cli.check import describe

@@ -1,7 +1,8 @@
-"""build: from the parts of a run to its trainer: policies with weights, samplers, learners."""
+"""build: from a configuration to its parts, and from these to the trainer, with all weights."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from typing import Any
 
 from accelerate import Accelerator
@@ -9,14 +10,25 @@ from accelerate.utils import set_seed
 
 from groupwise import processes
 from groupwise.config.learners import LearnerSettings
+from groupwise.config.load import LoadedConfig
+from groupwise.config.objects import Objects
+from groupwise.config.plugin_sections import plugin_sections
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options
 from groupwise.plugins.targets import load_target
 from groupwise.policy import Policy
+from groupwise.prompts.draws import Draw, Prompts
 from groupwise.run.making import make_part
-from groupwise.run.parts import Parts, held_out_draws
+from groupwise.run.parts import Parts
+from groupwise.run.players import Players
+from groupwise.run.reports import is_missing_default
+from groupwise.run.rewards import build_rewards
 from groupwise.run.trainer import Trainer
+from groupwise.run.weighting import check_weighting, draws_of
+from groupwise.sampler import products_in_tf32
+from groupwise.scoring.scorer import Scorer
+from groupwise.section import KeyPath
 from groupwise.training.ahead import Ahead
 from groupwise.training.clock import Clock
 from groupwise.training.episode_sampler import EpisodeSampler
@@ -26,6 +38,64 @@ from groupwise.training.learner import Learner
 from groupwise.training.replay import Replay
 from groupwise.training.sampling import Sampling
 from groupwise.training.threads import Threads, following_load
+
+
+def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
+    """Build all parts that need no weights. Raises UserError if anything is wrong."""
+    config = loaded.config
+    make = partial(make_part, loaded, objects)
+    environment = make("environments", ("environment",), config.environment)
+    players = Players(environment, config)
+    players.check(loaded)
+    algorithms = {
+        label: make("algorithms", (*learning.path, "algorithm"), learning.algorithm)
+        for label, learning in config.learners.items()
+    }
+    own = config.evaluation.source
+    prompts = draws_of(config)(
+        make("prompts", ("prompts",), config.prompts),
+        seed=config.seed,
+        fraction=config.prompts.held_out if own is None else 0.0,
+        shuffle=config.prompts.shuffle,
+        key=config.prompts.key,
+    )
+    evaluation_prompts = prompts
+    if own is not None:
+        source = make("prompts", ("evaluation", "source"), own)
+        key = config.prompts.key if config.prompts.key in source[0] else None
+        evaluation_prompts = Prompts(source, seed=config.seed, fraction=1.0, shuffle=False, key=key)
+    rewards, watched = build_rewards(loaded, objects, players.judged_size)
+    check_weighting(loaded, algorithms, rewards[0])
+    held_out = held_out_draws(evaluation_prompts, config)
+    return Parts(
+        loaded=loaded,
+        objects=objects,
+        players=players,
+        algorithms=algorithms,
+        prompts=prompts,
+        evaluation_prompts=evaluation_prompts,
+        held_out=held_out,
+        rewards=Scorer(rewards),
+        watched=Scorer(watched) if watched else None,
+    )
+
+
+def held_out_draws(prompts: Prompts, config: RunConfig) -> list[Draw]:
+    """The held-out draws. Raises UserError if there are fewer than `evaluation.prompts`."""
+    section = config.evaluation
+    return prompts.evaluation(
+        section.count, distinct=section.distinct, strict=section.prompts is not None
+    )
+
+
+def check_sections(loaded: LoadedConfig, objects: Objects) -> Mapping[KeyPath, Any]:
+    """The imported target of every name in the configuration; checks options, builds nothing."""
+    targets = {}
+    for _, path, section in plugin_sections(loaded.config):
+        if path not in objects and not is_missing_default(section, path, objects):
+            targets[path] = load_target(loaded, path)
+            check_options(loaded, path, targets[path])
+    return targets
 
 
 def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
@@ -72,20 +142,30 @@ def _policy_settings(parts: Parts, learning: LearnerSettings) -> Any:
 
 
 @contextmanager
-def open_sampler(
-    parts: Parts, policies: Mapping[str, Policy], accelerator: Accelerator, threads: Threads
-) -> Iterator[EpisodeSampler]:
-    """The environment with its players, each with its sampler or itself; closes all at the end."""
-    with ExitStack() as samplers:
+def open_evaluator(parts: Parts, accelerator: Accelerator, threads: Threads) -> Iterator[Evaluator]:
+    """The evaluator with the environment, its players and their samplers; closes all at the end."""
+    config, players, prompts = parts.config, parts.players, parts.evaluation_prompts
+    with ExitStack() as stack:
+        stack.enter_context(closing(parts))
+        parts.load_rewards()
         samplings = {
-            label: samplers.enter_context(
-                _open_sampling(parts, label, policy, accelerator, threads)
-            )
-            for label, policy in policies.items()
+            label: stack.enter_context(_open_sampling(parts, label, policy, accelerator, threads))
+            for label, policy in build_policies(parts, accelerator).items()
         }
-        players = parts.players
-        with closing(EpisodeSampler(players.environment, samplings, players.sizes)) as sampler:
-            yield sampler
+        sampler = EpisodeSampler(players.environment, samplings, players.sizes)
+        stack.enter_context(closing(sampler))
+        draws = parts.held_out
+        if any(prompts.skips(draw.row) for draw in draws):
+            draws = held_out_draws(prompts, config)
+        yield Evaluator(
+            sampler,
+            draws,
+            parts.rewards,
+            config.evaluation,
+            distinct=len({prompts.question(draw.row) for draw in draws}),
+            watched=parts.watched,
+            watches={section.title: section for section in config.watch},
+        )
 
 
 @contextmanager
@@ -106,35 +186,20 @@ def _open_sampling(
         yield Sampling(policy, sampler, seed=seed, batch=batch, process=process, threads=threads)
 
 
-def build_evaluator(parts: Parts, sampler: EpisodeSampler) -> Evaluator:
-    config, draws = parts.config, parts.held_out
-    if any(parts.evaluation_prompts.skips(draw.row) for draw in draws):
-        draws = held_out_draws(parts.evaluation_prompts, config)
-    return Evaluator(
-        sampler,
-        draws,
-        parts.rewards,
-        config.evaluation,
-        distinct=len({parts.evaluation_prompts.question(draw.row) for draw in draws}),
-        watched=parts.watched,
-        watches={section.title: section for section in config.watch},
-    )
-
-
 @contextmanager
 def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
-    """The trainer with all weights, ready for the first step; at the end stops sampling ahead."""
-    parts.load_rewards()
-    policies, settings, clock = build_policies(parts, accelerator), parts.config.train, Clock()
+    """The trainer with all weights, ready for the first step; closes all parts at the end."""
+    settings, clock = parts.config.train, Clock()
     with (
+        products_in_tf32(settings.tf32, accelerator.device),
         following_load(accelerator.device) as threads,
-        open_sampler(parts, policies, accelerator, threads) as sampler,
+        open_evaluator(parts, accelerator, threads) as evaluator,
     ):
-        evaluator = build_evaluator(parts, sampler)
+        sampler = evaluator.sampler
         replay = Replay(settings.replay, evaluator.judge) if settings.replay else None
         learners = {
             label: Learner(
-                policies[label],
+                sampler.samplings[label].policy,
                 parts.algorithms[label],
                 learning.train,
                 accelerator,

@@ -6,9 +6,9 @@ from typing import Any
 
 from groupwise import secrets
 from groupwise.config import yaml_lines
-from groupwise.config.learners import LearnerSettings
-from groupwise.config.load import LoadedConfig
+from groupwise.config.learners import SOLE
 from groupwise.config.measures import RewardSection
+from groupwise.config.sections import RunConfig
 from groupwise.metric_names import Family
 from groupwise.policy import Policy
 from groupwise.reward_weights import Schedule
@@ -18,39 +18,43 @@ from groupwise.version import __version__
 SHOWN = ("accuracy", "greedy_accuracy", "reward", "greedy_reward")
 
 
-def write_card(
-    folder: Path,
-    policy: Policy,
-    learning: LearnerSettings,
-    loaded: LoadedConfig,
-    result: Mapping[str, Any],
+def write_cards(
+    model: Path, policies: Mapping[str, Policy], config: RunConfig, result: Mapping[str, Any]
 ) -> None:
-    """Write README.md beside the weights, in the format of model hubs.
+    """Write README.md beside the weights of each trained policy, in the format of model hubs.
 
-    result: the content of result.json.
+    model: the folder of the models; policies: by label; result: the content of result.json.
     """
-    facts = dict(policy.card)
+    for label, learning in config.learners.items():
+        if learning.learns:
+            folder = model if label == SOLE else model / label
+            for each in (model, folder):  # a policy may save nothing
+                each.mkdir(exist_ok=True)
+            write(folder / "README.md", _card(folder, policies[label].card, label, config, result))
+
+
+def _card(
+    folder: Path,
+    card: Mapping[str, Any],
+    label: str,
+    config: RunConfig,
+    result: Mapping[str, Any],
+) -> str:
+    facts = dict(card)
     usage = str(facts.pop("usage", "")).replace("{path}", str(folder.resolve()))
     head = yaml_lines.write({**facts, "tags": ["groupwise", "grpo"]})
     parts = [
         f"---\n{head}---\n\n# {folder.resolve().parent.name}\n",
-        _what(facts, learning, loaded, result),
+        _what(facts, label, config, result),
         f"## How to load it\n\n```python\n{usage.strip()}\n```\n" if usage else "",
         _results(result),
         f"Trained with Groupwise {__version__}; the whole configuration is in `config.yaml`.\n",
     ]
-    text = secrets.redacted("\n".join(filter(None, parts)))  # `Policy.card` may contain options
-    write(folder / "README.md", text)
+    return secrets.redacted("\n".join(filter(None, parts)))  # `Policy.card` may contain options
 
 
-def _what(
-    facts: Mapping[str, Any],
-    learning: LearnerSettings,
-    loaded: LoadedConfig,
-    result: Mapping[str, Any],
-) -> str:
-    config = loaded.config
-    own = next(label for label, other in config.learners.items() if other.path == learning.path)
+def _what(facts: Mapping[str, Any], own: str, config: RunConfig, result: Mapping[str, Any]) -> str:
+    learning = config.learners[own]
     rows = {
         "base model": facts.get("base_model"),
         "prompts": _described(config.prompts.name, config.prompts.options),

@@ -9,14 +9,14 @@ from groupwise.config.objects import Objects
 from groupwise.errors import UserError
 from groupwise.evaluation import Evaluation
 from groupwise.plugins.secret_options import with_secrets
-from groupwise.run.record import unit
 from groupwise.run.reopening import Reopened, reopened
 from groupwise.run.reports import build_reports
+from groupwise.run.trainer import unit
 from groupwise.storage import disk
-from groupwise.storage.facts import first_free, write_config
+from groupwise.storage.files import EVALUATED, RESULT
 from groupwise.storage.metrics import as_json
-from groupwise.storage.run_folder import RESULT
-from groupwise.storage.samples import EVALUATED, write_samples
+from groupwise.storage.run_info import first_free, write_config
+from groupwise.storage.samples import write_samples
 
 EVALUATIONS = "evaluations"
 
@@ -99,6 +99,6 @@ def _write(folder: Path, run: Path, opened: Reopened, evaluation: Evaluation) ->
         "unit": unit({label: s.policy for label, s in sampler.samplings.items()}),
         "metrics": evaluation.metrics,
     }
-    write_config(folder, with_secrets(parts.loaded, parts.objects))
+    write_config(folder, with_secrets(parts.loaded, parts.objects).config)
     disk.write(folder / RESULT, as_json(result))
     write_samples(folder / EVALUATED, evaluation.samples)

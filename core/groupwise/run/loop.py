@@ -6,39 +6,41 @@ from typing import Any
 from groupwise import processes
 from groupwise.evaluation import Evaluation
 from groupwise.run.interruption import interruptible
-from groupwise.run.record import Record, RunResult
+from groupwise.run.recorder import Recorder
+from groupwise.run.result import RunResult
+from groupwise.run.saver import Saver
 from groupwise.run.trainer import Trainer
 from groupwise.training.step_metrics import joined
 
 
-def run_and_record(trainer: Trainer, record: Record, started: float) -> RunResult:
+def run_and_record(trainer: Trainer, recorder: Recorder, saver: Saver, started: float) -> RunResult:
     """Run from the first evaluation to the report; after a failure, finished steps are saved.
 
     started: the value of `time.monotonic` when the run began, minus the time of resumed runs.
     """
-    record.begin()
+    recorder.begin()
     if trainer.step:
-        before = record.known_before()
+        before = recorder.known_before()
     else:
         evaluation = trainer.evaluate()
-        record.before(evaluation)
+        recorder.before(evaluation)
         before = evaluation.metrics
     after = Evaluation({}, [])
     try:
-        finished = loop(trainer, record)
+        finished = loop(trainer, recorder, saver)
         # Saved before the last evaluation, which takes time and may be interrupted.
-        record.save()
+        saver.save()
         try:
             if finished:
                 after = trainer.evaluate()
-                record.after(after)
+                recorder.after(after)
         except KeyboardInterrupt:
             finished = False
     except BaseException:
-        record.rescue()
+        saver.rescue(recorder.display.say)
         raise
     if not finished:
-        record.stopped()
+        recorder.display.say(f"stopped: the model and a checkpoint are saved; {saver.resume_hint}")
     result = RunResult(
         before=before,
         after=after.metrics,
@@ -47,13 +49,13 @@ def run_and_record(trainer: Trainer, record: Record, started: float) -> RunResul
         folder=trainer.config.output,
         policies=trainer.policies,
         interrupted=not finished,
-        alarms=record.alarms,
+        alarms=recorder.alarms,
     )
-    record.finish(result)
+    recorder.finish(result)
     return result
 
 
-def loop(trainer: Trainer, record: Record) -> bool:
+def loop(trainer: Trainer, recorder: Recorder, saver: Saver) -> bool:
     """Train to the last step or the time limit; False if a signal ended it before.
 
     After a signal the current step is finished, so that the checkpoint is that of a whole step.
@@ -72,13 +74,13 @@ def loop(trainer: Trainer, record: Record) -> bool:
                 with interruption.held():
                     metrics = trainer.end_step(joined(scored.metrics, learned))
                 if due.evaluation:
-                    metrics |= record.evaluation(trainer.step, trainer.evaluate())
+                    metrics |= recorder.evaluation(trainer.step, trainer.evaluate())
             finally:  # a finished step is recorded even if its evaluation fails
                 if metrics:
                     with interruption.held():
-                        record.step(trainer.step, metrics | trainer.clock.take())
+                        recorder.step(trainer.step, metrics | trainer.clock.take())
             if due.checkpoint:
-                record.checkpoint()
+                saver.checkpoint()
             trainer.failing.check()
             if processes.any_process(bool(interruption)):
                 return False

@@ -3,31 +3,22 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
-from typing import Any
 
 from groupwise.algorithm import Algorithm
 from groupwise.config.learners import LearnerSettings
 from groupwise.config.load import LoadedConfig
 from groupwise.config.objects import Objects
-from groupwise.config.plugin_sections import plugin_sections
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
-from groupwise.plugins.build import check_options
 from groupwise.plugins.targets import load_target
 from groupwise.policy import Policy
 from groupwise.prompt_source import PromptSource, Row
 from groupwise.prompts.draws import SCAN, Draw, Prompts
 from groupwise.rewards import Reward
-from groupwise.run.making import make_part
 from groupwise.run.players import Players
-from groupwise.run.reports import is_missing_default
-from groupwise.run.rewards import build_rewards
-from groupwise.run.weighting import check_weighting, draws_of
 from groupwise.sampler import Sampler
 from groupwise.scoring.scorer import Scorer
-from groupwise.section import KeyPath
 
 ENDLESS = 2_000
 """Rows to check before a run if the source has more than `SCAN`: such sources generate them."""
@@ -192,61 +183,3 @@ def facts_of(
 def checked_rows(source: PromptSource) -> int:
     """How many of a source's rows are checked before a run."""
     return len(source) if len(source) <= SCAN else ENDLESS
-
-
-def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
-    """Build all parts that need no weights. Raises UserError if anything is wrong."""
-    config = loaded.config
-    make = partial(make_part, loaded, objects)
-    environment = make("environments", ("environment",), config.environment)
-    players = Players(environment, config)
-    players.check(loaded)
-    algorithms = {
-        label: make("algorithms", (*learning.path, "algorithm"), learning.algorithm)
-        for label, learning in config.learners.items()
-    }
-    own = config.evaluation.source
-    prompts = draws_of(config)(
-        make("prompts", ("prompts",), config.prompts),
-        seed=config.seed,
-        fraction=config.prompts.held_out if own is None else 0.0,
-        shuffle=config.prompts.shuffle,
-        key=config.prompts.key,
-    )
-    evaluation_prompts = prompts
-    if own is not None:
-        source = make("prompts", ("evaluation", "source"), own)
-        key = config.prompts.key if config.prompts.key in source[0] else None
-        evaluation_prompts = Prompts(source, seed=config.seed, fraction=1.0, shuffle=False, key=key)
-    rewards, watched = build_rewards(loaded, objects, players.judged_size)
-    check_weighting(loaded, algorithms, rewards[0])
-    held_out = held_out_draws(evaluation_prompts, config)
-    return Parts(
-        loaded=loaded,
-        objects=objects,
-        players=players,
-        algorithms=algorithms,
-        prompts=prompts,
-        evaluation_prompts=evaluation_prompts,
-        held_out=held_out,
-        rewards=Scorer(rewards),
-        watched=Scorer(watched) if watched else None,
-    )
-
-
-def held_out_draws(prompts: Prompts, config: RunConfig) -> list[Draw]:
-    """The held-out draws. Raises UserError if there are fewer than `evaluation.prompts`."""
-    section = config.evaluation
-    return prompts.evaluation(
-        section.count, distinct=section.distinct, strict=section.prompts is not None
-    )
-
-
-def check_sections(loaded: LoadedConfig, objects: Objects) -> Mapping[KeyPath, Any]:
-    """The imported target of every name in the configuration; checks options, builds nothing."""
-    targets = {}
-    for _, path, section in plugin_sections(loaded.config):
-        if path not in objects and not is_missing_default(section, path, objects):
-            targets[path] = load_target(loaded, path)
-            check_options(loaded, path, targets[path])
-    return targets

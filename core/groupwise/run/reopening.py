@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import itemgetter
@@ -17,14 +17,14 @@ from groupwise.evaluation import Sample
 from groupwise.prompt_source import Row
 from groupwise.rewards import RunState
 from groupwise.run import snapshot
-from groupwise.run.build import build_evaluator, build_policies, open_sampler
+from groupwise.run.build import build_parts, open_evaluator
 from groupwise.run.interruption import orderly
-from groupwise.run.parts import Parts, build_parts
+from groupwise.run.parts import Parts
 from groupwise.run.split import Split, prompts_of
 from groupwise.storage.checkpoint import KEPT, Checkpoints, read_weights
-from groupwise.storage.facts import check_kept, check_objects, identity, run_config, written
-from groupwise.storage.run_folder import CHECKPOINTS
-from groupwise.storage.samples import FIRST_SAMPLES, read_samples, with_completions
+from groupwise.storage.files import BEFORE, CHECKPOINTS
+from groupwise.storage.run_info import check_kept, check_objects, identity, run_config, written
+from groupwise.storage.samples import read_samples, with_completions
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.learner import AVERAGE
 from groupwise.training.threads import following_load
@@ -114,35 +114,32 @@ def _opened(run: Path, overrides: Sequence[str], objects: Objects | None) -> Ite
     check_objects(run, objects or {})
     check_kept(checkpoint.state["names"], loaded.config)
     parts = build_parts(loaded, objects or {})
-    with closing(parts):
-        parts.load_rewards()
-        parts.rewards.load_state_dict(checkpoint.state["rewards"])
-        policies = build_policies(parts, accelerator)
+    with (
+        following_load(accelerator.device) as threads,
+        open_evaluator(parts, accelerator, threads) as evaluator,
+    ):
         for label in learners:
             own = snapshot.of_learner(checkpoint, label)
-            read_weights(policies[label], own, kept=AVERAGE if AVERAGED in own.tensors else None)
-        with (
-            following_load(accelerator.device) as threads,
-            open_sampler(parts, policies, accelerator, threads) as sampler,
-        ):
-            evaluator = build_evaluator(parts, sampler)
-            evaluator.judge.load_state_dict(checkpoint.state["judge"])
-            if evaluator.references is not None:
-                evaluator.references.remember(_first_samples(run))
-            state = RunState(
-                global_step=checkpoint.state["step"],
-                max_steps=loaded.config.train.steps,
-                epoch=checkpoint.state["prompts"]["position"] / len(parts.prompts.source),
-                is_world_process_zero=accelerator.is_main_process,
-                is_local_process_zero=accelerator.is_local_main_process,
-            )
-            yield Reopened(parts=parts, evaluator=evaluator, state=state)
+            kept = AVERAGE if AVERAGED in own.tensors else None
+            read_weights(evaluator.sampler.samplings[label].policy, own, kept=kept)
+        parts.rewards.load_state_dict(checkpoint.state["rewards"])
+        evaluator.judge.load_state_dict(checkpoint.state["judge"])
+        if evaluator.references is not None:
+            evaluator.references.remember(_first_samples(run))
+        state = RunState(
+            global_step=checkpoint.state["step"],
+            max_steps=loaded.config.train.steps,
+            epoch=checkpoint.state["prompts"]["position"] / len(parts.prompts.source),
+            is_world_process_zero=accelerator.is_main_process,
+            is_local_process_zero=accelerator.is_local_main_process,
+        )
+        yield Reopened(parts=parts, evaluator=evaluator, state=state)
 
 
 def _first_samples(run: Path) -> list[dict[str, Any]]:
     """The samples of the run's first evaluation; without them a note."""
     try:
-        return with_completions(read_samples(run / FIRST_SAMPLES), run)
+        return with_completions(read_samples(run / BEFORE), run)
     except ValueError as error:
         print(f"note: there is no first evaluation to compare with: {error}", file=sys.stderr)
         return []

@@ -18,6 +18,7 @@ from groupwise.storage.checkpoint import (
     read_weights,
     trained_weights,
 )
+from groupwise.storage.run_info import kept
 from groupwise.storage.state import encode
 from groupwise.training.learner import AVERAGE, Learner
 from groupwise.weights import kept_parameters
@@ -70,11 +71,13 @@ def check_state(state: Mapping[str, Any]) -> None:
         raise ValueError(f"{key} in state.json: {first['msg']}") from error
 
 
-def take(trainer: Trainer) -> Checkpoint:
+def take(trainer: Trainer, *, run: str | None = None) -> Checkpoint:
     """Everything that a run needs to continue from the end of its last whole step.
 
     With the state of rewards and algorithms that have `state_dict` and `load_state_dict`. Kept
     weights are included only if they changed during the run; others are kept again at the start.
+
+    run: the identity of the run, which `check_of` compares.
     """
     return Checkpoint(
         tensors={
@@ -92,6 +95,8 @@ def take(trainer: Trainer) -> Checkpoint:
             "judge": trainer.evaluator.judge.state_dict(),
             "alarms": trainer.evaluator.alarms.state_dict(),
             "rewards": trainer.scorer.state_dict(),
+            "names": kept(trainer.config),
+            "run": run,
         },
     )
 

@@ -28,16 +28,13 @@ class Symptoms:
         self._unjudged: dict[str, int] = {}
         self._warned: set[str] = set()
 
-    def warnings(self, metrics: Mapping[str, Any], first_nonfinite: str = "") -> Iterator[str]:
-        """Warnings about this step.
-
-        first_nonfinite: the first tensor that was not finite, if any.
-        """
+    def warnings(self, metrics: Mapping[str, Any], nonfinite: str = "") -> Iterator[str]:
+        """Warnings about this step; nonfinite: the first tensor that was not finite, if any."""
         warnings = {
             "mismatch": self._mismatch(metrics),
             "unscored": self._unscored(metrics),
             "variance": self._variance(metrics),
-            "skipped": self._skipped(metrics, first_nonfinite),
+            "skipped": self._skipped(metrics, nonfinite),
             "algorithm": self.algorithm.warning(metrics),
             **self._without_steps(metrics),
             **self._untaught(metrics),
@@ -131,10 +128,10 @@ class Symptoms:
         floor: float = getattr(getattr(self.algorithm, "config", None), "least_std", 0.0)
         return floor
 
-    def _skipped(self, metrics: Mapping[str, Any], first_nonfinite: str) -> str | None:
+    def _skipped(self, metrics: Mapping[str, Any], nonfinite: str) -> str | None:
         if not metrics.get("skipped_updates"):
             return None
         return (
             f"an update was skipped, since its gradient is not finite; the first tensor that is "
-            f"not finite is {first_nonfinite}. skipped_updates in metrics.jsonl counts them"
+            f"not finite is {nonfinite}. skipped_updates in metrics.jsonl counts them"
         )

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +14,29 @@ from groupwise.config.load import LoadedConfig, idle_processes, load_config
 from groupwise.errors import UserError
 from groupwise.plugins.secret_options import with_secrets
 from groupwise.run import snapshot
-from groupwise.run.build import open_trainer
+from groupwise.run.build import build_parts, check_sections, open_trainer
 from groupwise.run.callbacks import build_callbacks, opened
 from groupwise.run.display import Display
 from groupwise.run.interruption import orderly
 from groupwise.run.loop import run_and_record
-from groupwise.run.parts import build_parts, check_sections
-from groupwise.run.record import Record, RunResult, unit
+from groupwise.run.recorder import Recorder
 from groupwise.run.reopening import check_of
 from groupwise.run.reports import build_reports
-from groupwise.run.tf32 import products_in_tf32
-from groupwise.run.trainer import Trainer
+from groupwise.run.result import RunResult
+from groupwise.run.saver import Saver
+from groupwise.run.trainer import Trainer, unit
 from groupwise.storage.checkpoint import Checkpoints
-from groupwise.storage.facts import (
+from groupwise.storage.files import CHECKPOINTS
+from groupwise.storage.run_folder import Resume, RunFolder
+from groupwise.storage.run_info import (
     changes,
     check_kept,
     check_objects,
     read_config,
     write_config,
-    write_facts,
+    write_run_info,
     written,
 )
-from groupwise.storage.run_folder import CHECKPOINTS, Resume, RunFolder
 from groupwise.version import __version__
 
 
@@ -83,9 +84,9 @@ def train_from_config(
     flags = {"--resume": resume, "--overwrite": overwrite, "groupwise's version": __version__}
     processes.check_same({**written(loaded.config), **flags})
     run_folder = RunFolder(loaded, resume=resume, overwrite=overwrite)
-    with orderly(), ExitStack() as held:
+    with orderly(), ExitStack() as stack:
         # The first process opens the folder; an error is raised on all.
-        run_folder.resume = processes.first(lambda: held.enter_context(run_folder).resume)
+        run_folder.resume = processes.first(lambda: stack.enter_context(run_folder).resume)
         return _train(loaded, run_folder, accelerator, quiet=quiet, started=started)
 
 
@@ -109,11 +110,7 @@ def _train(
     loaded = with_secrets(loaded, objects)
     changed = changes(folder, loaded) if resume else []
     parts = build_parts(loaded, objects)
-    with (
-        closing(parts),
-        products_in_tf32(settings.tf32, accelerator.device),
-        open_trainer(parts, accelerator) as trainer,
-    ):
+    with open_trainer(parts, accelerator) as trainer:
         callbacks, reports = build_callbacks(parts, accelerator), build_reports(loaded, objects)
         # Loading a model may have added notes to the policy.
         notes = [*parts.notes, *(n for p in trainer.policies.values() for n in p.notes)]
@@ -131,26 +128,24 @@ def _train(
             done=trainer.step,
             labels=trainer.policies,
         )
-        record = Record(
-            loaded,
+        saver = Saver(trainer, run_folder, checkpoints, writes=is_main)
+        recorder = Recorder(
             trainer,
-            checkpoints=checkpoints,
+            run_folder,
+            display,
             callbacks=[*callbacks.values()],
             reports=reports,
-            run_folder=run_folder,
-            display=display,
             writes=is_main,
         )
         if is_main:
-            notes += filter(
-                None, [record.metrics.truncate_after(trainer.step), run_folder.left_over()]
-            )
+            damaged = recorder.metrics.truncate_after(trainer.step)
+            notes += filter(None, [damaged, run_folder.left_over()])
             files = [name for callback in callbacks.values() for name in callback.files]
-            write_facts(folder, loaded, objects, run=run_folder.identity, files=files)
+            write_run_info(folder, loaded, objects, run=run_folder.identity, files=files)
             if not resume:
-                write_config(folder, loaded)
+                write_config(folder, loaded.config)
             elif changed:
-                record.former_config = f"config.until_step_{trainer.step}.yaml"
+                recorder.former_config = f"config.until_step_{trainer.step}.yaml"
         context = RunContext(
             folder=folder,
             settings=written(loaded.config),
@@ -161,7 +156,7 @@ def _train(
         with opened(callbacks, loaded, context), display:
             for note in (*(f"resumed with {change}" for change in changed), *notes):
                 display.say(f"note: {note}")
-            return run_and_record(trainer, record, started)
+            return run_and_record(trainer, recorder, saver, started)
 
 
 def _restore(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> Iterator[str]:

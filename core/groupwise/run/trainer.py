@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from groupwise import processes
-from groupwise.algorithm import Algorithm
 from groupwise.config.learners import SOLE
 from groupwise.config.sections import RunConfig
 from groupwise.evaluation import Evaluation
@@ -66,20 +65,6 @@ class Trainer:
         self.failing = Failing()
         # Weights kept before the first step are the initial ones, which a resumed run has anyway.
         self.kept_at_first = {n: dict(x.weights.changes) for n, x in self.learners.items()}
-
-    @property
-    def learner(self) -> Learner:
-        """The only learner of the run."""
-        (learner,) = self.learners.values()
-        return learner
-
-    @property
-    def policy(self) -> Policy:
-        return self.learner.policy
-
-    @property
-    def algorithm(self) -> Algorithm:
-        return self.learner.algorithm
 
     @property
     def policies(self) -> Mapping[str, Policy]:
@@ -229,6 +214,12 @@ class Trainer:
         self.step, self.seconds, self.elapsed = step, seconds, seconds
         self.experience.load_state_dict(prompts_state)
         self.prompts_state = self.experience.state_dict()
+
+
+def unit(policies: Mapping[str, Policy]) -> str:
+    """The word for decisions of these policies."""
+    units = {policy.unit for policy in policies.values()}
+    return units.pop() if len(units) == 1 else "decisions"
 
 
 def flat(by_label: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def validate(text: str, path: Path) -> None:
     """
     loaded = load_text(text, path)
     _check_extras(loaded)
-    from groupwise.run.parts import build_parts, check_sections  # imports torch
+    from groupwise.run.build import build_parts, check_sections  # imports torch
 
     check_sections(loaded, {})
     prompts = loaded.config.prompts

@@ -25,7 +25,7 @@ from groupwise import processes
 from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.storage.disk import read_json, reason, remove, sync
-from groupwise.storage.inventory import FILES, facts_of, files_in, problem, write_list
+from groupwise.storage.inventory import FILES, files_in, problem, sizes_and_checksums, write_list
 from groupwise.storage.state import decode, encode
 from groupwise.storage.tensors import Stored, files_of, write
 from groupwise.weights import kept_parameters
@@ -221,12 +221,12 @@ def _write(folder: Path, checkpoint: Checkpoint, process: tuple[int, int]) -> di
             paths.append(write(folder, "state", inside, (0, 1)))
         paths.append(folder / "state.json")
         paths[-1].write_text(json.dumps(state, indent=2), encoding="utf-8")
-    return facts_of(paths)
+    return sizes_and_checksums(paths)
 
 
 def _finish(fresh: Path, target: Path, files: Sequence[Mapping[str, Any]]) -> None:
     """Write the list of all processes' files, and give the folder its final name."""
-    write_list(fresh, {name: facts for part in files for name, facts in part.items()})
+    write_list(fresh, {name: file for part in files for name, file in part.items()})
     fresh.rename(target)
     sync(target.parent)
 

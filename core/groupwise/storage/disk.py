@@ -81,6 +81,14 @@ def read_record(path: Path) -> dict[str, Any]:
     return record
 
 
+def readable_record(path: Path) -> dict[str, Any]:
+    """The same; {} if it cannot be read."""
+    try:
+        return read_record(path)
+    except ValueError:
+        return {}
+
+
 def remove(path: Path) -> None:
     """Remove a file, or a folder with its content; of a symbolic link only the link."""
     if path.is_dir() and not path.is_symlink():

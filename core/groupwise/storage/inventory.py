@@ -12,17 +12,17 @@ FILES = "files.json"
 """The file of the list; it is written last."""
 
 
-def facts_of(paths: Iterable[Path]) -> dict[str, Any]:
+def sizes_and_checksums(paths: Iterable[Path]) -> dict[str, Any]:
     """Size and checksum of each file, after an fsync."""
-    facts = {}
+    files = {}
     for path in paths:
         sync(path)
-        facts[path.name] = {"bytes": path.stat().st_size, "sha256": checksum(path)}
-    return facts
+        files[path.name] = {"bytes": path.stat().st_size, "sha256": checksum(path)}
+    return files
 
 
-def write_list(folder: Path, facts: Mapping[str, Any]) -> None:
-    (folder / FILES).write_text(json.dumps(facts, indent=2), encoding="utf-8")
+def write_list(folder: Path, files: Mapping[str, Any]) -> None:
+    (folder / FILES).write_text(json.dumps(files, indent=2), encoding="utf-8")
     sync(folder / FILES)
     sync(folder)
 

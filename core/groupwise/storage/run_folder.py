@@ -1,38 +1,36 @@
 """RunFolder: the folder that a run writes to: its lock, and what happens to an older run in it."""
 
-import datetime as dt
-import json
 import os
 import re
-import socket
 import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from filelock import FileLock, Timeout
-
+from groupwise import processes
 from groupwise.config.load import LoadedConfig
 from groupwise.errors import UserError
-from groupwise.storage.disk import read_record, reason, remove, write_text
-from groupwise.storage.facts import CONFIG, FACTS, callback_files, first_free, identity, values
+from groupwise.storage.disk import readable_record, reason, remove
+from groupwise.storage.files import (
+    CHECKPOINTS,
+    FORMER_CONFIG,
+    LOCK,
+    MODEL,
+    RESULT,
+    RUN_FILES,
+    RUN_INFO,
+)
+from groupwise.storage.lock import FolderLock
+from groupwise.storage.run_info import callback_files, first_free, identity, values
 
-LOCK = "run.lock"
-"""Locked while a process writes to the folder; contains that process, or the last one."""
-CHECKPOINTS, MODEL, RESULT = "checkpoints", "model", "result.json"
-REST = ("metrics.jsonl", "samples", "report.html")
-OWN = (CONFIG, FACTS, LOCK, CHECKPOINTS, MODEL, RESULT, *REST)
-"""Everything that a run itself writes into its folder, except older configurations."""
 PATIENCE = 120
 """Seconds that a restarted run waits for the lock of the process before it. An NFS server releases
 the locks of a dead machine after about 90 s."""
 Resume = bool | Literal["auto"]
 """Whether to resume a run; "auto": resume if it has a checkpoint, else start it."""
-FORMER = re.compile(r"config\.until_step_[0-9]+(_[0-9]+)?\.yaml")
-"""Older configurations of a run, replaced when it was resumed with changes."""
 
 
 class RunFolder:
@@ -51,9 +49,9 @@ class RunFolder:
         self.auto = resume == "auto"
         self.resume, self.overwrite = resume is True, overwrite
         self.identity = uuid.uuid4().hex
+        patience = PATIENCE if self.auto else 0
+        self._lock = FolderLock(self.folder, self.shown, patience=patience)
         self._aside: Path | None = None
-        self._locks: list[FileLock] = []
-        self._held: os.stat_result | None = None
 
     def __enter__(self) -> Self:
         """Raises UserError if the folder cannot be used, is in use, or is missing for a resume."""
@@ -62,7 +60,7 @@ class RunFolder:
                 self.resume = _has_checkpoint(self.folder)
             self._check()
             if self.folder.is_dir():
-                self._hold()
+                self._lock.acquire()
                 if self.auto:  # the process before may have written its first checkpoint meanwhile
                     self.resume = _has_checkpoint(self.folder)
         except OSError as error:
@@ -77,8 +75,7 @@ class RunFolder:
             if self._aside is not None:
                 self._bring_back(self._aside)
         finally:
-            for lock in self._locks:
-                lock.release()
+            self._lock.release()
 
     def make(self) -> None:
         """Make the folder, empty except for the lock. Raises UserError if that fails."""
@@ -91,37 +88,23 @@ class RunFolder:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"output: cannot make {self.shown}: {reason(error)}") from error
-        if self._aside is not None or not self._locks:
-            self._hold()
+        if not self._lock.is_held:
+            self._lock.acquire()
         if self._entries():
             raise UserError(f"output: another run has begun in {self.shown}")
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self, *, together: bool = False) -> Iterator[None]:
         """To be entered by the first process for every write.
 
         Raises UserError if the folder or lock is lost, before or meanwhile.
+
+        together: whether all processes enter it, for a write that they share.
         """
-        self.keep()
-        with self.reporting_loss():
-            yield
-
-    def keep(self) -> None:
-        """Raise UserError if the folder or lock is lost."""
-        if self._is_held():
-            return
-        if self.taken:
-            raise UserError(
-                f"{LOCK} was removed from {self.shown} while the run wrote to it, and the folder "
-                f"is now used{_by(self.folder)}: nothing more is written"
-            )
-        if self.is_gone:
-            raise UserError(self._loss)
-        self._hold()
-
-    @contextmanager
-    def reporting_loss(self) -> Iterator[None]:
-        """Raises UserError instead of another error if the folder is gone then."""
+        if together:
+            processes.first(self.keep)
+        else:
+            self.keep()
         try:
             yield
         except Exception as error:
@@ -129,6 +112,19 @@ class RunFolder:
                 raise
             self._remove_remains()
             raise UserError(self._loss) from error
+
+    def keep(self) -> None:
+        """Raise UserError if the folder or lock is lost."""
+        if self._lock.is_held:
+            return
+        if self._lock.is_taken:
+            raise UserError(
+                f"{LOCK} was removed from {self.shown} while the run wrote to it, and the folder "
+                f"is now used{self._lock.holder}: nothing more is written"
+            )
+        if self.is_gone:
+            raise UserError(self._loss)
+        self._lock.acquire()
 
     @property
     def _loss(self) -> str:
@@ -140,19 +136,19 @@ class RunFolder:
     @property
     def is_gone(self) -> bool:
         """Whether the folder was moved or removed, or emptied."""
-        return not (self.folder / FACTS).exists()
+        return not (self.folder / RUN_INFO).exists()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the folder is gone, or another process has it."""
+        return self.is_gone or self._lock.is_taken
 
     def _remove_remains(self) -> None:
         """Remove what a policy wrote that made the folder again: it would pass for a run."""
-        if not self.taken:
+        if not self._lock.is_taken:
             remove(self.folder / f"{MODEL}.new")
             with suppress(OSError):  # there is more in it, or there is none
                 self.folder.rmdir()
-
-    @property
-    def taken(self) -> bool:
-        """Whether another process has locked the folder, after the lock's file was removed."""
-        return (self.folder / LOCK).exists() and not self._is_held()
 
     def begun(self) -> str | None:
         """To be called after the first step: remove the older run; a note on files left of it."""
@@ -190,8 +186,8 @@ class RunFolder:
             )
         if self.resume and not folder.is_dir():
             raise UserError(f"nothing to resume: there is no {shown}")
-        if self.resume and "groupwise" not in _record(folder / FACTS):
-            raise UserError(f"nothing to resume: {shown} has no readable {FACTS} of a run")
+        if self.resume and "groupwise" not in readable_record(folder / RUN_INFO):
+            raise UserError(f"nothing to resume: {shown} has no readable {RUN_INFO} of a run")
         if os.path.lexists(folder) and not folder.is_dir():
             raise UserError(f"output: {shown} is a file; choose another by output=FOLDER")
         if not self.resume:
@@ -201,7 +197,7 @@ class RunFolder:
     def _check_apart(self) -> None:
         """Refuse a folder inside another run's folder, which that run may replace or move."""
         for parent in self.folder.resolve().parents:
-            if "groupwise" in _record(parent / FACTS):
+            if "groupwise" in readable_record(parent / RUN_INFO):
                 raise UserError(
                     f"output: {self.shown} lies in {parent}, the folder of another run; choose "
                     f"another folder by output=FOLDER"
@@ -218,10 +214,10 @@ class RunFolder:
         entries = self._entries()
         if not entries:
             return
-        folder, shown, facts = self.folder, self.shown, _record(self.folder / FACTS)
+        folder, shown, info = self.folder, self.shown, readable_record(self.folder / RUN_INFO)
         names = {path.name for path in entries}
         # A run killed at its very start has written only this.
-        of_run = "groupwise" in facts or names == {f"{FACTS}.new"}
+        of_run = "groupwise" in info or names == {f"{RUN_INFO}.new"}
         of_run_alone = names <= {path.name for path in _own(folder)}
         unbegun = of_run_alone and not {MODEL, RESULT} & names and not _has_checkpoint(folder)
         if not self.overwrite and not (of_run and unbegun):
@@ -231,8 +227,8 @@ class RunFolder:
             )
         if not of_run:
             raise UserError(
-                f"--overwrite replaces only runs, and {shown} is none: it has no {FACTS} of a run; "
-                f"choose another folder by output=FOLDER"
+                f"--overwrite replaces only runs, and {shown} is none: it has no {RUN_INFO} of a "
+                f"run; choose another folder by output=FOLDER"
             )
         if folder.is_symlink():
             raise UserError(
@@ -278,46 +274,6 @@ class RunFolder:
         else:
             aside.rename(self.folder)
 
-    # ---- other processes
-
-    def _hold(self) -> None:
-        """Lock the folder. Raises UserError if another process has it, or it is not writable."""
-        lock = FileLock(self.folder / LOCK, timeout=0)
-        try:
-            self._acquire(lock)
-            self._locks.append(lock)
-            holder = {"process": os.getpid(), "host": socket.gethostname(), "since": _now()}
-            write_text(self.folder / LOCK, json.dumps(holder) + "\n")
-            self._held = (self.folder / LOCK).stat()
-        except Timeout as error:
-            raise UserError(
-                f"{self.shown} is in use{_by(self.folder)}: wait for it to end, stop it, or "
-                f"choose another folder by output=FOLDER"
-            ) from error
-        except OSError as error:
-            raise UserError(f"output: cannot write to {self.shown}: {reason(error)}") from error
-
-    def _acquire(self, lock: FileLock) -> None:
-        """Acquire the lock or raise Timeout; with "auto", wait for the process before."""
-        try:
-            lock.acquire()
-        except Timeout:
-            if not self.auto:
-                raise
-            print(
-                f"note: {self.shown} is in use{_by(self.folder)}: waiting up to {PATIENCE} s",
-                file=sys.stderr,
-            )
-            lock.acquire(timeout=PATIENCE)
-
-    def _is_held(self) -> bool:
-        """Whether the lock's file in the folder is still the one that was locked."""
-        try:
-            there = (self.folder / LOCK).stat()
-        except OSError:
-            return False
-        return self._held is not None and os.path.samestat(there, self._held)
-
 
 def _is_name(text: str) -> bool:
     """Whether it is a file name in UTF-8, which libraries that write weights require."""
@@ -329,9 +285,9 @@ def _is_name(text: str) -> bool:
 
 def _own(folder: Path) -> Iterator[Path]:
     """The files in it that a run and its callbacks wrote, finished or not."""
-    own = {*OWN, *callback_files(folder)}
+    own = RUN_FILES | callback_files(folder)
     for path in list(folder.iterdir()):
-        older = FORMER.fullmatch(path.name)
+        older = FORMER_CONFIG.fullmatch(path.name)
         if older or path.name in own or path.name.removesuffix(".new") in own:
             yield path
 
@@ -340,23 +296,3 @@ def _has_checkpoint(folder: Path) -> bool:
     """Whether there is a finished checkpoint, damaged or not."""
     lists = (folder / CHECKPOINTS).glob("step_*/files.json")
     return any(not path.parent.suffix for path in lists)
-
-
-def _record(path: Path) -> dict[str, Any]:
-    """The content of a JSON file of the run; {} if it cannot be read."""
-    try:
-        return read_record(path)
-    except ValueError:
-        return {}
-
-
-def _by(folder: Path) -> str:
-    """ " by process 12 on host, since ...", if that is known."""
-    holder = _record(folder / LOCK)
-    if not {"process", "host", "since"} <= holder.keys():
-        return ""
-    return f" by process {holder['process']} on {holder['host']}, since {holder['since']}"
-
-
-def _now() -> str:
-    return dt.datetime.now().astimezone().isoformat(timespec="seconds")

@@ -8,11 +8,6 @@ from typing import Any
 
 from groupwise.storage.disk import read_text, reason, remove, write
 
-FIRST_SAMPLES = "samples/before.jsonl"
-"""The file in a run's folder with the samples of its first evaluation."""
-EVALUATED = "samples/evaluation.jsonl"
-"""The samples of an evaluation that has a folder of its own."""
-
 
 def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object per line; images are saved as PNGs in a folder of the file's name."""

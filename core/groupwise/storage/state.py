@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from groupwise.errors import UserError
@@ -66,11 +65,3 @@ class HasState(Protocol):
 
     def state_dict(self) -> Any: ...
     def load_state_dict(self, state: Any, /) -> Any: ...
-
-
-def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies on the CPU for safetensors, which refuses tensors that share memory."""
-    return {
-        name: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-        for name, value in tensors.items()
-    }

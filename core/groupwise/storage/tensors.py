@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
 from groupwise.storage.disk import open_to_others
-from groupwise.storage.state import on_cpu
 
 FILE = re.compile(r"(?P<name>[\w-]+?)(\.\d+-of-\d+)?\.safetensors")
 
@@ -51,7 +50,12 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], process: tuple
             places[key] = json.dumps([piece.shape, piece.dim, piece.start])
     number = f".{rank}-of-{world}" if world > 1 else ""
     path = folder / f"{name}{number}.safetensors"
-    save_file(on_cpu(parts), path, metadata=places or None)
+    # Copies, since safetensors refuses tensors that share memory.
+    copies = {
+        key: part.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for key, part in parts.items()
+    }
+    save_file(copies, path, metadata=places or None)
     open_to_others(folder, path)
     return path
 

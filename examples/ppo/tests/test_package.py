@@ -12,7 +12,7 @@ import groupwise
 from groupwise.config.load import load_config
 from groupwise.errors import UserError
 from groupwise.registry import installed
-from groupwise.run.parts import check_sections
+from groupwise.run.build import check_sections
 from groupwise.storage.checkpoint import Checkpoints
 
 NAMES = {

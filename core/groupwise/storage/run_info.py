@@ -1,4 +1,4 @@
-"""Facts: config.yaml and run.json, which a run writes about itself, for resuming it."""
+"""RunInfo: config.yaml and run.json, which a run writes about itself, for resuming it."""
 
 import itertools
 import json
@@ -16,12 +16,10 @@ from groupwise.config.load import LoadedConfig, dump, load_config, sections
 from groupwise.config.objects import Objects
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
-from groupwise.storage.disk import read_record, read_text, reason, write
+from groupwise.storage.disk import read_record, read_text, readable_record, reason, write
+from groupwise.storage.files import CONFIG, RUN_INFO
 from groupwise.version import __version__
 
-CONFIG = "config.yaml"
-FACTS = "run.json"
-"""A run's facts besides its configuration; a folder with this file is a run's."""
 KEPT = ("seed", "prompts.held_out", "prompts.key")
 """Keys that a resumed run cannot change: they determine all samples and the held-out split."""
 _OF_LEARNER = re.compile(r"^players\.\d+\.")
@@ -39,12 +37,12 @@ def read_config(path: Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -
     For config.yaml in a run's folder, relative paths have the base that the run had, and `output`
     is that folder.
     """
-    if path.name != CONFIG or not (path.parent / FACTS).exists():
+    if path.name != CONFIG or not (path.parent / RUN_INFO).exists():
         return load_config(path, overrides)
-    facts = _facts(path.parent)
+    info = _run_info(path.parent)
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise UserError(f"{path} is damaged: expected a file")
-    folder = Path(facts["config_folder"])
+    folder = Path(info["config_folder"])
     if not folder.is_dir():
         raise UserError(
             f"{path.parent}: the folder {folder}, which the run's relative paths start from, is "
@@ -55,32 +53,32 @@ def read_config(path: Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -
     config = loaded.config
     if ("output",) not in loaded.origin.overridden:
         config = config.model_copy(update={"output": path.parent})
-    return replace(loaded, config=config, begun_in=Path(facts["begun_in"]))
+    return replace(loaded, config=config, begun_in=Path(info["begun_in"]))
 
 
-def _facts(folder: Path) -> dict[str, Any]:
+def _run_info(folder: Path) -> dict[str, Any]:
     """The content of run.json, {} if there is none. Raises UserError if it is damaged."""
-    path = folder / FACTS
+    path = folder / RUN_INFO
     if not path.exists():
         return {}
     try:
-        facts = read_record(path)
+        info = read_record(path)
     except ValueError as error:
         raise UserError(str(error)) from error
-    if not isinstance(facts.get("config_folder"), str):
+    if not isinstance(info.get("config_folder"), str):
         raise UserError(f"{path} is damaged: it has no config_folder")
-    return {"begun_in": facts["config_folder"], **facts}
+    return {"begun_in": info["config_folder"], **info}
 
 
 def run_config(run: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     """The configuration of the run in a folder. Raises UserError if there is no run."""
-    for name in (CONFIG, FACTS):
+    for name in (CONFIG, RUN_INFO):
         if not (run / name).exists():
             raise UserError(f"{run} is not the folder of a run: it has no {name}")
     return read_config(run / CONFIG, overrides)
 
 
-def write_facts(
+def write_run_info(
     folder: Path, loaded: LoadedConfig, objects: Objects, *, run: str, files: Sequence[str] = ()
 ) -> None:
     """Write run.json: the base of the run's paths, and which parts were passed in Python.
@@ -88,7 +86,7 @@ def write_facts(
     run: the identity of the run, which its checkpoints have, too; files: names of what callbacks
     write into the folder, added to those of the run so far.
     """
-    facts = {
+    info = {
         "groupwise": __version__,
         "run": run,
         "folder": str(folder.resolve()),
@@ -97,21 +95,18 @@ def write_facts(
         "objects": sorted(".".join(map(str, path)) for path in objects if path[0] not in WATCHING),
         "files": sorted({*files, *callback_files(folder)}),
     }
-    write(folder / FACTS, json.dumps(facts, indent=2) + "\n")
+    write(folder / RUN_INFO, json.dumps(info, indent=2) + "\n")
 
 
 def callback_files(folder: Path) -> frozenset[str]:
     """The names of what the callbacks of the run in a folder write there."""
-    try:
-        names = read_record(folder / FACTS).get("files")
-    except ValueError:
-        return frozenset()
+    names = readable_record(folder / RUN_INFO).get("files")
     return frozenset(map(str, names)) if isinstance(names, list) else frozenset()
 
 
 def identity(folder: Path) -> str | None:
     """The identity of the run in a folder; None if there is no run yet."""
-    name = _facts(folder).get("run")
+    name = _run_info(folder).get("run")
     return None if name is None else str(name)
 
 
@@ -120,7 +115,7 @@ def check_objects(folder: Path, objects: Objects) -> None:
 
     Only their names are recorded, and the same names may be registered for something else.
     """
-    before = _facts(folder).get("objects", [])
+    before = _run_info(folder).get("objects", [])
     missing = set(before) - {".".join(map(str, path)) for path in objects}
     if missing:
         raise UserError(
@@ -129,12 +124,12 @@ def check_objects(folder: Path, objects: Objects) -> None:
         )
 
 
-def write_config(folder: Path, loaded: LoadedConfig, *, former: str | None = None) -> None:
+def write_config(folder: Path, config: RunConfig, *, former: str | None = None) -> None:
     """Write config.yaml; the old file is kept under the name `former`, numbered if that exists."""
     path = folder / CONFIG
     if former is not None and path.exists():
         shutil.copy2(path, first_free(folder / former))
-    write(path, dump(loaded.config))
+    write(path, dump(config))
 
 
 def first_free(path: Path) -> Path:
@@ -204,12 +199,12 @@ def masked_text(text: str) -> str:
 
 def _moved(folder: Path, loaded: LoadedConfig) -> Iterator[str]:
     """Notes if the base of relative paths, or the run's folder, has moved."""
-    facts = _facts(folder)
-    was, becomes = facts.get("config_folder"), str(loaded.folder.resolve())
+    info = _run_info(folder)
+    was, becomes = info.get("config_folder"), str(loaded.folder.resolve())
     if was is not None and was != becomes:
         yield f"paths relative to: {was} -> {becomes}"
-    elif facts.get("folder", str(folder.resolve())) != str(folder.resolve()):
-        yield f"the run moved here from {facts['folder']}; its paths are relative to {was}"
+    elif info.get("folder", str(folder.resolve())) != str(folder.resolve()):
+        yield f"the run moved here from {info['folder']}; its paths are relative to {was}"
 
 
 def written(config: RunConfig) -> dict[str, Any]:
