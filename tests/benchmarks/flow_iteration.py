@@ -108,7 +108,7 @@ def ours(folder: Path, policy: dict[str, Any], *, beta: float) -> Callable[[], A
 
 def iteration(loaded: LoadedConfig) -> Callable[[], Any]:
     """A function that makes one step: sampling, scoring and the update."""
-    trainer = ExitStack().enter_context(open_trainer(build_parts(loaded, {}), Accelerator()))
+    trainer = ExitStack().enter_context(open_trainer(build_parts(loaded), Accelerator()))
 
     def run() -> None:
         scored = trainer.experience.next(trainer.state, ahead=False)

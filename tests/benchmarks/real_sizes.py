@@ -117,7 +117,7 @@ def line(what: str, path: Path, changes: Mapping[str, Mapping[str, Any]], option
     config: dict[str, Any] = (text if what == "text" else images)(path, options.small)
     for section, values in changes.items():
         config[section] = {**config[section], **values}
-    parts = build_parts(load_config(config), {})
+    parts = build_parts(load_config(config))
     with open_trainer(parts, Accelerator()) as trainer:
         ((label, policy),) = trainer.policies.items()
         sizes: Sizes = estimate(parts, label, type(policy), policy.config, processes=1, shards=1)

@@ -255,7 +255,7 @@ def trainer(
         **({"sampler": "engine"} if sampler else {}),
         **(sections or {}),
     }
-    built = build_parts(load_config(sections), parts)
+    built = build_parts(replace(load_config(sections), objects=parts))
     built = replace(built, rewards=type(built.rewards)(measures))
     trainer = opened.enter_context(open_trainer(built, Accelerator(cpu=True)))
     trainer.__class__ = Lone

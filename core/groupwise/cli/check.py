@@ -21,8 +21,8 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
 
     Builds the parts of the run that need no weights. Raises the UserErrors that a run would raise.
     """
-    targets, config = check_sections(loaded, {}), loaded.config
-    parts = build_parts(loaded, {})
+    targets, config = check_sections(loaded), loaded.config
+    parts = build_parts(loaded)
     kinds = {label: targets[*x.path, "policy"] for label, x in config.learners.items()}
     parts.check_policies(kinds)
     # Of a function that builds a policy, the class is unknown before it is called.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from groupwise import secrets
 from groupwise.config.mistakes import below
-from groupwise.config.objects import Objects
 from groupwise.config.plugin_sections import plugin_sections, section_at
 from groupwise.errors import UserError
 from groupwise.plugins.targets import has_config, load_target
@@ -37,14 +36,14 @@ def resolved(loaded: "LoadedConfig", path: KeyPath, target: Any) -> Mapping[str,
     return revealed
 
 
-def with_secrets(loaded: "LoadedConfig", objects: Objects) -> "LoadedConfig":
+def with_secrets(loaded: "LoadedConfig") -> "LoadedConfig":
     """The configuration with all options wrapped that a plugin's `Config` declares secret.
 
-    objects: passed in Python in place of names; their sections stay as they are.
+    Sections of Python objects passed in place of names stay as they are.
     """
     config = loaded.config
     for _, path, section in plugin_sections(config):
-        if path not in objects and section.options:
+        if path not in loaded.objects and section.options:
             hidden = _wrapped(load_target(loaded, path), section.options)
             config = _changed(config, path, hidden)
     return replace(loaded, config=config)

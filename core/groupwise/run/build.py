@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from typing import Any
 
 from accelerate import Accelerator
@@ -11,7 +10,6 @@ from accelerate.utils import set_seed
 from groupwise import processes
 from groupwise.config.learners import LearnerSettings
 from groupwise.config.load import LoadedConfig
-from groupwise.config.objects import Objects
 from groupwise.config.plugin_sections import plugin_sections
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
@@ -40,20 +38,19 @@ from groupwise.training.sampling import Sampling
 from groupwise.training.threads import Threads, following_load
 
 
-def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
+def build_parts(loaded: LoadedConfig) -> Parts:
     """Build all parts that need no weights. Raises UserError if anything is wrong."""
     config = loaded.config
-    make = partial(make_part, loaded, objects)
-    environment = make("environments", ("environment",), config.environment)
+    environment = make_part(loaded, ("environment",))
     players = Players(environment, config)
     players.check(loaded)
     algorithms = {
-        label: make("algorithms", (*learning.path, "algorithm"), learning.algorithm)
+        label: make_part(loaded, (*learning.path, "algorithm"))
         for label, learning in config.learners.items()
     }
     own = config.evaluation.source
     prompts = draws_of(config)(
-        make("prompts", ("prompts",), config.prompts),
+        make_part(loaded, ("prompts",)),
         seed=config.seed,
         fraction=config.prompts.held_out if own is None else 0.0,
         shuffle=config.prompts.shuffle,
@@ -61,15 +58,14 @@ def build_parts(loaded: LoadedConfig, objects: Objects) -> Parts:
     )
     evaluation_prompts = prompts
     if own is not None:
-        source = make("prompts", ("evaluation", "source"), own)
+        source = make_part(loaded, ("evaluation", "source"))
         key = config.prompts.key if config.prompts.key in source[0] else None
         evaluation_prompts = Prompts(source, seed=config.seed, fraction=1.0, shuffle=False, key=key)
-    rewards, watched = build_rewards(loaded, objects, players.judged_size)
+    rewards, watched = build_rewards(loaded, players.judged_size)
     check_weighting(loaded, algorithms, rewards[0])
     held_out = held_out_draws(evaluation_prompts, config)
     return Parts(
         loaded=loaded,
-        objects=objects,
         players=players,
         algorithms=algorithms,
         prompts=prompts,
@@ -88,11 +84,11 @@ def held_out_draws(prompts: Prompts, config: RunConfig) -> list[Draw]:
     )
 
 
-def check_sections(loaded: LoadedConfig, objects: Objects) -> Mapping[KeyPath, Any]:
+def check_sections(loaded: LoadedConfig) -> Mapping[KeyPath, Any]:
     """The imported target of every name in the configuration; checks options, builds nothing."""
     targets = {}
-    for _, path, section in plugin_sections(loaded.config):
-        if path not in objects and not is_missing_default(section, path, objects):
+    for _, path, _ in plugin_sections(loaded.config):
+        if path not in loaded.objects and not is_missing_default(loaded, path):
             targets[path] = load_target(loaded, path)
             check_options(loaded, path, targets[path])
     return targets
@@ -106,8 +102,7 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
         parts.algorithms[label].check(_policy_settings(parts, learning))
         # Only initialisation (of adapters, say) draws from the global generators.
         set_seed(config.seed)
-        path = (*learning.path, "policy")
-        policies[label] = make_part(parts.loaded, parts.objects, "policies", path, learning.policy)
+        policies[label] = make_part(parts.loaded, (*learning.path, "policy"))
     parts.check_policies(policies)
     receivers = parts.players.receivers
     for label, policy in policies.items():
@@ -136,8 +131,8 @@ def _place(policy: Policy, config: RunConfig, accelerator: Accelerator) -> None:
 def _policy_settings(parts: Parts, learning: LearnerSettings) -> Any:
     """The policy's `Config`; for a policy passed in Python its attribute `config`, or None."""
     path = (*learning.path, "policy")
-    if path in parts.objects:
-        return getattr(parts.objects[path], "config", None)
+    if path in parts.loaded.objects:
+        return getattr(parts.loaded.objects[path], "config", None)
     return check_options(parts.loaded, path, load_target(parts.loaded, path))
 
 
@@ -176,8 +171,7 @@ def _open_sampling(
     process = (accelerator.process_index, accelerator.num_processes)
     if learning.sampler is not None:
         parts.check_sampler_class(label, type(policy))  # before an engine starts
-        path = (*learning.path, "sampler")
-        sampler = make_part(parts.loaded, parts.objects, "samplers", path, learning.sampler, policy)
+        sampler = make_part(parts.loaded, (*learning.path, "sampler"), policy)
     with closing(sampler):
         if sampler is not policy:
             type(sampler).check_policy_class(type(policy))

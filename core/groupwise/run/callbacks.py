@@ -13,16 +13,13 @@ from groupwise.run.making import make_part
 from groupwise.run.parts import Parts
 from groupwise.section import KeyPath
 
-KINDS = {"callbacks": "callbacks", "tracking": "trackers"}
-"""By key of the configuration's list, the kind of plugin that is called."""
-
 
 def build_callbacks(parts: Parts, accelerator: Accelerator) -> dict[KeyPath, Callback]:
     """By path of the section; on the first process only, so that a tracker is opened once."""
     return {
-        (key, number): make_part(parts.loaded, parts.objects, kind, (key, number), section)
-        for key, kind in KINDS.items()
-        for number, section in enumerate(getattr(parts.config, key))
+        (key, number): make_part(parts.loaded, (key, number))
+        for key in ("callbacks", "tracking")
+        for number in range(len(getattr(parts.config, key)))
         if accelerator.is_main_process
     }
 

@@ -52,7 +52,7 @@ def evaluate_run(
     """
     with reopened(run, overrides, objects) as opened:
         evaluator, step = opened.evaluator, opened.state.global_step
-        reports = build_reports(opened.parts.loaded, opened.parts.objects)
+        reports = build_reports(opened.parts.loaded)
         if not evaluator.draws:
             raise UserError(
                 "there is nothing to evaluate: no prompt is held out, or evaluation.prompts is 0; "
@@ -99,6 +99,6 @@ def _write(folder: Path, run: Path, opened: Reopened, evaluation: Evaluation) ->
         "unit": unit({label: s.policy for label, s in sampler.samplings.items()}),
         "metrics": evaluation.metrics,
     }
-    write_config(folder, with_secrets(parts.loaded, parts.objects).config)
+    write_config(folder, with_secrets(parts.loaded).config)
     disk.write(folder / RESULT, as_json(result))
     write_samples(folder / EVALUATED, evaluation.samples)

@@ -3,34 +3,29 @@
 from typing import Any
 
 from groupwise.config.load import LoadedConfig
-from groupwise.config.objects import Objects
+from groupwise.config.plugin_sections import kind_at, section_at
 from groupwise.errors import UserError
 from groupwise.kinds import KINDS
 from groupwise.plugins.build import build
 from groupwise.plugins.targets import load_target
 from groupwise.scoring.forks import ending_forks
-from groupwise.section import KeyPath, PluginSection
+from groupwise.section import KeyPath
 
 
-def make_part(
-    loaded: LoadedConfig,
-    objects: Objects,
-    kind: str,
-    path: KeyPath,
-    section: PluginSection,
-    *beside: Any,
-) -> Any:
-    """The object that a section names, built with its options; beside: further arguments."""
+def make_part(loaded: LoadedConfig, path: KeyPath, *beside: Any) -> Any:
+    """The object that the section at a path names, built with its options.
+
+    beside: further arguments.
+    """
     with ending_forks():
-        if path not in objects:
-            target = load_target(loaded, path)
-            part = build(loaded, path, target, *beside)
+        if path not in loaded.objects:
+            part = build(loaded, path, load_target(loaded, path), *beside)
         # An object with options, as `{"name": object, "size": 3}`, or a class of samplers.
-        elif section.options or beside:
-            part = build(loaded, path, objects[path], *beside)
+        elif section_at(loaded.config, path).options or beside:
+            part = build(loaded, path, loaded.objects[path], *beside)
         else:
-            part = objects[path]
-    expected = KINDS[kind].expected
+            part = loaded.objects[path]
+    expected = KINDS[str(kind_at(path))].expected
     if expected is None:
         return part
     if isinstance(part, type):

@@ -8,7 +8,6 @@ from itertools import islice
 from groupwise.algorithm import Algorithm
 from groupwise.config.learners import LearnerSettings
 from groupwise.config.load import LoadedConfig
-from groupwise.config.objects import Objects
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
 from groupwise.plugins.targets import load_target
@@ -35,7 +34,6 @@ class Parts:
     """
 
     loaded: LoadedConfig
-    objects: Objects
     players: Players
     algorithms: Mapping[str, Algorithm]
     prompts: Prompts
@@ -158,7 +156,7 @@ class Parts:
         section, path = learning.sampler, (*learning.path, "sampler")
         if section is None:
             return
-        target = self.objects.get(path)
+        target = self.loaded.objects.get(path)
         if target is None:
             target = load_target(self.loaded, path)
         if isinstance(target, type) and not issubclass(target, Sampler):

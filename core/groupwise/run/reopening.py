@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -100,7 +100,8 @@ def reopened(
 
 @contextmanager
 def _opened(run: Path, overrides: Sequence[str], objects: Objects | None) -> Iterator[Reopened]:
-    loaded, accelerator = run_config(run, overrides), processes.accelerator()
+    loaded = replace(run_config(run, overrides), objects=objects or {})
+    accelerator = processes.accelerator()
     processes.check_same(written(loaded.config))
     learners = {n: x for n, x in loaded.config.learners.items() if x.learns}
     names = [
@@ -111,9 +112,9 @@ def _opened(run: Path, overrides: Sequence[str], objects: Objects | None) -> Ite
     checkpoint = Checkpoints(run / CHECKPOINTS).load(names, check=check_of(run))
     for note in checkpoint.passed:
         print(f"note: {note}", file=sys.stderr)
-    check_objects(run, objects or {})
+    check_objects(run, loaded.objects)
     check_kept(checkpoint.state["names"], loaded.config)
-    parts = build_parts(loaded, objects or {})
+    parts = build_parts(loaded)
     with (
         following_load(accelerator.device) as threads,
         open_evaluator(parts, accelerator, threads) as evaluator,

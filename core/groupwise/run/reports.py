@@ -5,26 +5,23 @@ from pathlib import Path
 
 from groupwise import registry as plugins
 from groupwise.config.load import LoadedConfig
-from groupwise.config.objects import Objects
+from groupwise.config.plugin_sections import section_at
 from groupwise.config.sections import HTML
 from groupwise.run.making import make_part
-from groupwise.section import KeyPath, PluginSection
+from groupwise.section import KeyPath
 
 Report = Callable[[Path], Path]
 """Writes a file into a folder, from the other files there; returns its path."""
 
 
-def build_reports(loaded: LoadedConfig, objects: Objects) -> list[Report]:
+def build_reports(loaded: LoadedConfig) -> list[Report]:
     """The reports that the configuration names, without a default one that is not installed."""
-    sections = {("reports", number): each for number, each in enumerate(loaded.config.reports)}
-    return [
-        make_part(loaded, objects, "reports", path, section)
-        for path, section in sections.items()
-        if not is_missing_default(section, path, objects)
-    ]
+    paths: list[KeyPath] = [("reports", number) for number in range(len(loaded.config.reports))]
+    return [make_part(loaded, path) for path in paths if not is_missing_default(loaded, path)]
 
 
-def is_missing_default(section: PluginSection, path: KeyPath, objects: Objects) -> bool:
+def is_missing_default(loaded: LoadedConfig, path: KeyPath) -> bool:
     """Whether a section names the default report and no installed plugin registers it: no error."""
-    is_default = path[0] == "reports" and section == HTML and path not in objects
-    return is_default and not plugins.installed().named("reports", HTML.name)
+    if path[0] != "reports" or path in loaded.objects or section_at(loaded.config, path) != HTML:
+        return False
+    return not plugins.installed().named("reports", HTML.name)

@@ -5,7 +5,6 @@ from functools import partial
 
 from groupwise.config.load import LoadedConfig
 from groupwise.config.measures import MeasureSection, RewardSection
-from groupwise.config.objects import Objects
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError, did_you_mean
 from groupwise.rewards import Reward
@@ -13,9 +12,7 @@ from groupwise.run.making import make_part
 from groupwise.section import KeyPath
 
 
-def build_rewards(
-    loaded: LoadedConfig, objects: Objects, size: int
-) -> tuple[list[Reward], list[Reward]]:
+def build_rewards(loaded: LoadedConfig, size: int) -> tuple[list[Reward], list[Reward]]:
     """The rewards that are trained on, and those that are only watched.
 
     size: completions of a prompt that are judged in a training step. Raises UserError if one cannot
@@ -24,7 +21,7 @@ def build_rewards(
     """
     config = loaded.config
     trained, watched = (
-        [_reward(loaded, objects, (key, number), each) for number, each in enumerate(sections)]
+        [_reward(loaded, (key, number), each) for number, each in enumerate(sections)]
         for key, sections in (("rewards", config.rewards), ("watch", config.watch))
     )
     for number, reward in enumerate(watched):
@@ -52,10 +49,8 @@ def build_rewards(
     return trained, watched
 
 
-def _reward(
-    loaded: LoadedConfig, objects: Objects, path: KeyPath, section: MeasureSection
-) -> Reward:
-    function = make_part(loaded, objects, "rewards", path, section)
+def _reward(loaded: LoadedConfig, path: KeyPath, section: MeasureSection) -> Reward:
+    function = make_part(loaded, path)
     trained = section if isinstance(section, RewardSection) else None
     try:
         reward = Reward(
@@ -69,8 +64,8 @@ def _reward(
             bound=frozenset(function.keywords) if isinstance(function, partial) else frozenset(),
             # A worker builds it again by its name, so that models and locks need not be pickled.
             remake=None
-            if path in objects
-            else partial(make_part, replace(loaded, objects={}), {}, "rewards", path, section),
+            if path in loaded.objects
+            else partial(make_part, replace(loaded, objects={}), path),
         )
     except UserError as error:
         raise UserError(loaded.origin.message(path, str(error))) from error

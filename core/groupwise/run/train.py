@@ -99,19 +99,18 @@ def _train(
     started: float,
 ) -> RunResult:
     is_main, settings = accelerator.is_main_process, loaded.config.train
-    objects = loaded.objects
     folder, resume = run_folder.folder, run_folder.resume
     process = (accelerator.process_index, accelerator.num_processes) if settings.shard else (0, 1)
     checkpoints = Checkpoints(folder / CHECKPOINTS, keep=settings.keep_checkpoints, process=process)
     if resume:  # fail early, before models are loaded
         checkpoints.last()
-        check_objects(folder, objects)
-    check_sections(loaded, objects)
-    loaded = with_secrets(loaded, objects)
+        check_objects(folder, loaded.objects)
+    check_sections(loaded)
+    loaded = with_secrets(loaded)
     changed = changes(folder, loaded) if resume else []
-    parts = build_parts(loaded, objects)
+    parts = build_parts(loaded)
     with open_trainer(parts, accelerator) as trainer:
-        callbacks, reports = build_callbacks(parts, accelerator), build_reports(loaded, objects)
+        callbacks, reports = build_callbacks(parts, accelerator), build_reports(loaded)
         # Loading a model may have added notes to the policy.
         notes = [*parts.notes, *(n for p in trainer.policies.values() for n in p.notes)]
         notes += filter(None, [idle_processes(loaded.config, accelerator.num_processes)])
@@ -141,7 +140,7 @@ def _train(
             damaged = recorder.metrics.truncate_after(trainer.step)
             notes += filter(None, [damaged, run_folder.left_over()])
             files = [name for callback in callbacks.values() for name in callback.files]
-            write_run_info(folder, loaded, objects, run=run_folder.identity, files=files)
+            write_run_info(folder, loaded, run=run_folder.identity, files=files)
             if not resume:
                 write_config(folder, loaded.config)
             elif changed:

@@ -20,10 +20,10 @@ def validate(text: str, path: Path) -> None:
     _check_extras(loaded)
     from groupwise.run.build import build_parts, check_sections  # imports torch
 
-    check_sections(loaded, {})
+    check_sections(loaded)
     prompts = loaded.config.prompts
     if "path" not in prompts.options or (loaded.folder / prompts.options["path"]).exists():
-        build_parts(loaded, {}).close()
+        build_parts(loaded).close()
 
 
 def _check_extras(loaded: LoadedConfig) -> None:

@@ -79,7 +79,7 @@ def run_config(run: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
 
 
 def write_run_info(
-    folder: Path, loaded: LoadedConfig, objects: Objects, *, run: str, files: Sequence[str] = ()
+    folder: Path, loaded: LoadedConfig, *, run: str, files: Sequence[str] = ()
 ) -> None:
     """Write run.json: the base of the run's paths, and which parts were passed in Python.
 
@@ -92,7 +92,9 @@ def write_run_info(
         "folder": str(folder.resolve()),
         "config_folder": str(loaded.folder.resolve()),
         "begun_in": str(loaded.begun_in or Path.cwd()),
-        "objects": sorted(".".join(map(str, path)) for path in objects if path[0] not in WATCHING),
+        "objects": sorted(
+            ".".join(map(str, path)) for path in loaded.objects if path[0] not in WATCHING
+        ),
         "files": sorted({*files, *callback_files(folder)}),
     }
     write(folder / RUN_INFO, json.dumps(info, indent=2) + "\n")

@@ -105,7 +105,7 @@ def test_a_run_resumes_exactly(model: Path, tmp_path: Path) -> None:
 
 def test_the_shipped_configuration_fits() -> None:
     loaded = load_config(Path(__file__).parents[1] / "train.yaml", [])
-    targets = check_sections(loaded, {})
+    targets = check_sections(loaded)
     assert {targets["policy",].__name__, targets["algorithm",].__name__} == {
         "LanguageModelWithCritic",
         "PPO",
