@@ -12,7 +12,7 @@ from groupwise_flow.adapter import MASK, Adapter, Conditions, Row
 from groupwise_flow.passes.guidance import Guided
 from groupwise_flow.passes.sampling import sample_latents
 from groupwise_flow.process.schedules import levels
-from groupwise_flow.settings import Settings
+from groupwise_flow.settings import FlowSettings
 
 LIMIT = 1e-4
 """Largest gap between velocities or latents that should be equal, relative above 1; in float32."""
@@ -56,7 +56,7 @@ class Case:
 
     def guided(self, scale: float) -> Guided:
         """The guided model of a policy with this adapter; nothing is loaded for it."""
-        return Guided(self.adapter, Settings(model="none", guidance=scale, **self.sizes))
+        return Guided(self.adapter, FlowSettings(model="none", guidance=scale, **self.sizes))
 
     @cached_property
     def conditions(self) -> Conditions:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.policy import FlowPolicy
-from groupwise_flow.settings import Settings
 
 ROWS = [{"prompt": f"{letter} {animal}"} for letter in "abcdef" for animal in ("cat", "dog")]
 LORA = {"full": None, "lora": {"rank": 2}}
@@ -38,7 +37,7 @@ def make(model: Path, **settings: Any) -> FlowPolicy:
     torch.manual_seed(1)
     size = {"height": 16, "width": 16, "prompt_tokens": 12}
     usual = {"steps": 4, "evaluation_steps": 2, "guidance": 2.0, "batch": 8}
-    policy = FlowPolicy(Settings(model=str(model), **{**size, **usual, **settings}))
+    policy = FlowPolicy(FlowPolicy.Config(model=str(model), **{**size, **usual, **settings}))
     policy.place("cpu")
     for part in policy.adapter.pipeline.components.values():  # encoders may be beside the policy
         if isinstance(part, nn.Module):

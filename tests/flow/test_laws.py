@@ -27,7 +27,11 @@ SIZE = {"height": 16, "width": 16, "prompt_tokens": 12}
 
 
 def test_no_other_is_registered(registered):
-    expected = {("policies", "flow"), *(("algorithms", name) for name, _ in ALGORITHMS)}
+    expected = {
+        ("policies", "flow"),
+        ("policies", "forward_process"),
+        *(("algorithms", name) for name, _ in ALGORITHMS),
+    }
     assert set(registered("flow")) == expected | {("adapters", name) for name in ADAPTERS}
 
 

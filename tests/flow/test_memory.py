@@ -294,7 +294,7 @@ def test_the_estimate_of_cpu_memory_is_what_rollouts_and_encodings_take(
     assert dict(sizes) == {
         "latents of a step": paths,
         "pictures of a step": held(facts["images"]) * 5 // 4,  # and uint8 in PIL
-        "means of the reference": mean.numel() * 4,
+        "outputs of the reference": mean.numel() * 4,
         "predictions of a step": held(facts["predictions"]),
         "encoded prompts": 5 * kept[0],  # with the unconditional prompt
     }

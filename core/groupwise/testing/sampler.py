@@ -94,7 +94,8 @@ def log_probs(case: Case) -> str | None:
     case.follow()
     rollouts = case.sample()
     if rollouts.sampler_log_probs is None:
-        return "`exact` is True, and there are no log-probs" if case.sampler.exact else None
+        missing = case.sampler.exact and "log_probs" in case.policy.provides
+        return "`exact` is True, and there are no log-probs" if missing else None
     gap = case.gap(rollouts)
     if gap > case.limit:
         kind = "largest" if case.sampler.exact else "mean"

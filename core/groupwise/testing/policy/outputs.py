@@ -40,7 +40,8 @@ def provided(case: Case) -> str | None:
 def ratio(case: Case) -> str | None:
     sampled = case.rollouts.sampler_log_probs
     if sampled is None or "log_probs" not in case.whole:
-        return "`exact` is True, and there are no log-probs" if case.policy.exact else None
+        missing = case.policy.exact and "log_probs" in case.policy.provides
+        return "`exact` is True, and there are no log-probs" if missing else None
     mask = case.rollouts.mask
     ours, theirs = (
         compare.at_decisions(v, mask).double() for v in (case.whole["log_probs"], sampled)
