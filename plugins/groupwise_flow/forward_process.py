@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from groupwise.policy import Outputs
-from groupwise.rollouts import LogProbs, Rollouts
+from groupwise.rollouts import LogProbs, Rollouts, Trajectory
 from groupwise_flow.diffusion import DiffusionPolicy
 from groupwise_flow.noising import LEVELS, NOISE, SEED, stratified, with_levels
 from groupwise_flow.process.denoising import Denoised, Plan, without_noise
@@ -47,8 +47,8 @@ class ForwardProcess(DiffusionPolicy):
     def with_trajectory(
         self, rollouts: Rollouts, done: Denoised, plan: Plan, seeds: Sequence[int]
     ) -> Rollouts:
-        trajectory = {"latents": list(done.latents.cpu()), SEED: torch.tensor(seeds)}
-        rollouts = replace(rollouts, trajectory=trajectory)
+        kept: Trajectory = {"latents": list(done.latents.cpu()), SEED: torch.tensor(seeds)}
+        rollouts = replace(rollouts, trajectory=kept)
         return with_levels(rollouts, stratified(rollouts, self._step, self.sigmas[:-1]), self._step)
 
     def forward(

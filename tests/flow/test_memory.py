@@ -9,6 +9,7 @@ from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.estimates.counting import Alive
 from groupwise_flow.estimates.sampling import SamplingMemory
 from groupwise_flow.files.outline import outline
+from groupwise_flow.forward_process import ForwardProcess
 from groupwise_flow.policy import FlowPolicy
 
 
@@ -208,7 +209,10 @@ def estimate_of_sampling(config, sampled):
 
 
 @pytest.mark.parametrize("architecture", ["sd3", "flux"])
-@pytest.mark.parametrize("settings", [{}, {"guidance": 3.0}, {"window": {"kind": "random"}}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"guidance": 3.0}, {"window": {"kind": "random"}}, {"kind": ForwardProcess}],
+)
 def test_the_estimate_of_sampling_is_within_a_factor_of_1_5(lab, architecture, settings):
     """Against the bytes of the tensors that exist while a policy samples, on the CPU."""
     settings = {"window": {"kind": "random", "size": 2}} if "window" in settings else settings
