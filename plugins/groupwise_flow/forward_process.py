@@ -56,7 +56,7 @@ class ForwardProcess(DiffusionPolicy):
     ) -> LogProbs:
         """Those of `outputs`; the model is only run for `velocity`."""
         names = self.provides if outputs is None else outputs
-        sigma = rollouts.tensor(LEVELS)[:, decisions]
+        sigma = rollouts.tensor(LEVELS)[:, decisions].to(self.device)
         latents = torch.stack(list(rollouts.trajectory["latents"])).to(self.device)
         clean = latents.unsqueeze(1).expand(*sigma.shape, *latents.shape[1:])
         noise = self._noise(rollouts.tensor(NOISE)[:, decisions])
