@@ -67,6 +67,17 @@ class Algorithm(ABC):
         old = (name for name in self.target_inputs if name.startswith("old_"))
         return frozenset(name.removeprefix("old_") for name in old)
 
+    def with_decisions(self, rollouts: Rollouts, step: int) -> Rollouts:
+        """The rollouts with the decisions that the updates of a step are made of.
+
+        By default those that were sampled. For a policy whose decisions are chosen afterwards (the
+        noise levels of noised copies of an image): return the rollouts with what its `forward`
+        reads of them. Called once a step, before all passes, on each process with its own rollouts;
+        draw by each rollout's own seed, so that processes and resuming change nothing. step:
+        training steps done so far.
+        """
+        return rollouts
+
     @abstractmethod
     def targets(
         self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]

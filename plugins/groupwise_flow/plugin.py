@@ -1,4 +1,4 @@
-"""Registers the flow policy, its adapters, its algorithms and drafts of configurations."""
+"""Registers policies of images, their adapters, algorithms and drafts of configurations."""
 
 from groupwise.hookspecs import Register, hookimpl
 
@@ -6,6 +6,7 @@ from groupwise.hookspecs import Register, hookimpl
 @hookimpl
 def register_policies(register: Register) -> None:
     register("flow", "groupwise_flow.policy:FlowPolicy", extra="flow")
+    register("forward_process", "groupwise_flow.forward_process:ForwardProcess", extra="flow")
 
 
 @hookimpl

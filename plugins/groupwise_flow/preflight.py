@@ -11,7 +11,7 @@ from groupwise_flow.files.folder import read_index
 from groupwise_flow.files.outline import outline
 from groupwise_flow.passes.guidance import Guided
 from groupwise_flow.process.schedules import levels
-from groupwise_flow.settings import Settings
+from groupwise_flow.settings import FlowSettings, Settings
 
 
 def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
@@ -33,7 +33,7 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
     return checked(guided, rows)
 
 
-def intervals(settings: Settings) -> Tensor | None:
+def intervals(settings: FlowSettings) -> Tensor | None:
     """[n] sigma - sigma_next of each step that can be a decision; None for unknown pipelines."""
     adapter = outline(settings)
     if adapter is None:

@@ -1,5 +1,6 @@
-"""Settings: the configuration of the flow policy."""
+"""Settings: the configurations of policies over pipelines: what they share, and each one's own."""
 
+from abc import abstractmethod
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -54,7 +55,7 @@ class Lora(BaseModel):
 
 
 class Settings(BaseModel):
-    """Which pipeline, how to load it, and how it denoises in training and at evaluation."""
+    """Which pipeline, how to load it, and how it denoises at evaluation: of every policy."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -81,28 +82,6 @@ class Settings(BaseModel):
     evaluation_steps: int = Field(
         40, ge=1, description="denoising steps at evaluation, all without noise (ODE)"
     )
-    sde: Literal["flow", "cps", "dance"] = Field(
-        "flow", description="formula of a stochastic step: Flow-SDE, CPS or DanceGRPO's SDE"
-    )
-    noise_level: float = Field(
-        0.7,
-        ge=0,
-        description="scale of a decision's noise; usually 0.7 for flow, 0.8 for cps and 0.3 for "
-        "dance",
-    )
-    window: Window = Field(
-        default=Window(), description="which steps are decisions: stochastic, and trained on"
-    )
-    last_step: Literal["ode", "noise"] = Field(
-        "ode",
-        description="how the last step is taken, which is never trained on: without noise, or with "
-        "noise as in published runs with `window: {kind: all}`",
-    )
-    shared_noise: bool = Field(
-        False,
-        description="a group starts from the same noise, and computes the steps before its window "
-        "once",
-    )
     guidance: float = Field(
         1.0,
         ge=0,
@@ -111,12 +90,6 @@ class Settings(BaseModel):
     )
     training_guidance: float | None = Field(
         None, ge=0, description="guidance scale in training; as at evaluation if unset"
-    )
-    guidance_gradient: Literal["both", "conditional"] = Field(
-        "both",
-        description="branches of classifier-free guidance that have a gradient in training: both, "
-        "which is the gradient of the log-prob, or only the conditional one, as in some published "
-        "runs",
     )
     negative_prompt: str = Field(
         "", description="prompt of the unconditional pass of classifier-free guidance"
@@ -149,6 +122,66 @@ class Settings(BaseModel):
         False, description="recompute blocks in the backward pass: less memory, more time"
     )
 
+    @property
+    def guidance_in_training(self) -> float:
+        return self.guidance if self.training_guidance is None else self.training_guidance
+
+    @property
+    def trains_unconditional(self) -> bool:
+        """Whether the unconditional branch of guidance, where there is one, has a gradient."""
+        return True
+
+    # ---- what a rollout of training holds, for the policy and for estimates of memory
+
+    @property
+    @abstractmethod
+    def max_decisions(self) -> int:
+        """Decisions of a rollout."""
+
+    @property
+    @abstractmethod
+    def stored_latents(self) -> int:
+        """Latents in a rollout's trajectory, unconditional velocities included."""
+
+    @property
+    @abstractmethod
+    def sampling_latents(self) -> int:
+        """Latents per rollout on the device while sampling, beside the present ones and their
+        velocity."""
+
+
+class FlowSettings(Settings):
+    """Of the policy whose decisions are denoising steps: which are, and how they draw."""
+
+    sde: Literal["flow", "cps", "dance"] = Field(
+        "flow", description="formula of a stochastic step: Flow-SDE, CPS or DanceGRPO's SDE"
+    )
+    noise_level: float = Field(
+        0.7,
+        ge=0,
+        description="scale of a decision's noise; usually 0.7 for flow, 0.8 for cps and 0.3 for "
+        "dance",
+    )
+    window: Window = Field(
+        default=Window(), description="which steps are decisions: stochastic, and trained on"
+    )
+    last_step: Literal["ode", "noise"] = Field(
+        "ode",
+        description="how the last step is taken, which is never trained on: without noise, or with "
+        "noise as in published runs with `window: {kind: all}`",
+    )
+    shared_noise: bool = Field(
+        False,
+        description="a group starts from the same noise, and computes the steps before its window "
+        "once",
+    )
+    guidance_gradient: Literal["both", "conditional"] = Field(
+        "both",
+        description="branches of classifier-free guidance that have a gradient in training: both, "
+        "which is the gradient of the log-prob, or only the conditional one, as in some published "
+        "runs",
+    )
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         try:
@@ -176,13 +209,47 @@ class Settings(BaseModel):
         return self
 
     @property
-    def guidance_in_training(self) -> float:
-        return self.guidance if self.training_guidance is None else self.training_guidance
+    def trains_unconditional(self) -> bool:
+        return self.guidance_gradient == "both"
 
     @property
-    def trains_unconditional(self) -> bool:
-        """Whether the unconditional branch of guidance, where there is one, has a gradient."""
-        return self.guidance_gradient == "both"
+    def max_decisions(self) -> int:
+        return self.window.length(self.steps)
+
+    @property
+    def stored_latents(self) -> int:
+        """The path from the first decision on, and unconditional velocities that are reused."""
+        constants = 0 if self.trains_unconditional else self.max_decisions
+        return self.max_decisions + 1 + constants
+
+    @property
+    def sampling_latents(self) -> int:
+        """The noise of each stochastic step, and what is stored."""
+        return self.max_decisions + (self.last_step == "noise") + self.stored_latents
+
+
+class ForwardProcessSettings(Settings):
+    """Of the policy whose decisions are noised copies of the final latents."""
+
+    decisions: int = Field(
+        1,
+        ge=1,
+        description="noised copies of each image that an update trains on, each at a noise level "
+        "of its own",
+    )
+
+    @property
+    def max_decisions(self) -> int:
+        return self.decisions
+
+    @property
+    def stored_latents(self) -> int:
+        """The final latents."""
+        return 1
+
+    @property
+    def sampling_latents(self) -> int:
+        return 0
 
 
 def _at(key: str, message: str) -> PydanticCustomError:

@@ -11,8 +11,9 @@ from groupwise.testing import compare, hold, law
 from groupwise_flow.adapter import MASK, Adapter, Conditions, Row
 from groupwise_flow.passes.guidance import Guided
 from groupwise_flow.passes.sampling import sample_latents
+from groupwise_flow.process.denoising import without_noise
 from groupwise_flow.process.schedules import levels
-from groupwise_flow.settings import Settings
+from groupwise_flow.settings import FlowSettings
 
 LIMIT = 1e-4
 """Largest gap between velocities or latents that should be equal, relative above 1; in float32."""
@@ -56,7 +57,7 @@ class Case:
 
     def guided(self, scale: float) -> Guided:
         """The guided model of a policy with this adapter; nothing is loaded for it."""
-        return Guided(self.adapter, Settings(model="none", guidance=scale, **self.sizes))
+        return Guided(self.adapter, FlowSettings(model="none", guidance=scale, **self.sizes))
 
     @cached_property
     def conditions(self) -> Conditions:
@@ -206,17 +207,10 @@ def unguided(case: Case) -> str | None:
 )
 def denoising(case: Case) -> str | None:
     for scale in case.scales:
-        guided, rows = case.guided(scale), torch.arange(len(case.rows))
+        seeds = range(len(case.rows))
+        plan = without_noise(levels(case.adapter, STEPS), len(seeds))
         with torch.no_grad():
-            done = sample_latents(
-                guided,
-                case.rows,
-                [int(row) for row in rows],
-                sigmas=levels(case.adapter, STEPS),
-                first=torch.zeros(len(rows), dtype=torch.int64),
-                leaders=rows,
-                training=False,
-            )
+            done = sample_latents(case.guided(scale), case.rows, seeds, plan, guidance=scale)
         gap = compare.gap(done.latents.flatten(1), _drawn(case, scale, "latent").flatten(1))
         if gap > LIMIT:
             return f"with guidance {scale:g} latents differ from the pipeline's by {gap:.2g}"

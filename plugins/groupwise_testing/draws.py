@@ -67,9 +67,12 @@ class Draws:
         return float(gaps.max() if self.sampler.exact else gaps.mean())
 
     def mismatch(self, ours: Tensor | None, rollouts: Rollouts) -> str | None:
-        """How the sampler's log-probs differ from those of the policy; None if they do not."""
-        if ours is None or rollouts.sampler_log_probs is None:
-            return "`exact` is True, and there are no log-probs" if self.sampler.exact else None
+        """How the sampler's log-probs differ from those of the policy; None if they do not, or if
+        neither has any."""
+        theirs = rollouts.sampler_log_probs
+        if ours is None or theirs is None:
+            missing = self.sampler.exact and ours is not theirs
+            return "`exact` is True, and there are no log-probs" if missing else None
         gap = self.log_prob_gap(ours, rollouts)
         if gap <= self.limit:
             return None

@@ -15,7 +15,7 @@ from groupwise_clip.open_clip_format import OpenClip
 from groupwise_clip.transformers_format import Transformers
 from groupwise_flow.files import folder as flow
 from groupwise_flow.preflight import examine
-from groupwise_flow.settings import Settings as FlowSettings
+from groupwise_flow.settings import FlowSettings
 from groupwise_verifiable.images.clip_colors import ClipColors
 from groupwise_verifiable.images.zero_shot import ZeroShotDetector
 from groupwise_verifiable.text.reward_model import RewardModel

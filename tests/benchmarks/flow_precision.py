@@ -21,7 +21,6 @@ from flow_iteration import GUIDANCE, STEPS, random_pipeline
 
 from groupwise.rollouts import Rollouts
 from groupwise_flow.policy import FlowPolicy
-from groupwise_flow.settings import Settings
 
 CLIP = 1e-4
 PRECISIONS = ("float32", "bf16", "fp16")
@@ -64,7 +63,7 @@ def main() -> None:
 def make(folder: Path, precision: str) -> FlowPolicy:
     """A policy with random adapters, the same in every precision."""
     torch.manual_seed(0)
-    settings = Settings(
+    settings = FlowPolicy.Config(
         model=str(folder),
         lora={"rank": 32},
         prompt_tokens=1,

@@ -23,7 +23,6 @@ from torch import Tensor
 from groupwise.rollouts import Rollouts
 from groupwise_flow import sde
 from groupwise_flow.policy import FlowPolicy
-from groupwise_flow.settings import Settings
 
 GRADIENTS = ("both", "conditional")
 GUIDANCE = 4.5
@@ -50,7 +49,7 @@ RACE = Race(
 def base(gradient: str, *, lora: bool) -> FlowPolicy:
     """The base model of shapes with guidance, and with adapters of random weights for LoRA."""
     torch.manual_seed(0)
-    settings = Settings(
+    settings = FlowPolicy.Config(
         model=str(ROOT / "examples" / "shapes" / "base"),
         prompt_tokens=1,
         steps=10,

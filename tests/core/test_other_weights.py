@@ -1,6 +1,7 @@
 """Algorithms without log-probs, with kept weights, with a state, or with a value."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -175,6 +176,27 @@ def test_an_algorithm_that_needs_missing_outputs_is_refused_with_their_names(tmp
 
     with pytest.raises(UserError, match="algorithm 'Mean' needs mean"):
         run(tmp_path / "run", algorithm=Mean())
+
+
+def test_an_algorithm_chooses_the_decisions_of_a_step_once_before_all_its_updates(lab):
+    """Here the second half of each rollout."""
+    chosen = []
+
+    class Ends(GRPO):
+        def with_decisions(self, rollouts, step):
+            places = torch.arange(rollouts.mask.shape[1])
+            later = places >= rollouts.lengths.unsqueeze(1) // 2
+            chosen.append((step, int((rollouts.mask & later).sum()), int(rollouts.mask.sum())))
+            return replace(rollouts, mask=rollouts.mask & later)
+
+        def active(self, targets):
+            return torch.ones(len(targets["weights"]), dtype=torch.bool)
+
+    trainer = lab.trainer(lab.Tabular(), Ends(), updates_per_rollout=2, epochs=2, held_out=0.0)
+    trained = [lab.step(trainer)["trained_decisions"] for _ in range(2)]
+    assert [step for step, _, _ in chosen] == [0, 1]
+    assert trained == [2 * part for _, part, _ in chosen]
+    assert all(part < whole for _, part, whole in chosen)
 
 
 # ---- weights kept at any time, and runs that fail

@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from runs import conftest_of, in_own_memory, per_microbatch, plain, run_on_both
 from simulated import Device
+from tests.flow.regress import Regress
 from torch import Tensor, nn
 
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
+from groupwise_flow.diffusion import DiffusionPolicy
+from groupwise_flow.forward_process import ForwardProcess
 from groupwise_flow.policy import FlowPolicy
-from groupwise_flow.settings import Settings
 
 ROWS = [{"prompt": f"{letter} {animal}"} for letter in "abcdef" for animal in ("cat", "dog")]
 LORA = {"full": None, "lora": {"rank": 2}}
@@ -34,11 +36,11 @@ def save_model(folder: Path) -> None:
         conftest_of("flow").sd3().save_pretrained(folder)
 
 
-def make(model: Path, **settings: Any) -> FlowPolicy:
+def make(model: Path, kind: type[DiffusionPolicy] = FlowPolicy, **settings: Any) -> Any:
     torch.manual_seed(1)
     size = {"height": 16, "width": 16, "prompt_tokens": 12}
     usual = {"steps": 4, "evaluation_steps": 2, "guidance": 2.0, "batch": 8}
-    policy = FlowPolicy(Settings(model=str(model), **{**size, **usual, **settings}))
+    policy = kind(kind.Config(model=str(model), **{**size, **usual, **settings}))
     policy.place("cpu")
     for part in policy.adapter.pipeline.components.values():  # encoders may be beside the policy
         if isinstance(part, nn.Module):
@@ -58,6 +60,8 @@ def run(folder: Path, model: Path) -> None:
         settings = {"lora": lora, "window": window, "shared_noise": lora is None}
         settings["encoders"] = "resident" if lora is None else "offload"
         run_on_both(folder / name, partial(make, model, **settings), config)
+    latents = partial(make, model, ForwardProcess, decisions=2, lora=LORA["lora"])
+    run_on_both(folder / "final latents", latents, {**config, "algorithm": Regress()})
 
 
 def denoising(device: Device, policies: Sequence[FlowPolicy]) -> float:
@@ -85,7 +89,13 @@ def costs(model: Path) -> Mapping[str, float]:
     algorithm = FlowGRPO(FlowGRPO.Config(beta=0.1))
     cost = {}
     cpu_rollouts = pairs["guided"][0].sample(ROWS[:2], group_size=2, seeds=range(4))
+    latents = make(model, ForwardProcess, decisions=2)
+    cpu_latents = latents.sample(ROWS[:2], group_size=2, seeds=range(4))
     with Device() as device, plain():
+        latents.to("cuda")
+        latents(cpu_latents)
+        rollouts = latents.sample(ROWS[:2], group_size=2, seeds=range(4))
+        cost["forward, final latents"] = device.during(partial(latents, rollouts)).waits
         for name, pair in pairs.items():
             cost[f"denoising step, {name}"] = denoising(device, pair)
         for name, policy in {"full": pairs["guided"][0], "lora": lora_policy.to("cuda")}.items():

@@ -75,8 +75,11 @@ def test_a_module_moves_to_the_device_and_the_context_ends(finished):
     assert facts["gone"]
 
 
-@pytest.mark.parametrize("training", ["full", "lora"])
-@pytest.mark.parametrize("job", ["llm", "flow"])
+@pytest.mark.parametrize(
+    ("job", "training"),
+    [(job, training) for job in ("llm", "flow") for training in ("full", "lora")]
+    + [("flow", "final latents")],
+)
 def test_a_run_is_that_of_the_cpu_bit_for_bit(finished, job, training):
     cpu, device = (finished(f"{job}_job") / training / place for place in ("cpu", "device"))
     lines = records(cpu / "metrics.jsonl")

@@ -31,8 +31,8 @@ from groupwise import Rollouts
 from groupwise.rewards import Scores
 from groupwise.testing import updater_of
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
+from groupwise_flow.diffusion import DiffusionPolicy
 from groupwise_flow.policy import FlowPolicy
-from groupwise_flow.settings import Settings
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -294,18 +294,22 @@ def redness(completions: list[Any], **_: Any) -> list[float]:
 def lab(folders: dict[str, Path]) -> SimpleNamespace:
     """`lab.policy(architecture, **settings)` makes a policy of a pipeline of `MAKERS`."""
 
-    def settings(architecture: str = "sd3", **options: Any) -> Settings:
+    def settings(
+        architecture: str = "sd3", *, kind: type[DiffusionPolicy] = FlowPolicy, **options: Any
+    ) -> Any:
         usual = {
             "model": str(folders[architecture]),
             "height": 16,
             "width": 16,
             "prompt_tokens": 12,
         }
-        return Settings(**{**usual, "steps": 5, "evaluation_steps": 7, **options})
+        return kind.Config(**{**usual, "steps": 5, "evaluation_steps": 7, **options})
 
-    def policy(architecture: str = "sd3", **options: Any) -> FlowPolicy:
+    def policy(
+        architecture: str = "sd3", *, kind: type[DiffusionPolicy] = FlowPolicy, **options: Any
+    ) -> Any:
         torch.manual_seed(1)
-        instance = FlowPolicy(settings(architecture, **options))
+        instance = kind(settings(architecture, kind=kind, **options))
         instance.place("cpu")
         return instance
 

@@ -42,7 +42,7 @@ ROWS = [{"prompt": f"{letter} {animal}"} for letter in "abc" for animal in ("cat
 def policy_of(model, mesh=None, **settings):
     torch.manual_seed(1)
     size = {"height": 16, "width": 16, "prompt_tokens": 12, "steps": 5, "evaluation_steps": 3}
-    policy = lab.FlowPolicy(lab.Settings(model=str(FOLDER / model), **size, **settings))
+    policy = lab.FlowPolicy(lab.FlowPolicy.Config(model=str(FOLDER / model), **size, **settings))
     if mesh is not None:
         policy.shard(mesh)
     policy.place("cpu")

@@ -9,6 +9,7 @@ from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.estimates.counting import Alive
 from groupwise_flow.estimates.sampling import SamplingMemory
 from groupwise_flow.files.outline import outline
+from groupwise_flow.forward_process import ForwardProcess
 from groupwise_flow.policy import FlowPolicy
 
 
@@ -208,7 +209,10 @@ def estimate_of_sampling(config, sampled):
 
 
 @pytest.mark.parametrize("architecture", ["sd3", "flux"])
-@pytest.mark.parametrize("settings", [{}, {"guidance": 3.0}, {"window": {"kind": "random"}}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"guidance": 3.0}, {"window": {"kind": "random"}}, {"kind": ForwardProcess}],
+)
 def test_the_estimate_of_sampling_is_within_a_factor_of_1_5(lab, architecture, settings):
     """Against the bytes of the tensors that exist while a policy samples, on the CPU."""
     settings = {"window": {"kind": "random", "size": 2}} if "window" in settings else settings
@@ -294,7 +298,7 @@ def test_the_estimate_of_cpu_memory_is_what_rollouts_and_encodings_take(
     assert dict(sizes) == {
         "latents of a step": paths,
         "pictures of a step": held(facts["images"]) * 5 // 4,  # and uint8 in PIL
-        "means of the reference": mean.numel() * 4,
+        "outputs of the reference": mean.numel() * 4,
         "predictions of a step": held(facts["predictions"]),
         "encoded prompts": 5 * kept[0],  # with the unconditional prompt
     }

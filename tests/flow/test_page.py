@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
-from groupwise_flow.settings import Settings
+from groupwise_flow.policy import FlowPolicy
 
 PAGE = Path(__file__).parents[2] / "docs" / "flow.md"
 
@@ -12,4 +12,6 @@ def test_the_page_names_every_setting():
     page = PAGE.read_text(encoding="utf-8")
     own = {"advantage_clip", "kl", "clip_low", "beta"}
     assert own <= FlowGRPO.Config.model_fields.keys()
-    assert [name for name in {*Settings.model_fields, *own} if f"`{name}" not in page] == []
+    assert [
+        name for name in {*FlowPolicy.Config.model_fields, *own} if f"`{name}" not in page
+    ] == []

@@ -12,7 +12,6 @@ import pytest
 
 from groupwise_flow import sde
 from groupwise_flow.policy import FlowPolicy
-from groupwise_flow.settings import Settings
 from groupwise_verifiable.images.contents import ImageContents
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "shapes"
@@ -32,7 +31,7 @@ SAMPLERS = {
 def quality(sampler, purpose="train"):
     """The mean share of the prompts' objects that the pictures show."""
     policy = FlowPolicy(
-        Settings(
+        FlowPolicy.Config(
             model=str(EXAMPLE / "base"),
             prompt_tokens=1,
             steps=STEPS,

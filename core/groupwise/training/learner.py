@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -94,7 +95,8 @@ class Learner:
                 batch.rollouts, batch.scores, step
             )
             batch = TrainingBatch(rollouts=rollouts, scores=scores)
-        rollouts = batch.rollouts
+        rollouts = self.algorithm.with_decisions(batch.rollouts, step)
+        batch = replace(batch, rollouts=rollouts)
         plan = self._updates(rollouts) * self.settings.epochs
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
         # The sampler's log-probs stand for the policy's own where both are the same function.

@@ -69,9 +69,9 @@ class FlowGRPO(GRPO):
         g^2 (sigma - sigma_next). For other SDEs than `flow` it has the exact KL.
         """
         from groupwise_flow.preflight import intervals  # needs diffusers
-        from groupwise_flow.settings import Settings
+        from groupwise_flow.settings import FlowSettings
 
-        if not self.config.beta or not isinstance(policy_config, Settings):
+        if not self.config.beta or not isinstance(policy_config, FlowSettings):
             return ()
         trained = intervals(policy_config) if policy_config.sde == "flow" else None
         if trained is None:

@@ -50,15 +50,6 @@ class SamplingMemory:
         """The numbers of a picture."""
         return CHANNELS * self.adapter.height * self.adapter.width
 
-    @property
-    def _decisions(self) -> int:
-        return self.settings.window.length(self.settings.steps)
-
-    @property
-    def _constants(self) -> int:
-        """Unconditional velocities that are kept per rollout."""
-        return 0 if self.settings.trains_unconditional else self._decisions
-
     @cached_property
     def _conditions(self) -> Mapping[str, Tensor]:
         """The conditions [1, ...] of a prompt."""
@@ -92,7 +83,9 @@ class SamplingMemory:
         encode = peak(lambda: self.adapter.encode([{"prompt": "a"}])) * self._width // 4
         encoding = {"text encoders while encoding": encoders, "encoding a prompt": encode}
         batch = {
-            "latents while sampling": rollouts * self._latents * self._latent,
+            "latents while sampling": rollouts
+            * (2 + self.settings.sampling_latents)
+            * self._latent,
             "encoded prompts of a batch": rollouts * self._encoding,
         }
         together = min(rollouts, self.settings.batch)
@@ -103,14 +96,6 @@ class SamplingMemory:
             "decoding": peak(lambda: self._decode(some)),
         }
         return [encoding, {**batch, "a pass while sampling": velocity}, {**batch, **pictures}]
-
-    @property
-    def _latents(self) -> int:
-        """How many latents are held per rollout: the present ones and their velocity, noise, the
-        path, and unconditional velocities that are kept."""
-        noise = self._decisions + (self.settings.last_step == "noise")
-        path = self._decisions + 1
-        return 2 + noise + path + self._constants
 
     def _velocity(self, count: int) -> Tensor:
         conditions = {
@@ -132,16 +117,15 @@ class SamplingMemory:
         self, *, rollouts: int, prompts: int, facts: frozenset[str], reference: bool
     ) -> Mapping[str, int]:
         """Bytes by purpose; see `Policy.estimate_cpu`."""
-        path, floats = self._decisions + 1, 4 * self._pixels
-        latents = path + self._constants
+        decisions, floats = self.settings.max_decisions, 4 * self._pixels
         sizes = {
-            "latents of a step": rollouts * latents * self._latent,
+            "latents of a step": rollouts * self.settings.stored_latents * self._latent,
             "pictures of a step": rollouts * (floats + self._pixels),  # tensors, PIL images
         }
         if reference:
-            sizes["means of the reference"] = rollouts * self._decisions * self._latent
+            sizes["outputs of the reference"] = rollouts * decisions * self._latent
         if "predictions" in facts:
-            sizes["predictions of a step"] = rollouts * path * floats
+            sizes["predictions of a step"] = rollouts * (decisions + 1) * floats
         try:
             kept = min(prompts + 1, self.settings.keep_prompts)
             sizes["encoded prompts"] = kept * self._encoding

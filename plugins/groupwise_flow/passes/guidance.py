@@ -121,6 +121,32 @@ class Guided:
             return predict(conditions), None
         return self.adapter.guide(predict(conditions), unconditional, guidance), unconditional
 
+    def velocities(
+        self,
+        rows: Sequence[Row],
+        latents: Tensor,
+        sigma: Tensor,
+        *,
+        unconditional: Tensor | None = None,
+    ) -> Tensor:
+        """The guided velocities [b, t, ...] of t latents for each of b rows, as in training.
+
+        latents: [b, t, ...]; sigma: [b, t]; unconditional: [b, t, ...], if already computed.
+        """
+        count, width = sigma.shape
+        each = torch.arange(count, device=self.device).repeat_interleave(width)
+        guidance = self.config.guidance_in_training
+        negative = self.negative(rows, guidance) if unconditional is None else None
+        velocity, _ = self.velocity(
+            latents.flatten(0, 1),
+            sigma.flatten(),
+            select(self.conditions(rows), each),
+            guidance,
+            negative=negative and select(negative, each),
+            unconditional=None if unconditional is None else unconditional.flatten(0, 1),
+        )
+        return velocity.unflatten(0, (count, width))
+
     def _computing(self) -> Any:
         return computing(self.config.precision, self.device)
 

@@ -17,37 +17,21 @@ def sample_latents(
     guided: Guided,
     rows: Sequence[Row],
     seeds: Sequence[int],
+    plan: Plan,
     *,
-    sigmas: Tensor,
-    first: Tensor,
-    leaders: Tensor,
-    training: bool,
-    predicts: bool = False,
+    guidance: float,
     mesh: DeviceMesh | None = None,
 ) -> Denoised:
-    """The latents of B rows, one seed each; only training has noisy steps (decisions).
+    """The latents of B rows, one seed each; mesh: of a sharded model.
 
-    sigmas: [steps + 1]; first: [B] first decision of each row; leaders: [B] first row of its group;
-    predicts: whether to keep the predicted clean samples; mesh: of a sharded model. Rows that are
-    not finite are `Denoised.broken`.
+    Rows that are not finite are `Denoised.broken`.
     """
     config, adapter, device = guided.config, guided.adapter, guided.device
-    plan = Plan(
-        sigmas=sigmas,
-        first=first,
-        decisions=config.window.length(config.steps) if training else 0,
-        source=leaders if config.shared_noise and training else torch.arange(len(rows)),
-        kind=config.sde,
-        noise_level=config.noise_level,
-        noisy_end=training and config.last_step == "noise",
-        predicts=predicts and training,
-    )
     count = plan.decisions + plan.noisy_end
     drawn = [_normal(seed, count, adapter.latent_shape) for seed in seeds]
     start = torch.stack([drawn[row][0] for row in plan.source.tolist()]).to(device)
-    start = start * adapter.noise_scale(len(sigmas) - 1)
+    start = start * adapter.noise_scale(len(plan.sigmas) - 1)
     noise = torch.stack([noise for _, noise in drawn]).to(device)
-    guidance = config.guidance_in_training if training else config.guidance
     conditions, negative = guided.conditions(rows), guided.negative(rows, guidance)
 
     passes = iter(_passes(plan, config.batch, mesh))

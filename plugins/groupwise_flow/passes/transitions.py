@@ -13,6 +13,7 @@ from groupwise_flow.model.sharding import largest
 from groupwise_flow.model.versions import Versions
 from groupwise_flow.passes.guidance import Guided, select
 from groupwise_flow.process.denoising import Denoised
+from groupwise_flow.settings import FlowSettings
 
 CONSTANT = -1
 """The version of unconditional velocities that are reused with any weights."""
@@ -30,8 +31,10 @@ class Transitions:
     are the noise levels, on the device.
     """
 
-    def __init__(self, guided: Guided, versions: Versions, mesh: DeviceMesh | None) -> None:
-        self.guided, self.config, self.versions, self.mesh = guided, guided.config, versions, mesh
+    def __init__(
+        self, guided: Guided, config: FlowSettings, versions: Versions, mesh: DeviceMesh | None
+    ) -> None:
+        self.guided, self.config, self.versions, self.mesh = guided, config, versions, mesh
 
     def trajectory(self, done: Denoised, first: Tensor) -> Mapping[str, Tensor | Sequence[Tensor]]:
         """The trajectory of B rollouts; first: [B]."""
@@ -53,26 +56,18 @@ class Transitions:
         """
         start, stop, _ = decisions.indices(rollouts.mask.shape[1])
         path = self._stack(rollouts, "path", slice(start, stop + 1))
-        shape = (len(rollouts), stop - start)
+        before, shape = path[:, :-1], (len(rollouts), stop - start)
         place = self._places(rollouts, slice(start, stop))
         sigma, after = sigmas[place], sigmas[place + 1]
-        rows = self._rows(shape)
-        guidance = self.config.guidance_in_training
-        unconditional = self._known_unconditional(rollouts, slice(start, stop))
-        negative = None
-        if unconditional is None:
-            negative = self.guided.negative(rollouts.prompts, guidance)
-        velocity, _ = self.guided.velocity(
-            path[:, :-1].flatten(0, 1),
-            sigma,
-            select(self.guided.conditions(rollouts.prompts), rows),
-            guidance,
-            negative=negative and select(negative, rows),
-            unconditional=unconditional,
+        velocity = self.guided.velocities(
+            rollouts.prompts,
+            before,
+            sigma.view(shape),
+            unconditional=self._known_unconditional(rollouts, slice(start, stop)),
         )
         step = sde.move(
-            velocity,
-            path[:, :-1].flatten(0, 1),
+            velocity.flatten(0, 1),
+            before.flatten(0, 1),
             sigma,
             after,
             kind=self.config.sde,
@@ -94,11 +89,12 @@ class Transitions:
         if self.config.trains_unconditional or negative is None:
             return rollouts
         count, steps = rollouts.mask.shape
+        rows = torch.arange(count, device=self.guided.device).repeat_interleave(steps)
         with torch.no_grad():
             velocity, _ = self.guided.velocity(
                 self._stack(rollouts, "path", slice(steps)).flatten(0, 1),
                 sigmas[self._places(rollouts, slice(None))],
-                select(negative, self._rows((count, steps))),
+                select(negative, rows),
                 guidance,
             )
         constant = {
@@ -108,7 +104,7 @@ class Transitions:
         return replace(rollouts, trajectory={**rollouts.trajectory, **constant})
 
     def _known_unconditional(self, rollouts: Rollouts, steps: slice) -> Tensor | None:
-        """[n, ...] the unconditional velocities of sampling; None if none are kept, and once the
+        """[b, t, ...] the unconditional velocities of sampling; None if none are kept, and once the
         weights have changed."""
         if "unconditional" not in rollouts.trajectory:
             return None
@@ -117,17 +113,13 @@ class Transitions:
         # Each pass of a sharded model is a collective, so all processes reuse them, or none does.
         if any(largest([int(outdated)], self.mesh)):
             return None
-        return self._stack(rollouts, "unconditional", steps).flatten(0, 1)
+        return self._stack(rollouts, "unconditional", steps)
 
     def _places(self, rollouts: Rollouts, steps: slice) -> Tensor:
         """[n] the index among all denoising steps of each of these decisions."""
         numbers = torch.arange(rollouts.mask.shape[1], device=self.guided.device)[steps]
         first = rollouts.tensor("first").to(self.guided.device)
         return (first.unsqueeze(1) + numbers).flatten()
-
-    def _rows(self, shape: tuple[int, int]) -> Tensor:
-        """[n] the rollout of each of t decisions of b rollouts."""
-        return torch.arange(shape[0], device=self.guided.device).repeat_interleave(shape[1])
 
     def _stack(self, rollouts: Rollouts, name: str, steps: slice) -> Tensor:
         rows = [row[steps] for row in rollouts.trajectory[name]]

@@ -46,6 +46,18 @@ class Plan:
         return source.unique(return_inverse=True)
 
 
+def without_noise(sigmas: Tensor, count: int) -> Plan:
+    """The plan of `count` rollouts all of whose steps are the ODE's; sigmas: [steps + 1]."""
+    return Plan(
+        sigmas=sigmas,
+        first=torch.zeros(count, dtype=torch.int64),
+        decisions=0,
+        source=torch.arange(count),
+        kind="ode",
+        noise_level=0.0,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Denoised:
     """latents [B, ...]; path [B, decisions + 1, ...], the samples from the first decision on;

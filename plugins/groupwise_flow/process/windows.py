@@ -3,7 +3,6 @@
 The last step is never a decision: its std is close to 0, so its log-prob carries no signal.
 """
 
-import hashlib
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Literal, Self
@@ -11,6 +10,8 @@ from typing import Literal, Self
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
+
+from groupwise_flow.process.seeds import hashed
 
 WindowKind = Literal["all", "fixed", "random", "sliding"]
 
@@ -72,7 +73,7 @@ class Window(BaseModel):
         """[n] int64: the first decision of each group, by its seed and the training step."""
         firsts = self._firsts(steps)
         if self.kind == "random":
-            return torch.tensor([firsts[_hashed(seed) % len(firsts)] for seed in seeds])
+            return torch.tensor([firsts[hashed(f"window/{seed}") % len(firsts)] for seed in seeds])
         moves = step // self.every if self.kind == "sliding" else 0
         return torch.full((len(seeds),), firsts[moves % len(firsts)])
 
@@ -97,9 +98,3 @@ def _steps_within(share: float, steps: int) -> int:
     The share is read as the nearest simple fraction, exact for decimals of up to four places.
     """
     return int(Fraction(share).limit_denominator(10_000) * steps)
-
-
-def _hashed(seed: int) -> int:
-    """A pseudo-random number that is independent of the noise drawn with the same seed."""
-    digest = hashlib.blake2b(f"window/{seed}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big")

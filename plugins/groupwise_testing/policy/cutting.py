@@ -54,6 +54,8 @@ def holes(case: Case) -> str | None:
 def cut_apart(case: Case) -> str | None:
     rollouts, width = case.rollouts, case.rollouts.mask.shape[1]
     for decisions in (slice(0, (width + 1) // 2), slice((width + 1) // 2, width)):
+        if decisions.start == decisions.stop:
+            continue  # a single decision cannot be cut apart
         outputs = case.outputs(rollouts, decisions)
         sizes = {name: value.shape[1] for name, value in outputs.items()}
         expected = len(range(width)[decisions])

@@ -111,10 +111,10 @@ def image_sizes(name: str, how: str, shards: Iterable[int]) -> Iterator[tuple[st
     from groupwise_flow.adapters.flux import FluxAdapter
     from groupwise_flow.estimates.memory import of_adapter
     from groupwise_flow.model.trainable import fitted
-    from groupwise_flow.settings import Settings
+    from groupwise_flow.settings import FlowSettings
 
     side, prompt = IMAGES[name]
-    settings = Settings.model_validate(
+    settings = FlowSettings.model_validate(
         {
             "model": name,
             "precision": "bf16",
