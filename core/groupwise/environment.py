@@ -10,7 +10,7 @@ tools, several turns or several players is a class with one coroutine:
             return {"draft": draft.text}
 
 All episodes of a step are played at once, each in its own coroutine. When every one of them waits
-for a player, the waiting calls of each player become one batch.
+for a player, the waiting calls of each player become one batch; an engine draws each by itself.
 """
 
 from abc import ABC, abstractmethod
@@ -145,9 +145,10 @@ class Environment(ABC):
     async def play(self, row: Row, players: Mapping[str, Player]) -> Outcome:
         """Play one episode; row: of the data set; players: of the cast, by label.
 
-        Rewards judge the last replies: those that are not another reply's parent. A mapping that is
-        returned has columns for them. To judge other replies, return these, each with its columns.
-        A reply that is not judged has the mean reward of the replies that followed it.
+        Rewards judge the last replies, those that no other follows: a reply follows the one before
+        it in its asyncio task, or the Reply that was its context. A mapping that is returned has
+        columns for them. To judge other replies, return these, each with its columns. A reply that
+        is not judged has the mean reward of the replies that followed it.
 
         The column `ended` is a word for what ended the episode, if its last player did not: "turns"
         (there are no more), "tool" (a tool ended it), or any other. `Rollouts.ended` of the judged

@@ -1,4 +1,4 @@
-"""check_environment: the properties that training requires of an environment; play_episodes."""
+"""check_environment: the properties that training requires of an environment."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -133,6 +133,7 @@ def _record(episodes: Episodes) -> list[Any]:
         *([*map(repr, own.completions)] for own in rows),
         [repr(row) for own in rows for row in own.prompts],
         {name: [*map(repr, column)] for name, column in episodes.judged.facts.items()},
+        episodes.judged.ended,
     ]
 
 

@@ -84,6 +84,8 @@ class Assembly:
         return rollouts.with_facts_on_cpu()
 
     def _assembled(self, episodes: Sequence[Episode]) -> Episodes:
+        for episode in episodes:
+            episode.calls = episode.drawn
         rows = {
             label: in_rows([c for e in episodes for c in e.calls if c.label == label])
             for label in self.samplings
@@ -202,7 +204,7 @@ class Assembly:
 
 def _is_lost(episode: Episode) -> bool:
     """Whether it failed before any reply, so that no row tells of it."""
-    return episode.failure is not None and not any(call.is_drawn for call in episode.calls)
+    return episode.failure is not None and not episode.calls
 
 
 def _lost(episodes: Sequence[Episode]) -> Iterator[Refusal]:
@@ -223,7 +225,7 @@ def _judged(episode: Episode) -> list[tuple[Call, Columns]]:
     """The calls whose completions rewards judge, each with the columns of its episode."""
     outcome = episode.outcome
     if outcome is None or isinstance(outcome, Mapping):
-        last = [call for call in episode.calls if not call.is_followed and call.is_drawn]
+        last = [call for call in episode.calls if not call.is_followed]
         return [(call, outcome or {}) for call in last]
     return [(reply.source, columns) for reply, columns in outcome]
 

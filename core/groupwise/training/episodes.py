@@ -64,7 +64,7 @@ class Episodes:
         own = self.players[label]
         return self.judged if own is None else own
 
-    def check_for_spares(self) -> None:
+    def check_not_empty(self) -> None:
         """Raise UserError if a player has no rollouts on this process, so none for dummy passes."""
         for label in self.players:
             if not len(self.rollouts(label)):

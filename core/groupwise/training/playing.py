@@ -4,6 +4,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +21,8 @@ from groupwise.policy import Policy
 from groupwise.training.calls import Call, Episode, Request, calls_for, row_of
 
 T = TypeVar("T")
+LATEST: ContextVar[tuple[Call | None, "asyncio.Task[Any] | None"]] = ContextVar("latest")
+"""The last call of a task of an episode, or of the task that started it, and which one made it."""
 
 
 class LoopThread:
@@ -144,6 +147,7 @@ class Playing:
 
     async def _play(self, episode: Episode) -> None:
         players = {label: _Player(self, episode, label) for label in episode.cast}
+        LATEST.set((None, asyncio.current_task()))
         try:
             episode.outcome = await self.environment.play(episode.draw.row, players)
         except CompletionFailed:
@@ -188,7 +192,7 @@ class Playing:
         if episode.over:
             raise EpisodeEnded("the episode is over")
         source = context.source if isinstance(context, Reply) else None
-        parent: Call | None = episode.latest if source is None else source
+        parent: Call | None = _latest(episode) if source is None else source
         row = row_of(context, episode.draw.row)
         if row is not episode.draw.row and self.policies[label].skips(row):
             if parent is not None:
@@ -207,10 +211,20 @@ class Playing:
             self._requests.append(request)
         self._happened()
         await request.answer
+        LATEST.set((calls[-1], asyncio.current_task()))
         replies = [call.reply for call in calls if call.reply is not None]
         if not replies:
             raise CompletionFailed(f"the completion of {label!r} failed")
         return replies
+
+
+def _latest(episode: Episode) -> Call | None:
+    """The call that the next one of this task follows, however long other tasks take: its own last
+    one or, if tasks that it waited for went on from there, the last of theirs."""
+    call, task = LATEST.get((None, None))
+    while task is asyncio.current_task() and (followers := episode.followers(call)):
+        call = followers[-1]
+    return call
 
 
 @dataclass(frozen=True)
