@@ -205,13 +205,13 @@ class Evaluator:
         if refusal.failure is not None:
             failure = {"failed": refusal.failure}
         return {
-            **_sample(batch, refusal.row, "", scores.total[0], right[0]),
+            **_sample(batch, refusal.episode.draw.row, "", scores.total[0], right[0]),
             "rewards": _values(scores, 0),
             **({"watched": dict.fromkeys(watched)} if watched else {}),
             "truncated": False,
             **({"ended": next(iter(failure))} if self._multi_turn else {}),
-            "draw": refusal.draw,
-            "index": refusal.index,
+            "draw": refusal.episode.draw.number,
+            "index": refusal.episode.index,
             "length": 0,
             **failure,
             "extra": dict(refusal.written),
@@ -263,7 +263,7 @@ def _records(
             **({"watched": _values(watched, row)} if watched else {}),
             "truncated": bool(rollouts.truncated[row]),
             "draw": int(rollouts.groups[row]),
-            "index": batch.sampled.indices[row],
+            "index": batch.sampled.judged_calls[row].episode.index,
             "length": int(rollouts.lengths[row]),
             **({} if reasons[row] is None else {"failed": reasons[row]}),
             **facts[row],
