@@ -11,10 +11,9 @@ from groupwise.environment import Columns, Environment, Reply
 from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Drawn
-from groupwise.training import failures
 from groupwise.training.calls import Call, Episode, Part, Rows, in_rows
 from groupwise.training.endings import ENDED, with_endings, word_of
-from groupwise.training.episodes import Episodes, Refusal
+from groupwise.training.episodes import Episodes
 from groupwise.training.sampling import Sampling
 
 
@@ -90,7 +89,6 @@ class Assembly:
         judged_calls = [call for call, _ in judged]
         words = {call: word_of(call, columns) for call, columns in judged}
         own = {label: self._rollouts(label, each, words) for label, each in rows.items()}
-        lost = [episode for episode in episodes if _is_lost(episode)]
         seen = next(iter(own.values())) if self.plain else self._seen(own, rows, judged_calls)
         assembled = Episodes(
             judged=_with_columns(seen, self.columns, [columns for _, columns in judged]),
@@ -102,17 +100,12 @@ class Assembly:
             calls=rows,
             compared=self.compared,
             refused=self.refused,
-            refusals=[]
-            if self.trained
-            else [
-                *self._refusals(rows, {*judged_calls}),
-                *(Refusal(episode=e, failure=e.failure) for e in lost),
-            ],
-            lost=lost,
-            failures=failures.by_cause(rows, lost),
+            lost=[episode for episode in episodes if _is_lost(episode)],
         )
         for call in (call for each in rows.values() for calls in each for call in calls):
-            call.part = call.reply = call.context = None  # else they hold what rewards free
+            call.part = call.context = None  # else they hold what rewards free
+            if call.refused_by is None and call.failure is None:  # others may be shown
+                call.reply = None
         for episode in episodes:
             episode.outcome, episode.assembled = None, True
         return assembled
@@ -171,20 +164,6 @@ class Assembly:
             prompts=[call.episode.draw.row for call in judged],
             groups=torch.tensor([call.episode.draw.number for call in judged]),
         )
-
-    def _refusals(self, rows: Rows, judged: Collection[Call]) -> Iterator[Refusal]:
-        """The replies that are not judged, and that nothing follows."""
-        for call in (call for each in rows.values() for calls in each for call in calls):
-            failed = call.failure is not None
-            if call in judged or call.is_followed or not (failed or call.refused_by):
-                continue
-            yield Refusal(
-                episode=call.episode,
-                by=call.refused_by or "",
-                written={} if call.reply is None else {call.label: call.reply.text},
-                value=self.refused[call.label],
-                failure=call.failure,
-            )
 
 
 def _is_lost(episode: Episode) -> bool:

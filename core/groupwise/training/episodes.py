@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from groupwise.config.learners import SOLE
 from groupwise.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
+from groupwise.scoring.outcome import excerpt
 from groupwise.training.calls import Call, Episode, Rows
 from groupwise.training.credit import credit
 from groupwise.training.training_batch import TrainingBatch
@@ -42,8 +44,7 @@ class Episodes:
     for a single player that is called once in an episode: its rollouts are the judged ones; calls:
     by label, those of each rollout; compared: whether the players' rows are compared with each
     other; refused: by label, the value of each reward for replies that another player refused;
-    lost: episodes that failed before any reply; failures: why completions failed, see
-    `failures.by_cause`.
+    lost: episodes that failed before any reply.
     """
 
     judged: Rollouts
@@ -52,9 +53,7 @@ class Episodes:
     calls: Rows
     compared: bool
     refused: Mapping[str, float]
-    refusals: Sequence[Refusal] = ()
     lost: Sequence[Episode] = ()
-    failures: Mapping[str, str] = field(default_factory=dict)
 
     def rollouts(self, label: str) -> Rollouts:
         """The rollouts of a player."""
@@ -66,6 +65,40 @@ class Episodes:
         numbers = [calls[0].episode.draw.number for calls in self.calls[label]]
         return torch.tensor(numbers, dtype=torch.int64)
 
+    @property
+    def failures(self) -> dict[str, str]:
+        """By cause, the first completion of each player that failed, in one line, with its prompt;
+        causes are `/LABEL`, and `/` for the only player and for `lost` episodes."""
+        described = {}
+        if self.lost:
+            prompt = excerpt(self.lost[0].draw.row.get("prompt"))
+            described["/"] = f"an episode failed: {self.lost[0].failure}, at the prompt {prompt}"
+        for label, rows in self.calls.items():
+            first = next((calls[0] for calls in rows if calls[0].failure is not None), None)
+            if first is not None:
+                which = "a completion" if label == SOLE else f"a completion of {label!r}"
+                prompt = excerpt(first.episode.draw.row.get("prompt"))
+                # A slash, since a reward may have the name of a policy.
+                cause = "/" if label == SOLE else f"/{label}"
+                described[cause] = f"{which} failed: {first.failure}, at the prompt {prompt}"
+        return described
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        """What no row of `judged` tells of."""
+        replies = [
+            Refusal(
+                episode=call.episode,
+                by=call.refused_by or "",
+                written={} if call.reply is None else {call.label: call.reply.text},
+                value=self.refused[call.label],
+                failure=call.failure,
+            )
+            for call in self._dead_ends
+            if call.failure is not None or call.refused_by is not None
+        ]
+        return replies + [Refusal(episode=each, failure=each.failure) for each in self.lost]
+
     def check_for_spares(self) -> None:
         """Raise UserError if a player has no rollouts on this process, so none for dummy passes."""
         for label in self.players:
@@ -75,11 +108,7 @@ class Episodes:
     def _lacks_rows(self, label: str) -> str:
         each = [self.rollouts(label) for label in self.players]
         failed, count = sum(int(own.failed.sum()) for own in each), sum(map(len, each))
-        judged = {*self.judged_calls}
-        refused = sum(
-            call.refused_by is not None and not call.is_followed and call not in judged
-            for call in self._all_calls
-        )
+        refused = sum(call.refused_by is not None for call in self._dead_ends)
         others = " and ".join(repr(n) for n in self.players if len(self.rollouts(n)))
         reasons = "".join(f"\n  {why}" for why in self.failures.values())
         return (
@@ -94,6 +123,12 @@ class Episodes:
     @property
     def _all_calls(self) -> list[Call]:
         return [call for rows in self.calls.values() for calls in rows for call in calls]
+
+    @property
+    def _dead_ends(self) -> list[Call]:
+        """Calls that are not judged, and that nothing follows."""
+        judged = {*self.judged_calls}
+        return [call for call in self._all_calls if call not in judged and not call.is_followed]
 
     def select(self, rows: Tensor) -> "Episodes":
         """The part of whole groups; rows: [B] bool or indices of judged rollouts."""
@@ -115,7 +150,6 @@ class Episodes:
             compared=self.compared,
             refused=self.refused,
             lost=[episode for episode in self.lost if episode.draw.number in draws],
-            failures=self.failures if judged_calls else {},
         )
 
     @staticmethod
@@ -124,7 +158,6 @@ class Episodes:
         first, *others = parts
         if not others:
             return first
-        failures = [item for part in reversed(parts) for item in part.failures.items()]
         return Episodes(
             judged=Rollouts.concat([part.judged for part in parts]),
             judged_calls=[call for part in parts for call in part.judged_calls],
@@ -141,7 +174,6 @@ class Episodes:
             compared=first.compared,
             refused=first.refused,
             lost=[episode for part in parts for episode in part.lost],
-            failures=dict(failures),
         )
 
     def training_batches(self, scores: Scores) -> Mapping[str, TrainingBatch]:
