@@ -101,21 +101,6 @@ class Call:
         return (f"/{self.turn}" if self.turn else "") + self.branch
 
 
-def further(earlier: Call, prompt: Any) -> str | Sequence[Mapping[str, Any]] | None:
-    """What a prompt has after an earlier call's prompt and reply; None if it does not begin with
-    these."""
-    before, reply = earlier.row["prompt"], earlier.reply
-    if reply is None or isinstance(prompt, str) != isinstance(before, str):
-        return None
-    if isinstance(prompt, str):
-        text = before + reply.text
-        return prompt[len(text) :] if prompt.startswith(text) else None
-    count = len(before)
-    if [*prompt[:count]] != [*before] or [*prompt[count : count + 1]] != [reply.message]:
-        return None
-    return prompt[count + 1 :] or None
-
-
 def in_rows(calls: Sequence[Call]) -> list[list[Call]]:
     """The calls of a player that were sampled, those of one rollout together, in their order.
 

@@ -11,8 +11,9 @@ from groupwise.training.assembly import Assembly
 from groupwise.training.calls import Episode, Request
 from groupwise.training.endings import ENDED
 from groupwise.training.episodes import Episodes
+from groupwise.training.loop_thread import LoopThread
 from groupwise.training.player_sampler import PlayerSampler
-from groupwise.training.playing import LoopThread, Playing
+from groupwise.training.playing import Playing
 from groupwise.training.sampling import Sampling
 
 
@@ -139,6 +140,7 @@ class EpisodeSampler:
             label: PlayerSampler(
                 sampling,
                 assembly,
+                group_size=groups[label],
                 space=f"{space}/{label}" if len(labels) > 1 else space,
                 purpose=purpose,
                 dummy=dummy.row,
@@ -146,13 +148,7 @@ class EpisodeSampler:
             )
             for label, sampling in samplings.items()
         }
-        playing = Playing(
-            self.environment,
-            episodes,
-            policies={label: sampling.policy for label, sampling in samplings.items()},
-            groups=groups,
-            concurrent={label: own.draw for label, own in samplers.items() if own.is_concurrent},
-        )
+        playing = Playing(self.environment, episodes, samplers)
         is_collective = any(own.is_collective for own in samplers.values())
         with ExitStack() as stack:
             for own in samplers.values():
