@@ -37,7 +37,7 @@ def draws(lab):
 @pytest.mark.parametrize("batch", [1, 3, 4, 7, 18, 512])
 def test_the_size_of_sampling_batches_changes_nothing(lab, draws, batch):
     policy = lab.Tabular(symbols=4)
-    assert record(sample(lab, policy, draws, batch=batch)) == record(sample(lab, policy, draws))
+    assert record(sample(policy, draws, batch=batch)) == record(sample(policy, draws))
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 7])
