@@ -9,48 +9,27 @@ at. Put them into the tests of your plugin:
         testing.check_policy(MyPolicy(MyPolicy.Config()), rows)
 
 The engine uses none of this: the laws are the package `groupwise_testing`, imported at first use.
+testing.pyi has their types.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from groupwise_testing import (
-        Law,
-        check_adapter,
-        check_algorithm,
-        check_environment,
-        check_policy,
-        check_reward,
-        check_sampler,
-        compare,
-        hold,
-        law,
-        play_episodes,
-        updater_of,
-    )
-
-__all__ = [
-    "Law",
-    "check_adapter",
-    "check_algorithm",
-    "check_environment",
-    "check_policy",
-    "check_reward",
-    "check_sampler",
-    "compare",
-    "hold",
-    "law",
-    "play_episodes",
-    "updater_of",
-]
+from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    laws = _laws(name)
+    if name not in ("__all__", *laws.__all__):
         raise AttributeError(f"module 'groupwise.testing' has no attribute {name!r}")
+    return getattr(laws, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_laws("__all__").__all__)
+
+
+def _laws(name: str) -> Any:
     try:
-        package = importlib.import_module("groupwise_testing")
+        return importlib.import_module("groupwise_testing")
     except ModuleNotFoundError as error:
         if error.name != "groupwise_testing":
             raise
@@ -59,8 +38,3 @@ def __getattr__(name: str) -> Any:
             f"groupwise and is not installed here: install groupwise again",
             name=error.name,
         ) from error
-    return getattr(package, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import groupwise
-from groupwise.errors import first_line
+from groupwise import errors
 
 Test = Callable[[Any], str | None]
 LIBRARIES = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
-OURS = tuple(str(Path(file).parent) for file in (groupwise.__file__, __file__))
+OURS = tuple(str(Path(file).parent) for file in (errors.__file__, __file__))
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def hold(who: str, laws: Sequence[Law], case: Any) -> None:
         try:
             wrong = each.test(case)
         except Exception as error:  # third-party code may raise anything
-            reason = f"{_place(error)} raised {type(error).__name__}: {first_line(error)}"
+            reason = f"{_place(error)} raised {type(error).__name__}: {errors.first_line(error)}"
             raise AssertionError(_message(who, each, reason)) from error
         if wrong is not None:
             raise AssertionError(_message(who, each, wrong))
