@@ -89,9 +89,9 @@ class Assembly:
         judged_calls = [call for call, _ in judged]
         words = {call: word_of(call, columns) for call, columns in judged}
         own = {label: self._rollouts(label, each, words) for label, each in rows.items()}
-        seen = next(iter(own.values())) if self.plain else self._seen(own, rows, judged_calls)
+        rollouts = next(iter(own.values())) if self.plain else self._joined(own, rows, judged_calls)
         assembled = Episodes(
-            judged=_with_columns(seen, self.columns, [columns for _, columns in judged]),
+            judged=_with_columns(rollouts, self.columns, [columns for _, columns in judged]),
             judged_calls=judged_calls,
             players={
                 label: None if self.plain else _with_logged(own[label], sampling.policy.logged)
@@ -135,7 +135,7 @@ class Assembly:
             rollouts = replace(rollouts, failures=reasons)
         return with_endings(rollouts, rows, words)
 
-    def _seen(self, own: Mapping[str, Rollouts], rows: Rows, judged: Sequence[Call]) -> Rollouts:
+    def _joined(self, own: Mapping[str, Rollouts], rows: Rows, judged: Sequence[Call]) -> Rollouts:
         """The judged rollouts of all players, in the order of their episodes, as completions of the
         data set's rows; without trajectories."""
         places = {call: place for place, call in enumerate(judged)}

@@ -133,12 +133,14 @@ class Part:
 
 @dataclass(eq=False)
 class Request:
-    """Completions of one context that a coroutine waits for.
+    """Completions of one context by one player that an episode's coroutine waits for.
 
     limit: the most decisions of each, None for the policy's own limit; refused: whether the context
     has no room.
     """
 
+    episode: Episode
+    label: str
     calls: Sequence[Call]
     answer: "asyncio.Future[None]"
     limit: int | None = None
@@ -151,8 +153,7 @@ class Request:
     @property
     def place(self) -> tuple[int, int]:
         """Its order in a batch, whatever the timing."""
-        episode = self.calls[0].episode
-        return episode.place, episode.calls.index(self.calls[0])
+        return self.episode.place, self.episode.calls.index(self.calls[0])
 
 
 def row_of(context: Context, row: Row) -> Row:

@@ -158,8 +158,8 @@ class EpisodeSampler:
             waiting = yield from self._finished(playing, assembly)
             while processes.any_process(bool(waiting)) if is_collective else waiting:
                 for label in labels:
-                    due = [request for request in waiting if request.calls[0].label == label]
-                    waiting = [request for request in waiting if request.calls[0].label != label]
+                    due = [request for request in waiting if request.label == label]
+                    waiting = [request for request in waiting if request.label != label]
                     for answered in samplers[label].sample(due):
                         self._thread.run(playing.resume(answered))
                         waiting += yield from self._finished(playing, assembly)

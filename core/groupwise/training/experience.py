@@ -205,7 +205,7 @@ class Experience:
         """
         if self.accelerator.num_processes == 1:
             return dict.fromkeys(scored.batches)
-        processes.each(scored.episodes.check_for_spares)
+        processes.each(scored.episodes.check_for_dummies)
         return {label: _dummy(batch) for label, batch in scored.batches.items()}
 
     def _finished(self, begun: Round) -> Scored:

@@ -85,7 +85,7 @@ class PlayerSampler:
             return
         loop = asyncio.get_running_loop()
         pairs = await loop.run_in_executor(self._threads, self._drawn, *columns)
-        if not request.calls[0].episode.over:
+        if not request.episode.over:
             self.assembly.add_turns(pairs, calls)
 
     def _drawn(self, *columns: Sequence[Any]) -> list[Any]:
@@ -154,8 +154,8 @@ class PlayerSampler:
         """The context of a request: that of the player's latest call in the episode whose context
         its prompt begins with, or a new one."""
         first, sampler = request.calls[0], self.sampling.turn_sampler
-        for earlier in reversed(first.episode.calls):
-            if earlier.label != first.label or earlier.context is None:
+        for earlier in reversed(request.episode.calls):
+            if earlier.label != request.label or earlier.context is None:
                 continue
             replies = _further(earlier, first.row["prompt"])
             if replies is not None:

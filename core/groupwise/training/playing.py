@@ -50,12 +50,12 @@ class Playing:
             self._resume(request)
 
     def _resume(self, request: Request) -> None:
-        episode, first = request.calls[0].episode, request.calls[0]
+        episode, parent = request.episode, request.calls[0].parent
         if not episode.over:
             episode.waiting -= 1
             self._busy += not episode.waiting
-        if request.refused and first.parent is not None:
-            first.parent.refused_by = first.label
+        if request.refused and parent is not None:
+            parent.refused_by = request.label
         if request.answer.done():  # cancelled: `play` waits for it no longer
             return
         if request.refused:
@@ -92,9 +92,9 @@ class Playing:
             raise self._error
         requests, self._requests = sorted(self._requests, key=lambda each: each.place), []
         for request in requests:
-            if request.calls[0].episode.over:
+            if request.episode.over:
                 request.answer.set_exception(EpisodeEnded("the episode is over"))
-        return [request for request in requests if not request.calls[0].episode.over]
+        return [request for request in requests if not request.episode.over]
 
     async def _play(self, episode: Episode) -> None:
         players = {label: _Player(self, episode, label) for label in episode.cast}
@@ -117,7 +117,7 @@ class Playing:
     async def _draw(self, request: Request) -> None:
         """Draw the completions of a request, and resume its episode."""
         try:
-            await self.samplers[request.calls[0].label].draw(request)
+            await self.samplers[request.label].draw(request)
             self._resume(request)
         except Exception as error:  # the sampler's: it ends the run, whatever `play` catches
             self._error = error
@@ -151,7 +151,8 @@ class Playing:
             raise ContextRefused(f"{label!r} cannot take this context")
         size = sampler.group_size if grouped else None
         calls = calls_for(episode, label, row, parent, grouped=size)
-        request = Request(calls, asyncio.get_running_loop().create_future(), limit)
+        answer = asyncio.get_running_loop().create_future()
+        request = Request(episode, label, calls, answer, limit)
         episode.calls += calls
         self._busy -= not episode.waiting
         episode.waiting += 1
