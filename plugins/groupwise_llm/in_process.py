@@ -16,6 +16,7 @@ from groupwise.sampler import Purpose
 from groupwise_llm.codec.contexts import Context, Turn
 from groupwise_llm.decoding import drawing, sampling
 from groupwise_llm.decoding.prefixes import PrefixCache
+from groupwise_llm.decoding.work import Work
 from groupwise_llm.files import sharding
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.probing.probes import Ability
@@ -117,7 +118,7 @@ class InProcess(TextSampler):
         purpose: Purpose,
     ) -> list[Turn]:
         """A turn for each row, in the context that owns it."""
-        work = sampling.Work(
+        work = Work(
             contexts=[context.ids for context in contexts],
             owners=owners,
             limits=limits,

@@ -6,10 +6,11 @@ text has the same size on a phone, a wide screen and paper. Names and titles are
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from groupwise_report.wording import brief, display, text, tick_labels
+from groupwise_report.axes import BOX, Axes, ticks
+from groupwise_report.wording import brief, display, text
 
 Point = tuple[float, float]
 Spread = tuple[float, float, float]
@@ -18,7 +19,6 @@ SMOOTH_FROM = 60  # points; shorter lines are not smoothed
 MOST_POINTS = 800  # a line is thinned to about this many
 MOST_BARS = 60
 COLOURS = 6
-BOX = 1000  # width and height of the SVG in its own units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,41 +79,6 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     return sorted(kept)
 
 
-def ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """About `count` intervals between round numbers, from at most `low` to at least `high`."""
-    if high - low <= 1e-9 * max(abs(low), abs(high)) + 1e-300:  # a flat line: start at zero
-        low, high = min(low, 0.0), max(high, 0.0)
-        high = high if high > low else 1.0
-    magnitude = 10.0 ** math.floor(math.log10((high - low) / count))
-    step = next(m for m in (1, 2, 2.5, 5, 10, 20) if m * magnitude * count >= high - low)
-    step *= magnitude
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [i * step for i in range(first, last + 1)]
-
-
-class _Axes:
-    """The axes of a chart: from a step and a value to coordinates of the SVG."""
-
-    def __init__(self, values: Iterable[float], last_step: float, chart: Chart) -> None:
-        all_values = list(values)
-        low, high = min(all_values), max(all_values)
-        if 0 < low < 0.6 * high or (chart.percent and low > 0 and high - low < 0.5):
-            low = 0.0  # the axis starts at zero unless that flattens the curve
-        self.ticks = ticks(low, high, 6 if chart.wide else 4)
-        self.labels = tick_labels(self.ticks, percent=chart.percent)
-        self.low, self.high = self.ticks[0], self.ticks[-1]
-        self.last_step = last_step
-
-    def at(self, step: float, value: float) -> str:
-        return f"{self.x(step):.5g} {self.y(value):.5g}"
-
-    def x(self, step: float) -> float:
-        return BOX * step / self.last_step
-
-    def y(self, value: float) -> float:
-        return BOX * (self.high - value) / (self.high - self.low)
-
-
 def _path(kind: str, colour: int, data: str) -> str:
     return f'<path class="{kind} {_style(colour)}" d="{data}"/>' if data else ""
 
@@ -123,16 +88,16 @@ def _style(colour: int) -> str:
     return f"c{colour % COLOURS}" + (f" dashed{min(colour // COLOURS, 2)}" * (colour >= COLOURS))
 
 
-def _line(points: Sequence[Point], axes: _Axes) -> str:
+def _line(points: Sequence[Point], axes: Axes) -> str:
     return "M" + "L".join(axes.at(*point) for point in thin(points))
 
 
-def _dots(points: Sequence[Point], axes: _Axes) -> str:
+def _dots(points: Sequence[Point], axes: Axes) -> str:
     # A line of no length with round ends stays a circle however the box is stretched.
     return "".join(f"M{axes.at(*point)}h0" for point in points)
 
 
-def _draw_dots(series: Series, axes: _Axes) -> str:
+def _draw_dots(series: Series, axes: Axes) -> str:
     bars = "".join(f"M{axes.at(x, low)}L{axes.at(x, high)}" for x, low, high in series.spread)
     return (
         _path("whisker", series.colour, bars)
@@ -141,7 +106,7 @@ def _draw_dots(series: Series, axes: _Axes) -> str:
     )
 
 
-def _draw_band(series: Series, axes: _Axes) -> str:
+def _draw_band(series: Series, axes: Axes) -> str:
     if len(series.spread) < 2:
         return ""
     lower = _line([(x, low) for x, low, _ in series.spread], axes)
@@ -150,7 +115,7 @@ def _draw_band(series: Series, axes: _Axes) -> str:
     return _path("band", series.colour, f"{lower}L{back}Z")
 
 
-def _draw_line(series: Series, axes: _Axes, *, smoothed: bool) -> str:
+def _draw_line(series: Series, axes: Axes, *, smoothed: bool) -> str:
     if len(series.points) == 1:
         return _draw_dots(series, axes)
     line = _line(series.points, axes)
@@ -181,7 +146,7 @@ def draw(chart: Chart, last_step: float) -> str:
         return ""
     values = [y for series in shown for _, y in series.points]
     values += [y for series in shown for row in series.spread for y in row[1:]]
-    axes = _Axes([*values, *chart.levels], last_step, chart)
+    axes = Axes([*values, *chart.levels], last_step, percent=chart.percent, wide=chart.wide)
     is_long = max(len(s.points) for s in shown) > SMOOTH_FROM  # all lines of a chart are smoothed
     smoothed = chart.smooth and is_long
     lines = [_draw_line(s, axes, smoothed=smoothed) for s in shown if not s.dots]
@@ -201,7 +166,7 @@ def draw_stacked(chart: Chart, last_step: float) -> str:
     for series in bars:
         for x, y in series.points:
             tops[x] = tops.get(x, 0.0) + y
-    axes = _Axes([0.0, *tops.values()], last_step, chart)
+    axes = Axes([0.0, *tops.values()], last_step, percent=chart.percent, wide=chart.wide)
     ground: dict[float, float] = {}
     marks = [_bar_stack(s, size, axes, ground) for s in bars]
     note = f" Each bar is the mean of {size} steps." if size > 1 else ""
@@ -217,7 +182,7 @@ def _binned(points: Sequence[Point], size: int, last_step: int) -> list[Point]:
     return [(min(b + size, last_step), s / min(size, last_step - b)) for b, s in sums.items()]
 
 
-def _bar_stack(series: Series, size: int, axes: _Axes, ground: dict[float, float]) -> str:
+def _bar_stack(series: Series, size: int, axes: Axes, ground: dict[float, float]) -> str:
     data, edge = [], 0.0
     for x, y in series.points:
         base = ground.get(x, 0.0)
@@ -231,7 +196,7 @@ def _bar_stack(series: Series, size: int, axes: _Axes, ground: dict[float, float
     return _path("bar", series.colour, "".join(data))
 
 
-def _figure(chart: Chart, axes: _Axes, marks: Sequence[str]) -> str:
+def _figure(chart: Chart, axes: Axes, marks: Sequence[str]) -> str:
     series = [[[x, float(f"{y:.4g}")] for x, y in thin(s.points)] for s in chart.series]
     data = text(json.dumps(series, separators=(",", ":")))
     grid, across = (
@@ -252,7 +217,7 @@ def _figure(chart: Chart, axes: _Axes, marks: Sequence[str]) -> str:
     )
 
 
-def _tick_texts(axes: _Axes) -> str:
+def _tick_texts(axes: Axes) -> str:
     texts = [
         f'<span class="y" style="top:{axes.y(value) / BOX:.2%}">{label}</span>'
         for value, label in zip(axes.ticks, axes.labels, strict=True)

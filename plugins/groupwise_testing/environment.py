@@ -1,6 +1,7 @@
 """check_environment: the properties that training requires of an environment."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -143,13 +144,16 @@ def _record(episodes: Episodes) -> list[Any]:
     "replies of its own players",
 )
 def ends(case: Case) -> str | None:
-    episodes, lineage = case.episodes, case.episodes.lineage
-    longest = int(torch.bincount(lineage.draws).max()) / case.size
+    episodes = case.episodes
+    calls = [call for rows in episodes.calls.values() for own in rows for call in own]
+    most = max(Counter(call.episode.draw.number for call in calls).values(), default=0)
+    longest = most / case.size
     if longest > MOST_CALLS:
         return f"an episode called its players {longest:.0f} times"
     named = {*case.environment.judged(case.labels)}
-    for number, label in enumerate(episodes.players):
-        if label not in named and bool((lineage.judged[lineage.of(number)] >= 0).any()):
+    judged = {call.label for call in episodes.judged_calls}
+    for label in episodes.players:
+        if label in judged - named:
             return f"completions of {label!r} are judged, which `judged` does not name"
     if failures := [*episodes.failures.values()]:
         return failures[0]

@@ -30,7 +30,8 @@ from groupwise.run.trainer import Trainer
 from groupwise.sampler import Sampler
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise.testing import updater_of
-from groupwise.training.lineage import NONE, Lineage
+from groupwise.training.calls import Call, Episode, calls_for
+from groupwise.training.credit import credit
 
 END = 0
 
@@ -340,18 +341,17 @@ def credited(
 ) -> Scores:
     """The scores of the completions that judged ones follow; parents: of the judged ones."""
     count = max(max(parents) + 1, len(failed or ()), len(refused or ()))
-    rows, judged = count + len(parents), range(len(parents))
-    none = [NONE] * count
-    lineage = Lineage(
-        players=torch.tensor([0] * count + [1] * len(parents)),
-        rows=torch.arange(rows),
-        draws=torch.zeros(rows, dtype=torch.int64),
-        judged=torch.tensor([*none, *judged]),
-        parents=torch.tensor([*none, *parents]),
-        refused=torch.tensor([*(refused or [False] * count), *(False for _ in judged)]),
-    )
-    lost = torch.tensor([*(failed or [False] * count), *(False for _ in judged)])
-    return lineage.credit(scores, lost, torch.full((rows,), value).double()).select(range(count))
+    episode = Episode(draw=Draw(0, {}), place=0, index=0, size=1, cast=("first", "second"))
+
+    def call(label: str, row: int, parent: Call | None = None) -> Call:
+        (one,) = calls_for(episode, label, {}, parent, grouped=None)
+        one.failure = "it failed" if parent is None and failed and failed[row] else None
+        one.refused_by = "second" if parent is None and refused and refused[row] else None
+        return one
+
+    first = [call("first", row) for row in range(count)]
+    judged = [call("second", row, first[parent]) for row, parent in enumerate(parents)]
+    return credit(scores, judged, [*first, *judged], {"first": value}).select(range(count))
 
 
 lab_of_tests = SimpleNamespace(

@@ -68,8 +68,7 @@ def test_neither_timing_nor_batches_change_a_sample(lab):
 def test_a_turn_is_compared_with_the_same_turn_of_other_episodes(lab):
     episodes = play(lab, Talk(turns=3))
     for label in ("writer", "critic"):
-        rows = episodes.lineage.of([*episodes.players].index(label))
-        groups, draws = episodes.rollouts(label).groups, episodes.lineage.draws[rows]
+        groups, draws = episodes.rollouts(label).groups, episodes.draws(label)
         assert len(groups) > 16
         for group in groups.unique():
             of_group = draws[groups == group]
@@ -89,14 +88,16 @@ def test_rows_that_are_not_judged_have_the_reward_of_what_followed(lab):
     episodes = play(lab, Talk(turns=3))
     scores = lab.scores_of(torch.arange(16.0))
     batches = episodes.training_batches(scores)
-    lineage, numbers = episodes.lineage, {}
-    for number, label in enumerate(episodes.players):
-        rows = lineage.of(number).tolist()
-        numbers |= dict(zip(rows, batches[label].scores.total.tolist(), strict=True))
-    for row, value in numbers.items():
-        child = [r for r, parent in enumerate(lineage.parents.tolist()) if parent == row]
-        judged = int(lineage.judged[row])
-        assert value == (float(judged) if judged >= 0 else numbers[child[0]])
+    values = {
+        own: value
+        for label, rows in episodes.calls.items()
+        for (own,), value in zip(rows, batches[label].scores.total.tolist(), strict=True)
+    }
+    judged = {call: float(place) for place, call in enumerate(episodes.judged_calls)}
+    assert len(values) > len(judged) == 16
+    for own, value in values.items():
+        following = [each for each in values if each.parent is own]
+        assert value == (judged[own] if own in judged else values[following[0]])
 
 
 def test_episodes_count_alike_however_many_turns_they_have(lab):
@@ -303,15 +304,37 @@ def test_draws_with_one_turn_and_with_several_are_trained_on_together(lab):
     apart = play(lab, Again(), labels=("writer",), draws=8, size=2, batch=1)
     for episodes in (together, apart):
         rows = episodes.rollouts("writer")
-        assert len(rows) == len(episodes.lineage.players) > len(episodes.judged) == 16
+        calls = [call for (call,) in episodes.calls["writer"]]
+        assert len(rows) == len(calls) > len(episodes.judged) == 16
         scores = lab.scores_of(torch.arange(16.0))
         (batch,) = episodes.training_batches(scores).values()
-        judged = episodes.lineage.judged
-        assert batch.scores.total[judged >= 0].tolist() == judged[judged >= 0].tolist()
-        follows = (episodes.lineage.parents >= 0).nonzero().flatten()
-        parents = episodes.lineage.parents[follows]
-        assert torch.equal(batch.scores.total[parents], batch.scores.total[follows])
+        values = dict(zip(calls, batch.scores.total.tolist(), strict=True))
+        assert [values[call] for call in episodes.judged_calls] == [*range(16)]
+        assert all(values[call] == values[call.parent] for call in calls if call.parent)
     assert together.rollouts("writer").completions == apart.rollouts("writer").completions
+
+
+class Twice(Again):
+    """Two casts of one player each, which is called twice in an episode."""
+
+    def casts(self, labels):
+        return {label: [label] for label in labels}
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        await player(row)
+        await player(row)
+
+
+def test_a_learner_is_compared_with_all_judged_completions_of_other_casts(lab):
+    episodes = play(lab, Twice(), size=2)
+    completions = episodes.judged.completions
+    labels = [own.label for own in episodes.judged_calls]
+    for label, batch in episodes.training_batches(lab.scores_of(torch.arange(16.0))).items():
+        others = [place for place, own in enumerate(labels) if own != label]
+        assert len(batch.rollouts) == 16
+        assert batch.rest_of_group.scores.total.tolist() == others
+        assert batch.rest_of_group.rollouts.completions == [completions[n] for n in others]
 
 
 def runs(lab, folder):

@@ -8,7 +8,7 @@ import torch
 
 from groupwise.errors import UserError
 from groupwise.memory import Workload
-from groupwise_llm.files import loading
+from groupwise_llm.files import quantization
 from groupwise_llm.model import merging
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
@@ -100,7 +100,7 @@ def test_invalid_quantisation_is_refused_before_weights_are_loaded(saved, settin
 
 
 def test_without_bitsandbytes_the_error_names_the_pip_command(saved, monkeypatch):
-    monkeypatch.setattr(loading, "find_spec", lambda name: None)
+    monkeypatch.setattr(quantization, "find_spec", lambda name: None)
     settings = Settings(model=str(saved()), max_new_tokens=12, quantize="8bit", lora=LORA)
     with pytest.raises(UserError, match=r"not installed: pip install 'groupwise\[quantized\]'"):
         LanguageModel.examine(settings, [])

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from groupwise_report import gallery
-from groupwise_report.charts import Chart, Series, draw, draw_stacked, smooth, thin, ticks
+from groupwise_report.axes import ticks
+from groupwise_report.charts import Chart, Series, draw, draw_stacked, smooth, thin
 from groupwise_report.comparison import MOST_PROMPTS, chosen, paired
 from groupwise_report.wording import brief, display, duration, number, tick_labels, wilson
 from groupwise_report.writing import write_report

@@ -7,16 +7,13 @@ from typing import Any
 
 import torch
 
-from groupwise.config.learners import SOLE
 from groupwise.environment import Columns, Environment, Reply
 from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Drawn
-from groupwise.training import failures
 from groupwise.training.calls import Call, Episode, Part, Rows, in_rows
 from groupwise.training.endings import ENDED, with_endings, word_of
-from groupwise.training.episodes import Episodes, Refusal
-from groupwise.training.lineage import NONE, Lineage
+from groupwise.training.episodes import Episodes
 from groupwise.training.sampling import Sampling
 
 
@@ -40,7 +37,7 @@ class Assembly:
     ) -> None:
         self.samplings, self.trained, self.compared = samplings, trained, compared
         self.columns = columns
-        self.values = {label: environment.refused(label) for label in samplings}
+        self.refused = {label: environment.refused(label) for label in samplings}
         # Not by what is sampled, since parts, rounds and processes must have the same form.
         self.plain = environment.one_call and len(samplings) == 1
         self._open = [[*of_draw] for _, of_draw in groupby(episodes, key=lambda e: id(e.draw))]
@@ -52,7 +49,7 @@ class Assembly:
         reasons = rollouts.failures or [None] * len(calls)
         truncated = rollouts.truncated.tolist()
         for at, call in enumerate(calls):
-            call.part, call.at = part, at
+            call.part, call.at, call.is_drawn = part, at, True
             if reasons[at] is None:
                 completion = rollouts.completions[at]
                 call.reply = Reply(completion, call.label, truncated[at], source=call)
@@ -61,7 +58,7 @@ class Assembly:
     def add_turns(self, pairs: Sequence[tuple[Any, Drawn]], calls: Sequence[Call]) -> None:
         """The turns of these calls, in order, each with its context afterwards."""
         for call, (context, turn) in zip(calls, pairs, strict=True):
-            call.context = context
+            call.context, call.is_drawn = context, True
             if turn.ended != "failed":
                 call.reply = Reply(turn.text, call.label, turn.ended == "length", source=call)
 
@@ -91,41 +88,32 @@ class Assembly:
             for label in self.samplings
         }
         judged = [pair for episode in episodes for pair in _judged(episode)]
-        words = {id(call): word_of(call, columns) for call, columns in judged}
+        judged_calls = [call for call, _ in judged]
+        words = {call: word_of(call, columns) for call, columns in judged}
         own = {label: self._rollouts(label, each, words) for label, each in rows.items()}
-        lost = [episode for episode in episodes if _is_lost(episode)]
-        lineage = Lineage.of_calls(rows, [call for call, _ in judged])
-        seen = next(iter(own.values())) if self.plain else self._seen(own, rows, judged)
+        rollouts = next(iter(own.values())) if self.plain else self._joined(own, rows, judged_calls)
         assembled = Episodes(
-            judged=_with_columns(seen, self.columns, [columns for _, columns in judged]),
-            indices=[call.episode.index for call, _ in judged],
+            judged=_with_columns(rollouts, self.columns, [columns for _, columns in judged]),
+            judged_calls=judged_calls,
             players={
                 label: None if self.plain else _with_logged(own[label], sampling.policy.logged)
                 for label, sampling in self.samplings.items()
             },
-            lineage=lineage,
+            calls=rows,
             compared=self.compared,
-            values=self.values,
-            refusals=[] if self.trained else [*self._refusals(rows, lineage), *_lost(lost)],
-            lost=[episode.draw.number for episode in lost],
-            failures=failures.of_episodes(lost)
-            | failures.of_policies(
-                {
-                    "" if label == SOLE else label: replace(
-                        rollouts, prompts=[calls[0].episode.draw.row for calls in rows[label]]
-                    )
-                    for label, rollouts in own.items()
-                }
-            ),
+            refused=self.refused,
+            lost=[episode for episode in episodes if _is_lost(episode)],
         )
         for call in (call for each in rows.values() for calls in each for call in calls):
-            call.part = call.reply = call.context = None  # else they hold what rewards free
+            call.part = call.context = None  # else they hold what rewards free
+            if call.refused_by is None and call.failure is None:  # others may be shown
+                call.reply = None
         for episode in episodes:
             episode.outcome, episode.assembled = None, True
         return assembled
 
     def _rollouts(
-        self, label: str, rows: Sequence[Sequence[Call]], words: Mapping[int, str | None]
+        self, label: str, rows: Sequence[Sequence[Call]], words: Mapping[Call, str | None]
     ) -> Rollouts:
         """The rollouts of a player, in order; rows: the calls of each; words: by judged call, its
         environment's word for why the episode ended."""
@@ -135,36 +123,31 @@ class Assembly:
                 [calls[-1].context for calls in rows],
                 [calls[0].group for calls in rows],
             )
-            part = Part(rollouts)
-            for at, calls in enumerate(rows):
-                for call in calls:
-                    call.part, call.at = part, at
         else:
             rollouts = _gathered([calls[0] for calls in rows])
         if not self.plain:
             episodes = [calls[0].identity for calls in rows]
             rollouts = replace(rollouts, episodes=torch.tensor(episodes, dtype=torch.int64))
-        reasons = [calls[-1].failure for calls in rows]
+        pairs = zip(rollouts.failures or [None] * len(rows), rows, strict=True)
+        reasons = [reason or calls[0].episode.failure for reason, calls in pairs]
+        for reason, calls in zip(reasons, rows, strict=True):
+            for call in calls:
+                call.failure = reason
         if any(reason is not None for reason in reasons):
             rollouts = replace(rollouts, failures=reasons)
         return with_endings(rollouts, rows, words)
 
-    def _seen(
-        self,
-        own: Mapping[str, Rollouts],
-        rows: Rows,
-        judged: Sequence[tuple[Call, Columns]],
-    ) -> Rollouts:
+    def _joined(self, own: Mapping[str, Rollouts], rows: Rows, judged: Sequence[Call]) -> Rollouts:
         """The judged rollouts of all players, in the order of their episodes, as completions of the
         data set's rows; without trajectories."""
-        places = {id(call): place for place, (call, _) in enumerate(judged)}
+        places = {call: place for place, call in enumerate(judged)}
         parts, order = dict[str, Rollouts](), list[int]()
         for label, of_player in rows.items():
             chosen = {
-                row: places[id(call)]
+                row: places[call]
                 for row, calls in enumerate(of_player)
                 for call in calls
-                if id(call) in places
+                if call in places
             }
             if chosen:
                 everything = len(chosen) == len(of_player)
@@ -180,45 +163,14 @@ class Assembly:
         joined = joined if torch.equal(index, torch.arange(len(index))) else joined.select(index)
         return replace(
             joined,
-            prompts=[call.episode.draw.row for call, _ in judged],
-            groups=torch.tensor([call.episode.draw.number for call, _ in judged]),
+            prompts=[call.episode.draw.row for call in judged],
+            groups=torch.tensor([call.episode.draw.number for call in judged]),
         )
-
-    def _refusals(self, rows: Rows, lineage: Lineage) -> Iterator[Refusal]:
-        """The replies that are not judged, and that nothing follows."""
-        calls = [call for each in rows.values() for own in each for call in own]
-        for call, judged in zip(calls, lineage.judged.tolist(), strict=True):
-            reply, failed = call.reply, call.failure is not None
-            if judged != NONE or call.is_followed or not (failed or call.refused_by):
-                continue
-            yield Refusal(
-                by=call.refused_by or "",
-                row=call.episode.draw.row,
-                draw=call.episode.draw.number,
-                index=call.episode.index,
-                written={} if reply is None else {call.label: reply.text},
-                value=self.values[call.label],
-                failure=call.failure,
-            )
 
 
 def _is_lost(episode: Episode) -> bool:
     """Whether it failed before any reply, so that no row tells of it."""
     return episode.failure is not None and not episode.calls
-
-
-def _lost(episodes: Sequence[Episode]) -> Iterator[Refusal]:
-    """Records of episodes that failed before any reply."""
-    for episode in episodes:
-        yield Refusal(
-            by="",
-            row=episode.draw.row,
-            draw=episode.draw.number,
-            index=episode.index,
-            written={},
-            value=0.0,
-            failure=episode.failure,
-        )
 
 
 def _judged(episode: Episode) -> list[tuple[Call, Columns]]:

@@ -65,9 +65,11 @@ class Call:
     follows; branch: tells apart calls of the same player with the same parent. The seed is a
     function of (player, turn, branch, number, index); number: of the draw or of the parent; leads:
     whether it is the first call for its context; goes_on_from: the call in whose context it goes
-    on, if it does; context: after its turn, where a sampler draws turn by turn; part: the sampled
-    batch with its completion, in the row `at`; reply: None if the completion failed; refused_by:
-    the player that could not take the reply; is_cut: whether its context has no room to go on.
+    on, if it does; is_drawn: whether it has a completion, which may have failed; context: after its
+    turn, where a sampler draws turn by turn; part: the sampled batch with its completion, in the
+    row `at`; reply: None if the completion failed; refused_by: the player that could not take the
+    reply; is_cut: whether its context has no room to go on; failure: why its rollout failed, or its
+    episode, once it is assembled.
     """
 
     label: str
@@ -82,28 +84,19 @@ class Call:
     size: int
     leads: bool
     goes_on_from: "Call | None" = None
+    is_drawn: bool = False
     context: Any = None
     reply: Reply | None = None
     part: "Part | None" = None
     at: int = 0
     refused_by: str | None = None
     is_cut: bool = False
-
-    @property
-    def is_drawn(self) -> bool:
-        return self.part is not None or self.context is not None
+    failure: str | None = None
 
     @property
     def is_followed(self) -> bool:
         """Whether there is a completion that follows it."""
         return bool(self.episode.followers(self))
-
-    @property
-    def failure(self) -> str | None:
-        """Why the completion failed, or its episode."""
-        of_part = self.part.rollouts.failures if self.part is not None else None
-        own = None if of_part is None else of_part[self.at]
-        return own or self.episode.failure
 
     @property
     def identity(self) -> int:
@@ -116,35 +109,20 @@ class Call:
         return (f"/{self.turn}" if self.turn else "") + self.branch
 
 
-def further(earlier: Call, prompt: Any) -> str | Sequence[Mapping[str, Any]] | None:
-    """What a prompt has after an earlier call's prompt and reply; None if it does not begin with
-    these."""
-    before, reply = earlier.row["prompt"], earlier.reply
-    if reply is None or isinstance(prompt, str) != isinstance(before, str):
-        return None
-    if isinstance(prompt, str):
-        text = before + reply.text
-        return prompt[len(text) :] if prompt.startswith(text) else None
-    count = len(before)
-    if [*prompt[:count]] != [*before] or [*prompt[count : count + 1]] != [reply.message]:
-        return None
-    return prompt[count + 1 :] or None
-
-
 def in_rows(calls: Sequence[Call]) -> list[list[Call]]:
     """The sampled calls of a player, those of one rollout together, in their order.
 
     Where two calls go on in the context of the same one, this is counted to the first of them.
     """
     rows: list[list[Call]] = []
-    last: dict[int, list[Call]] = {}
+    last: dict[Call | None, list[Call]] = {}
     for call in calls:
-        row = last.pop(id(call.goes_on_from), None)
+        row = last.pop(call.goes_on_from, None)
         if row is None:
             row = []
             rows.append(row)
         row.append(call)
-        last[id(call)] = row
+        last[call] = row
     return rows
 
 
@@ -161,12 +139,14 @@ class Part:
 
 @dataclass(eq=False)
 class Request:
-    """Completions of one context that a coroutine waits for.
+    """Completions of one context by one player that an episode's coroutine waits for.
 
     limit: the most decisions of each, None for the policy's own limit; refused: whether the context
     has no room.
     """
 
+    episode: Episode
+    label: str
     calls: Sequence[Call]
     answer: "asyncio.Future[None]"
     limit: int | None = None
@@ -179,8 +159,7 @@ class Request:
     @property
     def place(self) -> tuple[int, int]:
         """Its order in a batch, whatever the timing."""
-        episode = self.calls[0].episode
-        return episode.place, episode.calls.index(self.calls[0])
+        return self.episode.place, self.episode.calls.index(self.calls[0])
 
 
 def row_of(context: Context, row: Row) -> Row:
@@ -198,8 +177,9 @@ def calls_for(
 ) -> list[Call]:
     """The calls for one context; grouped: how many are compared with each other; None for a single
     one, which is compared with those of other episodes."""
-    ancestors = [*_ancestors(parent)]
-    turn = sum(call.label == label for call in ancestors)
+    turn = (
+        0 if parent is None else sum(call.label == label for call in (parent, *ancestors(parent)))
+    )
     branch = parent.branch if parent else ""
     same = [call for call in episode.calls if call.label == label and call.parent is parent]
     if repeated := sum(call.leads for call in same):
@@ -229,7 +209,8 @@ def calls_for(
     ]
 
 
-def _ancestors(call: Call | None) -> Iterator[Call]:
-    while call is not None:
-        yield call
+def ancestors(call: Call) -> Iterator[Call]:
+    """The calls that it follows, the latest first."""
+    while call.parent is not None:
         call = call.parent
+        yield call

@@ -30,13 +30,13 @@ def word_of(call: Call, columns: Columns) -> str | None:
 
 
 def with_endings(
-    rollouts: Rollouts, rows: Sequence[Sequence[Call]], words: Mapping[int, str | None]
+    rollouts: Rollouts, rows: Sequence[Sequence[Call]], words: Mapping[Call, str | None]
 ) -> Rollouts:
     """The same with why episodes ended; "length", and a context without room, truncate a rollout.
 
-    rows: the calls of each rollout; words: by the id of a judged call, `word_of`.
+    rows: the calls of each rollout; words: by judged call, `word_of`.
     """
-    endings = [next(filter(None, (words.get(id(call)) for call in own)), None) for own in rows]
+    endings = [next(filter(None, (words.get(call) for call in own)), None) for own in rows]
     pairs = zip(endings, rows, strict=True)
     cut = [word == "length" or calls[-1].is_cut for word, calls in pairs]
     if any(cut):

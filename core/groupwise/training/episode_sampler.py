@@ -11,8 +11,9 @@ from groupwise.training.assembly import Assembly
 from groupwise.training.calls import Episode, Request
 from groupwise.training.endings import ENDED
 from groupwise.training.episodes import Episodes
+from groupwise.training.loop_thread import LoopThread
 from groupwise.training.player_sampler import PlayerSampler
-from groupwise.training.playing import LoopThread, Playing
+from groupwise.training.playing import Playing
 from groupwise.training.sampling import Sampling
 
 
@@ -139,6 +140,7 @@ class EpisodeSampler:
             label: PlayerSampler(
                 sampling,
                 assembly,
+                group_size=groups[label],
                 space=f"{space}/{label}" if len(labels) > 1 else space,
                 purpose=purpose,
                 dummy=dummy.row,
@@ -146,13 +148,7 @@ class EpisodeSampler:
             )
             for label, sampling in samplings.items()
         }
-        playing = Playing(
-            self.environment,
-            episodes,
-            policies={label: sampling.policy for label, sampling in samplings.items()},
-            groups=groups,
-            concurrent={label: own.draw for label, own in samplers.items() if own.is_concurrent},
-        )
+        playing = Playing(self.environment, episodes, samplers)
         is_collective = any(own.is_collective for own in samplers.values())
         with ExitStack() as stack:
             for own in samplers.values():
@@ -162,8 +158,8 @@ class EpisodeSampler:
             waiting = yield from self._finished(playing, assembly)
             while processes.any_process(bool(waiting)) if is_collective else waiting:
                 for label in labels:
-                    due = [request for request in waiting if request.calls[0].label == label]
-                    waiting = [request for request in waiting if request.calls[0].label != label]
+                    due = [request for request in waiting if request.label == label]
+                    waiting = [request for request in waiting if request.label != label]
                     for answered in samplers[label].sample(due):
                         self._thread.run(playing.resume(answered))
                         waiting += yield from self._finished(playing, assembly)

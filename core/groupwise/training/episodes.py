@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from groupwise.config.learners import SOLE
 from groupwise.errors import UserError
-from groupwise.prompt_source import Row
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
-from groupwise.training.lineage import Lineage
+from groupwise.scoring.outcome import excerpt
+from groupwise.training.calls import Call, Episode, Rows
+from groupwise.training.credit import credit
 from groupwise.training.training_batch import TrainingBatch
 
 
@@ -19,17 +21,14 @@ class Refusal:
     """A reply that another player could not take as its context, or that failed before; or an
     episode that failed before any reply.
 
-    by: the label of that player; row: of the data set; draw: its number; index: of the episode
-    among those of the draw; written: the reply's text by its player's label; value: the value of
-    each reward for it; failure: why the reply failed, None if it was refused.
+    by: the label of that player; written: the reply's text by its player's label; value: the value
+    of each reward for it; failure: why the reply failed, None if it was refused.
     """
 
-    by: str
-    row: Row
-    draw: int
-    index: int
-    written: Mapping[str, str]
-    value: float
+    episode: Episode
+    by: str = ""
+    written: Mapping[str, str] = field(default_factory=dict)
+    value: float = 0.0
     failure: str | None = None
 
 
@@ -40,29 +39,65 @@ class Episodes:
     Facts are only in `judged`: nothing else may hold their tensors once rewards have seen them. The
     rollouts of each of several players keep those that are logged, as plain numbers.
 
-    judged: the rollouts that rewards see, as completions of the data set's rows; indices: the
-    number of each one's episode among those of its prompt; players: the rollouts of each, by label
-    in the order of the configuration; None for a single player that is called once in an episode:
-    its rollouts are the judged ones; lineage: of all calls; compared: whether the players' rows are
-    compared with each other; values: by label, the value of each reward for refused rows; lost:
-    episodes that failed before any reply, each as the number of its draw; failures: why completions
-    failed, see `failures.of_policies`.
+    judged: the rollouts that rewards see, as completions of the data set's rows; judged_calls: the
+    call of each; players: the rollouts of each, by label in the order of the configuration; None
+    for a single player that is called once in an episode: its rollouts are the judged ones; calls:
+    by label, those of each rollout; compared: whether the players' rows are compared with each
+    other; refused: by label, the value of each reward for replies that another player refused;
+    lost: episodes that failed before any reply.
     """
 
     judged: Rollouts
-    indices: Sequence[int]
+    judged_calls: Sequence[Call]
     players: Mapping[str, Rollouts | None]
-    lineage: Lineage
-    compared: bool = False
-    values: Mapping[str, float] = field(default_factory=dict)
-    refusals: Sequence[Refusal] = ()
-    lost: Sequence[int] = ()
-    failures: Mapping[str, str] = field(default_factory=dict)
+    calls: Rows
+    compared: bool
+    refused: Mapping[str, float]
+    lost: Sequence[Episode] = ()
 
     def rollouts(self, label: str) -> Rollouts:
         """The rollouts of a player."""
         own = self.players[label]
         return self.judged if own is None else own
+
+    def draws(self, label: str) -> Tensor:
+        """[n] int64: for each rollout of a player the number of its prompt's draw."""
+        numbers = [calls[0].episode.draw.number for calls in self.calls[label]]
+        return torch.tensor(numbers, dtype=torch.int64)
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """By cause, the first completion of each player that failed, in one line, with its prompt;
+        causes are `/LABEL`, and `/` for the only player and for `lost` episodes."""
+        described = {}
+        if self.lost:
+            prompt = excerpt(self.lost[0].draw.row.get("prompt"))
+            described["/"] = f"an episode failed: {self.lost[0].failure}, at the prompt {prompt}"
+        for label, rows in self.calls.items():
+            first = next((calls[0] for calls in rows if calls[0].failure is not None), None)
+            if first is not None:
+                which = "a completion" if label == SOLE else f"a completion of {label!r}"
+                prompt = excerpt(first.episode.draw.row.get("prompt"))
+                # A slash, since a reward may have the name of a policy.
+                cause = "/" if label == SOLE else f"/{label}"
+                described[cause] = f"{which} failed: {first.failure}, at the prompt {prompt}"
+        return described
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        """What no row of `judged` tells of."""
+        replies = [
+            Refusal(
+                episode=call.episode,
+                by=call.refused_by or "",
+                written={} if call.reply is None else {call.label: call.reply.text},
+                value=self.refused[call.label],
+                failure=call.failure,
+            )
+            for call in self._dead_ends
+            if call.failure is not None or call.refused_by is not None
+        ]
+        return replies + [Refusal(episode=each, failure=each.failure) for each in self.lost]
 
     def check_not_empty(self) -> None:
         """Raise UserError if a player has no rollouts on this process, so none for dummy passes."""
@@ -71,12 +106,14 @@ class Episodes:
                 raise UserError(self._lacks_rows(label))
 
     def _lacks_rows(self, label: str) -> str:
-        failed, refused = int(self._failed.sum()), int(self.lineage.refused.sum())
+        each = [self.rollouts(label) for label in self.players]
+        failed, count = sum(int(own.failed.sum()) for own in each), sum(map(len, each))
+        refused = sum(call.refused_by is not None for call in self._dead_ends)
         others = " and ".join(repr(n) for n in self.players if len(self.rollouts(n)))
         reasons = "".join(f"\n  {why}" for why in self.failures.values())
         return (
             f"on one of the processes {label!r} has no prompt in this step, so there is nothing to "
-            f"learn from: of {len(self._failed)} completions of {others} {failed} failed, and "
+            f"learn from: of {count} completions of {others} {failed} failed, and "
             f"{label!r} cannot take {refused} as its prompt. "
             f"Use fewer processes or more train.groups_per_step"
             f"{', and policies that write what the next one can take' if refused else ''}"
@@ -84,27 +121,35 @@ class Episodes:
         )
 
     @property
-    def _failed(self) -> Tensor:
-        """[M] bool: failed rollouts of all players, in the order of `Lineage.rows`."""
-        return torch.cat([self.rollouts(label).failed for label in self.players])
+    def _all_calls(self) -> list[Call]:
+        return [call for rows in self.calls.values() for calls in rows for call in calls]
+
+    @property
+    def _dead_ends(self) -> list[Call]:
+        """Calls that are not judged, and that nothing follows."""
+        judged = {*self.judged_calls}
+        return [call for call in self._all_calls if call not in judged and not call.is_followed]
 
     def select(self, rows: Tensor) -> "Episodes":
         """The part of whole groups; rows: [B] bool or indices of judged rollouts."""
         index = torch.arange(len(self.judged))[rows]
-        draws = self.judged.groups.cpu()[index]
-        keep = torch.isin(self.lineage.draws, draws)
+        judged_calls = [self.judged_calls[row] for row in index.tolist()]
+        draws = {call.episode.draw.number for call in judged_calls}
+        kept = {
+            label: [row for row, draw in enumerate(self.draws(label).tolist()) if draw in draws]
+            for label in self.players
+        }
         return Episodes(
             judged=self.judged.select(index),
-            indices=[self.indices[number] for number in index.tolist()],
+            judged_calls=judged_calls,
             players={
-                label: None if own is None else own.select(keep[self.lineage.of(number)])
-                for number, (label, own) in enumerate(self.players.items())
+                label: None if own is None else own.select(kept[label])
+                for label, own in self.players.items()
             },
-            lineage=self.lineage.select(keep, index),
+            calls={label: [self.calls[label][row] for row in own] for label, own in kept.items()},
             compared=self.compared,
-            values=self.values,
-            lost=[draw for draw in self.lost if draw in {*draws.tolist()}],
-            failures=self.failures if len(index) else {},
+            refused=self.refused,
+            lost=[episode for episode in self.lost if episode.draw.number in draws],
         )
 
     @staticmethod
@@ -113,23 +158,22 @@ class Episodes:
         first, *others = parts
         if not others:
             return first
-        failures = [item for part in reversed(parts) for item in part.failures.items()]
         return Episodes(
             judged=Rollouts.concat([part.judged for part in parts]),
-            indices=[index for part in parts for index in part.indices],
+            judged_calls=[call for part in parts for call in part.judged_calls],
             players={
                 label: None
                 if own is None
                 else Rollouts.concat([part.rollouts(label) for part in parts])
                 for label, own in first.players.items()
             },
-            lineage=Lineage.concat(
-                [part.lineage for part in parts], [len(part.judged) for part in parts]
-            ),
+            calls={
+                label: [calls for part in parts for calls in part.calls[label]]
+                for label in first.calls
+            },
             compared=first.compared,
-            values=first.values,
-            lost=[draw for part in parts for draw in part.lost],
-            failures=dict(failures),
+            refused=first.refused,
+            lost=[episode for part in parts for episode in part.lost],
         )
 
     def training_batches(self, scores: Scores) -> Mapping[str, TrainingBatch]:
@@ -138,43 +182,43 @@ class Episodes:
         A row that is not judged has the mean scores of those that follow it. Raises UserError for
         process rewards if there are such rows.
         """
+        places = {call: place for place, call in enumerate(self.judged_calls)}
         batches, spread = {}, None
-        for number, label in enumerate(self.players):
-            rows = self.lineage.of(number)
-            judged = self.lineage.judged[rows]
-            if bool((judged >= 0).all()):
-                own = _selected(scores, judged)
+        for label, rows in self.calls.items():
+            # The call that has a rollout's reward: the judged one, else its first, which all others
+            # follow.
+            own = [next((c for c in reversed(calls) if c in places), calls[0]) for calls in rows]
+            if all(call in places for call in own):
+                scored, numbers = scores, places
             else:
-                spread = spread or self._credit(scores)
-                own = spread.select(rows)
+                if spread is None:
+                    spread = self._credit(scores), {c: n for n, c in enumerate(self._all_calls)}
+                scored, numbers = spread
             batches[label] = TrainingBatch(
                 rollouts=self.rollouts(label),
-                scores=own,
-                rest_of_group=self._others(judged, scores) if self.compared else None,
+                scores=_selected(scored, [numbers[call] for call in own]),
+                rest_of_group=self._others(label, scores) if self.compared else None,
             )
         return batches
 
-    def _others(self, judged: Tensor, scores: Scores) -> TrainingBatch:
+    def _others(self, label: str, scores: Scores) -> TrainingBatch:
         """The judged rows of other players."""
-        others = torch.ones(len(self.judged), dtype=torch.bool)
-        others[judged] = False
+        own = [call.label == label for call in self.judged_calls]
+        others = ~torch.tensor(own, dtype=torch.bool)
         return TrainingBatch(rollouts=self.judged.select(others), scores=scores.select(others))
 
     def _credit(self, scores: Scores) -> Scores:
-        """The scores of all rows of all players."""
+        """The scores of all calls of all players."""
         if scores.steps is not None:
             raise UserError(
                 "process rewards judge the decisions of completions that rewards see, and not all "
                 "policies of this run have such completions (in a chain only the last has)"
             )
-        values = torch.tensor([self.values.get(label, 0.0) for label in self.players])
-        return self.lineage.credit(
-            scores, self._failed, values.to(scores.values)[self.lineage.players]
-        )
+        return credit(scores, self.judged_calls, self._all_calls, self.refused)
 
 
-def _selected(scores: Scores, rows: Tensor) -> Scores:
+def _selected(scores: Scores, rows: Sequence[int]) -> Scores:
     """The scores of these rows; the same object if these are all, in order."""
-    if torch.equal(rows, torch.arange(len(scores.failed))):
+    if rows == [*range(len(scores.failed))]:
         return scores
-    return scores.select(rows)
+    return scores.select(torch.tensor(rows, dtype=torch.int64))

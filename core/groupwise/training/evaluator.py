@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from accelerate.utils import gather_object
@@ -13,8 +12,6 @@ from groupwise import processes
 from groupwise.config.measures import WatchSection
 from groupwise.config.sections import EvaluationSection
 from groupwise.evaluation import Evaluation, Sample
-from groupwise.policy import Policy
-from groupwise.prompt_source import Row
 from groupwise.prompts.draws import Draw
 from groupwise.rewards import RunState, Scores
 from groupwise.sampler import Purpose
@@ -23,9 +20,9 @@ from groupwise.scoring.scoring import Scoring
 from groupwise.training.alarm import Alarms
 from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.episodes import Episodes, Refusal
-from groupwise.training.facts import recorded
 from groupwise.training.judge import Judge
 from groupwise.training.references import References
+from groupwise.training.samples import Samples
 from groupwise.training.summary import joined, summarise
 
 OF_EACH = ("accuracy", "greedy_accuracy", "reward", "length")
@@ -164,8 +161,9 @@ class Evaluator:
             sampled=replace(sampled, judged=rewards.rollouts),
             rewards=rewards,
             watched=watched,
-            greedy=greedy,
-            learner=learner,
+            samples=Samples(
+                greedy=greedy, learner=learner, multi_turn=self.sampler.environment.multi_turn
+            ),
         )
 
     def _scored(self, batch: "_Batch") -> list[Sample]:
@@ -178,19 +176,15 @@ class Evaluator:
         judged = watched if watched is not None and is_watched else scores
         self.judge.observe(judged)
         right = self.judge.right(judged).masked_fill(scores.failed, math.nan)
-        learner = batch.learner or self.sampler.judged[-1]
-        policy = self.sampler.samplings[learner].policy
-        samples = _records(batch, scores, watched, right, policy, returned=self.sampler.columns)
-        if self._multi_turn:
-            ends = batch.sampled.judged.ended
-            samples = [{**s, "ended": end} for s, end in zip(samples, ends, strict=True)]
-        return samples + [self._refused(batch, refusal) for refusal in batch.sampled.refusals]
+        sampled, samples = batch.sampled, batch.samples
+        policy = self.sampler.samplings[samples.learner or self.sampler.judged[-1]].policy
+        columns = self.sampler.columns
+        return [
+            *samples.of_judged(sampled, scores, watched, right, policy, returned=columns),
+            *(self._refused(samples, refusal) for refusal in sampled.refusals),
+        ]
 
-    @property
-    def _multi_turn(self) -> bool:
-        return self.sampler.environment.multi_turn
-
-    def _refused(self, batch: "_Batch", refusal: Refusal) -> Sample:
+    def _refused(self, samples: Samples, refusal: Refusal) -> Sample:
         """The record of a completion that the next policy of a chain could not take."""
         names, watched = self.rewards.names, self.watched.names if self.watched else None
         failed = torch.tensor([refusal.failure is not None])
@@ -201,21 +195,7 @@ class Evaluator:
         )
         wrong = torch.zeros(1).masked_fill(failed, math.nan)
         right = self.judge.right(scores) if self.judge.name in names else wrong
-        failure = {"refused": refusal.by}
-        if refusal.failure is not None:
-            failure = {"failed": refusal.failure}
-        return {
-            **_sample(batch, refusal.row, "", scores.total[0], right[0]),
-            "rewards": _values(scores, 0),
-            **({"watched": dict.fromkeys(watched)} if watched else {}),
-            "truncated": False,
-            **({"ended": next(iter(failure))} if self._multi_turn else {}),
-            "draw": refusal.draw,
-            "index": refusal.index,
-            "length": 0,
-            **failure,
-            "extra": dict(refusal.written),
-        }
+        return samples.of_refusal(refusal, scores, right, watched)
 
 
 def _place(sample: Sample) -> tuple[bool, int, str, int]:
@@ -224,77 +204,9 @@ def _place(sample: Sample) -> tuple[bool, int, str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
-    """A sampled batch that is being scored; learner: its label, "" for the run as a whole."""
+    """A sampled batch that is being scored; samples: makes its records."""
 
     sampled: Episodes
     rewards: Scoring
     watched: Scoring | None
-    greedy: bool
-    learner: str
-
-
-def _records(
-    batch: _Batch,
-    scores: Scores,
-    watched: Scores | None,
-    right: torch.Tensor,
-    policy: Policy,
-    *,
-    returned: Sequence[str],
-) -> list[Sample]:
-    """The records of a batch; policy: whose facts are shown and logged; returned: columns of the
-    environment, recorded beside what rewards log."""
-    rollouts = batch.sampled.judged
-    written = {name: rollouts.facts[name] for name in returned}
-    facts = recorded(rollouts, policy)
-    logged = {**written, **scores.extra, **(watched.extra if watched else {})}
-    extra = {name: v for name, v in logged.items() if len(v) == len(rollouts)}
-    reasons = scores.reasons or [None] * len(rollouts)
-    return [
-        {
-            **_sample(
-                batch,
-                rollouts.prompts[row],
-                rollouts.completions[row],
-                scores.total[row],
-                right[row],
-            ),
-            "rewards": _values(scores, row),
-            **({"watched": _values(watched, row)} if watched else {}),
-            "truncated": bool(rollouts.truncated[row]),
-            "draw": int(rollouts.groups[row]),
-            "index": batch.sampled.indices[row],
-            "length": int(rollouts.lengths[row]),
-            **({} if reasons[row] is None else {"failed": reasons[row]}),
-            **facts[row],
-            # What rewards logged by TRL's `log_extra`, as text if it is no JSON value.
-            **({"extra": {k: _plain(v[row]) for k, v in extra.items()}} if extra else {}),
-        }
-        for row in range(len(rollouts))
-    ]
-
-
-def _sample(
-    batch: _Batch, row: Row, completion: Any, total: torch.Tensor, right: torch.Tensor
-) -> dict[str, Any]:
-    return {
-        "prompt": row["prompt"],
-        "completion": completion,
-        "total": _or_none(float(total)),
-        "right": None if right.isnan() else bool(right),
-        "greedy": batch.greedy,
-        **({"learner": batch.learner} if batch.learner else {}),
-    }
-
-
-def _values(scores: Scores, row: int) -> dict[str, float | None]:
-    values = map(_or_none, scores.values[row].tolist())
-    return dict(zip(scores.names, values, strict=True))
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+    samples: Samples

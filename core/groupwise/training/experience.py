@@ -262,12 +262,10 @@ class Experience:
 
 def _without_signal(scored: Scored, no_signal: Mapping[str, Tensor]) -> Tensor:
     """[D] int64: the numbers of this process's draws that teach no learner anything."""
-    lineage, alive = scored.episodes.lineage, []
-    for number, label in enumerate(scored.batches):
-        if label in no_signal:
-            alive.append(lineage.draws[lineage.of(number)][~no_signal[label]])
-    draws = lineage.draws.unique()
-    return draws[~torch.isin(draws, torch.cat(alive))]
+    draws = {label: scored.episodes.draws(label) for label in scored.batches}
+    alive = [draws[label][~rows] for label, rows in no_signal.items()]
+    every = torch.cat([*draws.values()]).unique()
+    return every[~torch.isin(every, torch.cat(alive))]
 
 
 def _dummy(batch: TrainingBatch) -> Rollouts:

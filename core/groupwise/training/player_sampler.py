@@ -11,18 +11,20 @@ from accelerate.utils import gather_object
 
 from groupwise import processes
 from groupwise.errors import UserError
+from groupwise.prompt_source import Row
 from groupwise.prompts.seeds import seed_for
 from groupwise.sampler import Purpose, TurnSampler
 from groupwise.training.assembly import Assembly
-from groupwise.training.calls import Call, Request, further
+from groupwise.training.calls import Call, Request
 from groupwise.training.sampling import Prompt, Sampling
 
 
 class PlayerSampler:
     """Samples completions of one player for a batch of episodes, and gives them to `assembly`.
 
-    space: of the seeds; dummy: a row to sample and drop where other processes of a sharded policy
-    have more prompts; multi_turn: whether calls are drawn turn by turn, if the sampler can.
+    group_size: the completions of `Player.group`; space: of the seeds; dummy: a row to sample and
+    drop where other processes of a sharded policy have more prompts; multi_turn: whether calls are
+    drawn turn by turn, if the sampler can.
     """
 
     def __init__(
@@ -30,12 +32,13 @@ class PlayerSampler:
         sampling: Sampling,
         assembly: Assembly,
         *,
+        group_size: int,
         space: str,
         purpose: Purpose,
-        dummy: Mapping[str, Any],
+        dummy: Row,
         multi_turn: bool,
     ) -> None:
-        self.sampling, self.assembly = sampling, assembly
+        self.sampling, self.assembly, self.group_size = sampling, assembly, group_size
         self.space, self.dummy = space, dummy
         self.purpose: Purpose = purpose
         if purpose == "greedy" and not sampling.greedy:
@@ -82,7 +85,7 @@ class PlayerSampler:
             return
         loop = asyncio.get_running_loop()
         pairs = await loop.run_in_executor(self._threads, self._drawn, *columns)
-        if not request.calls[0].episode.over:
+        if not request.episode.over:
             self.assembly.add_turns(pairs, calls)
 
     def _drawn(self, *columns: Sequence[Any]) -> list[Any]:
@@ -151,10 +154,10 @@ class PlayerSampler:
         """The context of a request: that of the player's latest call in the episode whose context
         its prompt begins with, or a new one."""
         first, sampler = request.calls[0], self.sampling.turn_sampler
-        for earlier in reversed(first.episode.calls):
-            if earlier.label != first.label or earlier.context is None:
+        for earlier in reversed(request.episode.calls):
+            if earlier.label != request.label or earlier.context is None:
                 continue
-            replies = further(earlier, first.row["prompt"])
+            replies = _further(earlier, first.row["prompt"])
             if replies is not None:
                 for call in request.calls:
                     call.goes_on_from = earlier
@@ -179,3 +182,18 @@ def _batches(calls: Sequence[Call], *, collective: bool) -> tuple[int, Sequence[
     if len(sizes) > 1:
         return 1, [[call] for call in calls]
     return max(sizes, default=1), batches
+
+
+def _further(earlier: Call, prompt: Any) -> str | Sequence[Mapping[str, Any]] | None:
+    """What a prompt has after an earlier call's prompt and reply; None if it does not begin with
+    these."""
+    before, reply = earlier.row["prompt"], earlier.reply
+    if reply is None or isinstance(prompt, str) != isinstance(before, str):
+        return None
+    if isinstance(prompt, str):
+        text = before + reply.text
+        return prompt[len(text) :] if prompt.startswith(text) else None
+    count = len(before)
+    if [*prompt[:count]] != [*before] or [*prompt[count : count + 1]] != [reply.message]:
+        return None
+    return prompt[count + 1 :] or None

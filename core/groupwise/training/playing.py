@@ -1,12 +1,10 @@
 """Playing: the episodes of a batch as coroutines, which wait for their players' completions."""
 
 import asyncio
-import threading
-import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from groupwise.environment import (
     CompletionFailed,
@@ -17,69 +15,27 @@ from groupwise.environment import (
     Reply,
 )
 from groupwise.errors import UserError
-from groupwise.policy import Policy
 from groupwise.training.calls import Call, Episode, Request, calls_for, row_of
+from groupwise.training.player_sampler import PlayerSampler
 
-T = TypeVar("T")
 LATEST: ContextVar[tuple[Call | None, "asyncio.Task[Any] | None"]] = ContextVar("latest")
 """The last call of a task of an episode, or of the task that started it, and which one made it."""
-
-
-class LoopThread:
-    """An event loop in a thread of its own: the caller's thread samples, and in a notebook it has a
-    running loop already. One for a whole run, so that environments can keep async clients."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._end: Callable[[], object] = lambda: None
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop, and wait for its result."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            thread = threading.Thread(
-                target=_run_forever, args=(self._loop,), daemon=True, name="episodes"
-            )
-            thread.start()
-            self._end = weakref.finalize(self, _stop, self._loop, thread)
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-    def close(self) -> None:
-        self._end()
-        self._loop = None
-
-
-def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
-
-
-def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
 
 
 class Playing:
     """The episodes of a batch; its methods run in the event loop.
 
-    policies: of the players, by label; groups: by label, how many completions `Player.group`
-    returns; concurrent: by label, how to draw the completions of a request beside those of others,
-    for players whose requests do not wait for those of other episodes.
+    samplers: of the players, by label; requests of those that are concurrent do not wait for those
+    of other episodes.
     """
 
     def __init__(
         self,
         environment: Environment,
         episodes: Sequence[Episode],
-        *,
-        policies: Mapping[str, Policy],
-        groups: Mapping[str, int],
-        concurrent: Mapping[str, Callable[[Request], Coroutine[Any, Any, None]]],
+        samplers: Mapping[str, PlayerSampler],
     ) -> None:
-        self.environment, self.episodes = environment, episodes
-        self.policies, self.groups, self.concurrent = policies, groups, concurrent
+        self.environment, self.episodes, self.samplers = environment, episodes, samplers
         self._requests: list[Request] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._error: Exception | None = None
@@ -99,12 +55,12 @@ class Playing:
             self._resume(request)
 
     def _resume(self, request: Request) -> None:
-        episode, first = request.calls[0].episode, request.calls[0]
+        episode, parent = request.episode, request.calls[0].parent
         if not episode.over:
             episode.waiting -= 1
             self._busy += not episode.waiting
-        if request.refused and first.parent is not None:
-            first.parent.refused_by = first.label
+        if request.refused and parent is not None:
+            parent.refused_by = request.label
         if request.answer.done():  # cancelled: `play` waits for it no longer
             return
         if request.refused:
@@ -141,9 +97,9 @@ class Playing:
             raise self._error
         requests, self._requests = sorted(self._requests, key=lambda each: each.place), []
         for request in requests:
-            if request.calls[0].episode.over:
+            if request.episode.over:
                 request.answer.set_exception(EpisodeEnded("the episode is over"))
-        return [request for request in requests if not request.calls[0].episode.over]
+        return [request for request in requests if not request.episode.over]
 
     async def _play(self, episode: Episode) -> None:
         players = {label: _Player(self, episode, label) for label in episode.cast}
@@ -167,7 +123,7 @@ class Playing:
     async def _draw(self, request: Request) -> None:
         """Draw the completions of a request, and resume its episode."""
         try:
-            await self.concurrent[request.calls[0].label](request)
+            await self.samplers[request.label].draw(request)
             self._resume(request)
         except Exception as error:  # the sampler's: it ends the run, whatever `play` catches
             self._error = error
@@ -193,18 +149,20 @@ class Playing:
             raise EpisodeEnded("the episode is over")
         source = context.source if isinstance(context, Reply) else None
         parent: Call | None = _latest(episode) if source is None else source
+        sampler = self.samplers[label]
         row = row_of(context, episode.draw.row)
-        if row is not episode.draw.row and self.policies[label].skips(row):
+        if row is not episode.draw.row and sampler.sampling.policy.skips(row):
             if parent is not None:
                 parent.refused_by = label
             raise ContextRefused(f"{label!r} cannot take this context")
-        size = self.groups[label] if grouped else None
+        size = sampler.group_size if grouped else None
         calls = calls_for(episode, label, row, parent, grouped=size)
-        request = Request(calls, asyncio.get_running_loop().create_future(), limit)
+        answer = asyncio.get_running_loop().create_future()
+        request = Request(episode, label, calls, answer, limit)
         episode.calls += calls
         self._busy -= not episode.waiting
         episode.waiting += 1
-        if label in self.concurrent:
+        if sampler.is_concurrent:
             self._drawing += 1
             self._tasks.append(asyncio.create_task(self._draw(request)))
         else:
@@ -236,11 +194,10 @@ class _Player:
     label: str
 
     async def __call__(self, context: Context, *, limit: int | None = None) -> Reply:
-        (reply,) = await self._replies(context, grouped=False, limit=limit)
+        own, label = self.episode, self.label
+        (reply,) = await self.playing.replies(own, label, context, grouped=False, limit=limit)
         return reply
 
     async def group(self, context: Context, *, limit: int | None = None) -> Sequence[Reply]:
-        return await self._replies(context, grouped=True, limit=limit)
-
-    async def _replies(self, context: Context, **options: Any) -> Sequence[Reply]:
-        return await self.playing.replies(self.episode, self.label, context, **options)
+        own, label = self.episode, self.label
+        return await self.playing.replies(own, label, context, grouped=True, limit=limit)

@@ -5,7 +5,7 @@ batch: each row has a generator for its uniforms, and tokens follow from them by
 sampling (`drawing`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ from transformers import LogitsProcessorList
 from groupwise_llm.decoding import drawing
 from groupwise_llm.decoding.prefixes import Part, Prefix, PrefixCache
 from groupwise_llm.decoding.stepping import Cached, Way, begin
+from groupwise_llm.decoding.work import Work
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.training.passes import left_padded
@@ -72,47 +73,13 @@ class Decoder:
     prefixes: PrefixCache | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """The turns to draw: N rows, of which several may continue the same context.
-
-    contexts: token ids; owners: for each row the index of its context; limits: most new tokens of
-    each row. draws: [N, T] uniforms, T the largest limit; None for greedy. drawn: for each context
-    the number of its tokens up to the last one that was drawn, 0 without any.
-    """
-
-    contexts: Sequence[Tensor]
-    owners: Sequence[int]
-    limits: Sequence[int]
-    draws: Tensor | None
-    drawn: Sequence[int] = ()
-
-    @property
-    def rows(self) -> list[list[int]]:
-        """The rows of each context."""
-        rows: list[list[int]] = [[] for _ in self.contexts]
-        for row, owner in enumerate(self.owners):
-            rows[owner].append(row)
-        return rows
-
-    def select(self, batch: Sequence[tuple[int, Sequence[int]]]) -> "Work":
-        """The part of it that is a batch of (context, rows)."""
-        rows = [row for _, own in batch for row in own]
-        return Work(
-            contexts=[self.contexts[context] for context, _ in batch],
-            owners=[number for number, (_, own) in enumerate(batch) for _ in own],
-            limits=[self.limits[row] for row in rows],
-            draws=None if self.draws is None else self.draws[rows],
-            drawn=[self.drawn[context] if self.drawn else 0 for context, _ in batch],
-        )
-
-
 @torch.no_grad()
 def decode(decoder: Decoder, work: Work) -> Sampled:
     """A turn for each row."""
     order, parts = [], []
     with decoder.model.sampling(decoder.numerics):
-        for batch in batches(decoder, work):
+        mixed = decoder.way.padded or not decoder.way.cached
+        for batch in work.batches(decoder.cache_tokens, mixed=mixed):
             parts.append(_Batch(decoder, work.select(batch)).run())
             order += [row for _, rows in batch for row in rows]
     places = torch.tensor(order).argsort().to(decoder.ends.device)
@@ -130,33 +97,6 @@ def decode(decoder: Decoder, work: Work) -> Sampled:
 
     names = ("ids", "log_probs", "mask", "truncated", "broken", "kept", "entropy")
     return Sampled(**{name: joined(name) for name in names})
-
-
-def batches(decoder: Decoder, work: Work) -> Iterator[list[tuple[int, list[int]]]]:
-    """Split the rows into batches; each is a list of contexts with rows of theirs.
-
-    rows * (longest context + largest limit) of a batch is at most `cache_tokens`, unless it has one
-    row. The rows of a context are divided only if they alone exceed that.
-    """
-    mixed = decoder.way.padded or not decoder.way.cached
-    lengths, rows = [len(context) for context in work.contexts], work.rows
-    batch: list[tuple[int, list[int]]] = []
-    longest = 0
-    for context in sorted(range(len(lengths)), key=lengths.__getitem__):
-        limit = max(work.limits[row] for row in rows[context])
-        size = max(1, decoder.cache_tokens // (lengths[context] + limit))
-        for start in range(0, len(rows[context]), size):
-            own = rows[context][start : start + size]
-            count = sum(len(other) for _, other in batch) + len(own)
-            alike = mixed or all(lengths[context] == lengths[other] for other, _ in batch)
-            longest = max(longest, limit)
-            if batch and not (
-                alike and count * (lengths[context] + longest) <= decoder.cache_tokens
-            ):
-                yield batch
-                batch, longest = [], limit
-            batch.append((context, own))
-    yield batch
 
 
 class _Batch:

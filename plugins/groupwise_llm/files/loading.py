@@ -3,21 +3,20 @@
 import re
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from groupwise import trust
 from groupwise.errors import UserError
+from groupwise_llm.files.quantization import as_plain, keep_layout, quantization_of
 from groupwise_llm.files.sharding import Share
 from groupwise_llm.model import modes
 from groupwise_llm.model.adapters import with_adapters
-from groupwise_llm.model.copies import DTYPES
 from groupwise_llm.model.coverage import experts_without_adapters
 from groupwise_llm.settings import Settings
 
@@ -37,8 +36,6 @@ FILE_ARGUMENTS = frozenset(
 )
 """Arguments of loading that say where files are; configuration and tokenizer take them, too."""
 UNKNOWN = re.compile(r"__init__\(\) got an unexpected keyword argument '(\w+)'")
-REPACKS = "support_avx512bf16_for_cpu"
-"""The attribute of bitsandbytes' layers that allows them to repack their weights."""
 EXACT = frozenset({torch.float32, torch.float64})
 
 
@@ -80,8 +77,8 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
             f"policy.model: cannot load a causal language model from {settings.model!r}: "
             f"{trust.reason_of_policy(error)}{hint}"
         ) from error
-    model = _as_plain(model)
-    _keep_layout(model)
+    model = as_plain(model)
+    keep_layout(model)
     if settings.lora is None and getattr(model, "is_quantized", False):
         raise UserError(
             f"policy.lora: {settings.model} is loaded with quantised weights, which cannot be "
@@ -147,36 +144,6 @@ def dtype_of(settings: Settings, config: Any = None) -> torch.dtype:
             f"{value!r}"
         )
     return dtype
-
-
-def quantization_of(settings: Settings) -> dict[str, Any]:
-    """The argument of from_pretrained for `quantize`. Raises UserError where it is not possible."""
-    if settings.quantize is None:
-        return {}
-    if "quantization_config" in settings.loading:
-        raise UserError(
-            "policy.quantize and policy.loading.quantization_config both set the quantisation; "
-            "leave out one of them"
-        )
-    if settings.lora is None:
-        raise UserError(
-            "policy.quantize: quantised weights cannot be trained; train adapters beside them, "
-            "lora: {}"
-        )
-    if find_spec("bitsandbytes") is None:
-        raise UserError(
-            "policy.quantize: bitsandbytes is not installed: pip install 'groupwise[quantized]'"
-        )
-    if settings.quantize == "8bit":
-        return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
-    return {
-        "quantization_config": BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=DTYPES[settings.precision],
-        )
-    }
 
 
 def _check_arguments(kind: Any, settings: Settings, config: Any) -> None:
@@ -248,35 +215,6 @@ def location(settings: Settings) -> str:
     """The model's absolute path, or its hub name; valid from any working directory."""
     path = Path(settings.model)
     return str(path.resolve()) if path.exists() else str(settings.model)
-
-
-def _as_plain(model: Any) -> Any:
-    """Of a model read from GGUF, a plain copy: its weights are dequantised, but transformers would
-    refuse to save it as quantised."""
-    quantization = getattr(model.config, "quantization_config", None)
-    method = getattr(quantization, "quant_method", None)
-    if method is None or getattr(method, "value", method) != "gguf":
-        return model
-    config = model.config
-    del config.quantization_config
-    with torch.device("meta"):
-        plain = type(model)(config)
-    plain.load_state_dict(model.state_dict(), assign=True)
-    plain.tie_weights()
-    for name, buffer in model.named_buffers():
-        # Not part of the state dict (rotary frequencies), so still on the meta device.
-        owner, _, leaf = name.rpartition(".")
-        setattr(plain.get_submodule(owner), leaf, buffer)
-    plain.generation_config = model.generation_config
-    return plain
-
-
-def _keep_layout(model: Any) -> None:
-    """Keep bitsandbytes from repacking weights: on some CPUs it does so at the first pass in eval
-    mode, for kernels without a backward pass."""
-    for module in model.modules():
-        if hasattr(module, REPACKS):
-            setattr(module, REPACKS, False)
 
 
 def freeze_unreached(model: Any) -> list[str]:

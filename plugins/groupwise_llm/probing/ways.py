@@ -12,6 +12,7 @@ from groupwise.errors import UserError
 from groupwise_llm.decoding import drawing, sampling
 from groupwise_llm.decoding.prefixes import PrefixCache
 from groupwise_llm.decoding.stepping import Way
+from groupwise_llm.decoding.work import Work
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.probing.trial import STEPS, Trial, gap_of, short, truth
 
@@ -113,16 +114,12 @@ def _decoder(trial: Trial, numerics: Numerics, way: Way, **options: Any) -> samp
     )
 
 
-def _work(
-    contexts: Sequence[Tensor], owners: Sequence[int], limits: Sequence[int]
-) -> sampling.Work:
+def _work(contexts: Sequence[Tensor], owners: Sequence[int], limits: Sequence[int]) -> Work:
     draws = drawing.uniforms(range(len(owners)), [max(limits)] * len(owners))
-    return sampling.Work(contexts=contexts, owners=owners, limits=limits, draws=draws)
+    return Work(contexts=contexts, owners=owners, limits=limits, draws=draws)
 
 
-def _decoded(
-    trial: Trial, decoder: sampling.Decoder, work: sampling.Work
-) -> tuple[float, list[Tensor]]:
+def _decoded(trial: Trial, decoder: sampling.Decoder, work: Work) -> tuple[float, list[Tensor]]:
     """The largest error in nats of the log-probs of the tokens drawn; the tokens of each row."""
     sampled = sampling.decode(decoder, work)
     rows = [work.contexts[owner] for owner in work.owners]

@@ -1,10 +1,16 @@
 """Completion: one sampled completion, read from a server's answer and checked."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from groupwise.errors import UserError
+from groupwise.sampler import Purpose
+from groupwise_llm.codec.contexts import Turn
+from groupwise_llm.policy import LanguageModel
 
 ENDED, CUT = "stop", "length"
 """vLLM's finish reasons: an end token or stop string; the limit of tokens."""
@@ -76,3 +82,22 @@ def _missing(choice: Any, scored: bool) -> str:
     missing = [n for n in ("token_ids", "finish_reason", "weight_versions") if n not in choice]
     problem = f"without {', '.join(missing)}" if missing else "in an unknown format"
     return f"answers {problem}; it needs vLLM 0.32"
+
+
+def turn_of(
+    completion: Completion, policy: LanguageModel, purpose: Purpose, *, version: int
+) -> Turn:
+    """The turn that the policy's own `draw` would return; version: of the weights that sampled."""
+    training, log_probs = purpose == "train", completion.log_probs
+    own = policy.config
+    whole = training or own.for_evaluation() == own
+    return Turn(
+        ids=tuple(completion.ids),
+        text=policy.codec.completions.text(completion.ids),
+        ended="length" if completion.truncated else "stop",
+        log_probs=tuple(log_probs) if training else (),
+        sampled_mass=1.0 if whole else math.nan,
+        # An unbiased estimate, since an engine returns no distributions: E[-log p] is the entropy.
+        entropy=-float(torch.tensor(log_probs).mean()) if training else math.nan,
+        version=version,
+    )

@@ -1,6 +1,5 @@
 """VLLM: a sampler that gets its completions from vLLM servers."""
 
-import math
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,24 +19,19 @@ from groupwise_llm.codec.contexts import Context, Turn
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.sampler import TextSampler
 from groupwise_llm.vllm.client import Client
-from groupwise_llm.vllm.completion import Completion, read
+from groupwise_llm.vllm.completion import Completion, read, turn_of
 from groupwise_llm.vllm.demands import check
 from groupwise_llm.vllm.files import Files
 from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.generation import AT_ONCE, Generation
 from groupwise_llm.vllm.launch import Launch
 from groupwise_llm.vllm.nccl import BACKEND, NCCL
+from groupwise_llm.vllm.probe import check_weights
 from groupwise_llm.vllm.request import Request, sampling_of, split, turns
 from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.settings import Settings
 from groupwise_llm.vllm.sleep import Sleep
 from groupwise_llm.vllm.transfer import Transfer
-
-MAX_GAP = 0.3
-"""Largest mean difference, in nats, between the server's and the policy's log-probs after the first
-transfer: rounding causes far less, another model far more."""
-PROBE_TOKENS = 16
-"""Tokens on which this difference is measured."""
 
 
 class VLLM(TextSampler):
@@ -121,53 +115,10 @@ class VLLM(TextSampler):
         # Again after the first update: before it, adapters add nothing that could be missing.
         if not self._probed or (len(self._probed) == 1 and version > self._probed[0]):
             # On all processes before any goes on, else the fastest would put servers to sleep.
-            processes.each(lambda: self._probe(policy))
-            self._probed.append(version)
-
-    def _probe(self, policy: LanguageModel) -> None:
-        """Raise UserError where a server's log-probs are not the policy's: it runs another model,
-        or did not load all weights."""
-        context = Context(prompt="0", prompt_ids=torch.tensor([policy.ends[0]]))
-        sampling = {
-            **sampling_of(policy, "train"),
-            "ignore_eos": True,
-            "stop_token_ids": [],
-            "stop": [],
-        }
-        sampling |= {
-            "n": 1,
-            "seed": 0,
-            "max_tokens": min(PROBE_TOKENS, policy.config.max_new_tokens),
-        }
-        drawn: dict[Server, Completion] = {}
-
-        def draw(server: Server) -> None:
-            (choice,) = server.generate(context.prompt_ids.tolist(), sampling)
-            drawn[server] = read(
-                choice,
-                server.url,
-                longest=sampling["max_tokens"],
-                vocabulary=self.vocabulary,
-                scored=True,
+            processes.each(
+                partial(check_weights, self.fleet, policy, self.vocabulary, version=version)
             )
-
-        self.fleet.each(draw)
-        # One pass for all servers, since a sharded policy's is a collective.
-        finished = [context.with_turn(self._turn(own, "train")) for own in drawn.values()]
-        rollouts = self.assemble([{"prompt": "0"}] * len(drawn), finished)
-        ours = policy(rollouts, outputs=frozenset({"log_probs"})).log_probs
-        assert ours is not None
-        assert rollouts.sampler_log_probs is not None
-        gaps = (ours - rollouts.sampler_log_probs).abs().masked_fill(~rollouts.mask, 0.0)
-        means = gaps.sum(dim=1) / rollouts.lengths
-        for server, gap in zip(drawn, means.tolist(), strict=True):
-            if not gap <= MAX_GAP:
-                raise UserError(
-                    f"sampler: the vLLM server at {server.url} has loaded the policy's weights, "
-                    f"but its log-probs differ from the policy's by {gap:.2g} nats on average: it "
-                    f"runs another model, or in another precision. Start it with "
-                    f"{policy.config.model}, and in the policy's precision (--dtype)"
-                )
+            self._probed.append(version)
 
     # ---- completions
 
@@ -302,21 +253,7 @@ class VLLM(TextSampler):
         ]
 
     def _turn(self, completion: Completion, purpose: Purpose) -> Turn:
-        """The turn that the policy's own `draw` would return."""
-        training, log_probs = purpose == "train", completion.log_probs
-        own = self.policy.config
-        whole = training or own.for_evaluation() == own
-        return Turn(
-            ids=tuple(completion.ids),
-            text=self.codec.completions.text(completion.ids),
-            ended="length" if completion.truncated else "stop",
-            log_probs=tuple(log_probs) if training else (),
-            sampled_mass=1.0 if whole else math.nan,
-            # An unbiased estimate, since an engine returns no distributions: E[-log p] is the
-            # entropy.
-            entropy=-float(torch.tensor(log_probs).mean()) if training else math.nan,
-            version=self.version,
-        )
+        return turn_of(completion, self.policy, purpose, version=self.version)
 
     def close(self) -> None:
         try:

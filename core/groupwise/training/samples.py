@@ -1,0 +1,119 @@
+"""Samples: the records of evaluated completions, as a run's files and the report show them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from groupwise.evaluation import Sample
+from groupwise.policy import Policy
+from groupwise.prompt_source import Row
+from groupwise.rewards import Scores
+from groupwise.training.episodes import Episodes, Refusal
+from groupwise.training.facts import recorded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """What the records of a batch have in common.
+
+    greedy: whether its completions are; learner: the label of its cast, "" for the run as a whole;
+    multi_turn: whether records say why episodes ended.
+    """
+
+    greedy: bool
+    learner: str
+    multi_turn: bool
+
+    def of_judged(
+        self,
+        episodes: Episodes,
+        scores: Scores,
+        watched: Scores | None,
+        right: Tensor,
+        policy: Policy,
+        *,
+        returned: Sequence[str],
+    ) -> list[Sample]:
+        """The records of the judged rollouts.
+
+        scores, watched: of rewards, and of those that are only measured; right: [B], NaN where it
+        is not known; policy: whose facts are shown and logged; returned: columns of the
+        environment, recorded beside what rewards log.
+        """
+        rollouts = episodes.judged
+        written = {name: rollouts.facts[name] for name in returned}
+        facts = recorded(rollouts, policy)
+        logged = {**written, **scores.extra, **(watched.extra if watched else {})}
+        extra = {name: v for name, v in logged.items() if len(v) == len(rollouts)}
+        reasons = scores.reasons or [None] * len(rollouts)
+        ended = rollouts.ended if self.multi_turn else []
+        return [
+            {
+                **self._begun(
+                    rollouts.prompts[row], rollouts.completions[row], scores.total[row], right[row]
+                ),
+                "rewards": _values(scores, row),
+                **({"watched": _values(watched, row)} if watched else {}),
+                "truncated": bool(rollouts.truncated[row]),
+                "draw": int(rollouts.groups[row]),
+                "index": episodes.judged_calls[row].episode.index,
+                "length": int(rollouts.lengths[row]),
+                **({} if reasons[row] is None else {"failed": reasons[row]}),
+                **facts[row],
+                # What rewards logged by TRL's `log_extra`, as text if it is no JSON value.
+                **({"extra": {k: _plain(v[row]) for k, v in extra.items()}} if extra else {}),
+                **({"ended": ended[row]} if self.multi_turn else {}),
+            }
+            for row in range(len(rollouts))
+        ]
+
+    def of_refusal(
+        self, refusal: Refusal, scores: Scores, right: Tensor, watched: Sequence[str] | None
+    ) -> Sample:
+        """The record of a reply that is not judged, or of an episode without any.
+
+        scores, right: of one row, what it counts as; watched: the names of rewards that are only
+        measured.
+        """
+        reason = {"refused": refusal.by}
+        if refusal.failure is not None:
+            reason = {"failed": refusal.failure}
+        episode = refusal.episode
+        return {
+            **self._begun(episode.draw.row, "", scores.total[0], right[0]),
+            "rewards": _values(scores, 0),
+            **({"watched": dict.fromkeys(watched)} if watched else {}),
+            "truncated": False,
+            **({"ended": next(iter(reason))} if self.multi_turn else {}),
+            "draw": episode.draw.number,
+            "index": episode.index,
+            "length": 0,
+            **reason,
+            "extra": dict(refusal.written),
+        }
+
+    def _begun(self, row: Row, completion: Any, total: Tensor, right: Tensor) -> dict[str, Any]:
+        return {
+            "prompt": row["prompt"],
+            "completion": completion,
+            "total": _or_none(float(total)),
+            "right": None if right.isnan() else bool(right),
+            "greedy": self.greedy,
+            **({"learner": self.learner} if self.learner else {}),
+        }
+
+
+def _values(scores: Scores, row: int) -> dict[str, float | None]:
+    values = map(_or_none, scores.values[row].tolist())
+    return dict(zip(scores.names, values, strict=True))
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

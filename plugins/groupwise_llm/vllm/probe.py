@@ -1,0 +1,65 @@
+"""Probe: whether servers compute with the policy's weights, measured on a few tokens."""
+
+import torch
+
+from groupwise.errors import UserError
+from groupwise_llm.codec.contexts import Context
+from groupwise_llm.policy import LanguageModel
+from groupwise_llm.vllm.completion import Completion, read, turn_of
+from groupwise_llm.vllm.fleet import Fleet
+from groupwise_llm.vllm.request import sampling_of
+from groupwise_llm.vllm.server import Server
+
+MAX_GAP = 0.3
+"""Largest mean difference, in nats, between a server's and the policy's log-probs: rounding causes
+far less, another model far more."""
+TOKENS = 16
+"""Tokens on which this difference is measured."""
+
+
+def check_weights(fleet: Fleet, policy: LanguageModel, vocabulary: int, *, version: int) -> None:
+    """Raise UserError where a server's log-probs are not the policy's: it runs another model, or
+    did not load all weights.
+
+    vocabulary: size of the policy's; version: of the weights that the servers have loaded.
+    """
+    context = Context(prompt="0", prompt_ids=torch.tensor([policy.ends[0]]))
+    sampling = {
+        **sampling_of(policy, "train"),
+        "ignore_eos": True,
+        "stop_token_ids": [],
+        "stop": [],
+        "n": 1,
+        "seed": 0,
+        "max_tokens": min(TOKENS, policy.config.max_new_tokens),
+    }
+    drawn: dict[Server, Completion] = {}
+
+    def draw(server: Server) -> None:
+        (choice,) = server.generate(context.prompt_ids.tolist(), sampling)
+        drawn[server] = read(
+            choice,
+            server.url,
+            longest=sampling["max_tokens"],
+            vocabulary=vocabulary,
+            scored=True,
+        )
+
+    fleet.each(draw)
+    # One pass for all servers, since a sharded policy's is a collective.
+    turns = [turn_of(own, policy, "train", version=version) for own in drawn.values()]
+    finished = [context.with_turn(turn) for turn in turns]
+    rollouts = policy.assemble([{"prompt": "0"}] * len(drawn), finished)
+    ours = policy(rollouts, outputs=frozenset({"log_probs"})).log_probs
+    assert ours is not None
+    assert rollouts.sampler_log_probs is not None
+    gaps = (ours - rollouts.sampler_log_probs).abs().masked_fill(~rollouts.mask, 0.0)
+    means = gaps.sum(dim=1) / rollouts.lengths
+    for server, gap in zip(drawn, means.tolist(), strict=True):
+        if not gap <= MAX_GAP:
+            raise UserError(
+                f"sampler: the vLLM server at {server.url} has loaded the policy's weights, but "
+                f"its log-probs differ from the policy's by {gap:.2g} nats on average: it runs "
+                f"another model, or in another precision. Start it with {policy.config.model}, "
+                f"and in the policy's precision (--dtype)"
+            )
