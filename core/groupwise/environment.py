@@ -1,16 +1,9 @@
 """Environment: plays one episode for a prompt, by calling the policies of a run as its players.
 
-An episode of the default environment, `single`, is one call of one policy. An environment with
-tools, several turns or several players is a class with one coroutine:
-
-    class Review(Environment):
-        async def play(self, row, players):
-            draft = await players["writer"](row)
-            review = await players["critic"](f"Find the mistakes:\\n{draft.text}")
-            return {"draft": draft.text}
-
-All episodes of a step are played at once, each in its own coroutine. When every one of them waits
-for a player, the waiting calls of each player become one batch.
+An episode of the default environment, `single`, is one call of one policy; docs/environments.md has
+others, with tools, several turns and several players. All episodes of a step are played at once,
+each in its own coroutine. When every one of them waits for a player, the waiting calls of each
+player become one batch.
 """
 
 from abc import ABC, abstractmethod
@@ -75,7 +68,7 @@ class Player(Protocol):
     async def __call__(self, context: "Context", *, limit: int | None = None) -> Reply:
         """One completion of a context.
 
-        limit: the most decisions of it, at least 1, for a policy that draws turn by turn.
+        limit: the most decisions of it, for a policy that draws turn by turn; 0 leaves no room.
 
         Completions of the same turn are compared over all episodes of a prompt. Raises
         ContextRefused and CompletionFailed.

@@ -2,9 +2,11 @@
 
 import asyncio
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from groupwise.environment import (
@@ -56,6 +58,14 @@ def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
 def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
+
+
+def _place(error: Exception, file: str) -> str:
+    """' (line 12 of calculator.py)': the innermost line of this file in the traceback."""
+    lines = [
+        each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file
+    ]
+    return f" (line {lines[-1]} of {Path(file).name})" if lines else ""
 
 
 class Playing:
@@ -146,6 +156,8 @@ class Playing:
         players = {label: _Player(self, episode, label) for label in episode.cast}
         try:
             episode.outcome = await self.environment.play(episode.draw.row, players)
+            if not episode.was_called:
+                episode.failure = "`play` called no player (is an `await` missing?)"
         except CompletionFailed:
             pass  # its rollout says so
         except EpisodeEnded as error:
@@ -153,7 +165,8 @@ class Playing:
         except UserError as error:
             self._error = error
         except Exception as error:
-            episode.failure = f"the environment raised {type(error).__name__}: {error}"
+            where = _place(error, type(self.environment).play.__code__.co_filename)
+            episode.failure = f"the environment raised {type(error).__name__}: {error}{where}"
         finally:
             self._busy -= not episode.waiting
             episode.over, episode.waiting = True, 0
@@ -187,6 +200,7 @@ class Playing:
         """Replies to a context, without those that failed."""
         if episode.over:
             raise EpisodeEnded("the episode is over")
+        episode.was_called = True
         source = context.source if isinstance(context, Reply) else None
         parent: Call | None = episode.latest if source is None else source
         row = row_of(context, episode.draw.row)
