@@ -32,17 +32,14 @@ class Reply:
     def text(self) -> str:
         """The completion as text; of chat messages, the content of the last. Raises UserError if
         it is none."""
-        completion = self.completion
-        if isinstance(completion, Sequence) and not isinstance(completion, str) and completion:
-            last = completion[-1]
-            completion = last.get("content") if isinstance(last, Mapping) else completion
-        if not isinstance(completion, str):
-            raise UserError(
-                f"expected text from {self.label!r}, since its completions are prompts of another "
-                f"policy, received {type(completion).__name__}; only a policy whose completions "
-                f"are not prompts (the last of a chain) may return anything else"
-            )
-        return completion
+        match self.completion:
+            case str(text) | [*_, {"content": str(text)}]:
+                return text
+        raise UserError(
+            f"expected text from {self.label!r}, since its completions are prompts of another "
+            f"policy, received {type(self.completion).__name__}; only a policy whose completions "
+            f"are not prompts (the last of a chain) may return anything else"
+        )
 
     @property
     def message(self) -> Mapping[str, Any]:

@@ -104,7 +104,7 @@ class Assembly:
             lineage=lineage,
             compared=self.compared,
             values=self.values,
-            refusals=[] if self.trained else [*self._refusals(rows, lineage), *_lost(lost)],
+            refusals=[] if self.trained else [*self._refusals(rows, lineage, lost)],
             lost=[episode.draw.number for episode in lost],
             failures=failures.of_episodes(lost)
             | failures.of_policies(
@@ -187,8 +187,8 @@ class Assembly:
             groups=torch.tensor([call.episode.draw.number for call, _ in judged]),
         )
 
-    def _refusals(self, rows: Rows, lineage: Lineage) -> Iterator[Refusal]:
-        """The replies that are not judged, and that nothing follows."""
+    def _refusals(self, rows: Rows, lineage: Lineage, lost: Sequence[Episode]) -> Iterator[Refusal]:
+        """The replies that are not judged, and that nothing follows; episodes without any reply."""
         calls = [call for each in rows.values() for own in each for call in own]
         for call, judged in zip(calls, lineage.judged.tolist(), strict=True):
             reply, failed = call.reply, call.failure is not None
@@ -203,25 +203,18 @@ class Assembly:
                 value=self.values[call.label],
                 failure=call.failure,
             )
+        for episode in lost:
+            yield Refusal(
+                row=episode.draw.row,
+                draw=episode.draw.number,
+                index=episode.index,
+                failure=episode.failure,
+            )
 
 
 def _is_lost(episode: Episode) -> bool:
     """Whether it failed before any reply, so that no row tells of it."""
     return episode.failure is not None and not any(call.is_drawn for call in episode.calls)
-
-
-def _lost(episodes: Sequence[Episode]) -> Iterator[Refusal]:
-    """Records of episodes that failed before any reply."""
-    for episode in episodes:
-        yield Refusal(
-            by="",
-            row=episode.draw.row,
-            draw=episode.draw.number,
-            index=episode.index,
-            written={},
-            value=0.0,
-            failure=episode.failure,
-        )
 
 
 def _judged(episode: Episode) -> list[tuple[Call, Columns]]:

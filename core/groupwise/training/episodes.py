@@ -24,12 +24,12 @@ class Refusal:
     each reward for it; failure: why the reply failed, None if it was refused.
     """
 
-    by: str
     row: Row
     draw: int
     index: int
-    written: Mapping[str, str]
-    value: float
+    by: str = ""
+    written: Mapping[str, str] = field(default_factory=dict)
+    value: float = 0.0
     failure: str | None = None
 
 

@@ -103,21 +103,18 @@ class Playing:
     async def resume(self, answered: Sequence[Request]) -> None:
         """Resume the episodes whose requests are answered."""
         for request in answered:
-            self._resume(request)
-
-    def _resume(self, request: Request) -> None:
-        episode, first = request.calls[0].episode, request.calls[0]
-        if not episode.over:
-            episode.waiting -= 1
-            self._busy += not episode.waiting
-        if request.refused and first.parent is not None:
-            first.parent.refused_by = first.label
-        if request.answer.done():  # cancelled: `play` waits for it no longer
-            return
-        if request.refused:
-            request.answer.set_exception(ContextRefused("no room is left for this context"))
-        else:
-            request.answer.set_result(None)
+            first, episode = request.calls[0], request.calls[0].episode
+            if not episode.over:
+                episode.waiting -= 1
+                self._busy += not episode.waiting
+            if request.refused and first.parent is not None:
+                first.parent.refused_by = first.label
+            if request.answer.done():  # cancelled: `play` waits for it no longer
+                continue
+            if request.refused:
+                request.answer.set_exception(ContextRefused("no room is left for this context"))
+            else:
+                request.answer.set_result(None)
 
     async def stop(self) -> None:
         """Cancel what still runs."""
@@ -177,7 +174,7 @@ class Playing:
         """Draw the completions of a request, and resume its episode."""
         try:
             await self.concurrent[request.calls[0].label](request)
-            self._resume(request)
+            await self.resume([request])
         except Exception as error:  # the sampler's: it ends the run, whatever `play` catches
             self._error = error
         finally:
