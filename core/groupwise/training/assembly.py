@@ -155,6 +155,11 @@ class Assembly:
                 order += chosen.values()
         if not parts:
             return nothing_drawn()
+        if len(order) < len(judged):
+            raise UserError(
+                "environment: `play` returned several replies that are turns of one rollout, which "
+                "has one reward; return the last of them"
+            )
         if self.compared:
             check_kinds(parts)
         facts = set.intersection(*(set(part.facts) for part in parts.values()))
@@ -179,7 +184,18 @@ def _judged(episode: Episode) -> list[tuple[Call, Columns]]:
     if outcome is None or isinstance(outcome, Mapping):
         last = [call for call in episode.calls if not call.is_followed]
         return [(call, outcome or {}) for call in last]
-    return [(reply.source, columns) for reply, columns in outcome]
+    return [_pair(each) for each in (outcome if isinstance(outcome, Sequence) else [outcome])]
+
+
+def _pair(returned: object) -> tuple[Call, Columns]:
+    """A reply and its columns, of what `play` returned; raises UserError for anything else."""
+    match returned:
+        case (Reply(source=call), Mapping() as columns):
+            return call, columns
+    raise UserError(
+        f"environment: `play` returned {returned!r:.200}, expected a mapping with columns, "
+        f"(reply, columns) pairs in a list, or None"
+    )
 
 
 def _gathered(calls: Sequence[Call]) -> Rollouts:

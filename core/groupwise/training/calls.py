@@ -20,8 +20,8 @@ class Episode:
 
     place: its number in the batch; index: among the `size` episodes of its draw that the same cast
     plays; cast: labels of its players; calls: in order; waiting: requests that its coroutine waits
-    for; outcome: what the coroutine returned; ended: why it ended, if by an exception; failure:
-    that of the environment.
+    for; was_called: whether a player was; outcome: what the coroutine returned; ended: why it
+    ended, if by an exception; failure: that of the environment.
     """
 
     draw: Draw
@@ -31,6 +31,7 @@ class Episode:
     cast: Sequence[str]
     calls: list["Call"] = field(default_factory=list)
     waiting: int = 0
+    was_called: bool = False
     over: bool = False
     assembled: bool = False
     outcome: Outcome = None

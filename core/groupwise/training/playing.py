@@ -1,9 +1,11 @@
 """Playing: the episodes of a batch as coroutines, which wait for their players' completions."""
 
 import asyncio
+import traceback
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from groupwise.environment import (
@@ -20,6 +22,14 @@ from groupwise.training.player_sampler import PlayerSampler
 
 LATEST: ContextVar[tuple[Call | None, "asyncio.Task[Any] | None"]] = ContextVar("latest")
 """The last call of a task of an episode, or of the task that started it, and which one made it."""
+
+
+def _place(error: Exception, file: str) -> str:
+    """' (line 12 of calculator.py)': the innermost line of this file in the traceback."""
+    lines = [
+        each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file
+    ]
+    return f" (line {lines[-1]} of {Path(file).name})" if lines else ""
 
 
 class Playing:
@@ -106,6 +116,8 @@ class Playing:
         LATEST.set((None, asyncio.current_task()))
         try:
             episode.outcome = await self.environment.play(episode.draw.row, players)
+            if not episode.was_called:
+                episode.failure = "`play` called no player (is an `await` missing?)"
         except CompletionFailed:
             pass  # its rollout says so
         except EpisodeEnded as error:
@@ -113,7 +125,8 @@ class Playing:
         except UserError as error:
             self._error = error
         except Exception as error:
-            episode.failure = f"the environment raised {type(error).__name__}: {error}"
+            where = _place(error, type(self.environment).play.__code__.co_filename)
+            episode.failure = f"the environment raised {type(error).__name__}: {error}{where}"
         finally:
             self._busy -= not episode.waiting
             episode.over, episode.waiting = True, 0
@@ -147,6 +160,7 @@ class Playing:
         """Replies to a context, without those that failed."""
         if episode.over:
             raise EpisodeEnded("the episode is over")
+        episode.was_called = True
         source = context.source if isinstance(context, Reply) else None
         parent: Call | None = _latest(episode) if source is None else source
         sampler = self.samplers[label]
