@@ -17,6 +17,8 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
+    if name.startswith("__") and name != "__all__":  # which Python itself looks for
+        raise AttributeError(name)
     laws = _laws(name)
     if name not in ("__all__", *laws.__all__):
         raise AttributeError(f"module 'groupwise.testing' has no attribute {name!r}")

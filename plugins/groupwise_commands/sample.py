@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from groupwise.run.reopening import Reopened
     from groupwise_commands.sampled_set import SampledSet
-    from groupwise_commands.sampling import Answered
+    from groupwise_commands.sampling import PromptSamples
     from groupwise_commands.selection import Selection
 
 EVERY = 15.0
@@ -101,17 +101,17 @@ def _draw(
     """Sample and write the set prompt by prompt; target: None on processes that write nothing."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from groupwise_commands.sampling import answers
+    from groupwise_commands.sampling import sampled_prompts
 
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
     with progress, target or nullcontext():
         task = progress.add_task("", total=selection.prompts)
         printed = time.monotonic()
-        for answered in answers(run, selection):
+        for prompt in sampled_prompts(run, selection):
             if target is not None:
-                target.write(answered.kept)
-            tally.add(answered)
+                target.write(prompt.kept)
+            tally.add(prompt)
             progress.update(task, completed=tally.prompts, description=str(tally))
             if not console.is_terminal and time.monotonic() - printed > EVERY:
                 printed = time.monotonic()
@@ -131,17 +131,17 @@ class Tally:
     kept: int = 0
     prompts_kept: int = 0
 
-    def add(self, answered: "Answered") -> None:
-        rewards = [s["total"] for s in answered.samples if s["total"] is not None]
-        rights = [s["right"] for s in answered.samples if s["right"] is not None]
+    def add(self, prompt: "PromptSamples") -> None:
+        rewards = [s["total"] for s in prompt.samples if s["total"] is not None]
+        rights = [s["right"] for s in prompt.samples if s["right"] is not None]
         self.prompts += 1
-        self.samples += len(answered.samples)
+        self.samples += len(prompt.samples)
         self.scored += len(rewards)
         self.reward += math.fsum(rewards)
         self.judged += len(rights)
         self.right += sum(rights)
-        self.kept += len(answered.kept)
-        self.prompts_kept += bool(answered.kept)
+        self.kept += len(prompt.kept)
+        self.prompts_kept += bool(prompt.kept)
 
     def __str__(self) -> str:
         unscored = self.samples - self.scored

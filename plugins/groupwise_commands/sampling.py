@@ -14,7 +14,7 @@ from groupwise_commands.selection import Selection
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered:
+class PromptSamples:
     """A prompt with all its completions, and the kept ones as rows of the set."""
 
     samples: Sequence[Sample]
@@ -31,13 +31,13 @@ def sample_run(
     """The rows of a rejection-sampled set from a run's last checkpoint; images as PIL images.
 
     objects: the Python objects that were passed to the run, by the key path of their section. For
-    sets that are too large for memory use `answers`.
+    sets that are too large for memory use `sampled_prompts`.
     """
     with reopened(run, overrides, objects) as opened:
-        return [row for answered in answers(opened, selection) for row in answered.kept]
+        return [row for prompt in sampled_prompts(opened, selection) for row in prompt.kept]
 
 
-def answers(run: Reopened, selection: Selection) -> Iterator[Answered]:
+def sampled_prompts(run: Reopened, selection: Selection) -> Iterator[PromptSamples]:
     """One prompt after the other with its completions, the same on all processes.
 
     Samples of training and evaluation are not drawn again. Raises UserError for `keep: right` if no
@@ -57,11 +57,11 @@ def answers(run: Reopened, selection: Selection) -> Iterator[Answered]:
 
 def _answered(
     samples: Sequence[Sample], row: Row, selection: Selection, *, judged: bool
-) -> Answered:
+) -> PromptSamples:
     right = [sample["right"] for sample in samples if sample["right"] is not None]
     share = sum(right) / len(right) if right else None
     kept = selection.kept(samples, judged=judged)
-    return Answered(samples=samples, kept=[_row(sample, row, share) for sample in kept])
+    return PromptSamples(samples=samples, kept=[_row(sample, row, share) for sample in kept])
 
 
 def _row(sample: Sample, row: Row, share: float | None) -> Mapping[str, Any]:

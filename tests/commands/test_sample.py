@@ -17,7 +17,7 @@ from groupwise.errors import UserError
 from groupwise.run import reopening
 from groupwise.run.reopening import reopened
 from groupwise_commands.sampled_set import SampledSet
-from groupwise_commands.sampling import answers, sample_run
+from groupwise_commands.sampling import sample_run, sampled_prompts
 from groupwise_commands.selection import Selection
 
 
@@ -234,7 +234,7 @@ def test_processes_divide_the_prompts(run, lab, tmp_path, monkeypatch):
         with reopened(tmp_path / "run", ["train.sample_batch=4"], objects) as opened:
             (policy_sampling,) = opened.evaluator.sampler.samplings.values()
             policy_sampling.process = (rank, 2)
-            results = answers(opened, Selection(per_prompt=2, keep="all", prompts=5))
+            results = sampled_prompts(opened, Selection(per_prompt=2, keep="all", prompts=5))
             parts.append([row for result in results for row in result.kept])
     assert [len(part) for part in parts] == [6, 4]
     assert sorted([*parts[0], *parts[1]], key=lambda row: (row["draw"], row["index"])) == expected
@@ -332,7 +332,7 @@ def test_a_kill_leaves_complete_lines_of_complete_prompts(run, lab, tmp_path, mo
             SampledSet(path) as sampled_set,
             reopened(tmp_path / "run", SMALL_BATCH, objects) as opened,
         ):
-            for result in answers(opened, Selection(per_prompt=2, keep="all")):
+            for result in sampled_prompts(opened, Selection(per_prompt=2, keep="all")):
                 sampled_set.write(result.kept)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL

@@ -191,17 +191,17 @@ class Scorer:
         """
         metrics: dict[str, float] = {}
         for reward in self.rewards:
-            members, answers = reward.members, scores
+            members, examples = reward.members, scores
             every = members.every
             if members.refresh is None or not every or (state.global_step + 1) % every:
                 continue
             if members.labels is not None:
                 assert watched is not None
-                answers = watched.finish([watched.start(rollouts, state, only=[members.labels])])
-                labelled(members.labels, answers)
+                examples = watched.finish([watched.start(rollouts, state, only=[members.labels])])
+                labelled(members.labels, examples)
             try:
                 with contained():
-                    learned = members.refresh(rollouts, answers) or {}
+                    learned = members.refresh(rollouts, examples) or {}
             except (ValueError, Failure) as error:
                 raise UserError(f"reward {reward.name!r} cannot learn: {error}") from error
             metrics |= {f"{reward.name}/{name}": value for name, value in learned.items()}
