@@ -1,4 +1,4 @@
-"""The core's own algorithms and prompt sources, registered by the same hooks as any plugin's."""
+"""The core's own algorithms, environments and prompt sources, registered like any plugin's."""
 
 from groupwise.hookspecs import Register, hookimpl
 

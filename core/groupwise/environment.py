@@ -1,16 +1,9 @@
 """Environment: plays one episode for a prompt, by calling the policies of a run as its players.
 
-An episode of the default environment, `single`, is one call of one policy. An environment with
-tools, several turns or several players is a class with one coroutine:
-
-    class Review(Environment):
-        async def play(self, row, players):
-            draft = await players["writer"](row)
-            review = await players["critic"](f"Find the mistakes:\\n{draft.text}")
-            return {"draft": draft.text}
-
-All episodes of a step are played at once, each in its own coroutine. When every one of them waits
-for a player, the waiting calls of each player become one batch.
+An episode of the default environment, `single`, is one call of one policy; docs/environments.md has
+others, with tools, several turns and several players. All episodes of a step are played at once,
+each in its own coroutine. When every one of them waits for a player, the waiting calls of each
+player become one batch; an engine draws each by itself.
 """
 
 from abc import ABC, abstractmethod
@@ -39,17 +32,14 @@ class Reply:
     def text(self) -> str:
         """The completion as text; of chat messages, the content of the last. Raises UserError if
         it is none."""
-        completion = self.completion
-        if isinstance(completion, Sequence) and not isinstance(completion, str) and completion:
-            last = completion[-1]
-            completion = last.get("content") if isinstance(last, Mapping) else completion
-        if not isinstance(completion, str):
-            raise UserError(
-                f"expected text from {self.label!r}, since its completions are prompts of another "
-                f"policy, received {type(completion).__name__}; only a policy whose completions "
-                f"are not prompts (the last of a chain) may return anything else"
-            )
-        return completion
+        match self.completion:
+            case str(text) | [*_, {"content": str(text)}]:
+                return text
+        raise UserError(
+            f"expected text from {self.label!r}, since its completions are prompts of another "
+            f"policy, received {type(self.completion).__name__}; only a policy whose completions "
+            f"are not prompts (the last of a chain) may return anything else"
+        )
 
     @property
     def message(self) -> Mapping[str, Any]:
@@ -75,7 +65,7 @@ class Player(Protocol):
     async def __call__(self, context: "Context", *, limit: int | None = None) -> Reply:
         """One completion of a context.
 
-        limit: the most decisions of it, at least 1, for a policy that draws turn by turn.
+        limit: the most decisions of it, for a policy that draws turn by turn; 0 leaves no room.
 
         Completions of the same turn are compared over all episodes of a prompt. Raises
         ContextRefused and CompletionFailed.
@@ -145,9 +135,10 @@ class Environment(ABC):
     async def play(self, row: Row, players: Mapping[str, Player]) -> Outcome:
         """Play one episode; row: of the data set; players: of the cast, by label.
 
-        Rewards judge the last replies: those that are not another reply's parent. A mapping that is
-        returned has columns for them. To judge other replies, return these, each with its columns.
-        A reply that is not judged has the mean reward of the replies that followed it.
+        Rewards judge the last replies, those that no other follows: a reply follows the one before
+        it in its asyncio task, or the Reply that was its context. A mapping that is returned has
+        columns for them. To judge other replies, return these, each with its columns. A reply that
+        is not judged has the mean reward of the replies that followed it.
 
         The column `ended` is a word for what ended the episode, if its last player did not: "turns"
         (there are no more), "tool" (a tool ended it), or any other. `Rollouts.ended` of the judged

@@ -2,8 +2,8 @@
 
     python docs/tables/algorithms.py docs/algorithms.md
 
-A row has the first line of the
-class's docstring, the papers that it names, and its formulas: the lines that contain ` = `.
+A row has the first line of the class's docstring, the papers that it names, and its formulas: the
+lines that contain ` = `.
 """
 
 import re

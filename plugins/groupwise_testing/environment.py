@@ -1,15 +1,17 @@
-"""check_environment: the properties that training requires of an environment; play_episodes."""
+"""check_environment: the properties that training requires of an environment."""
 
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from groupwise.environment import Environment
+from groupwise.environment import Context, Environment, Outcome, Player, Reply
 from groupwise.policy import Policy
+from groupwise.prompt_source import Row
 from groupwise.prompts.draws import Draw
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.training.episode_sampler import EpisodeSampler
@@ -52,7 +54,7 @@ class Case:
     def __init__(
         self, environment: Environment, rows: Rows, scripts: Mapping[str, Script], size: int
     ) -> None:
-        self.environment, self.rows, self.size = environment, rows, size
+        self.environment, self.rows, self.size = counted(environment), rows, size
         self.rows_before = [repr(row) for row in rows]
         self.players = {label: Scripted(script) for label, script in scripts.items()}
         self.labels = [*scripts]
@@ -83,6 +85,47 @@ class Case:
     def episodes(self) -> Episodes:
         """As in a run; most laws use these."""
         return self.play()
+
+
+def counted(environment: Environment) -> Environment:
+    """The environment with episodes that fail at too many calls of their players, and with players
+    that take any `limit`: a scripted completion is one decision."""
+    checked, play = copy(environment), environment.play
+
+    async def play_counted(row: Row, players: Mapping[str, Player]) -> Outcome:
+        calls = Calls()
+        return await play(row, {label: Counted(own, calls) for label, own in players.items()})
+
+    checked.play = play_counted  # type: ignore[method-assign]
+    return checked
+
+
+class Calls:
+    """How often an episode called its players."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> None:
+        self.count += 1
+        if self.count > MOST_CALLS:
+            raise RuntimeError(f"an episode called its players more than {MOST_CALLS} times")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A player whose calls are counted."""
+
+    player: Player
+    calls: Calls
+
+    async def __call__(self, context: Context, *, limit: int | None = None) -> Reply:
+        self.calls.add()
+        return await self.player(context)
+
+    async def group(self, context: Context, *, limit: int | None = None) -> Sequence[Reply]:
+        self.calls.add()
+        return await self.player.group(context)
 
 
 class Scripted(Policy):
@@ -134,6 +177,7 @@ def _record(episodes: Episodes) -> list[Any]:
         *([*map(repr, own.completions)] for own in rows),
         [repr(row) for own in rows for row in own.prompts],
         {name: [*map(repr, column)] for name, column in episodes.judged.facts.items()},
+        episodes.judged.ended,
     ]
 
 
@@ -144,18 +188,13 @@ def _record(episodes: Episodes) -> list[Any]:
 )
 def ends(case: Case) -> str | None:
     episodes = case.episodes
-    calls = [call for rows in episodes.calls.values() for own in rows for call in own]
-    most = max(Counter(call.episode.draw.number for call in calls).values(), default=0)
-    longest = most / case.size
-    if longest > MOST_CALLS:
-        return f"an episode called its players {longest:.0f} times"
+    if failures := [*episodes.failures.values()]:
+        return failures[0]
     named = {*case.environment.judged(case.labels)}
     judged = {call.label for call in episodes.judged_calls}
     for label in episodes.players:
         if label in judged - named:
             return f"completions of {label!r} are judged, which `judged` does not name"
-    if failures := [*episodes.failures.values()]:
-        return failures[0]
     missing = {*range(len(case.rows))} - {*episodes.judged.groups.tolist()}
     return f"nothing is judged of row {min(missing)}" if missing else None
 
@@ -166,9 +205,8 @@ def ends(case: Case) -> str | None:
 )
 def columns(case: Case) -> str | None:
     declared = {*case.environment.columns(case.labels)}
-    returned = {*case.episodes.judged.facts}
-    if declared != returned:
-        return f"`columns` are {sorted(declared)}, and it returned {sorted(returned)}"
+    if others := sorted(case.episodes.judged.facts.keys() - declared):
+        return f"`columns` are {sorted(declared)}, and it also returned {others}"
     return None
 
 

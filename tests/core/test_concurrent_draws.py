@@ -192,6 +192,40 @@ def test_draws_at_the_same_time_are_those_of_batches(lab, tmp_path, ahead):
         assert sampler.most == concurrency
 
 
+class Branches(Environment):
+    """Two conversations at the same time, then a third one that follows both."""
+
+    def __init__(self, wait=0.0):
+        self.wait = wait
+
+    async def play(self, row, players):
+        (player,) = players.values()
+
+        async def talk(name):
+            text = f"{row['prompt']} {name}"
+            for _ in range(2):
+                reply = await player(text)
+                text += reply.text + "1"
+                await asyncio.sleep(random.random() * self.wait)
+            return reply
+
+        replies = await asyncio.gather(talk("left"), talk("right"))
+        last = await talk("after both")
+        return [(reply, {}) for reply in (*replies, last)]
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_conversations_of_an_episode_at_the_same_time_do_not_depend_on_time(
+    lab, tmp_path, concurrency
+):
+    _, result = train(lab, tmp_path / "still", Branches())
+    expected = record(tmp_path / "still", result)
+    for number in range(2):
+        folder, options = tmp_path / f"run-{number}", {"concurrency": concurrency, "delay": waits}
+        _, result = train(lab, folder, Branches(wait=0.004), **options)
+        assert record(folder, result) == expected
+
+
 class Three(Environment):
     """Three turns; `order`: the rows of the episodes that began last, in order."""
 

@@ -142,6 +142,7 @@ def test_anchors_and_merge_keys_are_supported(tmp_path: Path) -> None:
         ),
         ("train: {betas: [0.9, a]}", "7: train.betas.1: expected a number, found 'a'"),
         ("train: {betas: 0.9}", "7: train.betas: expected a list, found 0.9"),
+        ("train: {betas: [0.9]}", "7: train.betas.1: missing, it has no default"),
         ("train: 5", "7: train: expected a section of keys, found 5"),
         ("train:\n\n  group_size: 0", "9: train.group_size: expected at least 1, found 0"),
         (

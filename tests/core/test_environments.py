@@ -121,9 +121,10 @@ class Fails(Environment):
 def test_an_exception_fails_the_episode_and_nothing_else(lab):
     episodes = play(lab, Fails(), labels=("writer",))
     assert episodes.judged.failed.tolist() == [row["id"] == 1 for row in episodes.judged.prompts]
+    line = Fails.play.__code__.co_firstlineno + 3
     assert episodes.failures == {
         "/writer": "a completion of 'writer' failed: the environment raised ConnectionError: the "
-        "server is gone, at the prompt 'question 1'"
+        f"server is gone (line {line} of test_environments.py), at the prompt 'question 1'"
     }
 
 
@@ -164,7 +165,8 @@ def test_episodes_that_fail_before_any_reply_are_counted_and_shown(lab, tmp_path
     steps = [row for row in map(json.loads, lines) if "reward" in row]
     assert sum(row["failed"] for row in steps) > 0
     assert all(row["failed"] % 4 == 0 for row in steps)  # whole groups
-    why = "the environment raised ConnectionError: no server"
+    line = Unreachable.play.__code__.co_firstlineno + 2
+    why = f"the environment raised ConnectionError: no server (line {line} of test_environments.py)"
     printed = " ".join(capsys.readouterr().err.split())
     assert printed.count(f"warning: an episode failed: {why}, at the prompt 'question ") == 1
     samples = (tmp_path / "run" / "samples" / "after.jsonl").read_text().splitlines()
@@ -178,6 +180,29 @@ def test_a_run_ends_if_no_episode_can_be_played(lab, tmp_path):
     sections = arguments(lab, tmp_path, environment=Unreachable())
     with pytest.raises(UserError, match=r"16 of 16 completions failed.*\n  an episode failed: the"):
         groupwise.train(**sections)
+
+
+class Uncalled(Environment):
+    """Forgot an `await`: no player is called."""
+
+    async def play(self, row, players):
+        players["writer"]
+
+
+def test_an_episode_without_a_call_of_a_player_fails(lab):
+    episodes = play(lab, Uncalled(), labels=("writer",))
+    assert len(episodes.lost) == 16
+    assert "`play` called no player (is an `await` missing?)" in episodes.failures["/"]
+
+
+@pytest.mark.parametrize("returned", [lambda reply: reply, lambda reply: [(reply, 1.0)]])
+def test_what_play_must_return_is_said_where_it_returns_something_else(lab, returned):
+    class Returns(Environment):
+        async def play(self, row, players):
+            return returned(await players["writer"](row))
+
+    with pytest.raises(UserError, match=r"`play` returned .*, expected a mapping with columns, "):
+        play(lab, Returns(), labels=("writer",))
 
 
 class Misuse(Environment):

@@ -106,6 +106,36 @@ def test_an_environment_that_breaks_a_law_fails_its_check(name, kind):
         testing.check_environment(kind(), ROWS, {"writer": player})
 
 
+def failure_of(play):
+    kind = type("Faulty", (Talk,), {"play": play})
+    with pytest.raises(AssertionError) as failed:
+        testing.check_environment(kind(), ROWS, {"writer": player})
+    return str(failed.value)
+
+
+def test_a_check_says_what_failed_before_any_completion():
+    async def uncalled(self, row, players):
+        return {"first": players["writer"].text}
+
+    assert "'Counted' object has no attribute 'text' (line " in failure_of(uncalled)
+
+
+def test_an_episode_without_an_end_is_stopped():
+    async def endless(self, row, players):
+        while True:
+            await players["writer"](row)
+
+    assert "called its players more than 200 times" in failure_of(endless)
+
+
+def test_players_of_a_check_take_a_limit():
+    class Limited(Talk):
+        async def play(self, row, players):
+            return {"first": (await players["writer"](row, limit=5)).text}
+
+    testing.check_environment(Limited(), ROWS, {"writer": player})
+
+
 def test_an_environment_keeps_its_event_loop_for_a_whole_check():
     """As in a run, so that it can hold an async client."""
 

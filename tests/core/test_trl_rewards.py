@@ -194,4 +194,5 @@ def test_a_deadline_with_skip_needs_an_async_or_isolated_reward(lab, tmp_path):
     result = run(lab, tmp_path, rewards=skips, train={"steps": 0}, quiet=True, overwrite=True)
     # The written configuration has no deadline if none was set.
     written = result.folder / "config.yaml"
-    groupwise.train(written, policy=lab.Tabular(), rewards=skips, quiet=True, overwrite=True)
+    again = {"policy": lab.Tabular(), "rewards": skips, "output": str(tmp_path / "again")}
+    groupwise.train(written, **again, quiet=True)

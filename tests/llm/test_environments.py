@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from groupwise import Environment
+from groupwise.errors import UserError
 from groupwise.testing import play_episodes
 
 CHAT = [{"prompt": [{"role": "user", "content": content}]} for content in ("12+34=", "Hi", "7-5")]
@@ -82,3 +83,35 @@ def test_an_episode_ends_where_no_room_is_left(make):
     assert len(rollouts) == 12
     assert int(rollouts.extents.max()) <= 14
     assert rollouts.ended == ["length"] * 12
+
+
+class Spent(Environment):
+    """Two turns, the second without room: `limit` is what is left of a budget."""
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        text = row["prompt"]
+        text += (await player(text, limit=8)).text
+        await player(f"{text} more ", limit=0)
+
+
+def test_no_turn_is_drawn_where_a_limit_leaves_no_room(make):
+    rollouts = play(make("llama", max_new_tokens=90), Spent(), TEXTS).rollouts("policy")
+    assert len(rollouts) == 12
+    assert int(rollouts.extents.max()) <= 8
+    assert rollouts.ended == ["length"] * 12
+
+
+class Both(Environment):
+    """Two turns of one rollout, both returned to be judged."""
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        first = await player(row["prompt"], limit=8)
+        second = await player(row["prompt"] + first.text + " more ", limit=8)
+        return [(first, {}), (second, {})]
+
+
+def test_two_turns_of_one_rollout_cannot_both_be_judged(make):
+    with pytest.raises(UserError, match="several replies that are turns of one rollout"):
+        play(make("llama", max_new_tokens=90), Both(), TEXTS)

@@ -168,7 +168,7 @@ def test_a_function_with_any_columns_gets_all_of_them() -> None:
     @stepwise(separator="\n")
     def judge(steps: Any, **columns: Any) -> Any:
         assert set(columns) == {
-            *("prompts", "completions", "groups", "truncated", "n", "character_ends"),
+            *("prompts", "completions", "groups", "truncated", "ended", "n", "character_ends"),
             *("trainer_state", "log_extra", "log_metric", "purpose"),
         }
         return [[1.0] * len(own) for own in steps]

@@ -150,14 +150,13 @@ def _expectation(details: ErrorDetails) -> str:
 def _key_path(details: ErrorDetails, data: Any) -> KeyPath:
     """The keys of an error's location, without the members of unions that pydantic puts between."""
     path: list[str | int] = []
-    for part in details["loc"]:
+    missing = details["loc"][-1:] if details["type"] == "missing" else ()
+    for part in details["loc"][: len(details["loc"]) - len(missing)]:
         is_key = isinstance(data, Mapping) and part in data
         if is_key or isinstance(part, int):
             path.append(part)
             data = data[part] if is_key or isinstance(data, list | tuple) else None
-    if details["type"] == "missing":
-        path.append(details["loc"][-1])
-    return (*path, *details.get("ctx", {}).get("path", ()))
+    return (*path, *missing, *details.get("ctx", {}).get("path", ()))
 
 
 def _is_model(hint: Any) -> bool:

@@ -5,9 +5,9 @@ It receives whole groups, in order, and the columns of the dataset with one valu
 its signature has them, it also receives `groups` (the number of each completion's group: the same
 prompt may be drawn twice), `purpose` ("train", "evaluate" or "greedy"), `truncated`, `ended` (why
 each completion ended: `Rollouts.ended`), the policy's facts (`completion_ids`, ...) and TRL's
-`trainer_state`, `log_extra` and `log_metric`. `None` means "does not apply to this
-completion". NaN means that the reward failed on it: as if the completion itself had failed, it has
-no reward and no gradient.
+`trainer_state`, `log_extra` and `log_metric`. `None` means "does not apply to this completion". NaN
+means that the reward failed on it: as if the completion itself had failed, it has no reward and no
+gradient.
 
 A process reward returns a list per completion instead of a number, with one entry per decision: the
 reward of the step that ends there, or `None` if none ends there.

@@ -97,7 +97,8 @@ class Reward:
         if missing:
             raise UserError(
                 f"reward {self.name!r} needs the column {sorted(missing)[0]!r}; "
-                f"the dataset has {', '.join(sorted(columns)) or 'none'}"
+                f"the dataset has {', '.join(sorted(columns)) or 'none'}, and neither policy nor "
+                f"environment declares it"
             )
 
 

@@ -81,6 +81,8 @@ class Assembly:
         return rollouts.with_facts_on_cpu()
 
     def _assembled(self, episodes: Sequence[Episode]) -> Episodes:
+        for episode in episodes:
+            episode.calls = episode.drawn
         rows = {
             label: in_rows([c for e in episodes for c in e.calls if c.label == label])
             for label in self.samplings
@@ -153,6 +155,11 @@ class Assembly:
                 order += chosen.values()
         if not parts:
             return nothing_drawn()
+        if len(order) < len(judged):
+            raise UserError(
+                "environment: `play` returned several replies that are turns of one rollout, which "
+                "has one reward; return the last of them"
+            )
         if self.compared:
             check_kinds(parts)
         facts = set.intersection(*(set(part.facts) for part in parts.values()))
@@ -168,16 +175,27 @@ class Assembly:
 
 def _is_lost(episode: Episode) -> bool:
     """Whether it failed before any reply, so that no row tells of it."""
-    return episode.failure is not None and not any(call.is_drawn for call in episode.calls)
+    return episode.failure is not None and not episode.calls
 
 
 def _judged(episode: Episode) -> list[tuple[Call, Columns]]:
     """The calls whose completions rewards judge, each with the columns of its episode."""
     outcome = episode.outcome
     if outcome is None or isinstance(outcome, Mapping):
-        last = [call for call in episode.calls if not call.is_followed and call.is_drawn]
+        last = [call for call in episode.calls if not call.is_followed]
         return [(call, outcome or {}) for call in last]
-    return [(reply.source, columns) for reply, columns in outcome]
+    return [_pair(each) for each in (outcome if isinstance(outcome, Sequence) else [outcome])]
+
+
+def _pair(returned: object) -> tuple[Call, Columns]:
+    """A reply and its columns, of what `play` returned; raises UserError for anything else."""
+    match returned:
+        case (Reply(source=call), Mapping() as columns):
+            return call, columns
+    raise UserError(
+        f"environment: `play` returned {returned!r:.200}, expected a mapping with columns, "
+        f"(reply, columns) pairs in a list, or None"
+    )
 
 
 def _gathered(calls: Sequence[Call]) -> Rollouts:

@@ -20,8 +20,8 @@ class Episode:
 
     place: its number in the batch; index: among the `size` episodes of its draw that the same cast
     plays; cast: labels of its players; calls: in order; waiting: requests that its coroutine waits
-    for; outcome: what the coroutine returned; ended: why it ended, if by an exception; failure:
-    that of the environment.
+    for; was_called: whether a player was; outcome: what the coroutine returned; ended: why it
+    ended, if by an exception; failure: that of the environment.
     """
 
     draw: Draw
@@ -31,6 +31,7 @@ class Episode:
     cast: Sequence[str]
     calls: list["Call"] = field(default_factory=list)
     waiting: int = 0
+    was_called: bool = False
     over: bool = False
     assembled: bool = False
     outcome: Outcome = None
@@ -38,14 +39,22 @@ class Episode:
     failure: str | None = None
 
     @property
-    def latest(self) -> "Call | None":
-        """The last call so far that has a completion."""
-        return next((call for call in reversed(self.calls) if call.is_drawn), None)
-
-    @property
     def identity(self) -> int:
         """A number of its own among all episodes of the run with this cast."""
         return self.draw.number * self.size + self.index
+
+    def followers(self, call: "Call | None") -> list["Call"]:
+        """The calls with a completion that follow this one; of None the first ones."""
+        return [each for each in self.calls if each.parent is call and each.is_drawn]
+
+    @property
+    def drawn(self) -> list["Call"]:
+        """The calls with a completion, by how many they follow: not in the order of their time."""
+        drawn, level = list[Call](), self.followers(None)
+        while level:
+            drawn += level
+            level = [each for call in level for each in self.followers(call)]
+        return drawn
 
 
 @dataclass(eq=False, kw_only=True)
@@ -88,7 +97,7 @@ class Call:
     @property
     def is_followed(self) -> bool:
         """Whether there is a completion that follows it."""
-        return any(call.parent is self and call.is_drawn for call in self.episode.calls)
+        return bool(self.episode.followers(self))
 
     @property
     def identity(self) -> int:
@@ -102,15 +111,13 @@ class Call:
 
 
 def in_rows(calls: Sequence[Call]) -> list[list[Call]]:
-    """The calls of a player that were sampled, those of one rollout together, in their order.
+    """The sampled calls of a player, those of one rollout together, in their order.
 
     Where two calls go on in the context of the same one, this is counted to the first of them.
     """
     rows: list[list[Call]] = []
     last: dict[Call | None, list[Call]] = {}
     for call in calls:
-        if not call.is_drawn:
-            continue
         row = last.pop(call.goes_on_from, None)
         if row is None:
             row = []

@@ -98,7 +98,7 @@ class Episodes:
         ]
         return replies + [Refusal(episode=each, failure=each.failure) for each in self.lost]
 
-    def check_for_dummies(self) -> None:
+    def check_not_empty(self) -> None:
         """Raise UserError if a player has no rollouts on this process, so none for dummy passes."""
         for label in self.players:
             if not len(self.rollouts(label)):

@@ -205,7 +205,7 @@ class Experience:
         """
         if self.accelerator.num_processes == 1:
             return dict.fromkeys(scored.batches)
-        processes.each(scored.episodes.check_for_dummies)
+        processes.each(scored.episodes.check_not_empty)
         return {label: _dummy(batch) for label, batch in scored.batches.items()}
 
     def _finished(self, begun: Round) -> Scored:

@@ -141,11 +141,12 @@ class PlayerSampler:
         for request in requests:
             context = self._context(request)
             room, count = sampler.room(context), len(request.calls)
+            room = room if request.limit is None else min(room, request.limit)
             request.refused = room < 1
             if not request.refused:
                 calls += request.calls
                 contexts += [context] * count
-                limits += [min(room, request.limit or room)] * count
+                limits += [room] * count
             elif (earlier := request.calls[0].goes_on_from) is not None:
                 earlier.is_cut = True
         return calls, contexts, [self._seed(call) for call in calls], limits

@@ -1,8 +1,12 @@
 """Playing: the episodes of a batch as coroutines, which wait for their players' completions."""
 
 import asyncio
+import traceback
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from groupwise.environment import (
     CompletionFailed,
@@ -15,6 +19,17 @@ from groupwise.environment import (
 from groupwise.errors import UserError
 from groupwise.training.calls import Call, Episode, Request, calls_for, row_of
 from groupwise.training.player_sampler import PlayerSampler
+
+LATEST: ContextVar[tuple[Call | None, "asyncio.Task[Any] | None"]] = ContextVar("latest")
+"""The last call of a task of an episode, or of the task that started it, and which one made it."""
+
+
+def _place(error: Exception, file: str) -> str:
+    """' (line 12 of calculator.py)': the innermost line of this file in the traceback."""
+    lines = [
+        each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file
+    ]
+    return f" (line {lines[-1]} of {Path(file).name})" if lines else ""
 
 
 class Playing:
@@ -98,8 +113,11 @@ class Playing:
 
     async def _play(self, episode: Episode) -> None:
         players = {label: _Player(self, episode, label) for label in episode.cast}
+        LATEST.set((None, asyncio.current_task()))
         try:
             episode.outcome = await self.environment.play(episode.draw.row, players)
+            if not episode.was_called:
+                episode.failure = "`play` called no player (is an `await` missing?)"
         except CompletionFailed:
             pass  # its rollout says so
         except EpisodeEnded as error:
@@ -107,7 +125,8 @@ class Playing:
         except UserError as error:
             self._error = error
         except Exception as error:
-            episode.failure = f"the environment raised {type(error).__name__}: {error}"
+            where = _place(error, type(self.environment).play.__code__.co_filename)
+            episode.failure = f"the environment raised {type(error).__name__}: {error}{where}"
         finally:
             self._busy -= not episode.waiting
             episode.over, episode.waiting = True, 0
@@ -141,8 +160,9 @@ class Playing:
         """Replies to a context, without those that failed."""
         if episode.over:
             raise EpisodeEnded("the episode is over")
+        episode.was_called = True
         source = context.source if isinstance(context, Reply) else None
-        parent: Call | None = episode.latest if source is None else source
+        parent: Call | None = _latest(episode) if source is None else source
         sampler = self.samplers[label]
         row = row_of(context, episode.draw.row)
         if row is not episode.draw.row and sampler.sampling.policy.skips(row):
@@ -163,10 +183,20 @@ class Playing:
             self._requests.append(request)
         self._happened()
         await request.answer
+        LATEST.set((calls[-1], asyncio.current_task()))
         replies = [call.reply for call in calls if call.reply is not None]
         if not replies:
             raise CompletionFailed(f"the completion of {label!r} failed")
         return replies
+
+
+def _latest(episode: Episode) -> Call | None:
+    """The call that the next one of this task follows, however long other tasks take: its own last
+    one or, if tasks that it waited for went on from there, the last of theirs."""
+    call, task = LATEST.get((None, None))
+    while task is asyncio.current_task() and (followers := episode.followers(call)):
+        call = followers[-1]
+    return call
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ def check_algorithm(algorithm: Algorithm, *, extras: Mapping[str, Extra] | None 
     extras = extras or {}
     missing = algorithm.outputs - Toy(spread=0.0, extras=extras).provides
     if missing:
-        name = sorted(missing)[0]
+        names = ", ".join(map(repr, sorted(missing)))
+        functions = ", ".join(f"{name!r}: lambda log_probs: ..." for name in sorted(missing))
         raise ValueError(
-            f"check_algorithm: {type(algorithm).__name__} needs {name!r}, which the toy policy "
-            f"does not provide; pass a function for it: extras={{{name!r}: lambda log_probs: ...}}"
+            f"check_algorithm: {type(algorithm).__name__} needs {names}, which the toy policy "
+            f"does not provide; pass functions for them: extras={{{functions}}}"
         )
     hold(type(algorithm).__name__, LAWS, Case(algorithm, extras))
