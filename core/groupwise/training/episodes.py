@@ -95,7 +95,6 @@ class Episodes:
                 failure=call.failure,
             )
             for call in self._dead_ends
-            if call.failure is not None or call.refused_by is not None
         ]
         return replies + [Refusal(episode=each, failure=each.failure) for each in self.lost]
 
@@ -126,9 +125,15 @@ class Episodes:
 
     @property
     def _dead_ends(self) -> list[Call]:
-        """Calls that are not judged, and that nothing follows."""
+        """Calls that failed or whose reply was refused, not judged, and that nothing follows."""
         judged = {*self.judged_calls}
-        return [call for call in self._all_calls if call not in judged and not call.is_followed]
+        return [
+            call
+            for call in self._all_calls
+            if (call.failure is not None or call.refused_by is not None)
+            and call not in judged
+            and not call.is_followed
+        ]
 
     def select(self, rows: Tensor) -> "Episodes":
         """The part of whole groups; rows: [B] bool or indices of judged rollouts."""
