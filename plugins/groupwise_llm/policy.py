@@ -17,7 +17,6 @@ from groupwise.sampler import Sampler
 from groupwise_llm.card import card_of
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.estimates.memory import estimate
-from groupwise_llm.examining import check_uncut, examine
 from groupwise_llm.files import sharding
 from groupwise_llm.files.loading import (
     Loaded,
@@ -31,6 +30,7 @@ from groupwise_llm.files.saving import save
 from groupwise_llm.in_process import InProcess
 from groupwise_llm.model import adapters, rotary
 from groupwise_llm.model.causal import CausalModel
+from groupwise_llm.preflight import check_uncut, examine
 from groupwise_llm.probing import probes
 from groupwise_llm.settings import Settings
 from groupwise_llm.training import passes

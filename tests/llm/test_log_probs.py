@@ -269,7 +269,7 @@ def test_gradient_checkpointing_notes_that_prompts_cannot_be_shared(make_of):
     (note,) = policy.notes
     assert "with gradient checkpointing only a cache of keys and values" in note
     rollouts = random_rollouts()
-    with policy.causal.checkpoints.off():
+    with policy.causal.recomputation.off():
         expected, gradient = log_probs_and_gradient(policy, rollouts)
     ours, recomputed = log_probs_and_gradient(policy, rollouts)
     assert torch.equal(ours, expected)
@@ -286,6 +286,6 @@ def test_checkpointing_recomputes_and_dropout_stays_off(make):
     policy.model.transformer.h[0].ln_1.register_forward_hook(lambda *_: passes.append(1))
     policy(random_rollouts()).log_probs.sum().backward()
     assert len(passes) == 4  # prompts and completions, each recomputed once
-    with policy.causal.checkpoints.off():
+    with policy.causal.recomputation.off():
         policy(random_rollouts()).log_probs.sum().backward()
     assert len(passes) == 6

@@ -109,8 +109,8 @@ def _update(model: CausalModel, config: Any, settings: Settings, shape: Shape) -
     numerics = Numerics(settings.precision, plain, settings.head_precision)
     sizes = {"activations": saved(model, numerics, shape)}
     text = config.get_text_config()
-    if model.checkpoints is not None:
-        with model.checkpoints.off():
+    if model.recomputation is not None:
+        with model.recomputation.off():
             all_of_them = saved(model, numerics, shape, head=False)
         sizes["activations of a layer"] = all_of_them // text.num_hidden_layers
     if not plain:

@@ -17,9 +17,9 @@ from transformers import DynamicCache
 from groupwise.attention import without_cudnn
 from groupwise.sampler import products_are_exact
 from groupwise_llm.model import merging
-from groupwise_llm.model.checkpoints import Checkpoints, PromptCache
 from groupwise_llm.model.copies import Copies, Numerics
 from groupwise_llm.model.likelihood import log_probs_and_entropy, project
+from groupwise_llm.model.recomputation import PromptCache, Recomputation
 
 CACHES = ("past_key_values", "cache_params")
 """The names under which models take a `DynamicCache`."""
@@ -76,7 +76,7 @@ class CausalModel(nn.Module):
         super().__init__()
         self.model = model.eval()
         self.copies = Copies(model)
-        self.checkpoints = Checkpoints(model, self.copies) if recompute else None
+        self.recomputation = Recomputation(model, self.copies) if recompute else None
         self.merge, self.weights_in_bf16 = merge, False
 
     @property
@@ -131,7 +131,7 @@ class CausalModel(nn.Module):
 
     def new_prompt_cache(self) -> DynamicCache:
         """A cache for training: one pass over prompts, then one over all their completions."""
-        return self.new_cache() if self.checkpoints is None else PromptCache()
+        return self.new_cache() if self.recomputation is None else PromptCache()
 
     def sampling(self, numerics: Numerics) -> AbstractContextManager[None]:
         """The context of the passes of one call of `sample`, in which weights do not change."""

@@ -65,7 +65,7 @@ def ability(
         notes.append(OWN_HEAD)
     if longest is not None:
         _check_neighbour(trial, numerics, right, longest, tolerance=tolerance, name=name)
-    if model.checkpoints is not None:
+    if model.recomputation is not None:
         _check_recomputing(trial, numerics, name)
     if model.model is not model.causal:
         _check_adapters(trial, numerics)
@@ -168,9 +168,9 @@ def _check_neighbour(
 
 def _check_recomputing(trial: Trial, numerics: Numerics, name: str) -> None:
     """Raise UserError where recomputing layers changes the gradient."""
-    checkpoints = trial.model.checkpoints
-    assert checkpoints is not None
-    with checkpoints.off():
+    recomputation = trial.model.recomputation
+    assert recomputation is not None
+    with recomputation.off():
         _, right = trial.log_probs_and_gradient(numerics, share=False)
     try:
         _, slope = trial.log_probs_and_gradient(numerics, share=False)
@@ -232,7 +232,7 @@ def _reason_not_to_share(trial: Trial, numerics: Numerics, tolerance: float) -> 
         shared, other = trial.log_probs_and_gradient(numerics, share=True)
     except Exception as error:
         trial.model.recover()
-        if trial.model.checkpoints is not None:
+        if trial.model.recomputation is not None:
             return (
                 f"with gradient checkpointing only a cache of keys and values can be shared "
                 f"({short(error)})"

@@ -6,53 +6,55 @@ from groupwise.errors import UserError
 from groupwise_llm.model import rotary
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.nccl import BACKEND
-from groupwise_llm.vllm.server import Facts, Server
+from groupwise_llm.vllm.server import Server, ServerInfo
 from groupwise_llm.vllm.settings import Settings
 
 
 def check(
-    server: Server, facts: Facts, policy: LanguageModel, settings: Settings, backend: str
+    server: Server, info: ServerInfo, policy: LanguageModel, settings: Settings, backend: str
 ) -> None:
     """Raise UserError where the server was started differently; backend: of weight transfer."""
-    for need in _needs(facts, policy, settings, backend):
+    for need in _needs(info, policy, settings, backend):
         raise UserError(f"sampler: the vLLM server at {server.url} {need}")
 
 
-def _needs(facts: Facts, policy: LanguageModel, settings: Settings, backend: str) -> Iterator[str]:
+def _needs(
+    info: ServerInfo, policy: LanguageModel, settings: Settings, backend: str
+) -> Iterator[str]:
     """Each problem, and the option that solves it."""
-    if facts.logprobs_mode != "processed_logprobs":
+    if info.logprobs_mode != "processed_logprobs":
         yield (
-            f"states {facts.logprobs_mode}, and training needs log-probs of the distribution that "
+            f"states {info.logprobs_mode}, and training needs log-probs of the distribution that "
             f"is sampled from; start it with --logprobs-mode processed_logprobs"
         )
     longest = policy.config.max_new_tokens
-    if facts.max_tokens <= longest:
+    if info.max_tokens <= longest:
         yield (
-            f"takes {facts.max_tokens} tokens of prompt and completion, and "
+            f"takes {info.max_tokens} tokens of prompt and completion, and "
             f"policy.max_new_tokens is {longest}; start it with a larger --max-model-len"
         )
     limit = rotary.original_positions(policy.causal.causal.config.get_text_config())
     most = policy.prompts.longest
-    if limit and most and (facts.max_tokens > limit) != (most > limit):
+    if limit and most and (info.max_tokens > limit) != (most > limit):
         yield (
-            f"takes {facts.max_tokens} tokens of prompt and completion, and the policy {most}: "
+            f"takes {info.max_tokens} tokens of prompt and completion, and the policy {most}: "
             f"vLLM encodes the positions of this model's rows otherwise if it takes more than "
             f"{limit}; start it with --max-model-len {most}, or set policy.max_prompt_tokens"
         )
-    if settings.sleep and not facts.sleep_mode:
+    if settings.sleep and not info.sleep_mode:
         yield "cannot sleep (sampler.sleep); start it with --enable-sleep-mode"
-    if backend == BACKEND and facts.backend != BACKEND:
+    if backend == BACKEND and info.backend != BACKEND:
         yield (
             "takes no weights by NCCL (sampler.transfer); start it with --weight-transfer-config "
             '\'{"backend": "nccl"}\', or set transfer: files'
         )
-    if facts.device == "cpu" and facts.chunked_prefill:
+    if info.device == "cpu" and info.chunked_prefill:
         # vLLM 0.32 then fails with "CPU Generator does not use offset", and the engine ends.
         yield (
             "runs on a CPU with chunked prefill, where a request with a seed makes it fail; start "
             "it with --no-enable-chunked-prefill"
         )
-    if facts.device == "cpu" and _is_tied(policy):
+    if info.device == "cpu" and _is_tied(policy):
         yield (
             "runs on a CPU, where it keeps the old output embedding of a model whose input and "
             "output embeddings are tied, as this model's are; untie them (tie_word_embeddings: "

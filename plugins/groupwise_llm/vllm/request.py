@@ -11,7 +11,7 @@ from groupwise.errors import UserError
 from groupwise.sampler import Purpose
 from groupwise_llm.codec.contexts import Context
 from groupwise_llm.policy import LanguageModel
-from groupwise_llm.vllm.server import Facts, Server
+from groupwise_llm.vllm.server import Server, ServerInfo
 
 SEEDS = 2**62
 """vLLM's seeds are below 2^63, and it adds a completion's index in its request to the seed."""
@@ -35,7 +35,7 @@ def split(
     size: int,
     seeds: Sequence[int],
     *,
-    facts: Mapping[Server, Facts],
+    infos: Mapping[Server, ServerInfo],
     policy: LanguageModel,
     process: tuple[int, int],
 ) -> list[Request]:
@@ -46,11 +46,11 @@ def split(
 
     process: rank and number of the processes; process r has the prompts r, r + n, ... of a step.
     """
-    most, limit = min(own.max_completions for own in facts.values()), policy.config.max_new_tokens
+    most, limit = min(own.max_completions for own in infos.values()), policy.config.max_new_tokens
     rank, world = process
     requests = []
     for row, prompt in enumerate(ids):
-        _check_length(prompt, limit, facts)
+        _check_length(prompt, limit, infos)
         for start in range(0, size, most):
             seed, turn = seeds[row * size + start] % SEEDS, rank + row * world
             requests.append(Request(row, min(most, size - start), seed, turn, limit))
@@ -62,25 +62,25 @@ def turns(
     seeds: Sequence[int],
     limits: Sequence[int],
     *,
-    facts: Mapping[Server, Facts],
+    infos: Mapping[Server, ServerInfo],
 ) -> list[Request]:
     """A request for one turn in each context. The server is chosen by the prompt, so that it has
     the context's earlier turns in its prefix cache. Raises UserError as `split`."""
     requests = []
     for row, (context, seed, limit) in enumerate(zip(contexts, seeds, limits, strict=True)):
-        _check_length(context.ids, limit, facts)
+        _check_length(context.ids, limit, infos)
         server = zlib.crc32(context.prompt_ids.numpy().tobytes())
         requests.append(Request(row, 1, seed % SEEDS, server, limit))
     return requests
 
 
-def _check_length(prompt: Tensor, limit: int, facts: Mapping[Server, Facts]) -> None:
+def _check_length(prompt: Tensor, limit: int, infos: Mapping[Server, ServerInfo]) -> None:
     """Raise UserError for a prompt that leaves some server no room for a completion."""
-    shortest = min(facts, key=lambda server: facts[server].max_tokens)
-    if len(prompt) + limit > facts[shortest].max_tokens:
+    shortest = min(infos, key=lambda server: infos[server].max_tokens)
+    if len(prompt) + limit > infos[shortest].max_tokens:
         raise UserError(
             f"sampler: a prompt of {len(prompt)} tokens and policy.max_new_tokens: {limit} are "
-            f"more than the {facts[shortest].max_tokens} tokens that the vLLM server at "
+            f"more than the {infos[shortest].max_tokens} tokens that the vLLM server at "
             f"{shortest.url} takes; start it with a larger --max-model-len, or set "
             f"policy.max_prompt_tokens"
         )

@@ -58,10 +58,10 @@ class VLLM(TextSampler):
             if self._launch is not None:
                 urls = [processes.first(self._launch.open)]
             servers = [Server(Client(url, config)) for url in urls]
-            self.facts = {server: server.facts() for server in servers}
+            self.infos = {server: server.info() for server in servers}
             backend = self._backend
-            for server, facts in self.facts.items():
-                check(server, facts, policy, config, backend)
+            for server, info in self.infos.items():
+                check(server, info, policy, config, backend)
             self.fleet = Fleet(servers, fixed=backend == BACKEND)
             self._transfer = self._new_transfer(backend)
             files = self._transfer if isinstance(self._transfer, Files) else None
@@ -98,7 +98,7 @@ class VLLM(TextSampler):
 
     def _new_transfer(self, backend: str) -> Transfer:
         if backend == BACKEND:
-            workers = [facts.workers for facts in self.facts.values()]
+            workers = [info.workers for info in self.infos.values()]
             return NCCL(self.fleet, workers, self.config.address)
         return Files(self.fleet, self.config.folder)
 
@@ -158,7 +158,7 @@ class VLLM(TextSampler):
             ids,
             group_size,
             seeds,
-            facts=self.facts,
+            infos=self.infos,
             policy=self.policy,
             process=(PartialState().process_index, PartialState().num_processes),
         )
@@ -185,7 +185,7 @@ class VLLM(TextSampler):
         if not contexts:
             return []
         self.check_draw(contexts, limits)
-        requests = turns(contexts, seeds, limits, facts=self.facts)
+        requests = turns(contexts, seeds, limits, infos=self.infos)
         with (
             nullcontext() if self._open else self.session(),
             self._generation(requests, contexts, purpose, stop) as generation,

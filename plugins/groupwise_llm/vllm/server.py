@@ -15,7 +15,7 @@ TOKEN_BYTES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class ServerInfo:
     """How a server was started, by its own account.
 
     max_tokens: of prompt and completion together; max_completions: in one request; logprobs_mode,
@@ -43,13 +43,13 @@ class Server:
         """Whether it can be reached now."""
         return self.client.answers()
 
-    def facts(self) -> Facts:
+    def info(self) -> ServerInfo:
         try:
             config = self.client.get("server_info", config_format="json")["vllm_config"]
             model, parallel = config["model_config"], config["parallel_config"]
             scheduler = config["scheduler_config"]
             transfer = config.get("weight_transfer_config") or {}
-            return Facts(
+            return ServerInfo(
                 max_tokens=model["max_model_len"],
                 max_completions=scheduler["max_num_seqs"],
                 chunked_prefill=scheduler["enable_chunked_prefill"],

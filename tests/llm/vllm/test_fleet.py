@@ -18,7 +18,7 @@ def test_eight_processes_with_two_prompts_each_use_all_servers_equally(pair, row
     counts = Counter(
         request.turn % 4
         for rank in range(8)
-        for request in split(ids, 16, range(32), facts=vllm.facts, policy=policy, process=(rank, 8))
+        for request in split(ids, 16, range(32), infos=vllm.infos, policy=policy, process=(rank, 8))
         for _ in range(request.count)
     )
     assert counts == {0: 64, 1: 64, 2: 64, 3: 64}

@@ -22,7 +22,7 @@ from groupwise.errors import UserError
 from groupwise_llm.model.copies import Copies
 
 
-class Checkpoints:
+class Recomputation:
     """Makes each layer of a model recompute in the backward pass.
 
     transformers' own switch drops the cache and works in training mode only, so it is not used.

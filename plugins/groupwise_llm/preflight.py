@@ -1,4 +1,4 @@
-"""Examining: the checks of a run's start that need no weights."""
+"""Preflight: the checks of a run's start that need no weights."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
