@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -58,5 +59,8 @@ def test_every_reward_of_a_recipe_is_constructed_without_weights(path: Path) -> 
         target = installed().load("rewards", section.name)
         if hasattr(target, "Config"):
             target = target(target.Config.model_validate(section.options))
+        else:
+            named = [each.name for each in inspect.signature(target).parameters.values()]
+            assert section.options.keys() <= {*named}, section.name
         assert callable(target)
     assert len(rewards) >= 3
