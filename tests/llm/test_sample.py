@@ -63,15 +63,15 @@ def test_an_interrupt_reports_how_many_completions_were_written(trained, monkeyp
     from groupwise_commands import sampling
 
     run = trained(ROWS)
-    answers = sampling.answers
+    sampled_prompts = sampling.sampled_prompts
 
     def interrupted(*arguments):
-        for number, answer in enumerate(answers(*arguments)):
+        for number, prompt in enumerate(sampled_prompts(*arguments)):
             if number == 2:
                 raise KeyboardInterrupt
-            yield answer
+            yield prompt
 
-    monkeypatch.setattr(sampling, "answers", interrupted)
+    monkeypatch.setattr(sampling, "sampled_prompts", interrupted)
     result = call("sample", run, "--per-prompt", 2, "--keep", "all")
     assert result.exit_code == 130
     assert "stopped: 2 prompts, 4 completions" in result.output
