@@ -24,14 +24,6 @@ LATEST: ContextVar[tuple[Call | None, "asyncio.Task[Any] | None"]] = ContextVar(
 """The last call of a task of an episode, or of the task that started it, and which one made it."""
 
 
-def _place(error: Exception, file: str) -> str:
-    """' (line 12 of calculator.py)': the innermost line of this file in the traceback."""
-    lines = [
-        each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file
-    ]
-    return f" (line {lines[-1]} of {Path(file).name})" if lines else ""
-
-
 class Playing:
     """The episodes of a batch; its methods run in the event loop.
 
@@ -188,6 +180,14 @@ class Playing:
         if not replies:
             raise CompletionFailed(f"the completion of {label!r} failed")
         return replies
+
+
+def _place(error: Exception, file: str) -> str:
+    """' (line 12 of calculator.py)': the innermost line of this file in the traceback."""
+    lines = [
+        each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file
+    ]
+    return f" (line {lines[-1]} of {Path(file).name})" if lines else ""
 
 
 def _latest(episode: Episode) -> Call | None:
