@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -261,9 +262,12 @@ def test_what_others_change_between_async_calls_stays(rollouts, untouched, tmp_p
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     ours.mkdir()
     theirs.mkdir()
+    calls = threading.Semaphore(0)
 
     async def sets(completions):
-        return changes_settings(theirs)(completions)
+        values = changes_settings(theirs)(completions)
+        calls.release()
+        return values
 
     trained = Scorer([Reward(name="sets", function=sets)])
     watched = Scorer([Reward(name="sets", function=sets)])
@@ -272,13 +276,17 @@ def test_what_others_change_between_async_calls_stays(rollouts, untouched, tmp_p
     soft, hard = untouched["limit"]
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
     now = settings()
-    # As in an evaluation: the calls of both run at once.
+    # As in an evaluation: the calls of both run at once. Each has changed the settings before the
+    # first result is taken, as a call in another thread may change them at any time.
     begun = [(scorer, scorer.start(rollouts)) for scorer in (trained, watched)]
+    for _ in range(3):
+        assert calls.acquire(timeout=60)
     for scorer, scoring in begun:
         scorer.finish([scoring])
         assert settings() == now
     assert Path.cwd() == ours
     trained.start(rollouts)  # its result is never taken
+    assert calls.acquire(timeout=60)
     for scorer in (trained, watched):
         scorer.close()
     os.chdir(tmp_path)
