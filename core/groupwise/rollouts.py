@@ -27,6 +27,12 @@ class LogProbs:
     entropy: Tensor | None = None
     extra: Mapping[str, Tensor] = field(default_factory=dict)
 
+    @property
+    def outputs(self) -> dict[str, Tensor]:
+        """All outputs that there are, by name: "log_probs", "entropy" and those of `extra`."""
+        named = {"log_probs": self.log_probs, "entropy": self.entropy, **self.extra}
+        return {name: value for name, value in named.items() if value is not None}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rollouts:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from groupwise.policy import Policy
-from groupwise.rollouts import LogProbs, Rollouts
+from groupwise.rollouts import Rollouts
 from groupwise.weights import kept_parameters
 
 
@@ -51,12 +51,6 @@ def _numbers(value: Any) -> Tensor | None:
         return value.detach().cpu()
     array = np.asarray(value)
     return torch.from_numpy(array.copy()) if array.dtype.kind in "biuf" else None
-
-
-def outputs(current: LogProbs) -> dict[str, Tensor]:
-    """All outputs of a policy, by name."""
-    named = {"log_probs": current.log_probs, "entropy": current.entropy, **current.extra}
-    return {name: value for name, value in named.items() if value is not None}
 
 
 def outputs_gap(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:

@@ -17,9 +17,9 @@ class Finiteness:
 
     @torch.no_grad()
     def add(self, current: LogProbs, batch: Mapping[str, Tensor]) -> None:
-        outputs = {"log_probs": current.log_probs, "entropy": current.entropy, **current.extra}
+        outputs = current.outputs
         for name, value in {**outputs, **batch}.items():
-            if value is None or not value.is_floating_point():
+            if not value.is_floating_point():
                 continue
             finite = value.isfinite()
             if value.shape[:2] == batch["mask"].shape:  # padding may hold anything

@@ -123,7 +123,7 @@ class Updater:
                 current: LogProbs = self.model(piece, decisions, outputs)
                 batch = self._batch(update.tensors, rows, _within(decisions, piece))
                 if update.first:
-                    batch |= {f"old_{name}": _of(current, name) for name in self.algorithm.old}
+                    batch |= {f"old_{n}": current.outputs[n].detach() for n in self.algorithm.old}
                 sampled, replayed = batch.get("sampler_log_probs"), batch.pop("replayed", None)
                 if not update.corrected:
                     batch.pop("sampler_log_probs", None)
@@ -211,7 +211,7 @@ class Updater:
     def outputs(self, rollouts: Rollouts, names: Outputs) -> dict[str, Tensor]:
         """Outputs [B, T, ...] of the policy by name, without gradient, on the CPU.
 
-        names: "log_probs" or names of the policy's extras; empty for no rollouts.
+        names: "log_probs", "entropy" or names of the policy's extras; empty for no rollouts.
         The processes of a sharded policy make equally many passes.
         """
         filled: dict[str, Tensor] = {}
@@ -223,7 +223,7 @@ class Updater:
             piece = rollouts.select(rows)
             current = self.policy(piece, decisions, names)
             for name in names:
-                value = _of(current, name)
+                value = current.outputs[name]
                 if name not in filled:
                     shape = rollouts.mask.shape + value.shape[2:]
                     filled[name] = value.new_zeros(shape, device="cpu")
@@ -260,8 +260,7 @@ def _within(decisions: slice, piece: Rollouts) -> slice:
 
 def _nothing(current: LogProbs) -> Tensor:
     """0, computed from all outputs, so that gradients are zero and DDP's hooks run."""
-    outputs = [current.log_probs, current.entropy, *current.extra.values()]
-    sums = [torch.nan_to_num(x).sum() for x in outputs if x is not None and x.requires_grad]
+    sums = [torch.nan_to_num(x).sum() for x in current.outputs.values() if x.requires_grad]
     return torch.stack(sums).sum() * 0.0
 
 
@@ -272,10 +271,3 @@ def _cut(tensors: Mapping[str, Tensor], rows: Tensor, decisions: slice) -> dict[
         part = value[rows.cpu()]
         cut[name] = part[:, decisions] if value.ndim > 1 else part
     return cut
-
-
-def _of(current: LogProbs, name: str) -> Tensor:
-    """The policy's output of that name, detached."""
-    value = current.log_probs if name == "log_probs" else current.extra[name]
-    assert value is not None
-    return value.detach()

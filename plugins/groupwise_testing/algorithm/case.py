@@ -129,7 +129,7 @@ class FirstUpdate:
         targets = updater.targets(batch, before)
         names = self.algorithm.needs | self.algorithm.old
         with torch.no_grad():
-            outputs = compare.outputs(updater.policy(case.rollouts, outputs=names))
+            outputs = updater.policy(case.rollouts, outputs=names).outputs
         self.outputs = {name: value.clone().requires_grad_() for name, value in outputs.items()}
         self.batch = {**targets, "mask": self.mask, **before}
         self.batch |= {f"old_{name}": outputs[name] for name in self.algorithm.old}

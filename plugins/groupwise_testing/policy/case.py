@@ -36,10 +36,8 @@ class Case(Draws):
     ) -> dict[str, Tensor]:
         """The policy's outputs by name, for all its rollouts if unset; copied, since an output may
         be a view of a weight."""
-        outputs = compare.outputs(
-            self.policy(self.rollouts if rollouts is None else rollouts, decisions)
-        )
-        return {name: value.clone() for name, value in outputs.items()}
+        current = self.policy(self.rollouts if rollouts is None else rollouts, decisions)
+        return {name: value.clone() for name, value in current.outputs.items()}
 
     @cached_property
     def whole(self) -> dict[str, Tensor]:

@@ -98,7 +98,7 @@ def _gradient(case: Case, parts: Iterable[Microbatch]) -> Tensor:
         )
         terms = [
             (value * factor.to(value).view(*factor.shape, *[1] * (value.ndim - 2))).sum()
-            for value in compare.outputs(policy(piece, decisions)).values()
+            for value in policy(piece, decisions).outputs.values()
             if value.requires_grad
         ]
         if terms:

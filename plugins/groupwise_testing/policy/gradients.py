@@ -200,14 +200,14 @@ class Gradients:
     @cached_property
     def _slopes(self) -> dict[str, Tensor]:
         """By output, [parameters] the change that its gradient predicts for each of the steps."""
-        current = compare.outputs(self.policy(self.rollouts))
+        current = self.policy(self.rollouts).outputs
         names = [name for name, value in current.items() if value.requires_grad]
         del current  # else its graph stays in memory
         return {name: torch.tensor(self._slopes_of(name), dtype=torch.float64) for name in names}
 
     def _slopes_of(self, output: str) -> list[float]:
         self.policy.zero_grad()
-        self._sum(compare.outputs(self.policy(self.rollouts))[output]).backward()
+        self._sum(self.policy(self.rollouts).outputs[output]).backward()
         slopes = []
         for p, step in zip(self.parameters, self._steps, strict=True):
             # As rounded when the weights are changed.

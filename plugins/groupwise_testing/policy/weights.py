@@ -67,7 +67,7 @@ def saving(case: Case) -> str | None:
             return "`save_pretrained` wrote nothing"
         if case.load is not None:
             with torch.no_grad():
-                loaded = compare.outputs(case.load(path)(case.rollouts))
+                loaded = case.load(path)(case.rollouts).outputs
         elif type(policy).save_pretrained is Policy.save_pretrained:
             from safetensors.torch import load_model
 
