@@ -249,6 +249,20 @@ def weights(
     )
 
 
+def high_entropy(entropy: Tensor, mask: Tensor, *, share: float) -> Tensor:
+    """[B, T] bool: the decisions whose entropy is in the top `share` of all; arXiv:2506.01939.
+
+    entropy: [B, T], of the distributions that decisions were drawn from; mask: [B, T] bool. Both of
+    a whole update. At least one decision is chosen, and all that equal the least of those chosen.
+    """
+    values = entropy[mask]
+    if not len(values):
+        return mask
+    # As many as are at or above the quantile 1 - share of n values: 1 + floor(share (n - 1)).
+    count = 1 + int(share * (len(values) - 1))
+    return mask & (entropy >= values.topk(count).values[-1])
+
+
 def per_decision(advantages: Tensor) -> Tensor:
     """[B] -> [B, 1]; [B, T] is unchanged."""
     return advantages.unsqueeze(1) if advantages.ndim == 1 else advantages

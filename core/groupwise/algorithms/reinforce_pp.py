@@ -59,7 +59,7 @@ class ReinforcePP(Clipped, Advantages, ImportanceWeights, Divisor, EntropyBonus,
     def __init__(self, config: Options | None = None) -> None:
         super().__init__(config)
         if self.config.beta:
-            self.target_inputs = frozenset({"old_log_probs", "reference_log_probs"})
+            self.target_inputs |= {"old_log_probs", "reference_log_probs"}
 
     def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
         mask, returns = rollouts.mask, self._returns(scores, rollouts)

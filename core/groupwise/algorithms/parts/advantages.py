@@ -14,7 +14,7 @@ from groupwise.rollouts import Rollouts
 
 
 class Advantages(Composed):
-    """The base class: clips what `estimate` returns, which a subclass defines."""
+    """The base class: clips and masks what `estimate` returns, which a subclass defines."""
 
     class Config(Options):
         advantage_clip: float | None = Field(
@@ -25,19 +25,34 @@ class Advantages(Composed):
             description="dynamic sampling: replace groups of equal reward, or of a std below "
             "least_std, by groups of other prompts",
         )
+        top_entropy_quantile: float = Field(
+            1.0,
+            gt=0,
+            le=1,
+            description="learn only from this share of an update's decisions, those of highest "
+            "entropy; 0.2 in arXiv:2506.01939",
+        )
 
     config: Config
 
     def __init__(self, config: Options | None = None) -> None:
         super().__init__(config)
         self.refills = self.config.refill
+        if self.config.top_entropy_quantile < 1:
+            self.target_inputs = self.target_inputs | {"old_entropy"}
 
     def advantages(
         self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Tensor:
-        """[B], or [B, T] with process rewards: those of `estimate`, clipped."""
+        """[B], or [B, T] with process rewards: those of `estimate`, clipped; with a
+        `top_entropy_quantile` [B, T], 0 at decisions of lower entropy."""
         estimated, most = self.estimate(scores, rollouts, inputs), self.config.advantage_clip
-        return estimated if most is None else estimated.clamp(-most, most)
+        clipped = estimated if most is None else estimated.clamp(-most, most)
+        share = self.config.top_entropy_quantile
+        if share == 1:
+            return clipped
+        chosen = objective.high_entropy(inputs["old_entropy"], rollouts.mask, share=share)
+        return objective.per_decision(clipped) * chosen
 
     def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
         """[B], or [B, T] with process rewards: the advantages before clipping."""
