@@ -95,6 +95,21 @@ def leave_one_out(rewards: Tensor, groups: Tensor, *, least_std: float = 0.0) ->
     return centred * n / (n - 1).clamp(min=1)
 
 
+def length_weighted(
+    rewards: Tensor, lengths: Tensor, groups: Tensor, *, least_std: float = 0.0
+) -> Tensor:
+    """A = r - sum(L r) / sum(L) over its group, L the lengths; OPO, arXiv:2505.23585.
+
+    rewards: [B], NaN for none; lengths: [B], in decisions; groups: [B]. Returns [B]: 0 for a
+    rollout without a reward, or in a group whose std is below `least_std`.
+    """
+    centred = group_relative(rewards, groups, scale="none", least_std=least_std)
+    lengths = lengths.to(rewards.dtype).masked_fill(rewards.isnan(), 0.0)
+    total = _group_sum(lengths, groups).clamp(min=1)
+    relative = centred - _group_sum(lengths * centred, groups) / total
+    return relative.masked_fill(rewards.isnan(), 0.0)
+
+
 def whitened(values: Tensor, mask: Tensor, *, epsilon: float = 1e-8) -> Tensor:
     """(v - mean) / (std + epsilon) over all decisions of the batch; REINFORCE++, arXiv:2501.03262.
 

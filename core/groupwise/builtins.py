@@ -22,6 +22,11 @@ def register_algorithms(register: Register) -> None:
     )
     register("guard", "groupwise.algorithms.guard:Guard")
     register("lead", "groupwise.algorithms.lead:LEAD")
+    register("dppo", "groupwise.algorithms.dppo:DPPO")
+    register("gmpo", "groupwise.algorithms.gmpo:GMPO")
+    register("maxrl", "groupwise.algorithms.maxrl:MaxRL")
+    register("opo", "groupwise.algorithms.opo:OPO")
+    register("pass_at_k", "groupwise.algorithms.pass_at_k:PassAtK")
 
 
 @hookimpl

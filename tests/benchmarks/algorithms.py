@@ -26,6 +26,11 @@ ADVANTAGES = {
     "reinforce_pp": ["algorithm=reinforce_pp"],
     "reinforce_pp_baseline": ["algorithm=reinforce_pp_baseline"],
     "lead": ["algorithm=lead"],
+    "maxrl": ["algorithm=maxrl"],
+    "opo": ["algorithm=opo"],
+    "pass_at_k": ["algorithm=pass_at_k"],
+    "pass_at_k, leave_one_out": ["algorithm=pass_at_k", "algorithm.baseline=leave_one_out"],
+    "bnpo, top_entropy_quantile 0.2": ["algorithm=bnpo", "algorithm.top_entropy_quantile=0.2"],
 }
 RATIOS = {
     "grpo": ["algorithm=grpo"],
@@ -37,6 +42,10 @@ RATIOS = {
     "cispo": ["algorithm=cispo"],
     "sapo": ["algorithm=sapo"],
     "vespo": ["algorithm=vespo"],
+    "gmpo": ["algorithm=gmpo"],
+    "dppo": ["algorithm=dppo"],
+    "dppo, divergence kl": ["algorithm=dppo", "algorithm.divergence=kl"],
+    "bnpo, top_entropy_quantile 0.2": ["algorithm=bnpo", "algorithm.top_entropy_quantile=0.2"],
 }
 RACES = {
     "once": Race(

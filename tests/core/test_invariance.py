@@ -8,7 +8,9 @@ from tests.core.launching import launch
 
 from groupwise import LogProbs
 from groupwise.algorithms.dapo import DAPO
+from groupwise.algorithms.dppo import DPPO
 from groupwise.algorithms.dr_grpo import DrGRPO
+from groupwise.algorithms.gmpo import GMPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
 from groupwise.algorithms.reinforce_pp import ReinforcePP
@@ -28,6 +30,8 @@ FORMS = {
     "dapo kl k1": (DAPO, {"beta": 0.1, "kl": "k1"}),
     "dapo entropy": (DAPO, {"entropy": 0.05}),
     "gspo": (GSPO, {"clip_low": 0.2, "clip_high": 0.3}),
+    "dppo": (DPPO, {"max_divergence": 0.05}),
+    "gmpo": (GMPO, {"clip_low": 0.1}),
     "importance": (GRPO, {"importance_cap": 1.05, "beta": 0.1}),
     "importance coupled": (GRPO, {"importance": "sequence", "importance_mode": "mask"}),
 }

@@ -1,5 +1,7 @@
 """Every algorithm and environment of the core satisfies the laws of `groupwise.testing`."""
 
+from itertools import product
+
 import pytest
 
 from groupwise import testing
@@ -7,8 +9,9 @@ from groupwise.registry import installed
 
 ALGORITHMS = (
     *("grpo", "dr_grpo", "dapo", "gspo", "gdpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
-    *("rloo", "reinforce_pp", "reinforce_pp_baseline", "guard", "lead"),
+    *("rloo", "reinforce_pp", "reinforce_pp_baseline", "guard", "lead", "dppo", "gmpo"),
 )
+WITH_THE_LOSS_OF_RLOO = ("maxrl", "opo", "pass_at_k")
 PLAYERS = {"single": ["policy"], "pool": ["one", "other"], "chain": ["planner", "writer", "editor"]}
 """By environment."""
 SETTINGS = {
@@ -23,15 +26,23 @@ SETTINGS = {
         "advantage_clip": 1.0,
         "ratio_cap": 10.0,
     },
+    "decisions of high entropy": {"top_entropy_quantile": 0.4, "normalize": "token"},
 }
+OF_DPPO = {"importance": "none", "divergence": "kl", "max_divergence": 0.01}
+CASES = [
+    *product((*ALGORITHMS, *WITH_THE_LOSS_OF_RLOO), ["defaults"]),
+    *product(ALGORITHMS, ["with KL and entropy", "all other options"]),
+    *product(("grpo", "gspo", "reinforce_pp"), ["decisions of high entropy"]),
+]
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(("name", "settings"), CASES)
 def test_algorithms(name, settings):
     kind = installed().load("algorithms", name)
     fields = kind.Config.model_fields.keys()
     options = {key: value for key, value in SETTINGS[settings].items() if key in fields}
+    if name == "dppo" and settings == "all other options":
+        options |= OF_DPPO
     testing.check_algorithm(kind(kind.Config(**options)))
 
 

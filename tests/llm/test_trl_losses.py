@@ -1,6 +1,8 @@
 """Losses and their gradients against TRL's code, on the same tensors."""
 
+import warnings
 from collections import defaultdict
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +15,7 @@ from groupwise.algorithms.bnpo import BNPO
 from groupwise.algorithms.cispo import CISPO
 from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.dr_grpo import DrGRPO
+from groupwise.algorithms.gmpo import GMPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
 from groupwise.algorithms.luspo import LUSPO
@@ -20,6 +23,9 @@ from groupwise.algorithms.rloo import RLOO
 from groupwise.algorithms.sapo import SAPO
 from groupwise.algorithms.vespo import VESPO
 from groupwise.rewards import Scores
+
+with warnings.catch_warnings(action="ignore"):  # that it is experimental
+    from trl.experimental.gmpo import GMPOTrainer
 
 REWARDS = [1.0, 0.0, 0.5, 0.0, 2.0, 1.0]
 GROUPS = [0, 0, 0, 1, 1, 1]
@@ -64,7 +70,19 @@ FORMS = {
     "vespo": (VESPO, {}, {}),
     "two-sided": (GRPO, {**CLIP, "ratio_cap": 1.5}, {"loss_type": "grpo", "delta": 1.5}),
     "kl": (BNPO, {**CLIP, "beta": 0.3}, {"loss_type": "bnpo", "beta": 0.3}),
+    "gmpo": (
+        GMPO,
+        {"clip_low": 0.3, "clip_high": 0.2, "beta": 0.3},
+        {"epsilon_low": 0.3, "epsilon_high": 0.2, "beta": 0.3},
+    ),
+    "high entropy": (
+        DAPO,
+        {**CLIP, "top_entropy_quantile": 0.3, "beta": 0.3},
+        {"loss_type": "dapo", "top_entropy_quantile": 0.3, "beta": 0.3},
+    ),
 }
+TRAINERS = {"gmpo": GMPOTrainer}
+"""By form, others than `GRPOTrainer`."""
 
 
 @pytest.fixture
@@ -98,11 +116,17 @@ def rollouts(mask):
 def ours(algorithm, old, new, reference, mask):
     """The loss, its gradient, and the advantages."""
     new = new.clone().requires_grad_()
-    targets = algorithm.targets(scores(), rollouts(mask), {})
+    inputs = {"old_entropy": entropy(new)} if algorithm.target_inputs else {}
+    targets = algorithm.targets(scores(), rollouts(mask), inputs)
     batch = {"old_log_probs": old, "reference_log_probs": reference, "mask": mask, **targets}
     loss = algorithm.loss(LogProbs(log_probs=new), batch).sum()
     loss.backward()
     return loss.detach(), new.grad, targets["advantages"].double()
+
+
+def entropy(new):
+    """Any numbers will do."""
+    return 0.1 + new.detach().sin().square()
 
 
 def trainer(new, **settings):
@@ -110,17 +134,22 @@ def trainer(new, **settings):
     arguments = {**ARGUMENTS, **{k: v for k, v in settings.items() if k in ARGUMENTS}}
     state = {**TRL, **{k: v for k, v in settings.items() if k not in ARGUMENTS}}
     alone = SimpleNamespace(
-        num_processes=1, reduce=lambda value, **_: value, gather=lambda value: value
+        num_processes=1,
+        reduce=lambda value, **_: value,
+        gather=lambda value: value,
+        pad_across_processes=lambda value, **_: value,
     )
-    return SimpleNamespace(
+    made = SimpleNamespace(
         **state,
         args=SimpleNamespace(**arguments),
         accelerator=alone,
         model=SimpleNamespace(training=True),
         _metrics={"train": defaultdict(list)},
-        _get_per_token_logps_and_entropies=lambda *_, **__: (new, torch.zeros_like(new), None),
+        _get_per_token_logps_and_entropies=lambda *_, **__: (new, entropy(new), None),
         get_gamma_weights=GRPOTrainer.get_gamma_weights,
     )
+    made.get_high_entropy_mask = partial(GRPOTrainer.get_high_entropy_mask, made)
+    return made
 
 
 def inputs(old, reference, mask, advantages):
@@ -144,7 +173,7 @@ def test_a_loss_is_that_of_trl(form, tensors):
     algorithm = kind(kind.Config(**config))
     value, gradient, advantages = ours(algorithm, old, new, reference, mask)
     theirs = new.clone().requires_grad_()
-    expected = GRPOTrainer._compute_loss(
+    expected = TRAINERS.get(form, GRPOTrainer)._compute_loss(
         trainer(theirs, **{"loss_type": form, **settings}),
         None,
         inputs(old, reference, mask, advantages),
