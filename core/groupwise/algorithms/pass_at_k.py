@@ -3,9 +3,9 @@
 When to use it: k completions of a prompt will be drawn and the best one taken (by tests, a verifier
 or a reward model), or a run on hard prompts narrows down too early: in evaluations `accuracy` rises
 and `pass_at_8` falls. A right answer is worth less the more others are right, so that easy prompts
-teach little, and a try that is unlike the others loses little. Expect a lower accuracy of
-single completions than with `grpo`; evaluate with `evaluation.samples` of at least k. With rewards
-of other values than 0 and 1 it maximises the largest reward of k (max@k).
+teach little, and a try that is unlike the others loses little. Expect a lower accuracy of single
+completions than with `grpo`; evaluate with `evaluation.samples` of at least k. With rewards of
+other values than 0 and 1 it maximises the largest reward of k (max@k).
 
 k must be less than `train.group_size`; the nearer, the noisier. With `k: 1` it is `rloo`.
 
