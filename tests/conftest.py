@@ -1,5 +1,6 @@
 """Settings of all tests: no model hub, no files of the user, only the plugins of this tree."""
 
+import gc
 import os
 import signal
 import tempfile
@@ -37,6 +38,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for less often: each time among all objects of torch, transformers, ..."""
+    gc.set_threshold(10_000, 10, 10)
 
 
 @pytest.fixture

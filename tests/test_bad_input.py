@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests import command_line
+from tests import command_line, tiny_model
 
 from groupwise.run import train as runs
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
 ROWS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(20)]
 
 
@@ -24,7 +23,7 @@ def config(tmp_path, monkeypatch):
     return {
         "policy": {
             "name": "language_model",
-            "model": str(EXAMPLES / "arithmetic" / "base"),
+            "model": str(tiny_model.folder()),
             "max_new_tokens": 4,
         },
         "prompts": {"name": "rows", "rows": ROWS, "held_out": 0.3},

@@ -31,6 +31,7 @@ RECIPES = [page for page in PAGES if page.parent.name == "recipes"]
 # Blocks can be indented, as in lists; both fences have the same indentation.
 BLOCK = re.compile(r"^([ ]*)```(\w+)[ ]*([^\n]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
 SHORT = {"train.steps": 2, "evaluation.prompts": 10}
+SMALL = {"train.groups_per_step": 4, "train.group_size": 4}
 FILE = re.compile(r"# ([\w/]+\.py)\n")
 TITLE = re.compile(r'title="([\w./]+)"')
 
@@ -68,13 +69,15 @@ def with_blocks(language: str) -> list[Any]:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits `groupwise.train` to two steps and ten evaluation prompts, where they are set."""
+    """Limits `groupwise.train` to two steps and ten evaluation prompts, where they are set; these
+    steps are small."""
     train = groupwise.train
 
     def shortly(*arguments: Any, **settings: Any) -> groupwise.RunResult:
-        return train(
-            *arguments, **settings | {key: SHORT[key] for key in SHORT.keys() & settings.keys()}
-        )
+        limits = {key: SHORT[key] for key in SHORT.keys() & settings.keys()}
+        if "train.steps" in limits:
+            limits |= SMALL
+        return train(*arguments, **settings | limits)
 
     monkeypatch.setattr(groupwise, "train", shortly)
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests import tiny_model
 from tests.command_line import call
 
 from groupwise.storage.samples import read_samples
 
-BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
 OTHER = ["evaluation.source.name=dataset", "evaluation.source.path=other.csv"]
 
 
@@ -24,7 +24,11 @@ def home(tmp_path_factory):
     (home / "unlabelled.csv").write_text("prompt\n1 + 1 =\n")
     config = {
         "output": str(home / "run"),
-        "policy": {"name": "language_model", "model": str(BASE), "max_new_tokens": 3},
+        "policy": {
+            "name": "language_model",
+            "model": str(tiny_model.folder()),
+            "max_new_tokens": 3,
+        },
         "prompts": {"name": "dataset", "path": "rows.jsonl", "held_out": 0.3},
         "rewards": [{"name": "numeric_answer"}],
         "train": {"steps": 1, "groups_per_step": 1, "group_size": 2},

@@ -4,20 +4,18 @@ import json
 import re
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from filelock import FileLock
+from tests import tiny_model
 from tests.command_line import call
 
 import groupwise
 from groupwise.errors import UserError
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise.weights import KeptWeights
-
-BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +27,11 @@ def started(tmp_path_factory):
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (home / f"{name}.jsonl").write_text(lines)
     config = {
-        "policy": {"name": "language_model", "model": str(BASE), "max_new_tokens": 3},
+        "policy": {
+            "name": "language_model",
+            "model": str(tiny_model.folder()),
+            "max_new_tokens": 3,
+        },
         "prompts": {"name": "dataset", "path": "ones.jsonl", "held_out": 0.3},
         "rewards": [{"name": "numeric_answer"}],
         "train": {"steps": 1, "groups_per_step": 1, "group_size": 2},

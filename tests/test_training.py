@@ -91,6 +91,7 @@ def test_evaluating_again_gives_the_same_metrics(trained):
 
 def test_a_resumed_run_ends_with_the_same_weights(tmp_path):
     small = [
+        "policy.max_new_tokens=12",
         "train.groups_per_step=2",
         "train.group_size=4",
         "evaluation.prompts=4",

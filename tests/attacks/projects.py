@@ -7,8 +7,10 @@ from typing import Any
 
 import yaml
 from safetensors.torch import load_file
+from tests import tiny_model
 
 BASE = Path(__file__).parents[2] / "examples" / "arithmetic" / "base"
+"""A model of some megabytes."""
 REWARD = '''\
 def letters(completions, **columns):
     """A reward that differs between completions."""
@@ -22,13 +24,17 @@ def shades(completions, **columns):
 TIME_KEYS = ("time/", "reward_time", "decisions_per")
 
 
-def make(home: Path, **train: Any) -> Path:
-    """Writes a project: a folder with `run.yaml`, whose run is in `run`."""
+def make(home: Path, *, model: Path | None = None, **train: Any) -> Path:
+    """Writes a project: a folder with `run.yaml`, whose run is in `run`; model: the tiny one."""
     home.mkdir(parents=True, exist_ok=True)
     rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(20)]
     config = {
         "output": "run",
-        "policy": {"name": "language_model", "model": str(BASE), "max_new_tokens": 3},
+        "policy": {
+            "name": "language_model",
+            "model": str(model or tiny_model.folder()),
+            "max_new_tokens": 3,
+        },
         "prompts": {"name": "rows", "rows": rows, "held_out": 0.3},
         "rewards": ["letters:letters"],
         "train": {"steps": 3, "groups_per_step": 1, "group_size": 4, "checkpoint_every": 1} | train,

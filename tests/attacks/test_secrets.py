@@ -3,14 +3,13 @@
 import json
 import traceback
 from functools import partial
-from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretBytes, SecretStr
-from tests import command_line
+from tests import command_line, tiny_model
 
 import groupwise
 from groupwise import secrets
@@ -18,7 +17,6 @@ from groupwise.config.load import dump, load_config
 from groupwise.errors import UserError
 
 PROMISE = "No secret of a configuration is written or printed"
-BASE = Path(__file__).parents[2] / "examples" / "arithmetic" / "base"
 PLUGINS = """
 import json, pathlib
 import groupwise
@@ -108,7 +106,7 @@ def project(tmp_path, monkeypatch):
     config = {
         "policy": {
             "name": "language_model",
-            "model": str(BASE),
+            "model": str(tiny_model.folder()),
             "max_new_tokens": 3,
             "loading": {"token": "hub-xqeightqx"},
         },

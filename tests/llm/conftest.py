@@ -1,6 +1,7 @@
 """Tiny models of real architectures with random weights, and a tokenizer, built from configs."""
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from transformers import (
 )
 
 from groupwise_llm.policy import LanguageModel
+from groupwise_llm.probing import probes
 from groupwise_llm.settings import Settings
 
 END = "<|end|>"
@@ -105,15 +107,31 @@ def placed(policy, device="cpu"):
     return policy
 
 
+_abilities = {}
+"""What probing has shown, by model, device and settings."""
+
+
 @pytest.fixture
-def make(saved):
-    """make(architecture, model={...}, **settings) -> a new policy."""
+def make(request, saved):
+    """make(architecture, model={...}, **settings) -> a new policy.
+
+    A model is probed once with the same settings: most tests are about what a policy does then.
+    """
+    # A test that replaces functions may replace one that is probed.
+    abilities = {} if "monkeypatch" in request.fixturenames else _abilities
 
     def policy(architecture="qwen2", model=None, device="cpu", **settings):
         folder = saved(architecture, **(model or {}))
         torch.manual_seed(0)
         settings = {"max_new_tokens": 12, **settings}
-        return placed(LanguageModel(Settings(model=str(folder), **settings)), device)
+        policy = LanguageModel(Settings(model=str(folder), **settings))
+        key = repr((policy.config, device))
+        if key not in abilities:
+            abilities[key] = placed(policy, device).ability
+        else:
+            with patch.object(probes, "ability", lambda *_, **__: abilities[key]):
+                policy.place(device)
+        return policy
 
     return policy
 
