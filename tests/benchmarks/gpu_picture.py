@@ -32,7 +32,7 @@ def axes(minutes: float) -> Iterator[str]:
         below = TOP + HEIGHT + 18
         yield f'<text x="{x}" y="{below}" text-anchor="middle">{minutes * share:.3g}</text>'
     middle = f'x="{LEFT + WIDTH / 2}" y="{TOP + HEIGHT + 36}" text-anchor="middle"'
-    yield f"<text {middle}>minutes of training</text>"
+    yield f"<text {middle}>accuracy over minutes of training</text>"
 
 
 def lines(curves: Mapping[str, Sequence[tuple[float, float]]], longest: float) -> Iterator[str]:

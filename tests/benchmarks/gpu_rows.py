@@ -46,7 +46,7 @@ class Row:
 
 
 def rows(setup: Setup, pieces: Sequence[str]) -> list[Row]:
-    """Those of the pieces, or of all, in their order; what is measured on is always the first."""
+    """Those of the pieces, or of all, in their order; the machine is always the first."""
     chosen = set(pieces) | {"machine"} if pieces else set(PIECES)
     if set(pieces) == {"page"}:
         return []
@@ -99,7 +99,9 @@ def curve(setup: Setup) -> Iterator[Row]:
     absent = ""
     if not (setup.toy or setup.smollm.is_dir()):
         absent = f"no folder {setup.smollm}: run `python examples/get_smollm.py` or set --smollm"
+    unpacking = ("gguf",) if any(setup.smollm.glob("*.gguf")) and not setup.toy else ()
     common = ["--smollm", str(setup.smollm), "--task", setup.task, "--work", str(setup.work)]
+    common += ["--toy"] if setup.toy else []
     for part in range(1, parts + 1):
         minutes = total * part / parts
         for side, needs in {"trl": ("trl", "datasets"), "ours": TEXT}.items():
@@ -107,10 +109,9 @@ def curve(setup: Setup) -> Iterator[Row]:
             yield Row(
                 piece="curve",
                 name=f"{side}, to minute {minutes:.3g}",
-                command=[*command, "--points", str(setup.out / f"curve_{side}.jsonl")]
-                + (["--toy"] if setup.toy else []),
+                command=[*command, "--points", str(setup.out / f"curve_{side}.jsonl")],
                 minutes=total / parts + 2.5,
-                needs=(*needs, "gguf") if not setup.toy else needs,
+                needs=(*needs, *unpacking),
                 blocked=absent,
             )
 

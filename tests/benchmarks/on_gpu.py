@@ -5,11 +5,11 @@
     python tests/benchmarks/on_gpu.py page --out runs/gpu        # the page, of what is there
     python tests/benchmarks/on_gpu.py --device cpu --toy --out runs/toy           # a trial
 
-Every row is a process of its own, whose result becomes a line of `results.jsonl` when it ends; its
-output is in `logs/`, models and checkpoints are in `work/`. A row that has a result is not measured
-again, so where commands are cut off after ten minutes, repeat `on_gpu.py --minutes 9` until nothing
-is left. A row whose packages or files are missing says so on the page, and the others go on;
-`--retry` measures those and failed ones again.
+Every row is a process of its own, whose result becomes a line of `results.jsonl` when it ends. Its
+output is in `logs/`, models and checkpoints are in `work/`: what to keep are the other files. A row
+that has a result is not measured again, so where commands are cut off after ten minutes, repeat
+`on_gpu.py --minutes 9` until nothing is left. A row whose packages or files are missing says so on
+the page, and the others go on; `--retry` measures those and failed ones again.
 """
 
 import argparse
@@ -75,6 +75,7 @@ def measure_all(planned: Sequence[Row], setup: Setup, minutes: float | None, *, 
         print(line.get("problem") or f"{line['wall']:.0f} s", flush=True)
         with (setup.out / RESULTS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+        write(setup.out)
     return 0
 
 
