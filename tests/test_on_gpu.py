@@ -143,7 +143,9 @@ def test_the_page_answers_what_counts(scripts, tmp_path):
 
 def test_a_page_of_nothing_says_nothing(scripts, tmp_path):
     scripts.gpu_page.write(tmp_path)
-    assert "|" not in (tmp_path / "page.md").read_text("utf-8")
+    page = (tmp_path / "page.md").read_text("utf-8")
+    assert "|" not in page
+    assert "##" not in page
 
 
 def test_a_curve_goes_on_from_its_checkpoint(scripts, tmp_path):

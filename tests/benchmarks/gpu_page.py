@@ -73,7 +73,7 @@ def page(pieces: Mapping[str, Lines], curves: Mapping[str, Sequence[Line]]) -> s
         text.append("\n**A trial with tiny models: no figure on this page counts.**")
     text += verdicts(measured, curves)
     for title, about, lines in sections:
-        if lines := list(lines):
+        if any(lines := list(lines)):
             text += [f"\n## {title}\n", *([f"{about}\n"] if about else []), *lines]
     return "\n".join(text) + "\n"
 
