@@ -29,6 +29,7 @@ from typing import Any
 from works import DEFAULT, VARIETY, WORKS, Work, make
 
 GROUP, RATE = 8, 1e-5
+GRAPHS = "cuda_graphs"
 Clock = Callable[[], float]
 Tick = Callable[[float], None]
 """Called by a side at the end of each step with the seconds of sampling."""
@@ -53,8 +54,7 @@ def main() -> None:
     folder = options.models or Path(tempfile.mkdtemp())
     works = options.works or DEFAULT[options.device]
     for name in works:
-        if not (folder / name).exists():
-            make(WORKS[name], folder / name, options.device)
+        saved_model(name, folder, options.device)
     if options.side:
         (name,) = works
         clock = time.process_time if options.cpu_time else time.perf_counter
@@ -65,7 +65,9 @@ def main() -> None:
             )
         )
         return
-    sides = options.sides or [side for side in SIDES if on_gpu or side != "trl in bf16"]
+    left_out = {"trl in bf16", "ours without graphs"} if not on_gpu else set()
+    left_out |= set() if has_graphs() else {"ours without graphs"}
+    sides = options.sides or [side for side in SIDES if side not in left_out]
     note = " Processor time." if options.cpu_time else ""
     print(machine(options) + note)
     if not on_gpu:
@@ -76,6 +78,29 @@ def main() -> None:
         print("|---|---|---|---|---|---|---|")
     for name in works:
         print((rows if on_gpu else row)(name, compare(name, folder, sides, options)), flush=True)
+
+
+def saved_model(name: str, folder: Path, device: str) -> Path:
+    """The folder of a workload's model, which is made there if it is not yet."""
+    path = folder / name
+    if not path.exists():
+        partial = folder / f"{name}.partial"
+        make(WORKS[name], partial, device)
+        partial.rename(path)
+    return path
+
+
+def has_graphs() -> bool:
+    from groupwise_llm.settings import Settings
+
+    return GRAPHS in Settings.model_fields
+
+
+def without_graphs() -> dict[str, bool]:
+    """The setting of our policy that switches CUDA graphs off."""
+    if not has_graphs():
+        sys.exit(f"this version has no policy.{GRAPHS}")
+    return {GRAPHS: False}
 
 
 def machine(options: Any) -> str:
@@ -144,7 +169,7 @@ def run_side(
     side: Side, work: Work, model: Path, steps: int, clock: Clock, *, device: str = "cpu"
 ) -> dict[str, Any]:
     """Seconds of each step, between the ends of two steps; peak memory in GB, of the GPU or of the
-    process."""
+    process; tokens of a completion and of a step."""
     gpu, sampling = device == "cuda", []
     if gpu:
         import torch
@@ -161,7 +186,9 @@ def run_side(
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     if gpu:
         peak = torch.cuda.max_memory_allocated() / 1e9
-    return {"seconds": [b - a for a, b in pairwise(ends)], "sampling": sampling, "peak": peak}
+    size = {"length": work.completion, "tokens": work.rows * work.completion}
+    seconds = [b - a for a, b in pairwise(ends)]
+    return {"seconds": seconds, "sampling": sampling, "peak": peak, **size}
 
 
 def reward(completions: Sequence[str], **_: Any) -> list[float]:
@@ -224,7 +251,8 @@ def trl_in_bf16(*arguments: Any) -> None:
     trl(*arguments, dtype="bfloat16")
 
 
-def ours(work: Work, model: Path, steps: int, tick: Tick, device: str) -> None:
+def ours(work: Work, model: Path, steps: int, tick: Tick, device: str, **settings: Any) -> None:
+    """settings: further ones of the policy."""
     import groupwise
 
     class Ticking(groupwise.Callback):
@@ -237,6 +265,7 @@ def ours(work: Work, model: Path, steps: int, tick: Tick, device: str) -> None:
             "model": str(model),
             "max_new_tokens": work.completion,
             "precision": "bf16" if work.bf16 else "float32",
+            **settings,
         },
         prompts=[{"prompt": prompt} for prompt in work.prompts(VARIETY)],
         rewards=[reward],
@@ -254,13 +283,23 @@ def ours(work: Work, model: Path, steps: int, tick: Tick, device: str) -> None:
     )
 
 
+def ours_without_graphs(*arguments: Any) -> None:
+    ours(*arguments, **without_graphs())
+
+
 def alone(work: Work, model: Path, steps: int, tick: Tick, device: str) -> None:
     from model_alone import model_alone
 
     model_alone(work, model, steps, tick, group=GROUP, device=device)
 
 
-SIDES = {"trl": trl, "trl in bf16": trl_in_bf16, "ours": ours, "model alone": alone}
+SIDES = {
+    "trl": trl,
+    "trl in bf16": trl_in_bf16,
+    "ours": ours,
+    "ours without graphs": ours_without_graphs,
+    "model alone": alone,
+}
 
 
 if __name__ == "__main__":

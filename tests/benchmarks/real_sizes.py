@@ -2,14 +2,17 @@
 
     python tests/benchmarks/real_sizes.py                  # all rows
     python tests/benchmarks/real_sizes.py text --small     # with small models, as a trial on a CPU
+    python tests/benchmarks/real_sizes.py images --row window                  # this row, as JSON
 
 Weights are random, with the shapes of Qwen2.5-0.5B and of Stable Diffusion 3.5 Medium with its two
 CLIP encoders and without its T5. A row is measured after a step to warm up; the memory is the peak
-that torch allocated, next to the estimate of `groupwise check`.
+that torch allocated, next to the estimate of `groupwise check`. `published step` trains 9 of 10
+steps with guidance and a KL, as Flow-GRPO's authors do; the others two steps without either.
 """
 
 import argparse
 import gc
+import json
 import sys
 import tempfile
 import time
@@ -30,6 +33,11 @@ from groupwise.run.build import build_parts, open_trainer
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LORA = {"lora": {"rank": 32}}
 FROZEN = {"loading": {"dtype": "bfloat16"}}
+PUBLISHED = {
+    "window": {"kind": "all"},
+    "training_guidance": 4.5,
+    "guidance_gradient": "conditional",
+}
 ROWS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "text": {
         "bf16": {"policy": {"precision": "bf16"}},
@@ -39,8 +47,9 @@ ROWS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "float32, TF32": {"train": {"tf32": True}},
     },
     "images": {
-        "LoRA, 8 at once": {"policy": {"batch": 8}},
-        "LoRA, 24 at once, recomputed": {"policy": {"gradient_checkpointing": True}},
+        "window": {"policy": {"batch": 8}},
+        "window, recomputed": {"policy": {"gradient_checkpointing": True}},
+        "published step": {"policy": {"batch": 8, **PUBLISHED}, "algorithm": {"beta": 0.04}},
     },
 }
 SD35 = {
@@ -89,17 +98,20 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--steps", type=int, default=2, help="the last of them counts")
     parser.add_argument("--models", type=Path, help="where the models are, made there if missing")
+    parser.add_argument("--row", help="print this row's measurements as JSON, and nothing else")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    if options.row:
+        (what,) = options.what
+        path, _ = saved_model(what, options)
+        print(json.dumps(measured(what, path, ROWS[what][options.row], options)))
+        return
     gpu = torch.cuda.is_available()
     print(torch.cuda.get_device_name() if gpu else "no GPU", f"; torch {torch.__version__}")
-    folder = options.models or Path(tempfile.mkdtemp())
+    options.models = options.models or Path(tempfile.mkdtemp())
     for what in options.what or ROWS:
-        path = folder / (f"small {what}" if options.small else what)
-        if not path.exists():
-            started = time.perf_counter()
-            (text_model if what == "text" else image_model)(path, options.small)
-            print(f"\n{what}: a model made in {time.perf_counter() - started:.0f} s")
+        path, seconds = saved_model(what, options)
+        print(f"\n{what}: a model made in {seconds:.0f} s")
         print(
             "\n| row | sampling, s | update, s | sampling: peak GiB | estimated "
             "| update: peak GiB | estimated |\n|---|---|---|---|---|---|---|"
@@ -113,7 +125,33 @@ def main() -> None:
             torch.cuda.empty_cache()
 
 
-def line(what: str, path: Path, changes: Mapping[str, Mapping[str, Any]], options: Any) -> str:
+def saved_model(what: str, options: Any) -> tuple[Path, float]:
+    """The folder of the model, and the seconds it took to make, 0 if it was there."""
+    started = time.perf_counter()
+    folder = options.models or Path(tempfile.mkdtemp())
+    path = folder / (f"small {what}" if options.small else what)
+    if path.exists():
+        return path, 0.0
+    partial = path.with_name(f"{path.name}.partial")
+    (text_model if what == "text" else image_model)(partial, options.small)
+    partial.rename(path)
+    gc.collect()
+    torch.cuda.empty_cache()
+    return path, time.perf_counter() - started
+
+
+def line(*arguments: Any) -> str:
+    """The cells of a row, from the arguments of `measured`."""
+    figures, names = measured(*arguments), ("sampling", "update")
+    cells = [figures[f"{name} seconds"] for name in names]
+    cells += [figures[f"{name} {kind}"] / 2**30 for name in names for kind in ("peak", "estimate")]
+    return " | ".join(f"{cell:.2f}" for cell in cells)
+
+
+def measured(
+    what: str, path: Path, changes: Mapping[str, Mapping[str, Any]], options: Any
+) -> dict[str, float]:
+    """Of both halves of the last step: seconds, bytes at the peak, and bytes estimated."""
     config: dict[str, Any] = (text if what == "text" else images)(path, options.small)
     for section, values in changes.items():
         config[section] = {**config[section], **values}
@@ -124,11 +162,14 @@ def line(what: str, path: Path, changes: Mapping[str, Mapping[str, Any]], option
         trainer.begin()
         for _ in range(options.steps):
             sampling, updating = halves(trainer)
-    estimates = [sum(half_sizes.values()) for half_sizes in (sizes.sampling, sizes.updating)]
-    cells = [f"{sampling.seconds:.2f}", f"{updating.seconds:.2f}"]
-    for half, estimate_bytes in zip((sampling, updating), estimates, strict=True):
-        cells += [f"{half.peak / 2**30:.2f}", f"{estimate_bytes / 2**30:.2f}"]
-    return " | ".join(cells)
+    figures: dict[str, float] = {}
+    for name, half, estimated in (
+        ("sampling", sampling, sizes.sampling),
+        ("update", updating, sizes.updating),
+    ):
+        figures |= {f"{name} seconds": half.seconds, f"{name} peak": half.peak}
+        figures[f"{name} estimate"] = sum(estimated.values())
+    return figures
 
 
 def halves(trainer: Any) -> Iterator[Half]:
