@@ -263,10 +263,10 @@ def test_the_deadline_of_a_call_begins_when_it_starts(lab, monkeypatch):
     monkeypatch.setattr(event_loop, "PATIENCE", 0.1)
 
     async def computes(completions):
-        time.sleep(0.4)
+        time.sleep(0.8)
         return [1.0] * len(completions)
 
-    scorer = Scorer([Reward(name="computes", function=computes, deadline=0.8)])
+    scorer = Scorer([Reward(name="computes", function=computes, deadline=2.0)])
     batch = lab.build(lab.rows(1), [[1, 0]])
     scores = scorer.finish([scorer.start(batch) for _ in range(3)])
     assert scores.total.tolist() == [1.0] * 3

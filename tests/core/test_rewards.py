@@ -483,10 +483,15 @@ def test_an_async_reward_that_hangs_is_skipped(rollouts):
     assert scores.failed.all()
 
 
-def test_a_reward_that_blocks_the_event_loop_is_named_and_a_new_loop_is_started(rollouts):
+def test_a_reward_that_blocks_the_event_loop_is_named_and_a_new_loop_is_started(
+    rollouts, monkeypatch
+):
+    monkeypatch.setattr("groupwise.scoring.event_loop.PATIENCE", 0.1)
+    released = threading.Event()
+
     async def blocks(completions):
         if completions[0] == "alpha":
-            time.sleep(2.5)
+            released.wait(60)
         return [1.0] * 4
 
     async def waits(completions):
@@ -495,12 +500,15 @@ def test_a_reward_that_blocks_the_event_loop_is_named_and_a_new_loop_is_started(
 
     rewards = Scorer(
         [
-            Reward(name="innocent", function=waits, deadline=0.1, on_error="skip"),
-            Reward(name="guilty", function=blocks, deadline=0.1),
+            Reward(name="innocent", function=waits, deadline=1.0, on_error="skip"),
+            Reward(name="guilty", function=blocks, deadline=1.0),
         ]
     )
-    with pytest.raises(RewardError, match=r"'guilty' .*; reward 'guilty' keeps the event loop"):
-        rewards(rollouts)
+    try:
+        with pytest.raises(RewardError, match=r"'guilty' .*; reward 'guilty' keeps the event loop"):
+            rewards(rollouts)
+    finally:
+        released.set()
     other = replace(rollouts, completions=TEXTS[::-1])
     assert rewards(other).total.tolist() == [2.0] * 4
 
