@@ -85,6 +85,10 @@ class Policy(nn.Module, Sampler):
     def shard(self, mesh: DeviceMesh) -> None:
         """Divide the weights among the processes of this mesh, and set `self.mesh`.
 
+        mesh: of one dimension; or of two, ("replicate", "shard"), of which the rows are copies of
+            each other. `fully_shard` takes both, and `groupwise.processes.shard_of` says which part
+            is this process's.
+
         Called before `place` if `train.shard` is set. No process should ever hold all weights:
         build the modules on `meta`; here, apply `torch.distributed.fsdp.fully_shard` to each block
         and to the root; load each process's own part in `place`. Outside `forward` and `sample`

@@ -119,7 +119,7 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
 def _place(policy: Policy, config: RunConfig, accelerator: Accelerator) -> None:
     """Shard the policy, if that is set, and move it to its device."""
     if config.train.shard:
-        policy.shard(processes.mesh(accelerator))
+        policy.shard(processes.mesh(accelerator, config.train.shard))
     if policy.mesh is not None and policy.scale_loss:
         raise UserError(
             "train.shard: gradients in float16 need a loss scale, which sharding does not support; "
