@@ -149,7 +149,13 @@ def test_shard_is_refused_for_a_policy_that_does_not_support_it(
 
 def test_with_another_sampler_the_policy_has_no_cache(tmp_path: Path) -> None:
     sampler = {"name": f"{__name__}:Engine"}
-    assert "cache" not in rows(check_output(tmp_path, sampler=sampler))
+    assert rows(check_output(tmp_path, sampler=sampler)) == {
+        "weights": 64,
+        "rollouts": 20,
+        "activations": 7,
+        "held while the sampler draws": 84,
+        "at most at once": 91,
+    }
 
 
 def test_an_estimate_above_the_memory_of_the_device_is_a_warning(

@@ -21,6 +21,7 @@ import groupwise
 from groupwise.errors import UserError
 from groupwise.weights import KeptWeights
 from groupwise_llm.files import sharding
+from groupwise_llm.files.adapter import factors
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 
@@ -338,6 +339,12 @@ def test_a_sharded_policy_of_one_process_has_the_gradients_of_an_unsharded_one(
         assert torch.equal(ours.full_tensor(), theirs)
         if theirs.grad is not None:
             torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad)
+
+
+def test_adapters_of_a_sharded_policy_are_sent_whole(make, sharded_policy):
+    plain, policy = (dict(factors(made(lora=LORA).model)) for made in (make, sharded_policy))
+    assert plain.keys() == policy.keys()
+    assert all(torch.equal(plain[name], tensor) for name, tensor in policy.items())
 
 
 def test_a_failed_trial_of_the_cache_leaves_no_state_behind(mesh, make_of, tmp_path, rows):

@@ -16,6 +16,8 @@ from groupwise.processes import shards as shards_of
 from groupwise.run.build import build_parts, check_sections
 from groupwise.run.parts import Parts, checked_rows
 
+ENGINE = "held while the sampler draws"
+
 
 def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     """Batch arithmetic, prompts, memory by purpose and warnings, as text in columns.
@@ -155,7 +157,8 @@ def _memory(sizes: Sizes, parts: Parts, label: str, shards: tuple[int, int]) -> 
     if count > 1:
         divided = "among which" if count == processes else f"among each {count} of which"
         title += f" of each of {processes} processes, {divided} weights are divided"
-    device = _sizes(sizes.all(), "at most at once", sum(sizes.largest().values()))
+    held = {} if learning.sampler is None else {ENGINE: sum(sizes.sampling.values())}
+    device = _sizes(sizes.all(), held | {"at most at once": sum(sizes.largest().values())})
     table = _table(
         f"{title}, estimated for micro-batches of at most {learning.train.microbatch:,} decisions",
         device,
@@ -163,13 +166,13 @@ def _memory(sizes: Sizes, parts: Parts, label: str, shards: tuple[int, int]) -> 
     if not sizes.cpu:
         return table
     label = "" if label == SOLE else f" of {label}"
-    cpu = _sizes(sizes.cpu, "together", sum(sizes.cpu.values()))
+    cpu = _sizes(sizes.cpu, {"together": sum(sizes.cpu.values())})
     return f"{table}\n{_table(f'CPU memory{label} of each process in addition, estimated', cpu)}"
 
 
-def _sizes(sizes: Mapping[str, int], total: str, count: int) -> dict[str, str]:
+def _sizes(sizes: Mapping[str, int], sums: Mapping[str, int]) -> dict[str, str]:
     """The lines of a table of memory."""
-    return {**{purpose: size(each) for purpose, each in sizes.items()}, total: size(count)}
+    return {purpose: size(each) for purpose, each in {**sizes, **sums}.items()}
 
 
 def _table(title: str, rows: Mapping[str, str]) -> str:

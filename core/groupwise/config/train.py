@@ -125,10 +125,11 @@ class TrainSection(Section):
         description="rollouts sampled and scored at once (by an engine: scored at once); lower "
         "it to save memory",
     )
-    ahead: Literal[0, 1] = Field(
-        default=0,
+    ahead: Literal[0, 1] | None = Field(
+        default=None,
         description="1: sample the next step's rollouts before the current update, so that an "
-        "engine samples while the update runs, with weights one step older",
+        "engine samples while the update runs, with weights one step older; 0 if unset, with a "
+        "note where an engine could do so",
     )
     max_refills: int = Field(
         default=3,

@@ -71,9 +71,12 @@ def piece_of(tensor: Tensor) -> Piece | None:
     A dimension is split as by `torch.chunk`: into equal parts, of which the last may be smaller or
     missing.
     """
-    for number, placement in enumerate(tensor.placements) if isinstance(tensor, DTensor) else ():
+    if not isinstance(tensor, DTensor):
+        return None
+    mesh = tensor.device_mesh
+    for number, placement in enumerate(tensor.placements):
         if isinstance(placement, Shard):
-            mesh, dim = tensor.device_mesh, placement.dim
+            dim = placement.dim
             size = -(-tensor.shape[dim] // mesh.size(number))
             start = min(mesh.get_local_rank(number) * size, tensor.shape[dim])
             return Piece(tuple(tensor.shape), dim, start)

@@ -139,6 +139,15 @@ def test_adapters_are_for_the_base_model_that_the_server_started_with(policy, en
     sampler(policy, server, adapters=True)  # another run
 
 
+def test_on_a_cpu_tied_embeddings_allow_adapters_alone(make, engine, sampler):
+    """vLLM there keeps the old output embedding when it loads a whole model."""
+    policy = make("qwen2", lora=LORA)
+    server = engine("qwen2", device="cpu", chunked_prefill=False, lora_rank=8)
+    sampler(policy, server, adapters=True)
+    with pytest.raises(UserError, match="whose input and output embeddings are tied"):
+        sampler(policy, server, adapters=False)
+
+
 def test_merged_weights_can_be_chosen(policy, engine, sampler, capsys):
     server = engine(lora_rank=8)
     sampler(policy, server, adapters=False).follow(policy, "policy", 0)
