@@ -64,7 +64,8 @@ class Policy(nn.Module, Sampler):
         nor a reference uses them (a critic, again).
     factored: True if trained weights are factors that the model multiplies with each other (LoRA):
         a mean of two copies is then not the mean of the two models.
-    mesh: the processes that the weights are divided among; None if each process has all weights.
+    mesh: the processes that the weights are divided among, as `shard` received it; None if each
+        process has all weights.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"log_probs"})

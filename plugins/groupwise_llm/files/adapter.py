@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from groupwise_llm.files.sharding import AT_RANDOM
-from groupwise_llm.model.merging import gathered
+from groupwise_llm.model.merging import gathered, is_active
 
 FACTOR = re.compile(r"\.(lora_[AB])\.default\.weight$")
 """Names of the two factors of a layer's adapter."""
@@ -44,10 +44,16 @@ def rank_of(model: Any) -> int:
 
 @torch.no_grad()
 def factors(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """The factors by the names that peft saves; sharded ones are gathered, a collective."""
+    """The factors by the names that peft saves; zeros where the adapters are switched off. Sharded
+    ones are gathered, a collective."""
+    from peft.tuners.tuners_utils import BaseTunerLayer  # peft takes a second to import
+
+    layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    active = all(is_active(layer) for layer in layers)
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            yield FACTOR.sub(r".\1.weight", name), gathered(parameter)
+        if FACTOR.search(name):
+            value = gathered(parameter)
+            yield FACTOR.sub(r".\1.weight", name), value if active else torch.zeros_like(value)
 
 
 def write(model: Any, tensors: dict[str, Tensor], folder: Path) -> None:

@@ -65,6 +65,17 @@ def test_adapters_of_other_ranks_and_scales(make, engine, sampler, rows):
     assert largest_gap(policy, vllm.sample(rows, group_size=1, seeds=range(3))) < 1e-4
 
 
+def test_adapters_that_are_switched_off_add_nothing(policy, engine, sampler, rows):
+    """As of a reference without a copy."""
+    change(policy, 0)
+    vllm = sampler(policy, engine(lora_rank=8))
+    with policy.model.disable_adapter():
+        vllm.follow(policy, "reference", 0)
+        rollouts = vllm.sample(rows, group_size=1, seeds=range(3))
+        assert largest_gap(policy, rollouts) < 1e-4
+    assert largest_gap(policy, rollouts) > 0.01
+
+
 def test_a_server_that_restarts_gets_the_adapters_again(policy, engine, sampler, rows):
     change(policy, 0)
     server = engine(lora_rank=8)
