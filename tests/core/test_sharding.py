@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from tests.core.launching import launch
 
 from groupwise.errors import UserError
+from groupwise.processes import shards
 from groupwise.storage.checkpoint import Checkpoint, Checkpoints
 
 # The table has 8 rows: 3, 3 and 2 on three processes.
@@ -64,7 +65,7 @@ def policy_of(lab, sharded, frozen=0):
 
     policy = Sharded(symbols=4)
     if sharded:
-        policy.shard(processes.mesh(Accelerator(cpu=True)))
+        policy.shard(processes.mesh(Accelerator(cpu=True), sharded))
     return policy
 
 CASES = {
@@ -112,24 +113,31 @@ def train(lab, name, sharded, folder=None, save_at=None):
         assert lab.fit(trainer, lambda step, metrics: steps.append(metrics))
     return results_of(trainer, steps)
 
-def reductions(lab, frozen, budget):
-    # Reductions of gradients in a step of one update, and the micro-batches of this process.
-    policy = policy_of(lab, True, frozen)
+def reductions(lab, frozen, budget, sharded=True):
+    # Reductions of gradients in a step of one update among shards and among copies, and the
+    # micro-batches of this process.
+    policy = policy_of(lab, sharded, frozen)
     passes = []
     trainer = lab.trainer(policy, GRPO(), lab.ones, steps=1, microbatch=budget)
     policy.register_forward_hook(lambda *_: passes.append(torch.is_grad_enabled()))
     with CommDebugMode() as counts:
         lab.fit(trainer)
-    by_name = counts.get_comm_counts()
-    return sum(n for op, n in by_name.items() if "reduce_scatter" in str(op)), sum(passes)
-"""
-CHILD = """
+    by_name = {str(op): n for op, n in counts.get_comm_counts().items()}
+    kinds = ("reduce_scatter", "c10d.allreduce_")
+    scattered, summed = (sum(n for op, n in by_name.items() if kind in op) for kind in kinds)
+    return scattered, summed, sum(passes)
+
 import importlib.util, json, sys
 torch.set_num_threads(1)
-spec = importlib.util.spec_from_file_location("lab", sys.argv[1])
-lab = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(lab)
-folder = Path(sys.argv[2]).parent
+
+def started():
+    spec = importlib.util.spec_from_file_location("lab", sys.argv[1])
+    lab = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(lab)
+    return lab, Path(sys.argv[2]).parent
+"""
+CHILD = """
+lab, folder = started()
 results = {name: train(lab, name, True) for name in CASES}
 train(lab, "kl", True, folder / "sharded", save_at=2)
 results["resumed"] = train(lab, "kl", True, folder / "unsharded")
@@ -188,6 +196,24 @@ if accelerator.is_main_process:
     Path(sys.argv[2]).write_text(json.dumps(results))
 accelerator.end_training()
 """
+COPIES = """
+import os
+lab, folder = started()
+results = {"kl": train(lab, "kl", 2)}
+for name, local in (("updates", "2"), ("odd", "1")):
+    os.environ["LOCAL_WORLD_SIZE"] = local
+    results[name] = train(lab, name, "node")
+train(lab, "kl", 2, folder / "copies", save_at=2)
+results["from one process"] = train(lab, "kl", 2, folder / "unsharded")
+results["among all four"] = train(lab, "kl", True, folder / "copies")
+results["reductions"] = {
+    case: [reductions(lab, frozen, budget, 2) for budget in (10**6, 7)]
+    for case, frozen in (("full", 0), ("adapters", 10_000))
+}
+if rank_and_count()[0] == 0:
+    Path(sys.argv[2]).write_text(json.dumps(results))
+Accelerator(cpu=True).end_training()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +232,15 @@ def three(lab, runs, tmp_path_factory):
     return launch(RUNS + CHILD, folder, 3), folder
 
 
+@pytest.fixture(scope="module")
+def copies(lab, runs, tmp_path_factory):
+    """Results of four processes, of which each two hold all weights ("odd": each one), and the
+    same folder."""
+    folder = tmp_path_factory.mktemp("copies")
+    runs["train"](lab, "kl", False, folder / "unsharded", save_at=2)
+    return launch(RUNS + COPIES, folder, 4), folder
+
+
 def compare(one, other):
     for name in ("table", "moment", "average"):
         assert one[name] == pytest.approx(other[name], rel=1e-9, abs=1e-12)
@@ -222,10 +257,10 @@ def test_three_processes_with_sharded_weights_train_as_one(lab, runs, three, nam
 def test_gradients_of_adapters_are_reduced_once_an_update(three):
     """Those of a full model in every micro-batch: whole gradients would take too much memory."""
     whole, cut = three[0]["reductions"]["adapters"]
-    assert cut[1] > whole[1] == 1
+    assert cut[-1] > whole[-1] == 1
     assert (whole[0], cut[0]) == (1, 1)
     whole, cut = three[0]["reductions"]["full"]
-    assert (whole[0], cut[0]) == (1, cut[1])
+    assert (whole[0], cut[0]) == (1, cut[-1])
 
 
 def test_a_run_of_three_processes_resumes_with_one(lab, runs, three, tmp_path):
@@ -240,6 +275,43 @@ def test_a_run_of_three_processes_resumes_with_one(lab, runs, three, tmp_path):
 def test_a_run_of_one_process_resumes_with_three(lab, runs, three):
     expected = runs["train"](lab, "kl", False)
     compare({**expected, "steps": expected["steps"][2:]}, three[0]["resumed"])
+
+
+@pytest.mark.parametrize("name", ["kl", "updates", "odd"])
+def test_copies_train_as_one_process(lab, runs, copies, name):
+    compare(copies[0][name], runs["train"](lab, name, False))
+
+
+def test_copies_reduce_gradients_once_an_update(copies):
+    """Shards of a full model in every micro-batch, as without copies."""
+    for case, often in (("full", True), ("adapters", False)):
+        whole, cut = copies[0]["reductions"][case]
+        assert cut[-1] > whole[-1] == 1
+        assert (whole[0], cut[0]) == (1, cut[-1] if often else 1)
+        assert whole[1] == cut[1] == 1
+
+
+def test_checkpoints_resume_with_and_without_copies(lab, runs, copies, tmp_path):
+    results, folder = copies
+    expected = runs["train"](lab, "kl", False)
+    expected["steps"] = expected["steps"][2:]
+    files = {path.name for path in (folder / "copies" / "step_2").glob("weights*")}
+    assert files == {"weights.0-of-4.safetensors", "weights.1-of-4.safetensors"}
+    alone = runs["train"](lab, "kl", False, folder / "copies")
+    for resumed in (results["from one process"], results["among all four"], alone):
+        compare(expected, resumed)
+
+
+def test_processes_among_which_weights_are_divided(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert [shards(shard, 8) for shard in (False, True, 2, 4, 16)] == [1, 8, 2, 4, 8]
+    assert shards("node", 1) == 1
+    with pytest.raises(UserError, match=r"train\.shard: 3: 8 processes .* a divisor of 8, or"):
+        shards(3, 8)
+    with pytest.raises(UserError, match=r"LOCAL_WORLD_SIZE, .* set train\.shard to that number"):
+        shards("node", 8)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert [shards("node", world) for world in (4, 8)] == [4, 4]
 
 
 def test_a_checkpoint_with_a_missing_shard_is_refused(lab, runs, three, tmp_path):

@@ -25,10 +25,13 @@ MODELS = ("sd3", "sd3.5", "flux with idle parts")
 @pytest.fixture(scope="module")
 def three(folders, tmp_path_factory):
     """Measurements of three processes: shards of 16 rows are 6, 6 and 4, of 2 rows 1, 1 and 0."""
-    root = tmp_path_factory.mktemp("three")
+    return measured_by(3, folders, tmp_path_factory.mktemp("three"))
+
+
+def measured_by(count, folders, root):
     for name in MODELS:
         (root / name).symlink_to(folders[name])
-    return launch(JOB.read_text(), root, 3, limit=230, imports=["groupwise_flow.policy"])
+    return launch(JOB.read_text(), root, count, limit=230, imports=["groupwise_flow.policy"])
 
 
 @pytest.mark.parametrize("case", ["full", "lora", "flux", "bf16"])
@@ -53,6 +56,16 @@ def test_kept_weights_are_sharded_too(three, case):
     measured = three[case]
     assert max(measured["reference"], measured["average"]) < 1e-4
     assert measured["back"] == 0
+
+
+def test_two_copies_of_two_shards_are_as_an_unsharded_policy(folders, tmp_path):
+    measured = measured_by(4, folders, tmp_path)["lora"]
+    assert measured["weights"] == measured["passes apart"] == measured["back"] == 0
+    assert 0.4 < measured["local share"] < 0.6
+    assert max(measured["samples"], measured["sampler log-probs"], measured["gradient"]) < 1e-5
+    assert measured["after a step"] < 1e-4 < -measured["negative change"]
+    assert max(measured["reference"], measured["average"]) < 1e-4
+    assert measured["difference when saved"] == 0
 
 
 def test_all_processes_make_equally_many_passes(three):

@@ -1,8 +1,8 @@
 """One process of several: shards models, computes log-probs, trains, samples and saves each.
 
-python shard_job.py _ OUT: the folder of OUT has cases.json, with `models`, settings by name, and
-`runs`, arguments of groupwise.train. The results of a model are written to NAME-RANK.pt, and the
-saved model to NAME.
+python shard_job.py _ OUT: the folder of OUT has cases.json, with `models`, settings by name;
+`shard`, the setting `train.shard` of the models; and `runs`, arguments of groupwise.train. The
+results of a model are written to NAME-RANK.pt, and the saved model to NAME.
 """
 
 import json
@@ -152,7 +152,7 @@ def main(out):
     torch.set_num_threads(1)
     cases = json.loads((out.parent / "cases.json").read_text())
     accelerator = Accelerator()
-    mesh = processes.mesh(accelerator)
+    mesh = processes.mesh(accelerator, cases["shard"])
     for name, settings in cases["models"].items():
         saved = out.parent / (name if accelerator.is_main_process else f"{name} of another")
         result = run(name, settings, mesh, saved)

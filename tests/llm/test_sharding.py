@@ -21,6 +21,7 @@ import groupwise
 from groupwise.errors import UserError
 from groupwise.weights import KeptWeights
 from groupwise_llm.files import sharding
+from groupwise_llm.files.adapter import factors
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 
@@ -85,8 +86,23 @@ def shared(saved, tmp_path_factory):
         runs.append({"config": config, "output": str(home / "two"), **sharded})
         if name == "full":
             runs.append({**resumed(home / "to two"), **sharded})
-    (folder / "cases.json").write_text(json.dumps({"models": models, "runs": runs}))
-    launch(JOB, folder, 2, limit=200, imports=IMPORTS)
+    start(folder, 2, models=models, runs=runs, shard=True)
+    return folder
+
+
+def start(folder, count, **cases):
+    (folder / "cases.json").write_text(json.dumps(cases))
+    launch(JOB, folder, count, limit=200, imports=IMPORTS)
+
+
+@pytest.fixture(scope="module")
+def copies(shared):
+    """The folder with the results of four processes, of which each two hold all weights."""
+    folder = shared / "copies"
+    folder.mkdir()
+    cases = json.loads((shared / "cases.json").read_text())
+    run = {"config": cases["runs"][0]["config"], "output": str(folder / "run"), "train.shard": 2}
+    start(folder, 4, models={"full": cases["models"]["full"]}, runs=[run], shard=2)
     return folder
 
 
@@ -210,12 +226,24 @@ def test_three_processes_with_uneven_shards_and_fused_experts(tmp_path):
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "experts")
     make_tokenizer().save_pretrained(tmp_path / "experts")
     settings = {"model": str(tmp_path / "experts"), "max_new_tokens": 12}
-    cases = {"models": {"odd": settings}, "runs": []}
-    (tmp_path / "cases.json").write_text(json.dumps(cases))
-    launch(JOB, tmp_path, 3, limit=200, imports=IMPORTS)
+    start(tmp_path, 3, models={"odd": settings}, runs=[], shard=True)
     pair = Pair(tmp_path, "odd", settings, 3)
     check_trained(pair)
     assert [part["passes"] for part in pair.parts] == [12, 1, 1]
+
+
+def test_two_copies_of_two_shards_are_as_one_process(copies):
+    settings = json.loads((copies / "cases.json").read_text())["models"]["full"]
+    pair = Pair(copies, "full", settings, 4)
+    size = sum(p.numel() * p.element_size() for p in pair.alone.parameters())
+    for part in pair.parts:
+        assert part["local bytes"] == size / 2
+        assert part["unsharded at once"] == 1
+    check_trained(pair)
+    tokens = [row for part in pair.parts for row in part["tokens"]]
+    assert tokens == pair.rollouts.facts["completion_ids"]
+    pair.check("sampled", pair.rollouts.sampler_log_probs)
+    assert [part["passes"] for part in pair.parts] == [12, 1, 1, 1]
 
 
 # ---- whole runs
@@ -238,6 +266,13 @@ def test_a_run_on_two_processes_has_the_metrics_of_one(shared, name):
     assert (len(alone), len(two)) == (4, 2)
     assert alone[1]["kl"] > 0
     for one, other in zip(alone, two, strict=False):
+        assert other == pytest.approx(one, rel=1e-3, abs=1e-5)
+
+
+def test_a_run_of_copies_has_the_metrics_of_one_process_and_resumes_with_one(shared, copies):
+    alone = steps(shared / "run full" / "one")
+    groupwise.train(**resumed(copies / "run"), **{"train.shard": False}, quiet=True)
+    for one, other in zip(alone, steps(copies / "run"), strict=True):
         assert other == pytest.approx(one, rel=1e-3, abs=1e-5)
 
 
@@ -304,6 +339,12 @@ def test_a_sharded_policy_of_one_process_has_the_gradients_of_an_unsharded_one(
         assert torch.equal(ours.full_tensor(), theirs)
         if theirs.grad is not None:
             torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad)
+
+
+def test_adapters_of_a_sharded_policy_are_sent_whole(make, sharded_policy):
+    plain, policy = (dict(factors(made(lora=LORA).model)) for made in (make, sharded_policy))
+    assert plain.keys() == policy.keys()
+    assert all(torch.equal(plain[name], tensor) for name, tensor in policy.items())
 
 
 def test_a_failed_trial_of_the_cache_leaves_no_state_behind(mesh, make_of, tmp_path, rows):

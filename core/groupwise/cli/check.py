@@ -12,8 +12,11 @@ from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.plugins.build import check_options
 from groupwise.policy import Policy
+from groupwise.processes import shards as shards_of
 from groupwise.run.build import build_parts, check_sections
 from groupwise.run.parts import Parts, checked_rows
+
+ENGINE = "held while the sampler draws"
 
 
 def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
@@ -29,7 +32,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     policies: dict[str, type[Policy]] = {
         n: kind if isinstance(kind, type) else Policy for n, kind in kinds.items()
     }
-    shards = processes if config.train.shard else 1
+    shards = shards_of(config.train.shard, processes)
     notes: list[str] = []
     sizes: dict[str, Sizes] = {}
     rates: dict[str, float] = {}
@@ -55,7 +58,10 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     texts = [
         _table("batch arithmetic", {name: f"{count:,}" for name, count in counts.items()}),
         _table("prompts", _prompts(parts)),
-        *(_memory(sizes.get(label, Sizes()), parts, label, shards) for label in policies),
+        *(
+            _memory(sizes.get(label, Sizes()), parts, label, (shards, processes))
+            for label in policies
+        ),
         *(f"note: {note}" for note in (*notes, *parts.notes)),
         *(
             f"warning: {text}"
@@ -138,15 +144,21 @@ def _warnings_of(train: TrainSection, algorithm: Algorithm, least_rate: float) -
         )
 
 
-def _memory(sizes: Sizes, parts: Parts, label: str, shards: int) -> str:
-    """The memory of a policy on one process, by purpose, and the largest sum at one time."""
+def _memory(sizes: Sizes, parts: Parts, label: str, shards: tuple[int, int]) -> str:
+    """The memory of a policy on one process, by purpose, and the largest sum at one time.
+
+    shards: number of processes that divide the weights, and of all processes.
+    """
     learning = parts.config.learners[label]
     title = "memory" if label == SOLE else f"memory of {label}"
     if not sizes:
         return f"{title}\n  policy {learning.policy.name!r} makes no estimate\n"
-    if shards > 1:
-        title += f" of each of {shards} processes, among which weights are divided"
-    device = _sizes(sizes.all(), "at most at once", sum(sizes.largest().values()))
+    count, processes = shards
+    if count > 1:
+        divided = "among which" if count == processes else f"among each {count} of which"
+        title += f" of each of {processes} processes, {divided} weights are divided"
+    held = {} if learning.sampler is None else {ENGINE: sum(sizes.sampling.values())}
+    device = _sizes(sizes.all(), held | {"at most at once": sum(sizes.largest().values())})
     table = _table(
         f"{title}, estimated for micro-batches of at most {learning.train.microbatch:,} decisions",
         device,
@@ -154,13 +166,13 @@ def _memory(sizes: Sizes, parts: Parts, label: str, shards: int) -> str:
     if not sizes.cpu:
         return table
     label = "" if label == SOLE else f" of {label}"
-    cpu = _sizes(sizes.cpu, "together", sum(sizes.cpu.values()))
+    cpu = _sizes(sizes.cpu, {"together": sum(sizes.cpu.values())})
     return f"{table}\n{_table(f'CPU memory{label} of each process in addition, estimated', cpu)}"
 
 
-def _sizes(sizes: Mapping[str, int], total: str, count: int) -> dict[str, str]:
+def _sizes(sizes: Mapping[str, int], sums: Mapping[str, int]) -> dict[str, str]:
     """The lines of a table of memory."""
-    return {**{purpose: size(each) for purpose, each in sizes.items()}, total: size(count)}
+    return {purpose: size(each) for purpose, each in {**sizes, **sums}.items()}
 
 
 def _table(title: str, rows: Mapping[str, str]) -> str:

@@ -108,10 +108,11 @@ class TrainSection(Section):
         description="decisions in one forward and backward pass, padding included; for a language "
         "model tokens, with those of prompts. Lower it to save memory: the gradient stays the same",
     )
-    shard: bool = Field(
+    shard: bool | Literal["node"] | Annotated[int, Field(ge=2)] = Field(
         default=False,
         description="divide weights, gradients and optimizer state among the processes (FSDP2), "
-        "if one device cannot hold them",
+        "if one device cannot hold them: true among all, `node` among those of each node, a number "
+        "among each so many; the nodes or groups are then copies of each other (HSDP)",
     )
     tf32: bool = Field(
         default=False,
@@ -124,10 +125,11 @@ class TrainSection(Section):
         description="rollouts sampled and scored at once (by an engine: scored at once); lower "
         "it to save memory",
     )
-    ahead: Literal[0, 1] = Field(
-        default=0,
+    ahead: Literal[0, 1] | None = Field(
+        default=None,
         description="1: sample the next step's rollouts before the current update, so that an "
-        "engine samples while the update runs, with weights one step older",
+        "engine samples while the update runs, with weights one step older; 0 if unset, with a "
+        "note where an engine could do so",
     )
     max_refills: int = Field(
         default=3,

@@ -37,6 +37,9 @@ from groupwise.training.replay import Replay
 from groupwise.training.sampling import Sampling
 from groupwise.training.threads import Threads, following_load
 
+BESIDE = False
+"""Whether an engine that could sample during updates does so, if `train.ahead` is unset."""
+
 
 def build_parts(loaded: LoadedConfig) -> Parts:
     """Build all parts that need no weights. Raises UserError if anything is wrong."""
@@ -119,7 +122,7 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
 def _place(policy: Policy, config: RunConfig, accelerator: Accelerator) -> None:
     """Shard the policy, if that is set, and move it to its device."""
     if config.train.shard:
-        policy.shard(processes.mesh(accelerator))
+        policy.shard(processes.mesh(accelerator, config.train.shard))
     if policy.mesh is not None and policy.scale_loss:
         raise UserError(
             "train.shard: gradients in float16 need a loss scale, which sharding does not support; "
@@ -180,6 +183,11 @@ def _open_sampling(
         yield Sampling(policy, sampler, seed=seed, batch=batch, process=process, threads=threads)
 
 
+def could_be_ahead(sampler: EpisodeSampler) -> bool:
+    """Whether all rollouts come from engines that can draw while the policy is updated."""
+    return all(sampling.sampler.beside for sampling in sampler.samplings.values())
+
+
 @contextmanager
 def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
     """The trainer with all weights, ready for the first step; closes all parts at the end."""
@@ -204,7 +212,8 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
             for label, learning in parts.config.learners.items()
             if learning.learns
         }
-        experience = (Ahead if settings.ahead else Experience)(
+        ahead = settings.ahead if settings.ahead is not None else BESIDE and could_be_ahead(sampler)
+        experience = (Ahead if ahead else Experience)(
             sampler,
             parts.prompts,
             parts.rewards,

@@ -14,7 +14,7 @@ from groupwise.config.load import LoadedConfig, idle_processes, load_config
 from groupwise.errors import UserError
 from groupwise.plugins.secret_options import with_secrets
 from groupwise.run import snapshot
-from groupwise.run.build import build_parts, check_sections, open_trainer
+from groupwise.run.build import build_parts, check_sections, could_be_ahead, open_trainer
 from groupwise.run.callbacks import build_callbacks, opened
 from groupwise.run.display import Display
 from groupwise.run.interruption import orderly
@@ -114,6 +114,11 @@ def _train(
         # Loading a model may have added notes to the policy.
         notes = [*parts.notes, *(n for p in trainer.policies.values() for n in p.notes)]
         notes += filter(None, [idle_processes(loaded.config, accelerator.num_processes)])
+        if settings.ahead is None and could_be_ahead(trainer.evaluator.sampler):
+            notes.append(
+                "the engine idles during updates; train.ahead: 1 lets it sample the next step "
+                "meanwhile, with weights one step older (0: without this note)"
+            )
         snapshot.check(trainer)
         # Only now: a mistake in the configuration must not touch the run to be replaced.
         processes.first(run_folder.make)

@@ -214,11 +214,13 @@ def _write(folder: Path, checkpoint: Checkpoint, process: tuple[int, int]) -> di
             f"process {process[0]} cannot see {folder}: each process writes its part of a sharded "
             f"policy, so `output` must be on a disk that all of them share"
         )
-    paths = [write(folder, name, of, process) for name, of in checkpoint.tensors.items()]
+    paths = [
+        path for name, of in checkpoint.tensors.items() for path in write(folder, name, of, process)
+    ]
     if process[0] == 0:
         state, inside = encode(checkpoint.state, "the state")
         if inside:
-            paths.append(write(folder, "state", inside, (0, 1)))
+            paths += write(folder, "state", inside, (0, 1))
         paths.append(folder / "state.json")
         paths[-1].write_text(json.dumps(state, indent=2), encoding="utf-8")
     return sizes_and_checksums(paths)

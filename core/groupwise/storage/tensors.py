@@ -1,8 +1,9 @@
 """Tensors on the disk: safetensors files, one per process for a sharded run.
 
 Whole tensors are in `weights.safetensors`. Of sharded tensors, each process writes its shards to a
-file of its own, `weights.1-of-4.safetensors`, whose header has the position of each shard. They can
-be read by any number of processes, each of which reads only its own part.
+file of its own, `weights.1-of-4.safetensors`, whose header has the position of each shard; of
+several processes with the same shard, the first. They can be read by any number of processes, each
+of which reads only its own part.
 """
 
 import json
@@ -32,8 +33,10 @@ class Piece:
     start: int = 0
 
 
-def write(folder: Path, name: str, tensors: Mapping[str, Tensor], process: tuple[int, int]) -> Path:
-    """Write this process's part of the tensors; returns the file.
+def write(
+    folder: Path, name: str, tensors: Mapping[str, Tensor], process: tuple[int, int]
+) -> list[Path]:
+    """Write this process's part of the tensors; returns the file, if there is anything to write.
 
     process: rank and number of the processes that write. Tensors that are not sharded are written
     by the first.
@@ -45,9 +48,11 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], process: tuple
         local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
         if world == 1 or (piece is None and rank == 0):
             parts[key] = local
-        elif piece is not None and (local.shape[piece.dim] or rank == 0):
+        elif piece is not None and _is_first(tensor) and (local.shape[piece.dim] or rank == 0):
             parts[key] = local
             places[key] = json.dumps([piece.shape, piece.dim, piece.start])
+    if rank and not parts:
+        return []
     number = f".{rank}-of-{world}" if world > 1 else ""
     path = folder / f"{name}{number}.safetensors"
     # Copies, since safetensors refuses tensors that share memory.
@@ -57,7 +62,7 @@ def write(folder: Path, name: str, tensors: Mapping[str, Tensor], process: tuple
     }
     save_file(copies, path, metadata=places or None)
     open_to_others(folder, path)
-    return path
+    return [path]
 
 
 def piece_of(tensor: Tensor) -> Piece | None:
@@ -68,13 +73,23 @@ def piece_of(tensor: Tensor) -> Piece | None:
     """
     if not isinstance(tensor, DTensor):
         return None
-    (placement,) = tensor.placements
-    if not isinstance(placement, Shard):
-        return None
-    mesh, dim = tensor.device_mesh, placement.dim
-    size = -(-tensor.shape[dim] // mesh.size())
-    start = min(mesh.get_local_rank() * size, tensor.shape[dim])
-    return Piece(tuple(tensor.shape), dim, start)
+    mesh = tensor.device_mesh
+    for number, placement in enumerate(tensor.placements):
+        if isinstance(placement, Shard):
+            dim = placement.dim
+            size = -(-tensor.shape[dim] // mesh.size(number))
+            start = min(mesh.get_local_rank(number) * size, tensor.shape[dim])
+            return Piece(tuple(tensor.shape), dim, start)
+    return None
+
+
+def _is_first(tensor: Tensor) -> bool:
+    """Whether this process is the first of those that hold the same part of the tensor."""
+    return not isinstance(tensor, DTensor) or not any(
+        tensor.device_mesh.get_local_rank(number)
+        for number, placement in enumerate(tensor.placements)
+        if placement.is_replicate()
+    )
 
 
 class Stored(Mapping[str, Tensor]):

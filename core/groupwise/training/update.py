@@ -148,7 +148,7 @@ class Updater:
 
         With shards, each process then holds whole gradients until the last pass. Those of adapters
         are small; those of a full model would take the memory that sharding saves, so they are
-        reduced in every pass.
+        reduced in every pass, but among copies of the model only once, too.
         """
         if self.policy.mesh is None:
             with self.accelerator.no_sync(self.model):
@@ -156,8 +156,11 @@ class Updater:
             return
         sharded = [m for m in self.policy.modules() if isinstance(m, FSDPModule)]
         try:
-            for module in sharded if self._trains_few else ():
-                module.set_requires_gradient_sync(False, recurse=False)
+            for module in sharded:
+                if self._trains_few:
+                    module.set_requires_gradient_sync(False, recurse=False)
+                else:
+                    module.set_requires_all_reduce(False, recurse=False)
             yield
         finally:
             for module in sharded:

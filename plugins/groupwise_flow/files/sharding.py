@@ -7,6 +7,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from groupwise.processes import shard_of
+
 
 @torch.no_grad()
 def read(model: nn.Module, files: Sequence[Path], device: torch.device | str) -> None:
@@ -46,5 +48,6 @@ def read(model: nn.Module, files: Sequence[Path], device: torch.device | str) ->
 
 def _first_row(tensor: DTensor) -> int:
     """This process's first row; rows are divided as by `torch.chunk`."""
-    mesh, rows = tensor.device_mesh, tensor.shape[0]
-    return min(mesh.get_local_rank() * -(-rows // mesh.size()), rows)
+    number, count = shard_of(tensor.device_mesh)
+    rows = tensor.shape[0]
+    return min(number * -(-rows // count), rows)

@@ -2,7 +2,8 @@
 
 No process ever holds all weights: the model is built without weights and sharded block by block,
 then each process reads its shard of every weight. A forward pass gathers one block after the other,
-a collective: every rank must make the same number of passes.
+a collective: every rank must make the same number of passes. With a mesh of two dimensions the
+processes of each row divide the weights, and the rows are copies of each other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -96,5 +97,6 @@ def largest(counts: Sequence[int], mesh: DeviceMesh | None) -> list[int]:
     if mesh is None:
         return list(counts)
     values = torch.tensor(counts, device=mesh.device_type)
-    distributed.all_reduce(values, distributed.ReduceOp.MAX, group=mesh.get_group())
+    for group in mesh.get_all_groups():
+        distributed.all_reduce(values, distributed.ReduceOp.MAX, group=group)
     return values.tolist()

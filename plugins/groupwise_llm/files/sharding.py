@@ -1,6 +1,7 @@
 """Sharding: each process holds one shard of every weight (torch's FSDP2).
 
-A process's shard is its rows of the weight's first dimension, as FSDP divides them. It is cut while
+A process's shard is its rows of the weight's first dimension, as FSDP divides them; with a mesh of
+two dimensions the processes of each row of the mesh divide all weights (HSDP). It is cut while
 transformers reads the weight, so no process ever holds more than one whole weight. Until FSDP is
 applied, a placeholder of the same shape, expanded from one number, takes the weight's place.
 """
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from groupwise.errors import UserError, first_line
+from groupwise.processes import shard_of
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.settings import Settings
 
@@ -181,13 +183,13 @@ class Share:
             return None
         if isinstance(parameter, DTensor) or not parameter.ndim:
             return None
-        rows = parameter.detach().chunk(self._mesh.size())
-        rank = self._mesh.get_local_rank()
-        own = rows[rank] if rank < len(rows) else parameter.detach()[:0]
+        number, count = shard_of(self._mesh)
+        rows = parameter.detach().chunk(count)
+        own = rows[number] if number < len(rows) else parameter.detach()[:0]
         part = DTensor.from_local(
             own.to(self._mesh.device_type, copy=True, memory_format=torch.contiguous_format),
             self._mesh,
-            [Shard(0)],
+            [*[Replicate()] * (self._mesh.ndim - 1), Shard(0)],
             run_check=False,
             shape=parameter.shape,
             stride=torch.empty(parameter.shape, device="meta").stride(),

@@ -25,6 +25,9 @@ HEALTH = 2.0
 """Seconds in which a server must say that it works."""
 LARGEST = 2**24
 """Most bytes of an answer without completions."""
+LOAD_ADAPTER, UNLOAD_ADAPTER = "v1/load_lora_adapter", "v1/unload_lora_adapter"
+PLAIN = {LOAD_ADAPTER, UNLOAD_ADAPTER}
+"""Paths whose answer is a sentence and no JSON."""
 
 
 class RefusedError(Exception):
@@ -136,7 +139,7 @@ class Client:
             raise _FailedError(_reason(status, content))
         if status >= 300:  # no redirection is followed
             raise RefusedError(status, _reason(status, content))
-        return _parsed(content)
+        return None if path in PLAIN else _parsed(content)
 
     def _received(
         self, method: str, path: str, largest: int, request: Mapping[str, Any], *, seconds: float

@@ -9,6 +9,9 @@ from groupwise_llm.vllm.nccl import BACKEND
 from groupwise_llm.vllm.server import Server, ServerInfo
 from groupwise_llm.vllm.settings import Settings
 
+ADAPTERS = "adapters"
+"""The backend of weight transfer by which servers get adapters alone."""
+
 
 def check(
     server: Server, info: ServerInfo, policy: LanguageModel, settings: Settings, backend: str
@@ -54,7 +57,7 @@ def _needs(
             "runs on a CPU with chunked prefill, where a request with a seed makes it fail; start "
             "it with --no-enable-chunked-prefill"
         )
-    if info.device == "cpu" and _is_tied(policy):
+    if info.device == "cpu" and backend != ADAPTERS and _is_tied(policy):
         yield (
             "runs on a CPU, where it keeps the old output embedding of a model whose input and "
             "output embeddings are tied, as this model's are; untie them (tie_word_embeddings: "

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from groupwise import processes
 from groupwise.errors import UserError, first_line
+from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.home import MEMORY, Home, in_turn
 from groupwise_llm.vllm.server import Server
-from groupwise_llm.vllm.transfer import UNFINISHED, Transfer, Weights
+from groupwise_llm.vllm.transfer import UNFINISHED, Transfer
 
 FILE_BYTES = 2**31
 """Size of a file: weights are collected in memory up to this size, then written."""
@@ -39,19 +40,24 @@ class Files(Transfer):
             ) from error
         return self._own.folder
 
-    def send(self, weights: Weights, tag: str) -> None:
+    def send(self, policy: LanguageModel, tag: str) -> None:
         processes.first(self._clear)
-        _write(weights(), self.home)
-        processes.first(lambda: self.fleet.each(lambda server: _load(server, self.home, tag)))
+        _write(policy.weights(), self.home)
+        processes.first(lambda: self.fleet.each(lambda server: self._load(server, tag)))
 
     def resend(self, server: Server, tag: str) -> None:
         with in_turn(self.home / "lock"):
             if server.tag != tag:  # else another process was faster
-                _load(server, self.home, tag)
+                self._load(server, tag)
 
     def close(self) -> None:
         if self._own is not None:
             self._own.close()
+
+    def _load(self, server: Server, tag: str) -> None:
+        server.set_tag(UNFINISHED)
+        server.load(str(self.home))
+        server.set_tag(tag)
 
     def _clear(self) -> None:
         for file in self.home.glob("*.safetensors"):
@@ -94,9 +100,3 @@ def _write(weights: Iterator[tuple[str, Tensor]], home: Path) -> None:
             )
 
     processes.first(raise_problem)
-
-
-def _load(server: Server, home: Path, tag: str) -> None:
-    server.set_tag(UNFINISHED)
-    server.load(str(home))
-    server.set_tag(tag)

@@ -82,4 +82,6 @@ class Generation:
             return None
 
     def _is_current(self, completions: Sequence[Completion]) -> bool:
-        return all(completion.tags == {self.tag} for completion in completions)
+        """False also for no completions, from a server that does not know the weights."""
+        tags = [completion.tags for completion in completions]
+        return bool(tags) and all(own == {self.tag} for own in tags)

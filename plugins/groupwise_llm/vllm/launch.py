@@ -14,6 +14,7 @@ from typing import Any
 from groupwise.errors import UserError
 from groupwise_llm.files.loading import location
 from groupwise_llm.policy import LanguageModel
+from groupwise_llm.vllm.adapters import launch_options
 from groupwise_llm.vllm.client import Client
 from groupwise_llm.vllm.settings import Settings, Start
 
@@ -24,6 +25,8 @@ child=$!
 wait $child"""
 """A shell script that ends the server when standard input closes, also when this process is
 killed."""
+ALLOWED = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+"""Environment variables that let the run set weights and adapters."""
 POLL_SECONDS = 0.5
 """Seconds between two checks whether the server is up."""
 LINES = 15
@@ -53,7 +56,7 @@ class Launch:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env={**environment, "VLLM_SERVER_DEV_MODE": "1"},
+                env={**environment, **ALLOWED},
                 start_new_session=True,
             )
         url = f"http://127.0.0.1:{port}"
@@ -116,6 +119,7 @@ class Launch:
             "enable-sleep-mode": self.settings.sleep,
             "trust-remote-code": bool(config.loading.get("trust_remote_code")),
             "revision": config.loading.get("revision"),
+            **launch_options(self.policy, self.settings),
             **{name.replace("_", "-"): value for name, value in self.start.options.items()},
         }
         arguments = ["-m", "vllm.entrypoints.openai.api_server"]

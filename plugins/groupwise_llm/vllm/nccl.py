@@ -16,6 +16,7 @@ from torch import Tensor
 
 from groupwise import processes
 from groupwise.errors import UserError
+from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.transfer import UNFINISHED, Transfer, Weights
@@ -32,8 +33,8 @@ class NCCL(Transfer):
         self._source = _Source()
         self._sender: Any = None
 
-    def send(self, weights: Weights, tag: str) -> None:
-        self._source.weights = weights
+    def send(self, policy: LanguageModel, tag: str) -> None:
+        self._source.weights = policy.weights
         self._source.describe()  # gathers, on every rank, as sending does
         processes.first(lambda: self.fleet.each(lambda server: server.set_tag(UNFINISHED)))
         if PartialState().is_main_process:

@@ -17,11 +17,14 @@ TOKENS = 16
 """Tokens on which this difference is measured."""
 
 
-def check_weights(fleet: Fleet, policy: LanguageModel, vocabulary: int, *, version: int) -> None:
+def check_weights(
+    fleet: Fleet, policy: LanguageModel, vocabulary: int, *, version: int, model: str | None
+) -> None:
     """Raise UserError where a server's log-probs are not the policy's: it runs another model, or
     did not load all weights.
 
-    vocabulary: size of the policy's; version: of the weights that the servers have loaded.
+    vocabulary: size of the policy's; version: of the weights that the servers have loaded; model:
+    their name, if they are adapters.
     """
     context = Context(prompt="0", prompt_ids=torch.tensor([policy.ends[0]]))
     sampling = {
@@ -36,7 +39,10 @@ def check_weights(fleet: Fleet, policy: LanguageModel, vocabulary: int, *, versi
     drawn: dict[Server, Completion] = {}
 
     def draw(server: Server) -> None:
-        (choice,) = server.generate(context.prompt_ids.tolist(), sampling)
+        choices = server.generate(context.prompt_ids.tolist(), sampling, model=model)
+        if choices is None:
+            raise UserError(f"sampler: {server.url} does not know the adapters that it has loaded")
+        (choice,) = choices
         drawn[server] = read(
             choice,
             server.url,

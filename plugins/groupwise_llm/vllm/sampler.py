@@ -1,5 +1,6 @@
 """VLLM: a sampler that gets its completions from vLLM servers."""
 
+import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from accelerate import PartialState
 
-from groupwise import processes
+from groupwise import processes, secrets
 from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
@@ -18,9 +19,10 @@ from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Context, Turn
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.sampler import TextSampler
+from groupwise_llm.vllm.adapters import Adapters, obstacle
 from groupwise_llm.vllm.client import Client
 from groupwise_llm.vllm.completion import Completion, read, turn_of
-from groupwise_llm.vllm.demands import check
+from groupwise_llm.vllm.demands import ADAPTERS, check
 from groupwise_llm.vllm.files import Files
 from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.generation import AT_ONCE, Generation
@@ -51,6 +53,7 @@ class VLLM(TextSampler):
     def __init__(self, config: Settings, policy: LanguageModel) -> None:
         self.config, self.policy = config, policy
         self.tag, self.version = "", -1
+        self.beside = not config.sleep
         self.vocabulary = policy.model.get_input_embeddings().num_embeddings
         self._launch = Launch(config.start, policy, config) if config.start else None
         urls = list(config.servers)
@@ -91,12 +94,25 @@ class VLLM(TextSampler):
 
     @property
     def _backend(self) -> str:
-        """How weights are sent: by NCCL from a GPU to servers on other GPUs, else by files."""
+        """How weights are sent: adapters alone where that is possible; else by NCCL from a GPU to
+        servers on other GPUs, else by files. Raises UserError if adapters are to be sent alone and
+        cannot be."""
         own = self.config
+        # Told by one process: the tags of servers change as soon as one begins to send.
+        reason = processes.first(lambda: obstacle(self.policy, own, self.infos))
+        if reason is None:
+            return ADAPTERS
+        if own.adapters:
+            raise UserError(f"sampler.adapters: true, but {reason}")
+        if own.adapters is None and self.policy.config.lora and PartialState().is_main_process:
+            note = f"note: servers get the whole model with adapters merged, since {reason}"
+            print(secrets.redacted(note), file=sys.stderr, flush=True)
         direct = self.policy.device.type == "cuda" and not own.sleep and own.start is None
         return own.transfer or (BACKEND if direct else "files")
 
     def _new_transfer(self, backend: str) -> Transfer:
+        if backend == ADAPTERS:
+            return Adapters(self.fleet, self.config.folder)
         if backend == BACKEND:
             workers = [info.workers for info in self.infos.values()]
             return NCCL(self.fleet, workers, self.config.address)
@@ -107,16 +123,23 @@ class VLLM(TextSampler):
         """Send the policy's weights to all servers; returns when all have loaded them."""
         self._thread = threading.current_thread()
         self.fleet.seek()
-        self.tag = processes.first(lambda: f"{name}-{version}-{uuid.uuid4().hex}")
+        prefix = self._transfer.prefix
+        self.tag = processes.first(lambda: f"{prefix}{name}-{version}-{uuid.uuid4().hex}")
         if self._sleep is not None:
             processes.first(self._sleep.wake)
-        self._transfer.send(policy.weights, self.tag)
+        self._transfer.send(policy, self.tag)
         self.version = version
         # Again after the first update: before it, adapters add nothing that could be missing.
         if not self._probed or (len(self._probed) == 1 and version > self._probed[0]):
             # On all processes before any goes on, else the fastest would put servers to sleep.
+            model = self._transfer.model(self.tag)
             processes.each(
-                partial(check_weights, self.fleet, policy, self.vocabulary, version=version)
+                partial(
+                    check_weights,
+                    *(self.fleet, policy, self.vocabulary),
+                    version=version,
+                    model=model,
+                )
             )
             self._probed.append(version)
 
@@ -235,7 +258,10 @@ class VLLM(TextSampler):
         request: Request,
     ) -> list[Completion]:
         own = {"n": request.count, "seed": request.seed, "max_tokens": request.limit}
-        choices = server.generate(ids[request.row], {**sampling, **own})
+        model = self._transfer.model(self.tag)
+        choices = server.generate(ids[request.row], {**sampling, **own}, model=model)
+        if choices is None:  # it restarted, and will be sent the weights again
+            return []
         if len(choices) != request.count:
             raise UserError(
                 f"sampler: the vLLM server at {server.url} answered with {len(choices)} "

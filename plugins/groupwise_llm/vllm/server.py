@@ -5,11 +5,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from groupwise.errors import UserError
-from groupwise_llm.vllm.client import LARGEST, Client, RefusedError
+from groupwise_llm.vllm.client import (
+    LARGEST,
+    LOAD_ADAPTER,
+    UNLOAD_ADAPTER,
+    Client,
+    RefusedError,
+)
 
 VERSION = "0.32"
 """The first version that states for every completion which weights sampled it."""
-ENGINE_FAILED = 500
+ORIGINAL = "default"
+"""The tag of the weights that a server has started with."""
+ENGINE_FAILED, UNKNOWN = 500, 404
+ADAPTERS_HINT = "; sampler.adapters: false sends the whole model, with adapters merged"
 TOKEN_BYTES = 1000
 """Most bytes that an answer has for a token: its id, its text and a log-prob."""
 
@@ -20,7 +29,8 @@ class ServerInfo:
 
     max_tokens: of prompt and completion together; max_completions: in one request; logprobs_mode,
     chunked_prefill, sleep_mode: vLLM's options; workers: number of processes that hold weights;
-    backend: of weight transfer.
+    backend: of weight transfer; lora_rank: the largest of adapters, None if it takes none;
+    lora_updates: whether it takes adapters after its start.
     """
 
     max_tokens: int
@@ -31,6 +41,8 @@ class ServerInfo:
     sleep_mode: bool
     workers: int
     backend: str | None
+    lora_rank: int | None
+    lora_updates: bool
 
 
 class Server:
@@ -45,10 +57,12 @@ class Server:
 
     def info(self) -> ServerInfo:
         try:
-            config = self.client.get("server_info", config_format="json")["vllm_config"]
+            answer = self.client.get("server_info", config_format="json")
+            config, variables = answer["vllm_config"], answer.get("vllm_env") or {}
             model, parallel = config["model_config"], config["parallel_config"]
             scheduler = config["scheduler_config"]
             transfer = config.get("weight_transfer_config") or {}
+            lora = config.get("lora_config") or {}
             return ServerInfo(
                 max_tokens=model["max_model_len"],
                 max_completions=scheduler["max_num_seqs"],
@@ -58,8 +72,10 @@ class Server:
                 sleep_mode=model["enable_sleep_mode"],
                 workers=parallel["world_size"],
                 backend=transfer.get("backend"),
+                lora_rank=lora.get("max_lora_rank"),
+                lora_updates=bool(variables.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING")),
             )
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise UserError(
                 f"sampler: {self.url} does not describe its configuration as vLLM {VERSION} does; "
                 f"is it another server, or another version?"
@@ -69,13 +85,23 @@ class Server:
 
     # ---- completions
 
-    def generate(self, ids: Sequence[int], sampling: Mapping[str, Any]) -> list[Any]:
-        """The choices in the answer to a request, unchecked. Raises LostError."""
-        body = {"token_ids": list(ids), "sampling_params": dict(sampling)}
+    def generate(
+        self, ids: Sequence[int], sampling: Mapping[str, Any], *, model: str | None
+    ) -> list[Any] | None:
+        """The choices in the answer to a request, unchecked. Raises LostError.
+
+        model: the adapters to sample with, by name; None where the server does not know them, after
+        a restart.
+        """
+        body: dict[str, Any] = {"token_ids": list(ids), "sampling_params": dict(sampling)}
+        if model is not None:
+            body["model"] = model
         try:
             most = sampling["n"] * sampling["max_tokens"] * TOKEN_BYTES
             answer = self.client.post("inference/v1/generate", body, largest=LARGEST + most)
         except RefusedError as refused:
+            if model is not None and refused.status == UNKNOWN:
+                return None
             raise self._refusal(refused, "generate") from refused
         choices = answer.get("choices") if isinstance(answer, dict) else None
         if not isinstance(choices, list):
@@ -106,6 +132,18 @@ class Server:
         self._post("collective_rpc", body, loads=True)
         self.reset_prefix_cache()
 
+    def load_adapter(self, folder: str, name: str) -> None:
+        """Load the adapters in a folder, as peft saves them, under a new name."""
+        self._post(LOAD_ADAPTER, {"lora_name": name, "lora_path": folder}, loads=True)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget these adapters, if the server has them."""
+        try:
+            self.client.post(UNLOAD_ADAPTER, {"lora_name": name})
+        except RefusedError as refused:
+            if refused.status != UNKNOWN:
+                raise self._refusal(refused, "forget adapters") from refused
+
     def reset_prefix_cache(self) -> None:
         """Drop the cache of prompts, which was computed with older weights."""
         answer = self._post("reset_prefix_cache", {})
@@ -134,7 +172,7 @@ class Server:
                 raise UserError(
                     f"sampler: the vLLM server at {self.url} cannot load the policy's weights: "
                     f"{refused.reason}. Was it started with the policy's model? Its own log says "
-                    f"more"
+                    f"more{ADAPTERS_HINT if path == LOAD_ADAPTER else ''}"
                 ) from refused
             raise self._refusal(refused, f"do {path}") from refused
 

@@ -40,7 +40,13 @@ class Settings(BaseModel):
     transfer: Literal["files", "nccl"] | None = Field(
         None,
         description="how weights are sent: nccl from GPU to GPU, or files; if unset nccl where "
-        "training is on a GPU that servers do not share (no sleep, no start)",
+        "training is on a GPU that servers do not share (no sleep, no start); adapters "
+        "alone always go by files",
+    )
+    adapters: bool | None = Field(
+        None,
+        description="with `policy.lora`: true sends only the adapters (vLLM's LoRA), false the "
+        "whole model with adapters merged; if unset, only the adapters where that is possible",
     )
     folder: PathOrName | None = Field(
         None,
@@ -86,5 +92,10 @@ class Settings(BaseModel):
             raise ValueError(
                 "sleep: true and transfer: nccl: NCCL cannot connect two processes on one GPU; for "
                 "servers that share GPUs with training set transfer: files"
+            )
+        if self.adapters and self.transfer == "nccl":
+            raise ValueError(
+                "adapters: true and transfer: nccl: vLLM reads adapters from files; set transfer: "
+                "files, or leave it unset"
             )
         return self

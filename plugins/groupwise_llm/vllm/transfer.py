@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
+from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.server import Server
 
@@ -15,14 +16,24 @@ UNFINISHED = "groupwise: being replaced"
 
 
 class Transfer(ABC):
-    """Sends weights to servers; no request may be in flight meanwhile."""
+    """Sends weights to servers; no request may be in flight meanwhile.
+
+    prefix: of the tags of weights that are sent so.
+    """
+
+    prefix = ""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
 
     @abstractmethod
-    def send(self, weights: Weights, tag: str) -> None:
-        """Have all servers load these weights, tagged `tag`. Called on every rank."""
+    def send(self, policy: LanguageModel, tag: str) -> None:
+        """Have all servers load the policy's weights, tagged `tag`. Called on every rank."""
+
+    def model(self, tag: str) -> str | None:
+        """The model that requests name, to be answered with these weights; None for the server's
+        only one."""
+        return None
 
     @abstractmethod
     def resend(self, server: Server, tag: str) -> None:

@@ -184,7 +184,8 @@ class Gradients:
             device=device,
         )
         if mesh is not None:
-            distributed.all_reduce(sums, group=mesh.get_group())
+            for group in mesh.get_all_groups():
+                distributed.all_reduce(sums, group=group)
             sums /= mesh.size()
         return dict(zip(outputs, sums.tolist(), strict=True))
 

@@ -83,6 +83,12 @@ def of_pass(weights: int, blocks: int, processes: int, machine: Machine, *, lora
     return 2 * once + scatter
 
 
+def between_nodes(weights: int, machine: Machine) -> float:
+    """Seconds to sum the gradients of nodes that each have all weights, an eighth on each GPU: a
+    ring passes them twice, in float32."""
+    return 2 * FULL * weights / machines.NODE / (machines.COLLECTIVE * machine.network)
+
+
 def sync(weights: int) -> float:
     """Seconds to send the weights to engines, in bf16."""
     return HALF * weights / machines.SYNC

@@ -157,6 +157,26 @@ def microbatch() -> str:
     return _table(["64 GPUs, Gb/s of a node", *map(str, rates)], rows)
 
 
+def hybrid() -> str:
+    rates = (3200, 800, 400, 100)
+    rows = []
+    for name in (*sizes.TEXTS, *sizes.IMAGES):
+        weights, blocks, *_ = _unit(name)
+        every = [
+            steps.of_pass(weights, blocks, 64, steps.with_network(rate), lora=False)
+            for rate in rates
+        ]
+        within = steps.of_pass(weights, blocks, machines.NODE, H100, lora=False)
+        once = [steps.between_nodes(weights, steps.with_network(rate)) for rate in rates]
+        for what, seconds in {
+            "`true`, a micro-batch": every,
+            "`node`, a micro-batch": [within] * len(rates),
+            "`node`, an update": once,
+        }.items():
+            rows.append([f"{name}, {what}", *(f"{each:.2f}" for each in seconds)])
+    return _table(["s on 64 GPUs, Gb/s of a node", *map(str, rates)], rows)
+
+
 def sync() -> str:
     rows = []
     for name in sizes.TEXTS:
@@ -306,6 +326,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
         purposes,
         traffic,
         microbatch,
+        hybrid,
         sync,
         sampling,
         pictures,

@@ -6,11 +6,13 @@ It samples from the model and returns the model's log-probs. `faults` make it mi
 import json
 import threading
 import time
+import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -22,11 +24,14 @@ FACTS = {
     "chunked_prefill": True,
     "sleep_mode": True,
     "backend": None,
+    "lora_rank": None,
+    "lora_updates": True,
 }
 
 
 class Engine:
-    """folder: of the model it starts with. calls: path and body of every request, in order.
+    """folder: of the model it starts with. calls: path and body of every request, in order;
+    queries: by path, those of the last request.
 
     faults: by path, a function of the body that is called first and may return the response;
     spoil: a function that changes each choice before it is sent.
@@ -35,6 +40,7 @@ class Engine:
     def __init__(self, folder, *, port=0, **facts):
         self.folder, self.facts = Path(folder), {**FACTS, **facts}
         self.calls, self.faults, self.spoil = [], {}, lambda choice: choice
+        self.queries = {}
         self.lock = threading.Lock()
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.http, self.port = None, port
@@ -46,8 +52,8 @@ class Engine:
 
     def start(self):
         """Starts with the original weights and the tag of a new server."""
-        self.model = AutoModelForCausalLM.from_pretrained(self.folder).eval()
-        self.tag = "default"
+        self.base = self.model = AutoModelForCausalLM.from_pretrained(self.folder).eval()
+        self.tag, self.adapters = "default", {}
         engine = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -82,6 +88,7 @@ class Engine:
         path, query = urlsplit(request.path)[2:4]
         path = path.strip("/")
         self.calls.append((path, body))
+        self.queries[path] = dict(parse_qsl(query))
         fault = self.faults.get(path)
         response = fault(body) if fault else None
         if response == "die":
@@ -90,9 +97,11 @@ class Engine:
             return
         try:
             status, content = response or (200, self.content(path, body, dict(parse_qsl(query))))
+        except RefusedError as error:
+            status, content = error.status, {"error": {"message": str(error)}}
         except (RuntimeError, KeyError) as error:
             status, content = 500, {"error": {"message": str(error)}}
-        data = json.dumps(content).encode()
+        data = (content if isinstance(content, str) else json.dumps(content)).encode()
         request.send_response(status)
         request.send_header("Content-Length", str(len(data)))
         request.end_headers()
@@ -111,6 +120,8 @@ class Engine:
         elif path == "inference/v1/generate":
             with self.lock:
                 return {"choices": self.choices(body)}
+        elif path.endswith("load_lora_adapter"):
+            return self.change_adapters(path, body)
         elif path == "reset_prefix_cache":
             return {"success": True}
         return {}
@@ -133,18 +144,45 @@ class Engine:
                 "parallel_config": {"world_size": 1},
                 "device_config": {"device": facts["device"]},
                 "weight_transfer_config": facts["backend"] and {"backend": facts["backend"]},
-            }
+                "lora_config": facts["lora_rank"] and {"max_lora_rank": facts["lora_rank"]},
+            },
+            "vllm_env": {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": facts["lora_updates"]},
         }
 
     def load(self, folder):
         """As in vLLM unknown names and other shapes are errors, missing tensors are not."""
-        own = self.model.state_dict()
+        own = self.base.state_dict()
         for file in sorted(Path(folder).glob("*.safetensors")):
             for name, tensor in load_file(file).items():
                 own[name].copy_(tensor)
 
+    def change_adapters(self, path, body):
+        """Loads adapters under a name that must be new, or forgets them; answers a sentence."""
+        name = body["lora_name"]
+        if path == "v1/unload_lora_adapter":
+            if self.adapters.pop(name, None) is None:
+                raise RefusedError(404, f"The lora adapter '{name}' cannot be found.")
+            return f"Success: LoRA adapter '{name}' removed successfully."
+        folder = Path(body["lora_path"])
+        if name in self.adapters:
+            raise RefusedError(400, f"The lora adapter '{name}' has already been loaded.")
+        rank = json.loads((folder / "adapter_config.json").read_text())["r"]
+        if rank > self.facts["lora_rank"]:
+            raise RuntimeError(f"LoRA rank {rank} is greater than max_lora_rank")
+        base = AutoModelForCausalLM.from_pretrained(self.folder)
+        base.load_state_dict(self.base.state_dict())
+        with warnings.catch_warnings():
+            # peft reads an attribute that transformers has deprecated.
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+            self.adapters[name] = PeftModel.from_pretrained(base, folder).eval()
+        return f"Success: LoRA adapter '{name}' added successfully."
+
     @torch.no_grad()
     def choices(self, body):
+        name = body.get("model")
+        if name is not None and name not in self.adapters:
+            raise RefusedError(404, f"The model `{name}` does not exist.")
+        self.model = self.adapters.get(name, self.base)
         sampling, prompt = body["sampling_params"], body["token_ids"]
         if sampling["n"] > self.facts["max_rows"]:
             raise RuntimeError("n is too large")
@@ -185,3 +223,11 @@ def late(seconds):
         time.sleep(seconds)
 
     return fault
+
+
+class RefusedError(Exception):
+    """A request that is answered by this status."""
+
+    def __init__(self, status, message):
+        super().__init__(message)
+        self.status = status

@@ -70,6 +70,20 @@ def test_it_starts_with_the_options_for_training_and_ends(make, start, tmp_path)
     assert subprocess.run(["pgrep", "-g", str(process.pid)], check=False).returncode == 1
 
 
+def test_a_server_of_a_policy_with_adapters_takes_them(make, start, tmp_path):
+    for lora, more, options in [
+        ({"rank": 17}, {}, ["--enable-lora", "--max-lora-rank", "32"]),
+        ({"rank": 17}, {"adapters": False}, []),
+        ({"rank": 600, "targets": ["q_proj"]}, {}, []),
+    ]:
+        own = launch(make("llama", lora=lora), start, **more)
+        own.open()
+        arguments, *_ = json.loads((tmp_path / "record").read_text())
+        own.close()
+        assert arguments[-len(options) :] == options or not options
+        assert ("--enable-lora" in arguments) == bool(options)
+
+
 def test_it_ends_when_the_run_is_killed(make, start, tmp_path):
     """It ends when its standard input closes, as the system does when the run dies."""
     own = launch(make("llama"), start)

@@ -320,3 +320,14 @@ def test_each_episode_is_drawn_without_waiting_for_others(run, engine, tmp_path)
     for line in steps:
         assert line["mismatch/max"] < 1e-4
         assert line["ended/length"] == line["truncated"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "noted"),
+    [({}, True), ({"train.ahead": 0}, False), ({"sampler.sleep": True}, False)],
+)
+def test_an_engine_that_idles_during_updates_is_noted(run, engine, capsys, settings, noted):
+    options = {"train.steps": 1, "evaluation.prompts": 0, "prompts.held_out": 0.0}
+    run(engine(), **options, **settings, quiet=False)
+    shown = " ".join(capsys.readouterr().err.split())
+    assert ("the engine idles during updates; train.ahead: 1 lets it" in shown) == noted

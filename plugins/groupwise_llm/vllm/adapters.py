@@ -1,0 +1,117 @@
+"""Adapters: servers that have the policy's base model get its adapters alone (vLLM's LoRA)."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from accelerate import PartialState
+from safetensors import SafetensorError
+
+from groupwise import processes
+from groupwise.errors import UserError, first_line
+from groupwise_llm.files.adapter import factors, more_than_factors, rank_of, write
+from groupwise_llm.policy import LanguageModel
+from groupwise_llm.vllm.files import Files
+from groupwise_llm.vllm.server import ORIGINAL, Server, ServerInfo
+from groupwise_llm.vllm.settings import Settings
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The values that vLLM takes for --max-lora-rank."""
+PREFIX = "adapters-"
+"""What the tags of adapters begin with: under them a server's own weights are the original ones."""
+HERE = {"localhost", "127.0.0.1", "::1"}
+
+
+class Adapters(Files):
+    """The adapters' tag is also the name under which a server knows them and requests ask for them,
+    so no request can be answered by the base model, nor from a prompt cache of older adapters."""
+
+    prefix = PREFIX
+
+    def send(self, policy: LanguageModel, tag: str) -> None:
+        keep = PartialState().is_main_process
+        tensors = {
+            name: tensor.to("cpu").contiguous()
+            for name, tensor in factors(policy.model)
+            if keep  # the other ranks iterate, too, as gathering is a collective
+        }
+
+        def write_files() -> None:
+            try:
+                write(policy.model, tensors, self.home / "adapters")
+            except (OSError, SafetensorError) as error:
+                raise UserError(
+                    f"sampler.folder: the adapters cannot be written to {self.home}: "
+                    f"{first_line(error)}; set it to a folder with room for them"
+                ) from error
+
+        processes.first(write_files)
+        processes.first(lambda: self.fleet.each(lambda server: self._load(server, tag)))
+
+    def model(self, tag: str) -> str | None:
+        return tag
+
+    def _load(self, server: Server, tag: str) -> None:
+        former = server.tag
+        # Also those of this tag: a request that was answered too late may have loaded them.
+        for name in (former, tag) if former.startswith(PREFIX) else (tag,):
+            server.unload_adapter(name)
+        server.load_adapter(str(self.home / "adapters"), tag)
+        server.set_tag(tag)
+
+
+def launch_options(policy: LanguageModel, settings: Settings) -> dict[str, Any]:
+    """The options with which a server takes the policy's adapters; {} where it will not get them
+    alone."""
+    if _obstacle_here(policy, settings) is not None:
+        return {}
+    return {"enable-lora": True, "max-lora-rank": _max_rank(policy)}
+
+
+def obstacle(
+    policy: LanguageModel, settings: Settings, infos: Mapping[Server, ServerInfo]
+) -> str | None:
+    """Why the servers cannot get the adapters alone, as a sentence's end; None if they can."""
+    return _obstacle_here(policy, settings) or next(_obstacles_there(policy, settings, infos), None)
+
+
+def _obstacle_here(policy: LanguageModel, settings: Settings) -> str | None:
+    if policy.config.lora is None:
+        return "the policy has no policy.lora"
+    if settings.adapters is False:
+        return "sampler.adapters is false"
+    if settings.transfer == "nccl":
+        return "vLLM takes no adapters by NCCL (sampler.transfer)"
+    other = more_than_factors(policy.model)
+    if other is not None:
+        return f"vLLM does not apply {other} as an adapter"
+    if rank_of(policy.model) > RANKS[-1]:
+        return f"vLLM takes no adapters of a rank above {RANKS[-1]}"
+    return None
+
+
+def _obstacles_there(
+    policy: LanguageModel, settings: Settings, infos: Mapping[Server, ServerInfo]
+) -> Iterator[str]:
+    rank = _max_rank(policy)
+    for server, info in infos.items():
+        at = f"the vLLM server at {server.url}"
+        if settings.folder is None and urlsplit(server.url).hostname not in HERE:
+            yield f"{at} is on another machine: set sampler.folder to a folder that both see"
+        if info.lora_rank is None:
+            yield f"{at} takes none: start it with --enable-lora --max-lora-rank {rank}"
+        elif info.lora_rank < rank_of(policy.model):
+            yield (
+                f"{at} takes adapters up to rank {info.lora_rank}: start it with "
+                f"--max-lora-rank {rank}"
+            )
+        elif not info.lora_updates:
+            yield f"{at} takes none later: start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
+        elif server.tag != ORIGINAL and not server.tag.startswith(PREFIX):
+            yield f"{at} has weights of another run: restart it"
+
+
+def _max_rank(policy: LanguageModel) -> int:
+    """The least value of --max-lora-rank that suffices."""
+    own = rank_of(policy.model)
+    return next(rank for rank in RANKS if rank >= own)
