@@ -50,6 +50,14 @@ def make(model: Path, **settings: Any) -> LanguageModel:
     return policy
 
 
+def place_quickly(policy: LanguageModel) -> None:
+    """Places it on the device, with the ability that it has shown on the CPU; only graphs are tried
+    there."""
+    ability = policy.ability
+    with patch("groupwise_llm.probing.probes.ability", lambda *_, **__: ability):
+        policy.place("cuda")
+
+
 def run(folder: Path, model: Path) -> None:
     config = {
         "algorithm": {"name": "grpo", "beta": 0.1, "entropy": 0.01},
@@ -62,13 +70,16 @@ def run(folder: Path, model: Path) -> None:
         return packing.pack(*args, overhead=512, **settings)
 
     # The code chooses by device how rows are packed and how often ended rows are dropped, which
-    # changes the order of sums. Here both devices use the same choice.
+    # changes the order of sums; and a graph sums over unused room. Here both devices use the same
+    # choice, and no graphs: they are compared by `graphs_job`.
     with (
         patch("groupwise_llm.policy.pack", pack),
         patch("groupwise_llm.decoding.sampling.check_interval", lambda device: 4),
     ):
         for name, lora in LORA.items():
-            run_on_both(folder / name, partial(make, model, lora=lora, top_k=200), config)
+            run_on_both(
+                folder / name, partial(make, model, lora=lora, top_k=200, cuda_graphs=False), config
+            )
 
 
 def decoding(device: Device, policies: Sequence[LanguageModel]) -> float:
