@@ -34,13 +34,13 @@ class RoomyLayer(DynamicLayer):
             self.keys.index_copy_(2, self._column, key_states)
             self.values.index_copy_(2, self._column, value_states)
             return self.keys, self.values
-        start: int = self.get_seq_length()
+        start: int = super().get_seq_length()
         if start == 0:
             return super().update(key_states, value_states)
         stop = start + key_states.shape[-2]
         if self._room is None or self._room[0].shape[-2] < stop:
-            room = stop + max(LEAST, stop // 4)
-            self._room = _roomier(self.keys, room), _roomier(self.values, room)
+            tokens = stop + max(LEAST, stop // 4)
+            self._room = _roomier(self.keys, tokens), _roomier(self.values, tokens)
         for room, states in zip(self._room, (key_states, value_states), strict=True):
             room[:, :, start:stop] = states
         self.keys, self.values = [room[:, :, :stop] for room in self._room]

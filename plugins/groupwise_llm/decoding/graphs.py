@@ -8,6 +8,7 @@ So whatever differs from token to token is in tensors on the device, which are c
 in place within a batch, and a graph lives no longer than its batch.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -70,7 +71,9 @@ def _captured(token: Callable[[], None]) -> torch.cuda.CUDAGraph:
 def _refusing_waits() -> Iterator[None]:
     """The context in which torch raises RuntimeError where the host would wait for the device."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:

@@ -98,9 +98,14 @@ def _merged(model: CausalModel, *both: Cached) -> Cached:
         for own in both
     ]
     cache, attention = joined(sources, model.new_cache())
-    options = {"positions": torch.cat([own.positions for own in both])}
-    width = attention.shape[1]
-    return Cached(model, both[0].numerics, cache, attention=attention, width=width, **options)
+    return Cached(
+        model,
+        both[0].numerics,
+        cache,
+        attention=attention,
+        positions=torch.cat([own.positions for own in both]),
+        width=attention.shape[1],
+    )
 
 
 def _passed(

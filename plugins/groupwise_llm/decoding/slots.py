@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,7 +80,7 @@ class Slots:
 
     def select(self, rows: Tensor) -> "Slots":
         """These rows [m] of them, in tensors of their own."""
-        tensors = {
+        tensors: dict[str, Any] = {
             field.name: value[rows.to(value.device)]
             for field in fields(self)
             if isinstance(value := getattr(self, field.name), Tensor)

@@ -110,8 +110,14 @@ class Fixed(Cached):
         dtype = caches.dtype_of(rows.cache)
         mask = torch.zeros(valid.shape, dtype=dtype, device=valid.device)
         mask = mask.masked_fill(~valid, torch.finfo(dtype).min)[:, None, None]
-        options = {"positions": rows.positions, "width": rows.width}
-        super().__init__(rows.model, rows.numerics, rows.cache, attention=mask, **options)
+        super().__init__(
+            rows.model,
+            rows.numerics,
+            rows.cache,
+            attention=mask,
+            positions=rows.positions,
+            width=rows.width,
+        )
         self.column = torch.full((1,), self.width, device=valid.device)
         # The last token that is drawn is never passed through the model, so it needs no room.
         self.used, self.most = self.width, self.width + limit - 1

@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from transformers import LogitsProcessorList
 
+from groupwise_llm.decoding.way import Way
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.probing import ways
@@ -35,7 +36,7 @@ def with_graphs(ability: Ability, model: CausalModel, filters: LogitsProcessorLi
 
 
 def _reason_against(
-    trial: Trial, numerics: Numerics, way: ways.Way, filters: LogitsProcessorList
+    trial: Trial, numerics: Numerics, way: Way, filters: LogitsProcessorList
 ) -> str | None:
     tolerance = ROUNDED if trial.model.rounds(numerics.precision) else TOLERANCE[1]
     try:
