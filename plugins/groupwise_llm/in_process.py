@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from transformers import StopStringCriteria
+from transformers import LogitsProcessorList, StopStringCriteria
 
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
 from groupwise_llm.codec.contexts import Context, Turn
 from groupwise_llm.decoding import drawing, sampling
+from groupwise_llm.decoding.decoder import Decoder
 from groupwise_llm.decoding.prefixes import PrefixCache
 from groupwise_llm.decoding.work import Work
 from groupwise_llm.files import sharding
@@ -109,7 +110,7 @@ class InProcess(TextSampler):
 
     def _turns(
         self,
-        decoder: sampling.Decoder,
+        decoder: Decoder,
         contexts: Sequence[Context],
         owners: Sequence[int],
         *,
@@ -147,10 +148,10 @@ class InProcess(TextSampler):
             )
         ]
 
-    def _decoder(self, purpose: Purpose) -> sampling.Decoder:
+    def _decoder(self, purpose: Purpose) -> Decoder:
         choice = self.config if purpose == "train" else self.config.for_evaluation()
         ability = self.ability
-        return sampling.Decoder(
+        return Decoder(
             model=self.causal,
             numerics=ability.numerics,
             way=ability.decoding,
@@ -162,6 +163,11 @@ class InProcess(TextSampler):
             cache_tokens=self.config.cache_tokens,
             check_every=sampling.check_interval(self.device),
         )
+
+    def _filters(self) -> LogitsProcessorList:
+        """The filters of training and those of evaluations."""
+        choices = self.config, self.config.for_evaluation()
+        return LogitsProcessorList([own for c in choices for own in drawing.filters_for(c)])
 
     def _stopping(self, strings: tuple[str, ...]) -> StopStringCriteria | None:
         """Tells which rows end with one of the strings."""

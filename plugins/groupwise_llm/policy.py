@@ -32,6 +32,7 @@ from groupwise_llm.model import adapters, rotary
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.preflight import check_uncut, examine
 from groupwise_llm.probing import probes
+from groupwise_llm.probing.capturing import with_graphs
 from groupwise_llm.settings import Settings
 from groupwise_llm.training import passes
 from groupwise_llm.training.packing import ENOUGH, pack
@@ -111,6 +112,9 @@ class LanguageModel(InProcess, Policy):
                 longest=self.prompts.longest,
                 name=str(self.config.model),
             )
+            if self.config.cuda_graphs and self.device.type == "cuda":
+                with self._gathered():
+                    self._ability = with_graphs(self._ability, self.causal, self._filters())
 
     def _load(self) -> None:
         config = self.config

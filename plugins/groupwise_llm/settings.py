@@ -115,6 +115,10 @@ class Settings(BaseModel):
         description="most tokens in the sampler's KV cache; completions beyond it wait for the "
         "next batch",
     )
+    cuda_graphs: bool = Field(
+        True,
+        description="on a GPU, sample tokens by CUDA graphs, where the model's code allows it",
+    )
     gradient_checkpointing: bool = Field(
         False, description="recompute layers in the backward pass: less memory, more time"
     )

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,19 @@ def make(model: Path, **settings: Any) -> LanguageModel:
     return policy
 
 
+def place_quickly(policy: LanguageModel) -> None:
+    """Places it on the device with the ability that it has shown on the CPU, and with that to
+    capture tokens."""
+    ability = policy.ability
+    if policy.config.cuda_graphs:
+        ability = replace(ability, decoding=replace(ability.decoding, graphs=True))
+    with (
+        patch("groupwise_llm.probing.probes.ability", lambda *_, **__: ability),
+        patch("groupwise_llm.policy.with_graphs", lambda ability, *_: ability),
+    ):
+        policy.place("cuda")
+
+
 def run(folder: Path, model: Path) -> None:
     config = {
         "algorithm": {"name": "grpo", "beta": 0.1, "entropy": 0.01},
@@ -62,38 +76,47 @@ def run(folder: Path, model: Path) -> None:
         return packing.pack(*args, overhead=512, **settings)
 
     # The code chooses by device how rows are packed and how often ended rows are dropped, which
-    # changes the order of sums. Here both devices use the same choice.
+    # changes the order of sums; and a graph sums over unused room. Here both devices use the same
+    # choice, and no graphs: they are compared by `graphs_job`.
     with (
         patch("groupwise_llm.policy.pack", pack),
         patch("groupwise_llm.decoding.sampling.check_interval", lambda device: 4),
     ):
         for name, lora in LORA.items():
-            run_on_both(folder / name, partial(make, model, lora=lora, top_k=200), config)
+            run_on_both(
+                folder / name, partial(make, model, lora=lora, top_k=200, cuda_graphs=False), config
+            )
 
 
-def decoding(device: Device, policies: Sequence[LanguageModel]) -> float:
-    """Waits per token: the difference of two policies by their difference in max_new_tokens."""
-    waits = []
+def decoding(device: Device, policies: Sequence[LanguageModel]) -> tuple[float, float]:
+    """Waits and launches per token: the difference of two policies by that of their lengths."""
+    counts = []
     for policy in policies:
         policy.ends = [-1]  # no completion ends early
-        policy.place("cuda")
+        place_quickly(policy)
         call = partial(policy.sample, ROWS[:2], group_size=4, seeds=range(8))
-        waits.append(device.during(call).waits)
+        counts.append(device.during(call))
     few, many = (policy.config.max_new_tokens for policy in policies)
-    return (waits[1] - waits[0]) / (many - few)
+    waits, launches = (
+        (getattr(counts[1], name) - getattr(counts[0], name)) / (many - few)
+        for name in ("waits", "launches")
+    )
+    return waits, launches
 
 
-def costs(model: Path) -> Mapping[str, float]:
+def costs(model: Path) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """Waits of the host, and launches per token."""
+    variants = {**VARIANTS, "eager": {"cuda_graphs": False}}
     pairs = {
         name: [make(model, max_new_tokens=length, **settings) for length in (16, 32)]
-        for name, settings in VARIANTS.items()
+        for name, settings in variants.items()
     }
     policies = {name: make(model, lora=lora) for name, lora in LORA.items()}
     algorithm = GRPO(GRPO.Config(beta=0.1, entropy=0.01))
-    cost = {}
+    cost, launches = {}, {}
     with Device() as device, plain():
         for name, pair in pairs.items():
-            cost[f"token, {name}"] = decoding(device, pair)
+            cost[f"token, {name}"], launches[name] = decoding(device, pair)
         for name, policy in policies.items():
             policy.place("cuda")
             rollouts = policy.sample(ROWS[:4], group_size=4, seeds=range(16))
@@ -102,7 +125,7 @@ def costs(model: Path) -> Mapping[str, float]:
             cost[f"micro-batch, {name}"] = per_microbatch(
                 device, policy, algorithm, rollouts, reference=reference, budgets=(10_000, 40)
             )
-    return cost
+    return cost, launches
 
 
 def casts(model: Path) -> Mapping[str, Sequence[Mapping[str, float]]]:
@@ -129,7 +152,8 @@ def main(folder: Path) -> None:
     model = folder / "model"
     save_model(model)
     run(folder, model)
-    result = {"costs": costs(model), "casts": casts(model)}
+    waits, launches = costs(model)
+    result = {"costs": waits, "launches": launches, "casts": casts(model)}
     (folder / "result.json").write_text(json.dumps(result, indent=1))
 
 

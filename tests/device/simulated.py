@@ -1,4 +1,5 @@
-"""A simulated accelerator: raises where CUDA would, and counts the host's waits, without a GPU.
+"""A simulated accelerator: raises where CUDA would, and counts what the host waits for and
+launches, without a GPU.
 
     policy = ...                            # load models first, in CPU memory
     with Device() as device:
@@ -15,14 +16,16 @@ that it lacks, `torch.autocast("cuda")`, memory and time. As it patches parts of
 process of its own.
 """
 
+import operator
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import astuple, dataclass
 from typing import Any, Self
-from unittest.mock import patch
 
 import torch
+from answers import cuda_answers
+from recorded import Graph, written
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -37,17 +40,25 @@ TAKES_NUMBERS = {aten.fill_.Tensor, aten.masked_fill.Tensor, aten.masked_fill_.T
 WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
+WITHOUT_KERNEL = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty}
+WITHOUT_KERNEL |= {aten.new_empty_strided, aten._unsafe_view, aten.lift_fresh}
+
+
 @dataclass
 class Counts:
-    """Operations that make the host wait.
+    """Operations that make the host wait, and those that it launches.
 
     reads: of values: `item`, `tolist`, a bool, a copy to the CPU, and every result whose size
         depends on values (`nonzero`, `unique`, a bool mask as an index).
     uploads: copies to the device; from pageable memory the host waits for those, too.
+    launches: operations that compute, taken as one kernel each, and replays of a graph.
+    captures: of graphs.
     """
 
     reads: int = 0
     uploads: int = 0
+    launches: int = 0
+    captures: int = 0
 
     @property
     def waits(self) -> int:
@@ -55,9 +66,14 @@ class Counts:
 
 
 class Device(TorchDispatchMode):
-    """The context in which `cuda` exists; `counts` holds the waits since its beginning."""
+    """The context in which `cuda` exists; `counts` are those since its beginning.
+
+    recording: the graph that is being captured; strict: whether waits are refused otherwise, too.
+    """
 
     current: "Device | None" = None
+    recording: Graph | None = None
+    strict = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +82,7 @@ class Device(TorchDispatchMode):
         self._undo = ExitStack()
 
     def __enter__(self) -> Self:
-        self._undo.enter_context(_cuda_answers())
+        self._undo.enter_context(cuda_answers(self))
         Device.current = self
         super().__enter__()
         return self
@@ -81,17 +97,27 @@ class Device(TorchDispatchMode):
     ) -> Any:
         return _run(func, args, kwargs or {})
 
-    def count(self, *, reads: int = 0, uploads: int = 0) -> None:
+    def count(self, **more: int) -> None:
+        waits = more.get("reads", 0) + more.get("uploads", 0)
+        if waits and (self.recording or self.strict):
+            raise RuntimeError("the host would wait for the device, which is not permitted here")
         with self._lock:
-            self.counts.reads += reads
-            self.counts.uploads += uploads
+            for name, number in more.items():
+                setattr(self.counts, name, getattr(self.counts, name) + number)
+
+    def execute(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run an operation on contents."""
+        if self.recording:
+            return self.recording.record(func, args, kwargs)
+        self.count(launches=int(_has_kernel(func)))
+        return func(*args, **kwargs)
 
     def during(self, call: Callable[[], Any]) -> Counts:
-        """The waits of a call."""
+        """The counts of a call."""
         before, self.counts = self.counts, Counts()
         call()
         cost = self.counts
-        self.counts = Counts(before.reads + cost.reads, before.uploads + cost.uploads)
+        self.counts = Counts(*map(operator.add, astuple(before), astuple(cost)))
         return cost
 
 
@@ -199,7 +225,19 @@ def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
             return value
         return known[id(value)] if id(value) in known else OnDevice(value) if on_device else value
 
-    return _mapped(wrapped, func(*contents, **options))
+    execute = _device().execute if on_device else _call
+    return _mapped(wrapped, execute(func, contents, options))
+
+
+def _call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return func(*args, **kwargs)
+
+
+def _has_kernel(func: Any) -> bool:
+    """Whether it computes: neither a view nor memory that is not set."""
+    aliases = [returned.alias_info for returned in func._schema.returns]
+    view = any(alias is not None and not alias.is_write for alias in aliases)
+    return not view and func.overloadpacket not in WITHOUT_KERNEL
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
@@ -230,16 +268,8 @@ def _check_meeting(
     for tensor in tensors:
         if isinstance(tensor, OnDevice) or id(tensor) in free:
             continue
-        if tensor.ndim or not numbers or tensor is _changed(func, args, kwargs):
+        if tensor.ndim or not numbers or any(tensor is own for own in written(func, args, kwargs)):
             raise RuntimeError(f"tensors of cuda:0 and cpu {list(tensor.shape)} meet in {func}")
-
-
-def _changed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The tensor that an operation writes to, if any."""
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            return args[position] if position < len(args) else kwargs.get(argument.name)
-    return None
 
 
 def _count(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -258,40 +288,3 @@ def _count(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         # For many elements `isin` sorts, by `unique`, whose result size is read.
         reads = int(args[1].numel() >= 10 * args[0].numel() ** 0.145)
     _device().count(reads=reads, uploads=uploads)
-
-
-@contextmanager
-def _cuda_answers() -> Iterator[None]:
-    """Patches torch.cuda to report the device, and `torch.tensor` to use the dispatcher."""
-    torch._C._ensureCUDADeviceGuardSet()  # a guard that does nothing without a driver
-    ignored = ("_lazy_init", "set_device", "manual_seed", "manual_seed_all", "empty_cache")
-    answers: dict[str, Callable[..., Any]] = {
-        **{name: lambda *args: None for name in ignored},  # one lambda each: torch compares them
-        "is_available": lambda: True,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "is_bf16_supported": lambda *args, **kwargs: True,
-        "synchronize": lambda device=None: _device().count(reads=1),
-    }
-    swap = torch.__future__.get_swap_module_params_on_conversion()
-    with ExitStack() as stack:
-        for name, answer in answers.items():
-            stack.enter_context(patch.object(torch.cuda, name, answer))
-        for name in ("tensor", "as_tensor"):
-            stack.enter_context(patch.object(torch, name, _then_moved(getattr(torch, name))))
-        # Moved modules keep the identity of their parameters, as optimizers and ties require.
-        torch.__future__.set_swap_module_params_on_conversion(True)
-        stack.callback(torch.__future__.set_swap_module_params_on_conversion, swap)
-        yield
-
-
-def _then_moved(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wraps torch.tensor or torch.as_tensor, whose copy bypasses the dispatcher."""
-
-    def made(data: Any, *, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
-        if isinstance(data, Tensor):
-            return data.to(device=device or data.device, dtype=dtype or data.dtype)
-        tensor = make(data, dtype=dtype)
-        return tensor if device is None else tensor.to(device)
-
-    return made

@@ -11,13 +11,19 @@ from safetensors.torch import load_file
 from tests.core.launching import Job
 
 HERE = Path(__file__).parent
-IMPORTS = {"llm_job": ["groupwise_llm.policy"], "flow_job": ["groupwise_flow.policy"]}
+IMPORTS = {
+    "llm_job": ["groupwise_llm.policy"],
+    "graphs_job": ["groupwise_llm.policy"],
+    "flow_job": ["groupwise_flow.policy"],
+}
 BOUNDS = {
     # Every 16 tokens the host reads which rows have ended.
     "llm": {"token": 1 / 16, "forward": 6, "micro-batch": 14},
     "flow": {"denoising step": 0, "forward": 7, "micro-batch": 14},
 }
 """Waits of the host per token, denoising step and micro-batch, and in one forward pass."""
+LAUNCHES = 30
+"""Most launches per token with graphs, checks for ended rows among them."""
 READS = [
     *("item", "bool", "index of a list", "bound of a slice", "tolist", "to the CPU", "equal"),
     *("nonzero", "unique", "masked_select", "mask as an index", "repeats of the device"),
@@ -111,6 +117,15 @@ def test_the_host_waits_within_bounds(finished, job):
         assert waits <= BOUNDS[job][name.partition(",")[0]], name
 
 
+def test_a_token_takes_few_launches(finished):
+    launches = result(finished("llm_job"))["launches"]
+    eager = launches.pop("eager")
+    assert eager > 100
+    assert launches.keys() == {"full", "lora", "filtered", "stopped"}
+    for name, count in launches.items():
+        assert count <= LAUNCHES, name
+
+
 def test_text_encoders_are_where_the_settings_say(finished):
     assert result(finished("flow_job"))["places"] == {
         "resident": {"encoding": "cuda", "denoising": "cuda", "afterwards": "cuda"},
@@ -133,3 +148,46 @@ def test_a_changed_weight_is_cast_once_for_any_number_of_tokens(finished, traini
     assert set(one_token.values()) == {1}
     assert nine_tokens == one_token
     assert again == {}
+
+
+# ---- sampling by graphs
+
+
+@pytest.mark.parametrize("kind", ["full", "lora", "bf16"])
+def test_sampling_by_graphs_is_sampling_without(finished, kind):
+    """Log-probs differ where sums in float32 have other terms, zeros, between the same ones."""
+    scenarios = result(finished("graphs_job"))["law"][kind]
+    assert len(scenarios) == (9 if kind == "full" else 2)
+    for name, scenario in scenarios.items():
+        assert scenario["same"], name
+        assert scenario["gap"] <= (0 if kind == "bf16" else 5e-6), name
+        assert scenario["captures"] > 0, name
+
+
+def test_graphs_are_captured_anew_where_rows_leave_or_the_room_grows(finished):
+    law = result(finished("graphs_job"))["law"]
+    assert law["bf16"]["groups"]["captures"] == 1  # too short for a check
+    assert law["full"]["groups"]["captures"] == 2
+    assert law["full"]["room that grows"]["captures"] == 3
+
+
+def test_models_that_cannot_be_captured_say_so(finished):
+    trials = result(finished("graphs_job"))["trials"]
+    assert trials["plain"] == ["prompts shared, CUDA graphs"]
+    assert trials["off"] == ["prompts shared"]
+    for name, reason in (("waits", "the host would wait"), ("window", "cache does not keep")):
+        way, *_, note = trials[name]
+        assert way == "prompts shared"
+        assert note.startswith("decoding without CUDA graphs: ")
+        assert reason in note
+
+
+def test_recorded_graphs_are_as_strict_as_those_of_cuda(finished):
+    facts = result(finished("graphs_job"))["facts"]
+    assert facts["after capture"] == [0.0] * 3
+    # The device's number has changed since the capture, the host's is still that of the capture.
+    assert facts["after replays"] == [4.0] * 3
+    assert facts["launches"] == 2
+    assert facts["released"]
+    assert all(facts["waits"].values())
+    assert not facts["not refused"]

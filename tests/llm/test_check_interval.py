@@ -43,7 +43,7 @@ def test_the_trial_run_always_drops_ended_rows(make, rows, monkeypatch):
     remaining, keep = [], Cached.keep
 
     def recorded(cached, kept):
-        if len(kept) < len(cached._position):
+        if len(kept) < len(cached.positions):
             remaining.append(len(kept))
         keep(cached, kept)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from groupwise_llm.decoding import sampling
+from groupwise_llm.decoding.slots import Slots
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 5}, {"greedy": True}], ids=str)
@@ -17,16 +17,13 @@ def test_logits_that_are_not_finite_fail_their_completion_alone(
     seeds = range(len(rows) * 3)
     clean = policy.sample(rows, group_size=3, seeds=seeds, purpose=purpose)
     assert clean.failures is None
-    choose = sampling._Batch._choose
+    choose = Slots.choose
 
-    def spoiled(batch, raw, step):
-        row = (batch.alive == 1).nonzero().flatten()
-        if step == 2 and len(row):
-            raw = raw.clone()
-            raw[row] = spoils
-        return choose(batch, raw, step)
+    def spoiled(slots, decoder, raw):
+        third = (slots.rows == 1) & (slots.length == 2)
+        choose(slots, decoder, raw.masked_fill(third.unsqueeze(1), spoils))
 
-    monkeypatch.setattr(sampling._Batch, "_choose", spoiled)
+    monkeypatch.setattr(Slots, "choose", spoiled)
     rollouts = policy.sample(rows, group_size=3, seeds=seeds, purpose=purpose)
     (broken,) = rollouts.failed.nonzero().flatten().tolist()
     assert "logits are not finite" in rollouts.failures[broken]

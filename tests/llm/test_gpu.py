@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from groupwise_llm.decoding.stepping import Fixed
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
@@ -39,6 +41,64 @@ def test_greedy_is_generate(make, rows):
         prompt = policy.tokenizer(row["prompt"], return_tensors="pt").to("cuda")
         output = policy.model.generate(**prompt, do_sample=False, max_new_tokens=12, pad_token_id=0)
         assert tokens == output[0, prompt["input_ids"].shape[1] :].tolist()
+
+
+FILTERS = {"top_p": 0.9, "top_k": 40, "repetition_penalty": 1.2, "temperature": 0.8}
+
+
+@pytest.fixture
+def replays(monkeypatch):
+    """A list that grows by each replay of a graph; rooms grow by few tokens."""
+    monkeypatch.setattr(Fixed, "LEAST", 16)
+    calls, original = [], torch.cuda.CUDAGraph.replay
+
+    def replay(graph):
+        calls.append(graph)
+        original(graph)
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", replay)
+    return calls
+
+
+@pytest.mark.parametrize("settings", [{}, FILTERS, {"stop": ["e"]}, {"lora": {"rank": 4}}], ids=str)
+def test_graphs_sample_what_kernels_launched_one_by_one_do(
+    make, rows, precision, settings, replays
+):
+    settings = {"precision": precision, "max_new_tokens": 64, "cache_tokens": 1500, **settings}
+    model = {"eos_token_id": list(range(12))}
+    policy, eager = [
+        make("llama", model, device="cuda", cuda_graphs=graphs, **settings)
+        for graphs in (True, False)
+    ]
+    assert policy.ability.decoding.graphs, policy.notes
+    for _ in range(2):
+        del replays[:]
+        rollouts = policy.sample(rows, group_size=8, seeds=range(24))
+        assert len(replays) > 20
+        gap = (policy(rollouts).log_probs - rollouts.sampler_log_probs)[rollouts.mask].abs().max()
+        assert gap < PRECISIONS[precision]
+        if precision == "float32":
+            del replays[:]
+            expected = eager.sample(rows, group_size=8, seeds=range(24))
+            assert rollouts.facts["completion_ids"] == expected.facts["completion_ids"]
+            assert not replays
+        with torch.no_grad():  # then once more, with other weights in the same places
+            for weight in (*policy.parameters(), *eager.parameters()):
+                if weight.requires_grad:
+                    weight.add_(0.02)
+
+
+def test_graphs_go_on_from_a_cache(make, rows, replays):
+    policy = make("llama", device="cuda", max_new_tokens=64)
+    with policy.session():
+        contexts = policy.encode(rows)
+        for turn in range(3):
+            turns = policy.draw(contexts, seeds=range(3), limits=[20, 17, 14])
+            contexts = [own.with_turn(one) for own, one in zip(contexts, turns, strict=True)]
+            assert len(replays) > 10 * (turn + 1)
+    rollouts = policy.assemble(rows, contexts)
+    gap = (policy(rollouts).log_probs - rollouts.sampler_log_probs)[rollouts.mask].abs().max()
+    assert gap < PRECISIONS["float32"]
 
 
 def test_log_probs_are_those_of_transformers_forward(

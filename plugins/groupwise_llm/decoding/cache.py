@@ -24,24 +24,36 @@ class RoomyLayer(DynamicLayer):
     def __init__(self) -> None:
         super().__init__()
         self._room: tuple[Tensor, Tensor] | None = None
+        self._column: Tensor | None = None
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Append keys and values; returns all of them, as views that the next call overwrites."""
-        start: int = self.get_seq_length()
+        if self._column is not None:
+            self.keys.index_copy_(2, self._column, key_states)
+            self.values.index_copy_(2, self._column, value_states)
+            return self.keys, self.values
+        start: int = super().get_seq_length()
         if start == 0:
             return super().update(key_states, value_states)
         stop = start + key_states.shape[-2]
         if self._room is None or self._room[0].shape[-2] < stop:
-            self._room = _roomier(self.keys, stop), _roomier(self.values, stop)
+            tokens = stop + max(LEAST, stop // 4)
+            self._room = _roomier(self.keys, tokens), _roomier(self.values, tokens)
         for room, states in zip(self._room, (key_states, value_states), strict=True):
             room[:, :, start:stop] = states
         self.keys, self.values = [room[:, :, :stop] for room in self._room]
         return self.keys, self.values
 
+    def get_seq_length(self) -> int | Tensor:
+        """Tokens that it has; as transformers' static caches, a number on the device once fixed."""
+        return super().get_seq_length() if self._column is None else self._column[0]
+
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        super().reorder_cache(beam_idx)
+        if self.is_initialized:
+            self.keys = self.keys.index_select(0, beam_idx)
+            self.values = self.values.index_select(0, beam_idx)
         self._room = None
 
     def fill(self, keys: Tensor, values: Tensor, tokens: int) -> None:
@@ -50,11 +62,23 @@ class RoomyLayer(DynamicLayer):
         self._room = keys, values
         self.keys, self.values = [room[:, :, :tokens] for room in self._room]
 
+    def fix(self, tokens: int, column: Tensor) -> None:
+        """From now on, write at this column [1] of a room of so many tokens, and return all of it.
+
+        The caller moves the column on, and masks what has not been written yet: zeros, since it
+        must be finite.
+        """
+        if self.is_initialized:
+            length = self.keys.shape[-2]
+            self.keys, self.values = _roomier(self.keys, tokens), _roomier(self.values, tokens)
+            self.keys[:, :, length:] = self.values[:, :, length:] = 0.0
+            self._room, self._column = None, column
+
 
 def _roomier(states: Tensor, tokens: int) -> Tensor:
-    """A copy of states with room for this many tokens and some more."""
+    """A copy of states in a room for this many tokens."""
     rows, heads, length, size = states.shape
-    room = states.new_empty(rows, heads, tokens + max(LEAST, tokens // 4), size)
+    room = states.new_empty(rows, heads, tokens, size)
     room[:, :, :length] = states
     return room
 
@@ -69,6 +93,18 @@ def with_room(cache: DynamicCache) -> DynamicCache:
         cache.layer_class_to_replicate = RoomyLayer
     cache.layers = [RoomyLayer() if type(x) is DynamicLayer else x for x in cache.layers]
     return cache
+
+
+def fix(cache: DynamicCache, tokens: int, column: Tensor) -> None:
+    """`RoomyLayer.fix` for each layer of a cache whose layers are all roomy."""
+    for layer in cache.layers:
+        layer.fix(tokens, column)
+
+
+def dtype_of(cache: DynamicCache) -> torch.dtype:
+    """The dtype of its keys."""
+    dtype: torch.dtype = next(own.keys.dtype for own in cache.layers if own.is_initialized)
+    return dtype
 
 
 def is_roomy(cache: DynamicCache) -> bool:

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+Batch = Sequence[tuple[int, Sequence[int]]]
+"""Contexts, each with rows of its own."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
@@ -29,8 +32,8 @@ class Work:
             rows[owner].append(row)
         return rows
 
-    def select(self, batch: Sequence[tuple[int, Sequence[int]]]) -> "Work":
-        """The part of it that is a batch of (context, rows)."""
+    def select(self, batch: Batch) -> "Work":
+        """The part of it that is this batch."""
         rows = [row for _, own in batch for row in own]
         return Work(
             contexts=[self.contexts[context] for context, _ in batch],
@@ -40,8 +43,8 @@ class Work:
             drawn=[self.drawn[context] if self.drawn else 0 for context, _ in batch],
         )
 
-    def batches(self, cache_tokens: int, *, mixed: bool) -> Iterator[list[tuple[int, list[int]]]]:
-        """Split the rows into batches; each is a list of contexts with rows of theirs.
+    def batches(self, cache_tokens: int, *, mixed: bool) -> Iterator[Batch]:
+        """Split the rows into batches.
 
         rows * (longest context + largest limit) of a batch is at most `cache_tokens`, unless it has
         one row. The rows of a context are divided only if they alone exceed that. mixed: whether

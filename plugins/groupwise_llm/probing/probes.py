@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from groupwise.errors import UserError
-from groupwise_llm.decoding.stepping import Way
+from groupwise_llm.decoding.way import Way
 from groupwise_llm.model.causal import CausalModel, head_is_linear
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.probing import ways

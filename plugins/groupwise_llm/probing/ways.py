@@ -10,8 +10,9 @@ from transformers import LogitsProcessorList
 
 from groupwise.errors import UserError
 from groupwise_llm.decoding import drawing, sampling
+from groupwise_llm.decoding.decoder import Decoder
 from groupwise_llm.decoding.prefixes import PrefixCache
-from groupwise_llm.decoding.stepping import Way
+from groupwise_llm.decoding.way import Way
 from groupwise_llm.decoding.work import Work
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.probing.trial import STEPS, Trial, gap_of, short, truth
@@ -55,25 +56,22 @@ def fastest(trial: Trial, numerics: Numerics, tolerance: float, *, share: bool) 
 
 
 @torch.no_grad()
-def gap(trial: Trial, numerics: Numerics, way: Way) -> float:
+def gap(trial: Trial, numerics: Numerics, way: Way, **options: Any) -> float:
     """Largest error in nats of the log-probs of tokens decoded this way; one row ends midway.
 
     Where prompts are padded, a single prompt is tried as well: it is not padded, and so runs
-    without a mask.
+    without a mask. options: of the `Decoder`.
     """
     batches = [trial.prompts, trial.prompts[:1]] if way.padded and way.cached else [trial.prompts]
-    return max(_gap_of_sampled(trial, numerics, way, prompts) for prompts in batches)
+    decoder = _decoder(trial, numerics, way, **options)
+    return max(_gap_of_sampled(trial, decoder, prompts) for prompts in batches)
 
 
-def _gap_of_sampled(trial: Trial, numerics: Numerics, way: Way, prompts: Sequence[Tensor]) -> float:
-    def stop(ids: Tensor, _: Any) -> Tensor:
-        midway = ids.shape[1] == STEPS // 2
-        return (torch.arange(len(ids), device=ids.device) == 0) & midway
-
+def _gap_of_sampled(trial: Trial, decoder: Decoder, prompts: Sequence[Tensor]) -> float:
     # Of each three rows two continue, which shows whether dropping one mixes up the others.
     owners = [context for context in range(len(prompts)) for _ in range(3)]
-    work = _work(prompts, owners, [STEPS] * len(owners))
-    return _decoded(trial, _decoder(trial, numerics, way, stop=stop), work)[0]
+    work = _work(prompts, owners, [STEPS // 2, *[STEPS] * (len(owners) - 1)])
+    return _decoded(trial, decoder, work)[0]
 
 
 @torch.no_grad()
@@ -99,18 +97,18 @@ def continues(trial: Trial, numerics: Numerics, way: Way, tolerance: float) -> b
         return False
 
 
-def _decoder(trial: Trial, numerics: Numerics, way: Way, **options: Any) -> sampling.Decoder:
-    return sampling.Decoder(
+def _decoder(trial: Trial, numerics: Numerics, way: Way, **options: Any) -> Decoder:
+    return Decoder(
         model=trial.model,
         numerics=numerics,
         way=way,
-        filters=LogitsProcessorList(),
         ends=torch.empty(0, dtype=torch.int64, device=trial.model.device),
         temperature=1.0,
         sampling_temperature=1.0,
         cache_tokens=2**30,
         check_every=1,  # also on a GPU: a row that ends must leave the cache
-        **{"stop": None, **options},
+        stop=None,
+        **{"filters": LogitsProcessorList(), **options},
     )
 
 
@@ -119,7 +117,7 @@ def _work(contexts: Sequence[Tensor], owners: Sequence[int], limits: Sequence[in
     return Work(contexts=contexts, owners=owners, limits=limits, draws=draws)
 
 
-def _decoded(trial: Trial, decoder: sampling.Decoder, work: Work) -> tuple[float, list[Tensor]]:
+def _decoded(trial: Trial, decoder: Decoder, work: Work) -> tuple[float, list[Tensor]]:
     """The largest error in nats of the log-probs of the tokens drawn; the tokens of each row."""
     sampled = sampling.decode(decoder, work)
     rows = [work.contexts[owner] for owner in work.owners]
