@@ -92,12 +92,12 @@ def test_no_split_into_microbatches_changes_the_gradient(make, share):
 def test_the_budget_counts_tool_tokens(policy):
     rollouts = with_tool_answers(policy)
     prompts = [len(ids) for ids in rollouts.trajectory["prompt_ids"]]
-    parts = policy.microbatches(rollouts, 40, cut_decisions=True)
+    parts = policy.microbatches(rollouts, 32, cut_decisions=True)
     for rows, decisions in parts:
         tokens = int(rollouts.extents[rows].sum())
         heads = {int(rollouts.groups[row]): prompts[row] for row in rows}
         assert decisions.stop == int(rollouts.extents[rows].max())
-        assert len(rows) == 1 or tokens + sum(heads.values()) <= 40
+        assert len(rows) == 1 or tokens + sum(heads.values()) <= 32
     assert len(parts) > 2
 
 
