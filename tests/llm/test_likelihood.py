@@ -178,8 +178,8 @@ def test_a_block_of_logits_is_written_four_times_per_pass(monkeypatch, kept, wri
         with Passes((16, 64)) as backward:
             sum(x.sum() for x in outputs[: 1 + with_entropy]).backward()
         counts.append((forward.count, backward.count))
-    # Forward: the product, minus the maximum, exp, times the logits. Backward: the product unless it
-    # was kept, minus logsumexp, exp, times the gradient.
+    # Forward: the product, minus the maximum, exp, times the logits. Backward: the product, unless
+    # it was kept, minus logsumexp, exp, times the gradient.
     assert counts[0] == (4, writes)
     assert counts[1][1] > writes
 

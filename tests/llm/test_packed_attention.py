@@ -25,11 +25,12 @@ CASES = {
 HEADS = {"grouped": (6, 2), "one key for all": (4, 1), "as many": (3, 3)}
 
 
-def states(prompts, completions, heads, keys, dtype=torch.float32, device="cpu"):
-    generator = torch.Generator().manual_seed(0)
+def states(prompts, completions, heads, **options):
+    """(q, k, v), and a gradient of the output."""
+    generator, (heads, keys) = torch.Generator().manual_seed(0), heads
     total = sum(prompts) + sum(map(sum, completions))
     sizes = [(total, heads, 16), (total, keys, 16), (total, keys, 16), (total, heads, 16)]
-    tensors = [torch.randn(size, generator=generator).to(dtype).to(device) for size in sizes]
+    tensors = [torch.randn(size, generator=generator).to(**options) for size in sizes]
     return [tensor.requires_grad_() for tensor in tensors[:3]], tensors[3]
 
 
@@ -58,7 +59,7 @@ def masked(q, k, v, mask):
 
 
 def compare(case, heads, dtype, device, tolerance):
-    inputs, upstream = states(*case, *heads, dtype, device)
+    inputs, upstream = states(*case, heads, dtype=dtype, device=device)
     ours = _Packed.apply(*inputs, Layout.of(*case, torch.device(device)), 0.3)
     gradients = torch.autograd.grad(ours, inputs, upstream)
     theirs = masked(*inputs, allowed(*case).to(device))
@@ -96,7 +97,7 @@ def test_kernels_of_a_gpu_take_these_arguments(heads, dtype):
     prompts, completions = CASES["a prompt alone"]
     with FakeTensorMode():
         layout = Layout.of(prompts, completions, torch.device("cuda"))
-        (q, k, v), upstream = states(prompts, completions, *heads, dtype, "cuda")
+        (q, k, v), upstream = states(prompts, completions, heads, dtype=dtype, device="cuda")
         kernel = kernels.kernel_of(q)
         assert type(kernel) is (kernels.Efficient if dtype == torch.float32 else kernels.Flash)
         start, stop = layout.start, layout.stop
@@ -137,7 +138,11 @@ def rollouts_of(prompts, lengths):
         groups=torch.arange(len(lengths)) // 2,
         mask=mask,
         truncated=torch.zeros(len(lengths), dtype=torch.bool),
-        trajectory={"prompt_ids": [p for p in prompts for _ in "ab"], "completion_ids": ids, "attention": mask},
+        trajectory={
+            "prompt_ids": [p for p in prompts for _ in "ab"],
+            "completion_ids": ids,
+            "attention": mask,
+        },
     )
 
 
@@ -198,11 +203,24 @@ def test_attention_is_the_models_own_outside_training_passes(make):
     policy(rollouts).log_probs.sum().backward()
     assert names[-1] != before
     assert config._attn_implementation == before
+    layer.register_forward_pre_hook(interrupt)
     with pytest.raises(RuntimeError, match="interrupted"):
-        layer.register_forward_pre_hook(interrupt)
         policy(rollouts)
     assert config._attn_implementation == before
 
 
 def interrupt(*_):
     raise RuntimeError("interrupted")
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_kernel_that_fails_in_the_runs_precision_is_not_used(make, monkeypatch, precision):
+    forward = kernels.OnCpu.forward
+
+    def failing(self, q, *rest):
+        assert q.dtype == torch.float32, "no kernel for it"
+        return forward(self, q, *rest)
+
+    monkeypatch.setattr(kernels.OnCpu, "forward", failing)
+    policy = make("qwen2", precision=precision)
+    assert policy.ability.training == ("packed" if precision == "float32" else "cached")

@@ -45,9 +45,7 @@ def saved(model: CausalModel, numerics: Numerics, shape: Shape, *, head: bool = 
         return _saved_by(run, model, numerics, shape, head=head)
 
 
-def _saved_by(
-    run: Run, model: CausalModel, numerics: Numerics, shape: Shape, *, head: bool
-) -> int:
+def _saved_by(run: Run, model: CausalModel, numerics: Numerics, shape: Shape, *, head: bool) -> int:
     sizes: dict[int, int] = {}
     alive = []  # the id of a freed storage could be reused
 

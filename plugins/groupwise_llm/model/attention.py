@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
 from transformers.masking_utils import causal_mask_function
 
 from groupwise_llm.model.kernels import Spans, kernel_of
@@ -59,7 +59,9 @@ class Layout:
     ) -> "Layout":
         """prompts: tokens of each; completions: tokens of those of each prompt, in order."""
         lengths = [*prompts, *filter(None, chain.from_iterable(completions))]
-        pairs = [(sum(own), keys) for own, keys in zip(completions, prompts, strict=True) if any(own)]
+        pairs = [
+            (sum(own), keys) for own, keys in zip(completions, prompts, strict=True) if any(own)
+        ]
         return Layout(
             own=Spans.of([(length, length) for length in lengths], causal=True, device=device),
             shared=Spans.of(pairs, causal=False, device=device) if pairs else None,
@@ -72,8 +74,9 @@ class PackedAttention:
     """Switches the attention of one model's layers between its own and that of packed rows."""
 
     def __init__(self, model: nn.Module) -> None:
-        configs = (getattr(module, "config", None) for module in model.modules())
-        self._configs = list({id(config): config for config in configs if config}.values())
+        configs = [getattr(module, "config", None) for module in model.modules()]
+        known = {id(config): config for config in configs if isinstance(config, PreTrainedConfig)}
+        self._configs = list(known.values())
         self.layout: Layout | None = None
 
     @contextmanager
@@ -83,7 +86,7 @@ class PackedAttention:
         if layout is None:
             yield
             return
-        before = [getattr(config, "_attn_implementation_internal", None) for config in self._configs]
+        before = [config._attn_implementation_internal for config in self._configs]
         AttentionInterface.register(NAME, partial(_attend, layout))
         outer, self.layout = self.layout, layout
         try:
@@ -96,9 +99,9 @@ class PackedAttention:
             self.layout = outer
 
 
-def _attend(  # noqa: PLR0917 - transformers passes by position
+def _attend(
     layout: Layout,
-    module: nn.Module,
+    _: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -170,5 +173,5 @@ class _Packed(torch.autograd.Function):
             more = ctx.kernel.backward(grad[start:], part, layout.shared, scale)
             places = (grads[0][start:], grads[1][:stop], grads[2][:stop])
             for place, addition in zip(places, more, strict=True):
-                place += addition
+                place.add_(addition)
         return *grads, None, None

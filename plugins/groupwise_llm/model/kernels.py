@@ -34,9 +34,7 @@ class Spans:
     ends: Tensor | None
 
     @staticmethod
-    def of(
-        lengths: Sequence[tuple[int, int]], *, causal: bool, device: torch.device
-    ) -> "Spans":
+    def of(lengths: Sequence[tuple[int, int]], *, causal: bool, device: torch.device) -> "Spans":
         ends = [[0, *accumulate(side)] for side in zip(*lengths, strict=True)]
         on_device = None
         if device.type != "cpu":
@@ -128,7 +126,9 @@ class Efficient:
         self, q: Tensor, k: Tensor, v: Tensor, spans: Spans, scale: float
     ) -> tuple[Tensor, Tensor]:
         results = []
-        for queries, keys, values in zip(*(_by_head(x, k.shape[1]) for x in (q, k, v)), strict=True):
+        for queries, keys, values in zip(
+            *(_by_head(x, k.shape[1]) for x in (q, k, v)), strict=True
+        ):
             inputs = (queries, _for(queries, keys, dim=2), _for(queries, values, dim=2), None)
             result, padded, *_ = aten._efficient_attention_forward(
                 *inputs, *spans.placed, *spans.longest, 0.0, int(spans.causal), True, scale=scale

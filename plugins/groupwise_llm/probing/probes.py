@@ -75,7 +75,8 @@ def ability(
         _check_recomputing(trial, numerics, name)
     if model.model is not model.causal:
         _check_adapters(trial, numerics)
-    training, reason = _fastest_pass(trial, numerics, tolerance) if share else ("plain", None)
+    own = replace(numerics, precision=precision, head=head)
+    training, reason = _fastest_pass(trial, numerics, own, tolerance) if share else ("plain", None)
     if reason:
         notes.append(f"prompts are not shared in training: {reason}")
     decoding, reason = ways.fastest(trial, numerics, tolerance, share=share)
@@ -83,11 +84,10 @@ def ability(
         notes.append(f"completions are sampled {ways.description(decoding)}: {reason}")
     mixes = decoding.cached and decoding.padded
     continues = mixes and ways.continues(trial, numerics, decoding, tolerance)
-    numerics = replace(numerics, precision=precision, head=head)
     if precision != "float32":
-        _check_precision(trial, numerics, decoding, training, name=name)
+        _check_precision(trial, own, decoding, training, name=name)
     return Ability(
-        numerics=numerics,
+        numerics=own,
         decoding=decoding,
         training=training,
         continues=continues,
@@ -228,23 +228,26 @@ def _check_adapters(trial: Trial, numerics: Numerics) -> None:
         )
 
 
-def _fastest_pass(trial: Trial, numerics: Numerics, tolerance: float) -> tuple[Pass, str | None]:
+def _fastest_pass(
+    trial: Trial, numerics: Numerics, own: Numerics, tolerance: float
+) -> tuple[Pass, str | None]:
     """The fastest training pass with the log-probs and gradient of plain rows; the reason where
-    none that shares prompts has them."""
-    right, reason = trial.log_probs_and_gradient(numerics, by="plain"), None
+    none that shares prompts has them. own: the numerics of the run."""
+    reason = None
     for by in SHARING:
-        reason = _reason_against(trial, numerics, by, right, tolerance)
+        reason = _reason_against(trial, numerics, by, tolerance)
+        if reason is None and by == "packed" and own.precision != numerics.precision:
+            reason = _reason_against(trial, own, by, ROUNDED)  # other kernels than in float32
         if reason is None:
             return by, None
     return "plain", reason
 
 
-def _reason_against(
-    trial: Trial, numerics: Numerics, by: Pass, right: tuple[Tensor, Tensor], tolerance: float
-) -> str | None:
+def _reason_against(trial: Trial, numerics: Numerics, by: Pass, tolerance: float) -> str | None:
     """Why a pass is not right: other log-probs, or another gradient; None if it is."""
     try:
-        values, slope = trial.log_probs_and_gradient(numerics, by=by)
+        plain, slope = trial.log_probs_and_gradient(numerics, by="plain")
+        shared, other = trial.log_probs_and_gradient(numerics, by=by)
     except Exception as error:
         trial.model.recover()
         if trial.model.recomputation is not None:
@@ -253,10 +256,10 @@ def _reason_against(
                 f"({short(error)})"
             )
         return f"a pass with this model's cache fails ({short(error)})"
-    gap = gap_of(values, right[0])
+    gap = gap_of(shared, plain)
     if gap > tolerance:
         return f"log-probs differ by {gap:.2g} with this model's cache"
-    off = _relative_distance(slope, right[1])
+    off = _relative_distance(other, slope)
     if not off <= _gradient_tolerance(trial, numerics):
         return f"gradients differ by {off:.1%} with this model's cache"
     return None
