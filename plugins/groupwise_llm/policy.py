@@ -198,7 +198,7 @@ class LanguageModel(InProcess, Policy):
             self.causal,
             self.ability.numerics,
             sequences,
-            share=self.ability.shared_training,
+            by=self.ability.training,
             temperature=self.config.temperature,
         )
         return LogProbs(log_probs=placed(log_probs), entropy=placed(entropy))
@@ -244,6 +244,7 @@ class LanguageModel(InProcess, Policy):
             lengths,
             prompts,
             shared=shared,
+            padded=self.ability.training != "packed",
             budget=budget,
             # What one more pass costs, in tokens: a GPU is busy only with thousands of them.
             overhead=64 if cpu else 4096,

@@ -37,6 +37,8 @@ INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
 INDEXING |= {aten._index_put_impl_.default, aten._unsafe_index.Tensor}
 TAKES_NUMBERS = {aten.fill_.Tensor, aten.masked_fill.Tensor, aten.masked_fill_.Tensor}
 """Like pointwise operations they accept a CPU tensor without dimensions as a number."""
+WITHOUT_DROPOUT = {aten._scaled_dot_product_flash_attention_for_cpu.default}
+"""Draws for dropout only, which no pass has."""
 WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
@@ -212,7 +214,8 @@ def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if kwargs.get("device") is not None:
         on_device = torch.device(kwargs["device"]).type in ("cuda", "meta")
         options["device"] = torch.device("cpu")
-    if on_device and torch.Tag.nondeterministic_seeded in func.tags:
+    seeded = torch.Tag.nondeterministic_seeded in func.tags and func not in WITHOUT_DROPOUT
+    if on_device and seeded:
         raise RuntimeError(f"{func} draws on the device, where no seed gives the CPU's numbers")
     if func in COPIES:
         _count_copy(func, args, on_device)

@@ -170,14 +170,14 @@ def make_of(tmp_path):
 
 @pytest.fixture
 def allow():
-    """allow(policy, shared_training=..., **decoding) overrides what the trial run has shown."""
+    """allow(policy, training=..., **decoding) overrides what the trial run has shown."""
 
-    def change(policy, shared_training=None, **decoding):
+    def change(policy, training=None, **decoding):
         ability = policy.ability
-        if shared_training is None:
-            shared_training = ability.shared_training
         policy._ability = replace(
-            ability, decoding=replace(ability.decoding, **decoding), shared_training=shared_training
+            ability,
+            decoding=replace(ability.decoding, **decoding),
+            training=training or ability.training,
         )
 
     return change

@@ -118,8 +118,8 @@ def test_the_ratio_is_one(policy, rollouts, precision):
 
 def test_shared_and_plain_gradients_agree(policy, rollouts, allow, precision):
     gradients = []
-    for share in (True, False):
-        allow(policy, shared_training=share)
+    for training in (policy.ability.training, "plain"):
+        allow(policy, training=training)
         policy.zero_grad(set_to_none=True)
         (policy(rollouts).log_probs * rollouts.mask).sum().backward()
         gradients.append(torch.cat([p.grad.flatten().double() for p in policy.parameters()]))

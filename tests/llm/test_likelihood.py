@@ -163,8 +163,10 @@ class Passes(TorchDispatchMode):
         return result
 
 
-def test_a_block_of_logits_is_written_four_times_per_pass(monkeypatch):
+@pytest.mark.parametrize(("kept", "writes"), [(0, 4), (4 * 16 * 64, 3)])
+def test_a_block_of_logits_is_written_four_times_per_pass(monkeypatch, kept, writes):
     monkeypatch.setattr(likelihood, "CACHED", (16, 64))
+    monkeypatch.setattr(likelihood, "KEPT", kept)
     hidden = torch.randn(16, 4, requires_grad=True)
     weight = torch.randn(64, 4, requires_grad=True)
     counts = []
@@ -176,7 +178,24 @@ def test_a_block_of_logits_is_written_four_times_per_pass(monkeypatch):
         with Passes((16, 64)) as backward:
             sum(x.sum() for x in outputs[: 1 + with_entropy]).backward()
         counts.append((forward.count, backward.count))
-    # Forward: the product, minus the maximum, exp, times the logits. Backward: the product, minus
-    # logsumexp, exp, times the gradient.
-    assert counts[0] == (4, 4)
-    assert counts[1][1] > 4
+    # Forward: the product, minus the maximum, exp, times the logits. Backward: the product, unless
+    # it was kept, minus logsumexp, exp, times the gradient.
+    assert counts[0] == (4, writes)
+    assert counts[1][1] > writes
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_kept_blocks_change_nothing_bit_for_bit(monkeypatch, temperature):
+    monkeypatch.setattr(likelihood, "CACHED", (16, 64))
+    hidden, weight = torch.randn(40, 4), torch.randn(200, 4)
+    tokens, results = torch.randint(200, (40,)), []
+    for kept in (0, 5 * 4 * 16 * 64, 2**20):  # none, five blocks of twelve, all
+        monkeypatch.setattr(likelihood, "KEPT", kept)
+        inputs = [x.clone().requires_grad_() for x in (hidden, weight)]
+        outputs = likelihood.log_probs_and_entropy(*inputs, None, tokens, temperature=temperature)
+        total = (outputs[0] * torch.arange(40)).sum() + outputs[1].sum()
+        total.backward(retain_graph=True)
+        total.backward()
+        results.append([*outputs, *(x.grad for x in inputs)])
+    for others in results[1:]:
+        assert all(map(torch.equal, results[0], others))

@@ -60,7 +60,7 @@ def test_a_shared_prompt_changes_neither_log_probs_nor_gradients(
     policy, rollouts = make(architecture), random_rollouts()
     assert policy.ability.shared_training, policy.notes
     shared, shared_gradient = log_probs_and_gradient(policy, rollouts)
-    allow(policy, shared_training=False)
+    allow(policy, training="plain")
     separate, separate_gradient = log_probs_and_gradient(policy, rollouts)
     torch.testing.assert_close(shared[rollouts.mask], separate[rollouts.mask], rtol=5e-6, atol=5e-6)
     close(shared_gradient, separate_gradient)
@@ -164,7 +164,7 @@ def test_a_cache_that_fails_or_disagrees_is_reported_and_not_used(
             super().reorder_cache(rows.flip(0))
 
     monkeypatch.setattr(causal, "MaskedCache", Bad)
-    policy = make()
+    policy = make("gemma3")
     training, sampling = policy.notes
     assert training.startswith("prompts are not shared in training: ")
     assert ("fails (no cache here)" if error else "log-probs differ by") in training
@@ -216,7 +216,7 @@ def test_rows_of_a_group_keep_their_own_prompts(make, transformers_log_probs):
         wanted = expected[rows, decisions]
         torch.testing.assert_close(own, wanted, rtol=1e-5, atol=1e-5)
         heads = {tuple(prompts[row].tolist()) for row in rows.tolist()}
-        tokens = len(heads) * max(map(len, heads)) + len(rows) * decisions.stop
+        tokens = sum(map(len, heads)) + int(rollouts.lengths[rows].sum())
         assert len(rows) == 1 or tokens <= 24
     assert max(len(rows) for rows, _ in parts) > 1
 
@@ -230,7 +230,7 @@ def test_groups_with_the_same_prompt_share_it(make):
     embedding = policy.causal.causal.get_input_embeddings()
     embedding.register_forward_hook(lambda _, inputs, __: tokens.append(inputs[0].numel()))
     policy(rollouts)
-    assert tokens == [11, 6 * (rollouts.mask.shape[1] - 1)]
+    assert tokens == [11 + int((rollouts.lengths - 1).sum())]
 
 
 SETTINGS = {"full": {}, "adapters": {"lora": {"rank": 4}}}
@@ -251,7 +251,9 @@ def test_gradient_checkpointing_keeps_the_shared_prompt(make, monkeypatch, archi
     # Each prompt once, then the completions without their last tokens.
     prompts = {tuple(ids.tolist()) for ids in rollouts.trajectory["prompt_ids"]}
     width = max(map(len, prompts))
-    assert tokens == [len(prompts) * width, 6 * (rollouts.mask.shape[1] - 1)]
+    padded = [len(prompts) * width, 6 * (rollouts.mask.shape[1] - 1)]
+    packed = [sum(map(len, prompts)) + int((rollouts.lengths - 1).sum())]
+    assert tokens == (padded if architecture == "gemma3" else packed)
     mask = rollouts.mask
     torch.testing.assert_close(ours[mask], expected[mask], rtol=5e-6, atol=5e-6)
     close(ours_gradient, expected_gradient)
@@ -285,7 +287,7 @@ def test_checkpointing_recomputes_and_dropout_stays_off(make):
     passes = []
     policy.model.transformer.h[0].ln_1.register_forward_hook(lambda *_: passes.append(1))
     policy(random_rollouts()).log_probs.sum().backward()
-    assert len(passes) == 4  # prompts and completions, each recomputed once
+    assert len(passes) == 2  # the second in the backward pass
     with policy.causal.recomputation.off():
         policy(random_rollouts()).log_probs.sum().backward()
-    assert len(passes) == 6
+    assert len(passes) == 3

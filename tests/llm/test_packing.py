@@ -9,10 +9,13 @@ from groupwise_llm import policy as llm_policy
 from groupwise_llm.training.packing import pack
 
 
-def tokens(rows, lengths, prompts, groups):
+def tokens(rows, lengths, prompts, groups, padded):
     """The number of tokens in a pass over these rows, padding included."""
     if groups is None:
         return len(rows) * max(lengths[row] + prompts[row] for row in rows)
+    if not padded:
+        heads = {groups[row]: prompts[row] for row in rows}
+        return sum(heads.values()) + sum(max(1, lengths[row]) for row in rows)
     heads = len({groups[row] for row in rows}) * max(prompts[row] for row in rows)
     return heads + len(rows) * max(1, *(lengths[row] for row in rows))
 
@@ -23,16 +26,21 @@ def every_split(order):
         yield [order[a:b] for a, b in itertools.pairwise(edges)]
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("shared", "padded"), [(True, True), (False, True), (True, False)])
 @pytest.mark.parametrize("seed", range(4))
-def test_no_split_is_cheaper(seed, shared):
+def test_no_split_is_cheaper(seed, shared, padded):
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(0, 40, (9,), generator=generator)
     groups = torch.randint(0, 3, (9,), generator=generator)
     prompts = torch.randint(1, 30, (3,), generator=generator)[groups]
-    columns = (lengths.tolist(), prompts.tolist(), groups.tolist() if shared else None)
+    columns = (lengths.tolist(), prompts.tolist(), groups.tolist() if shared else None, padded)
     passes = pack(
-        lengths, prompts, shared=groups.tolist() if shared else None, budget=120, overhead=10
+        lengths,
+        prompts,
+        shared=groups.tolist() if shared else None,
+        padded=padded,
+        budget=120,
+        overhead=10,
     )
     passes = [rows.tolist() for rows in passes]
 
@@ -44,6 +52,8 @@ def test_no_split_is_cheaper(seed, shared):
 
     keys = lengths if shared else lengths + prompts
     order = keys.argsort(descending=True, stable=True).tolist()
+    if not padded:
+        order.sort(key=groups.tolist().__getitem__)
     assert allowed(passes)
     assert [row for rows in passes for row in rows] == order
     assert cost(passes) == min(cost(split) for split in every_split(order) if allowed(split))

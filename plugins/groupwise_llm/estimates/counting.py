@@ -14,6 +14,7 @@ from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from groupwise_llm.model import modes
+from groupwise_llm.model.attention import Layout, PackedAttention
 from groupwise_llm.model.causal import CausalModel, Hidden, Run
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.probing.trial import TOLERANCE
@@ -33,8 +34,18 @@ class Shape:
 def saved(model: CausalModel, numerics: Numerics, shape: Shape, *, head: bool = True) -> int:
     """Bytes that a micro-batch saves for the backward pass, without weights and their copies.
 
-    head: whether the pass goes on to log-probs, or ends with hidden states.
+    head: whether the pass goes on to log-probs, or ends with hidden states. As training does, it
+    packs the sequences in one row, where the model's attention allows it.
     """
+    try:
+        run: Run = partial(_packed, shape=shape, attention=model.packed_attention)
+        return _saved_by(run, model, numerics, shape, head=head)
+    except Exception:
+        run = partial(_cached, shape=shape, cache=model.new_prompt_cache())
+        return _saved_by(run, model, numerics, shape, head=head)
+
+
+def _saved_by(run: Run, model: CausalModel, numerics: Numerics, shape: Shape, *, head: bool) -> int:
     sizes: dict[int, int] = {}
     alive = []  # the id of a freed storage could be reused
 
@@ -44,7 +55,6 @@ def saved(model: CausalModel, numerics: Numerics, shape: Shape, *, head: bool = 
         alive.append(tensor)
         return tensor
 
-    run: Run = partial(_shared, shape=shape, cache=model.new_prompt_cache())
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         if head:
             tokens = _ids(shape.rows, shape.completion).flatten()
@@ -102,8 +112,23 @@ def cached(model: CausalModel, numerics: Numerics, tokens: int) -> int:
     return sum(state.nbytes for state in states if state.ndim > 1)
 
 
-def _shared(hidden: Hidden, shape: Shape, cache: DynamicCache) -> Tensor:
-    """As `passes.shared`, for prompts of equal length and completions of equal length."""
+def _packed(hidden: Hidden, shape: Shape, attention: PackedAttention) -> Tensor:
+    """As `passes.packed`, for prompts of equal length and completions of equal length."""
+    prompts, length = [shape.prompt] * shape.prompts, shape.completion - 1
+    rows = [len(range(first, shape.rows, shape.prompts)) for first in range(shape.prompts)]
+    ids = _ids(1, sum(prompts) + shape.rows * length)
+    layout = Layout.of(prompts, [[length] * count for count in rows], ids.device)
+    with attention.over(layout):
+        return hidden(
+            ids,
+            attention=torch.ones_like(ids),
+            positions=torch.arange(ids.shape[1]).unsqueeze(0),
+            keep=torch.zeros(shape.rows * shape.completion, dtype=torch.int64),
+        ).squeeze(0)
+
+
+def _cached(hidden: Hidden, shape: Shape, cache: DynamicCache) -> Tensor:
+    """As `passes.cached`, for prompts of equal length and completions of equal length."""
     mask = torch.ones(shape.prompts, shape.prompt, dtype=torch.int64)
     positions = torch.arange(shape.prompt).expand(shape.prompts, -1)
     ids = _ids(shape.prompts, shape.prompt)

@@ -17,6 +17,7 @@ from transformers import DynamicCache
 from groupwise.attention import without_cudnn
 from groupwise.sampler import products_are_exact
 from groupwise_llm.model import merging
+from groupwise_llm.model.attention import PackedAttention
 from groupwise_llm.model.copies import Copies, Numerics
 from groupwise_llm.model.likelihood import log_probs_and_entropy, project
 from groupwise_llm.model.recomputation import PromptCache, Recomputation
@@ -28,8 +29,8 @@ CACHES = ("past_key_values", "cache_params")
 class Hidden(Protocol):
     """Last hidden states [n, t, h] of ids [n, t]; or logits [n, t, v], where the head is not plain.
 
-    attention: [n, s] mask of the cache and the ids; keep: return only so many last positions, 0 for
-    all (saves memory for logits).
+    attention: [n, s] mask of the cache and the ids; keep: return only so many last positions, or
+    these [t], 0 for all (saves memory for logits).
     """
 
     def __call__(
@@ -39,7 +40,7 @@ class Hidden(Protocol):
         attention: Tensor | None = None,
         positions: Tensor | None = None,
         cache: DynamicCache | None = None,
-        keep: int = 0,
+        keep: int | Tensor = 0,
     ) -> Tensor: ...
 
 
@@ -76,7 +77,10 @@ class CausalModel(nn.Module):
         super().__init__()
         self.model = model.eval()
         self.copies = Copies(model)
-        self.recomputation = Recomputation(model, self.copies) if recompute else None
+        self.packed_attention = PackedAttention(model)
+        self.recomputation = (
+            Recomputation(model, self.copies, self.packed_attention) if recompute else None
+        )
         self.merge, self.weights_in_bf16 = merge, False
 
     @property
@@ -174,14 +178,14 @@ class CausalModel(nn.Module):
         attention: Tensor | None = None,
         positions: Tensor | None = None,
         cache: DynamicCache | None = None,
-        keep: int = 0,
+        keep: int | Tensor = 0,
     ) -> Tensor:
         inputs = {
             "input_ids": ids,
             "attention_mask": attention,
             "position_ids": positions,
             "use_cache": cache is not None,
-            "logits_to_keep": keep or None,
+            "logits_to_keep": keep if isinstance(keep, Tensor) else keep or None,
             self.cache_argument: cache,
         }
         if isinstance(cache, MaskedCache):
@@ -191,7 +195,9 @@ class CausalModel(nn.Module):
         call = self.causal.base_model if plain else self.causal
         output = call(**{name: value for name, value in inputs.items() if name in names})
         answer: Tensor = output.last_hidden_state if plain else output.logits
-        return answer[:, -keep:]
+        if isinstance(keep, int):
+            return answer[:, -keep:]
+        return answer if "logits_to_keep" in inputs.keys() & names else answer[:, keep]
 
     def _logits(self, hidden: Tensor) -> Tensor:
         head = self.causal.get_output_embeddings()

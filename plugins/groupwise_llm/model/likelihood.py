@@ -3,10 +3,10 @@
 The logits of a micro-batch are by far the largest tensor in training a language model (8192 tokens
 x 152k vocabulary: 4.6 GiB in float32, several times over). Here they are computed block by block
 (tokens x vocabulary): an online logsumexp in the forward pass, each block recomputed in the
-backward pass. The gradient is exact.
+backward pass, unless it is one of the few that a CPU keeps. The gradient is exact.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,10 @@ VOCABULARY = 16384
 CACHED = (256, 1024)
 """The same on a CPU: small enough that element-wise steps stay in its cache. Through main memory
 they would take as long as the matrix product."""
+
+KEPT = 2**28
+"""Bytes of the first blocks of logits that a CPU keeps: of a small model all, which spares one of
+four products. On an accelerator memory is scarcer than products."""
 
 LEAST = -1e30
 """The logit of a token that the bias excludes: finite, also when divided by a temperature."""
@@ -42,7 +46,8 @@ def log_probs_and_entropy(
     hidden [n, h]; weight [v, h]; bias [v] or None; tokens [n] int64 -> two [n] float32, with exact
     gradients for hidden, weight and bias.
     """
-    return _ChunkedLikelihood.apply(hidden, weight, bias, tokens, temperature)
+    room = KEPT if torch.is_grad_enabled() and hidden.device.type == "cpu" else 0
+    return _ChunkedLikelihood.apply(hidden, weight, bias, tokens, temperature, room)
 
 
 class _Head:
@@ -56,11 +61,12 @@ class _Head:
         self.bias = None if bias is None else bias.clamp(min=LEAST)
         self.temperature = temperature
 
-    def blocks(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+    def blocks(self, kept: Sequence[Tensor] = ()) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
         """(rows, part of the vocabulary, its weights in the hidden states' dtype, logits).
 
-        The caller may overwrite the logits [rows, part]. A weight is cast once for all rows.
+        kept: the logits [rows, part] of the first blocks. A weight is cast once for all rows.
         """
+        first = iter(kept)
         tokens, vocabulary = CACHED
         if self.hidden.device.type != "cpu":
             tokens, vocabulary = TOKENS, VOCABULARY
@@ -68,9 +74,11 @@ class _Head:
             weight = self.weight[part].to(self.hidden.dtype)
             bias = None if self.bias is None else self.bias[part]
             for rows in _cut(len(self.hidden), tokens):
-                logits = project(self.hidden[rows], weight, bias)
-                if self.temperature != 1.0:
-                    logits /= self.temperature
+                logits = next(first, None)
+                if logits is None:
+                    logits = project(self.hidden[rows], weight, bias)
+                    if self.temperature != 1.0:
+                        logits /= self.temperature
                 yield rows, part, weight, logits
 
 
@@ -88,10 +96,14 @@ class _ChunkedLikelihood(torch.autograd.Function):
         bias: Tensor | None,
         tokens: Tensor,
         temperature: float,
+        room: int,
     ) -> tuple[Tensor, Tensor]:
-        state = _Online(tokens)
+        state, ctx.kept = _Online(tokens), []
         for rows, part, _, logits in _Head(hidden, weight, bias, temperature).blocks():
             state.see(rows, part, logits)
+            room -= logits.nbytes
+            if room >= 0:
+                ctx.kept.append(logits)
         normaliser = state.largest + state.total.log()
         entropy = normaliser - state.weighted / state.total
         ctx.save_for_backward(hidden, weight, bias, tokens, normaliser, entropy)
@@ -102,7 +114,7 @@ class _ChunkedLikelihood(torch.autograd.Function):
     @staticmethod
     def backward(
         ctx: Any, grad_log_probs: Tensor | None, grad_entropy: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
         hidden, weight, bias, tokens, normaliser, entropy = ctx.saved_tensors
         if grad_log_probs is None:
             grad_log_probs = torch.zeros_like(normaliser)
@@ -111,9 +123,10 @@ class _ChunkedLikelihood(torch.autograd.Function):
             for x, needed in zip((hidden, weight, bias), ctx.needs_input_grad[:3], strict=True)
         ]
         grad_hidden, grad_weight, grad_bias = sums
-        for rows, part, block, logits in _Head(hidden, weight, bias, ctx.temperature).blocks():
+        head = _Head(hidden, weight, bias, ctx.temperature)
+        for rows, part, block, logits in head.blocks(ctx.kept):
             # d log p_token / dz = onehot - p;   dH / dz = -p (log p + H);   the onehot comes below.
-            log_p = logits.sub_(normaliser[rows].unsqueeze(1))
+            log_p = logits - normaliser[rows].unsqueeze(1)
             slope = grad_log_probs[rows].unsqueeze(1)
             if grad_entropy is not None:
                 shift = log_p + entropy[rows].unsqueeze(1)
@@ -138,6 +151,7 @@ class _ChunkedLikelihood(torch.autograd.Function):
             None if grad_bias is None else grad_bias.to(bias.dtype),
             None,
             None,
+            None,
         )
 
 
@@ -152,7 +166,7 @@ class _Online:
         self.total, self.weighted, self.chosen = self.largest.new_zeros(3, *size)
 
     def see(self, rows: slice, part: slice, logits: Tensor) -> None:
-        """Add the logits of these rows and this part of the vocabulary; overwrites them."""
+        """Add the logits of these rows and this part of the vocabulary."""
         tokens = self.tokens[rows]
         inside = (tokens >= part.start) & (tokens < part.stop)
         local = (tokens - part.start).clamp(0, logits.shape[1] - 1)
@@ -162,7 +176,7 @@ class _Online:
         shrink = (self.largest[rows] - peak).exp_()
         powers = (logits - peak.unsqueeze(1)).exp_()
         self.total[rows].mul_(shrink).add_(powers.sum(dim=1))
-        self.weighted[rows].mul_(shrink).add_(logits.mul_(powers).sum(dim=1))
+        self.weighted[rows].mul_(shrink).add_(powers.mul_(logits).sum(dim=1))
         self.largest[rows] = peak
 
 

@@ -19,6 +19,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from groupwise.attention import without_cudnn
 from groupwise.errors import UserError
+from groupwise_llm.model.attention import PackedAttention
 from groupwise_llm.model.copies import Copies
 
 
@@ -30,9 +31,9 @@ class Recomputation:
     active: False to store activations as usual.
     """
 
-    def __init__(self, model: nn.Module, copies: Copies) -> None:
+    def __init__(self, model: nn.Module, copies: Copies, attention: PackedAttention) -> None:
         self.active = True
-        self._copies = copies
+        self._copies, self._attention = copies, attention
         for layer in layers_of(model):
             layer.forward = partial(self._forward, layer.forward)
 
@@ -51,10 +52,13 @@ class Recomputation:
         values = (*inputs, *options.values())
         cache = next((value for value in values if isinstance(value, Cache)), None)
         layers, places = [] if cache is None else cache.layers, self._copies.swapped
+        layout = self._attention.layout
 
         def run(*inputs: Any) -> Any:
-            # By the backward pass the weights' copies are swapped out and the cache has changed.
-            with self._copies.swap(places), _as_then(cache, layers), without_cudnn():
+            # By the backward pass the weights' copies are swapped out, attention is the model's own
+            # and the cache has changed.
+            attention = self._attention.over(layout)
+            with self._copies.swap(places), attention, _as_then(cache, layers), without_cudnn():
                 return forward(*inputs, **options)
 
         return checkpoint(run, *inputs, use_reentrant=False, preserve_rng_state=False)

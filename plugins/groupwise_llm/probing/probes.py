@@ -17,6 +17,7 @@ from groupwise_llm.model.causal import CausalModel, head_is_linear
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.probing import ways
 from groupwise_llm.probing.trial import TOLERANCE, Trial, gap_of, short
+from groupwise_llm.training.passes import SHARING, Pass
 
 NOISE = 20.0
 """The tolerance in float32 is this many times the gap that batching alone causes, clamped to
@@ -33,15 +34,20 @@ OWN_HEAD = (
 
 @dataclass(frozen=True, kw_only=True)
 class Ability:
-    """The model's numerics, how completions are decoded, whether training shares prompts, and
+    """The model's numerics, how completions are decoded, by which passes it is trained, and
     whether a KV cache goes on from one turn to the next; notes say which fast path is not taken,
     and why."""
 
     numerics: Numerics
     decoding: Way
-    shared_training: bool
+    training: Pass
     continues: bool
     notes: Sequence[str] = ()
+
+    @property
+    def shared_training(self) -> bool:
+        """Whether a training pass computes equal prompts once."""
+        return self.training in SHARING
 
 
 def ability(
@@ -69,24 +75,21 @@ def ability(
         _check_recomputing(trial, numerics, name)
     if model.model is not model.causal:
         _check_adapters(trial, numerics)
-    shared = False
-    if share:
-        reason = _reason_not_to_share(trial, numerics, tolerance)
-        shared = reason is None
-        if reason:
-            notes.append(f"prompts are not shared in training: {reason}")
+    own = replace(numerics, precision=precision, head=head)
+    training, reason = _fastest_pass(trial, numerics, own, tolerance) if share else ("plain", None)
+    if reason:
+        notes.append(f"prompts are not shared in training: {reason}")
     decoding, reason = ways.fastest(trial, numerics, tolerance, share=share)
     if reason:
         notes.append(f"completions are sampled {ways.description(decoding)}: {reason}")
     mixes = decoding.cached and decoding.padded
     continues = mixes and ways.continues(trial, numerics, decoding, tolerance)
-    numerics = replace(numerics, precision=precision, head=head)
     if precision != "float32":
-        _check_precision(trial, numerics, decoding, share=shared, name=name)
+        _check_precision(trial, own, decoding, training, name=name)
     return Ability(
-        numerics=numerics,
+        numerics=own,
         decoding=decoding,
-        shared_training=shared,
+        training=training,
         continues=continues,
         notes=tuple(notes),
     )
@@ -121,7 +124,7 @@ def _head(trial: Trial, numerics: Numerics, right: Tensor, name: str) -> tuple[N
     least, most = (ROUNDED, ROUNDED) if rounds else TOLERANCE
     by_itself = replace(numerics, plain_head=False)
     try:
-        own = trial.log_probs(by_itself, share=False)
+        own = trial.log_probs(by_itself, by="plain")
     except Exception as error:
         raise UserError(f"{name}: a pass over several rows fails: {short(error)}") from error
     gap = gap_of(own, right)
@@ -133,7 +136,7 @@ def _head(trial: Trial, numerics: Numerics, right: Tensor, name: str) -> tuple[N
     tolerance = max(least, min(most, NOISE * gap))
     if numerics.plain_head:
         try:
-            plain = trial.log_probs(numerics, share=False)
+            plain = trial.log_probs(numerics, by="plain")
         except Exception:
             trial.model.recover()
             return by_itself, tolerance
@@ -171,9 +174,9 @@ def _check_recomputing(trial: Trial, numerics: Numerics, name: str) -> None:
     recomputation = trial.model.recomputation
     assert recomputation is not None
     with recomputation.off():
-        _, right = trial.log_probs_and_gradient(numerics, share=False)
+        _, right = trial.log_probs_and_gradient(numerics, by="plain")
     try:
-        _, slope = trial.log_probs_and_gradient(numerics, share=False)
+        _, slope = trial.log_probs_and_gradient(numerics, by="plain")
         off = _relative_distance(slope, right)
     except Exception as error:
         raise UserError(
@@ -188,11 +191,11 @@ def _check_recomputing(trial: Trial, numerics: Numerics, name: str) -> None:
 
 
 def _check_precision(
-    trial: Trial, numerics: Numerics, decoding: Way, *, share: bool, name: str
+    trial: Trial, numerics: Numerics, decoding: Way, training: Pass, *, name: str
 ) -> None:
     """Raise UserError where the model does not run in the run's precision."""
     try:
-        values, slope = trial.log_probs_and_gradient(numerics, share=share)
+        values, slope = trial.log_probs_and_gradient(numerics, by=training)
         finite = bool(values.isfinite().all() and slope.isfinite().all())
         finite = finite and ways.gap(trial, numerics, decoding) < torch.inf
         reason = "" if finite else "its log-probs are not finite"
@@ -213,7 +216,7 @@ def _check_adapters(trial: Trial, numerics: Numerics) -> None:
     checked: the trial's few tokens do not reach all of them.
     """
     trained = {n: p for n, p in trial.model.named_parameters() if p.requires_grad}
-    trial.log_probs(numerics, share=False).sum().backward()
+    trial.log_probs(numerics, by="plain").sum().backward()
     names = [n for n, p in trained.items() if p.grad is None and "expert" not in n]
     trial.model.zero_grad()
     idle = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in names})
@@ -225,11 +228,26 @@ def _check_adapters(trial: Trial, numerics: Numerics) -> None:
         )
 
 
-def _reason_not_to_share(trial: Trial, numerics: Numerics, tolerance: float) -> str | None:
-    """Why training must not share prompts: other log-probs, or another gradient; None if it may."""
+def _fastest_pass(
+    trial: Trial, numerics: Numerics, own: Numerics, tolerance: float
+) -> tuple[Pass, str | None]:
+    """The fastest training pass with the log-probs and gradient of plain rows; the reason where
+    none that shares prompts has them. own: the numerics of the run."""
+    reason = None
+    for by in SHARING:
+        reason = _reason_against(trial, numerics, by, tolerance)
+        if reason is None and by == "packed" and own.precision != numerics.precision:
+            reason = _reason_against(trial, own, by, ROUNDED)  # other kernels than in float32
+        if reason is None:
+            return by, None
+    return "plain", reason
+
+
+def _reason_against(trial: Trial, numerics: Numerics, by: Pass, tolerance: float) -> str | None:
+    """Why a pass is not right: other log-probs, or another gradient; None if it is."""
     try:
-        plain, slope = trial.log_probs_and_gradient(numerics, share=False)
-        shared, other = trial.log_probs_and_gradient(numerics, share=True)
+        plain, slope = trial.log_probs_and_gradient(numerics, by="plain")
+        shared, other = trial.log_probs_and_gradient(numerics, by=by)
     except Exception as error:
         trial.model.recover()
         if trial.model.recomputation is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from groupwise.errors import first_line
 from groupwise_llm.model.causal import CausalModel, Hidden
 from groupwise_llm.model.copies import Numerics
-from groupwise_llm.training.passes import Sequences, likelihood
+from groupwise_llm.training.passes import Pass, Sequences, likelihood
 
 STEPS = 6
 """Tokens of a completion."""
@@ -53,11 +53,11 @@ class Trial:
         """True log-probs [k] of the completions' tokens; see `truth`."""
         return truth(self.model, numerics, self.rows, self.ids, self.mask)
 
-    def log_probs(self, numerics: Numerics, *, share: bool) -> Tensor:
+    def log_probs(self, numerics: Numerics, *, by: Pass) -> Tensor:
         """The same log-probs by the training passes."""
         places = self.mask.nonzero(as_tuple=True)
         sequences = Sequences.of(self.rows, self.ids, self.mask, places)
-        return likelihood(self.model, numerics, sequences, share=share, temperature=1.0)[0]
+        return likelihood(self.model, numerics, sequences, by=by, temperature=1.0)[0]
 
     def beside_the_farthest(
         self, numerics: Numerics, right: Tensor, longest: int
@@ -74,13 +74,13 @@ class Trial:
 
         return self.model(run, numerics, own, temperature=1.0)[0], right[: len(own)]
 
-    def log_probs_and_gradient(self, numerics: Numerics, *, share: bool) -> tuple[Tensor, Tensor]:
+    def log_probs_and_gradient(self, numerics: Numerics, *, by: Pass) -> tuple[Tensor, Tensor]:
         """The same, and the gradient of a weighted sum of them with respect to `scaled`'s factor.
 
         One backward pass to the embeddings compares the gradient of the whole model.
         """
         with self.scaled() as scale:
-            values = self.log_probs(numerics, share=share)
+            values = self.log_probs(numerics, by=by)
             weights = torch.linspace(-1, 1, len(values), device=values.device)
             (gradient,) = torch.autograd.grad((weights * values).sum(), scale)
         return values.detach(), gradient

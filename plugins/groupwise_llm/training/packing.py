@@ -16,6 +16,7 @@ def pack(
     prompts: Tensor,
     *,
     shared: Sequence[int] | None,
+    padded: bool = True,
     budget: int,
     overhead: int,
 ) -> Sequence[Tensor]:
@@ -23,8 +24,9 @@ def pack(
 
     Minimises the sum over passes of (tokens + overhead), by dynamic programming. tokens, padding
     included, are rows * longest completion + different prompts * longest prompt where a pass
-    computes equal prompts once, and rows * longest (prompt + completion) without `shared`. Passes
-    of several rows have at most `budget` tokens.
+    computes equal prompts once, and rows * longest (prompt + completion) without `shared`. Not
+    `padded`, rollouts are sorted by prompt first, and tokens are just those of the completions and
+    the different prompts. Passes of several rows have at most `budget` tokens.
 
     lengths, prompts: [n] tokens of each completion and of its prompt; shared: the number of each
     rollout's prompt, the same for equal prompts, or None where prompts are not shared.
@@ -32,23 +34,29 @@ def pack(
     size = len(lengths)
     own = lengths.clamp(min=1) if shared is not None else prompts + lengths
     order = own.argsort(descending=True, stable=True)
+    if shared is not None and not padded:
+        order = order[torch.tensor(shared, dtype=torch.int64)[order].argsort(stable=True)]
     longest, heads = own[order], prompts[order]
     which = None if shared is None else [shared[row] for row in order.tolist()]
     best = torch.zeros(size + 1, dtype=torch.int64)
     previous = [0] * (size + 1)
     starts = torch.arange(size)
-    # For the rows from each start to the current stop: number of different prompts, longest prompt.
-    distinct, widest = torch.zeros_like(starts), torch.zeros_like(starts)
+    # For the rows from each start to the current stop: number of different prompts, longest prompt,
+    # tokens without padding.
+    distinct, widest, exact = torch.zeros(3, size, dtype=torch.int64)
     latest: dict[int, int] = {}
     for stop in range(1, size + 1):
         rows = stop - starts[:stop]
         tokens = rows * longest[:stop]
         if which is not None:
             # Only for parts that begin after the previous row with this prompt is the prompt new.
-            distinct[latest.get(which[stop - 1], -1) + 1 : stop] += 1
+            new = slice(latest.get(which[stop - 1], -1) + 1, stop)
             latest[which[stop - 1]] = stop - 1
+            distinct[new] += 1
+            exact[new] += heads[stop - 1]
+            exact[:stop] += longest[stop - 1]
             widest[:stop] = widest[:stop].clamp(min=heads[stop - 1])
-            tokens = tokens + distinct[:stop] * widest[:stop]
+            tokens = tokens + distinct[:stop] * widest[:stop] if padded else exact[:stop].clone()
         cost = best[:stop] + tokens + overhead
         cost[(tokens > budget) & (rows > 1)] = NEVER
         previous[stop] = int(cost.argmin())

@@ -1,15 +1,26 @@
-"""Passes that compute completions' hidden states: equal prompts computed once, or row by row."""
+"""Passes that compute completions' hidden states: equal prompts computed once, or row by row.
+
+`packed`: one row of all prompts and completions, without padding, mask or cache. `cached`: a pass
+over the prompts, whose cache the completions go on from, for models whose attention is not plainly
+causal. `plain`: every completion with its own prompt.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from groupwise_llm.model.attention import Layout, PackedAttention
 from groupwise_llm.model.causal import CausalModel, Hidden, Run
 from groupwise_llm.model.copies import Numerics
+
+Pass = Literal["packed", "cached", "plain"]
+SHARING: tuple[Pass, ...] = ("packed", "cached")
+"""Those that compute equal prompts once, from the fastest to the safest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,22 +64,21 @@ def likelihood(
     numerics: Numerics,
     sequences: Sequences,
     *,
-    share: bool,
+    by: Pass,
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies [k] of the decisions.
-
-    share: whether a prompt that several rows have is computed once, or every row whole.
-    """
+    """Log-probs and entropies [k] of the decisions."""
     tokens = sequences.ids[sequences.rows, sequences.steps]
-    return model(run_over(model, sequences, share), numerics, tokens, temperature=temperature)
+    return model(run_over(model, sequences, by), numerics, tokens, temperature=temperature)
 
 
-def run_over(model: CausalModel, sequences: Sequences, share: bool) -> Run:
+def run_over(model: CausalModel, sequences: Sequences, by: Pass) -> Run:
     """A function that runs the passes and returns the hidden states [k, h] before the decisions."""
-    if not share:
-        return partial(plain, sequences=sequences)
-    return partial(shared, sequences=sequences, cache=model.new_prompt_cache())
+    if by == "packed":
+        return partial(packed, sequences=sequences, attention=model.packed_attention)
+    if by == "cached":
+        return partial(cached, sequences=sequences, cache=model.new_prompt_cache())
+    return partial(plain, sequences=sequences)
 
 
 def distinct(prompts: Sequence[Tensor]) -> tuple[list[Tensor], list[int]]:
@@ -107,11 +117,52 @@ def right_padded(
     return ids.to(device), lengths.to(device)
 
 
-def shared(hidden: Hidden, sequences: Sequences, *, cache: DynamicCache) -> Tensor:
-    """Hidden states [k, h] from which the k decisions are predicted, prompts shared.
+def packed(hidden: Hidden, sequences: Sequences, *, attention: PackedAttention) -> Tensor:
+    """Hidden states [k, h] from which the k decisions are predicted, by one pass over one row.
 
-    Each different prompt is computed once; its keys and values are repeated for the rows that have
-    it, and carry gradients. cache: empty.
+    The row has the different prompts and then, prompt by prompt, the completions without their last
+    tokens; those of equal length stand together, since attention computes them together.
+    """
+    ids, device = sequences.ids, sequences.ids.device
+    heads, which = distinct(sequences.prompts)
+    lengths = (sequences.attention.sum(dim=1) - 1).clamp(min=0).tolist()
+    groups: list[list[int]] = [[] for _ in heads]
+    for row in sorted(range(len(which)), key=lengths.__getitem__, reverse=True):
+        groups[which[row]].append(row)
+    # Prompts whose completions are all of one token come last, as `Layout` has them.
+    prompts = sorted(range(len(heads)), key=lambda prompt: not lengths[groups[prompt][0]])
+    parts = [(heads[prompt], torch.arange(len(heads[prompt]))) for prompt in prompts]
+    last, before, stop = [0] * len(which), [0] * len(which), 0
+    for prompt in prompts:
+        stop += len(heads[prompt])
+        for row in groups[prompt]:
+            last[row] = stop - 1
+    for row in (row for prompt in prompts for row in groups[prompt]):
+        steps = torch.arange(lengths[row])
+        parts.append((row * ids.shape[1] + steps, len(heads[which[row]]) + steps))
+        before[row], stop = stop - 1, stop + lengths[row]
+    # One copy to the device, since the host waits for each.
+    start = sum(map(len, heads))
+    sources, positions = (torch.cat(column) for column in zip(*parts, strict=True))
+    table = torch.cat([sources, positions, torch.tensor([*last, *before])]).to(device)
+    tokens, places, positions, *ends = table.split([start, stop - start, stop, *[len(which)] * 2])
+    row_of = torch.cat([tokens, ids.flatten()[places]]).unsqueeze(0)
+    own = [[lengths[row] for row in groups[prompt]] for prompt in prompts]
+    layout = Layout.of([len(heads[prompt]) for prompt in prompts], own, device)
+    rows, steps = sequences.rows, sequences.steps
+    keep = torch.where(steps == 0, ends[0][rows], ends[1][rows] + steps)
+    with attention.over(layout):
+        states = hidden(
+            row_of, attention=torch.ones_like(row_of), positions=positions.unsqueeze(0), keep=keep
+        )
+    return states.squeeze(0)
+
+
+def cached(hidden: Hidden, sequences: Sequences, *, cache: DynamicCache) -> Tensor:
+    """The same by a pass over the prompts and one over the completions, both padded.
+
+    The keys and values of each different prompt are repeated for the rows that have it, and carry
+    gradients. cache: empty.
     """
     ids = sequences.ids
     heads, rows = distinct(sequences.prompts)

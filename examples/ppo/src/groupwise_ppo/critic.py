@@ -14,7 +14,7 @@ from groupwise import trust
 from groupwise.errors import UserError
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.model.copies import Numerics
-from groupwise_llm.training.passes import Sequences, run_over
+from groupwise_llm.training.passes import Pass, Sequences, run_over
 
 
 class Critic(nn.Module):
@@ -30,12 +30,9 @@ class Critic(nn.Module):
         head: nn.Linear = self.body.causal.score
         return head
 
-    def forward(self, sequences: Sequences, numerics: Numerics, *, share: bool) -> Tensor:
-        """Values [k] in float32 of the states before the decisions.
-
-        share: whether a prompt that several rows have is computed once, or every row whole.
-        """
-        hidden = self.body.hidden(run_over(self.body, sequences, share), numerics)
+    def forward(self, sequences: Sequences, numerics: Numerics, *, by: Pass) -> Tensor:
+        """Values [k] in float32 of the states before the decisions."""
+        hidden = self.body.hidden(run_over(self.body, sequences, by), numerics)
         values: Tensor = self.head(hidden.float()).squeeze(-1)
         return values
 

@@ -99,7 +99,7 @@ class LanguageModelWithCritic(LanguageModel):
         value = self.critic(
             sequences,
             replace(self.ability.numerics, plain_head=True, head=None),
-            share=alike and self.ability.shared_training,
+            by=self.ability.training if alike else "plain",
         )
         return replace(output, extra={"value": placed(value)})
 
