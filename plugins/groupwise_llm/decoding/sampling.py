@@ -93,13 +93,12 @@ def decode(decoder: Decoder, work: Work) -> Sampled:
 
 class _Batch:
     """A batch of the work. slots: the rows in it; left: those that have left it, with their caches
-    where these are kept; waiting: pieces of the work that may join it; graph: that of a token, None
-    where tokens are not captured."""
+    where these are kept; waiting: pieces of the work that may join it; remaining: most tokens that
+    a row of it may still draw; graph: that of a token, None where tokens are not captured."""
 
     def __init__(self, decoder: Decoder, work: Work, batch: Batch, waiting: deque[Piece]) -> None:
         self.decoder, self.work, self.waiting = decoder, work, waiting
         self.left: list[tuple[Part | None, Slots]] = []
-        self.graph: Graph | None = None
         self.slots, self.rows = self._begin(batch)
         self.remaining = max(work.limits[row] for _, rows in batch for row in rows) - 1
         self._fix()
@@ -115,11 +114,9 @@ class _Batch:
 
     def _fix(self) -> None:
         """Have tokens captured, where they may be and enough follow."""
-        fixes = (
-            self.decoder.way.graphs and isinstance(self.rows, Cached) and pays(self.remaining + 1)
-        )
-        self.graph = Graph(strict=self.decoder.strict) if fixes else None
-        if fixes and isinstance(self.rows, Cached):
+        self.graph: Graph | None = None
+        if self.decoder.way.graphs and isinstance(self.rows, Cached) and pays(self.remaining + 1):
+            self.graph = Graph(strict=self.decoder.strict)
             self.rows = Fixed(self.rows, self.remaining + 1)
 
     def _prefixes(self, own: Work, beside: int) -> list[Prefix | None]:
