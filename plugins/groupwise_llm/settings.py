@@ -112,8 +112,8 @@ class Settings(BaseModel):
     cache_tokens: int = Field(
         262144,
         ge=1,
-        description="most tokens in the sampler's KV cache; completions beyond it wait for the "
-        "next batch",
+        description="most tokens in the sampler's KV cache; completions beyond it wait until "
+        "others have ended",
     )
     cuda_graphs: bool = Field(
         True,

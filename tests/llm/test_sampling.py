@@ -1,6 +1,7 @@
 """Sampling: against transformers' `generate` and logits processors, and laws 2, 3 and 4."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -319,6 +320,38 @@ def test_a_limit_of_the_cache_changes_no_completion(
     # A group is split if it does not fit: 3 x (2 + 12) tokens do, 3 x (23 + 12) do not.
     if cache_tokens == 60 and not decoding:
         assert [n for n, t in shapes if t > 1] == [1] * 5
+
+
+@pytest.mark.parametrize("settings", [{}, {"top_k": 90, "repetition_penalty": 1.3}], ids=str)
+def test_rows_that_wait_take_the_place_of_ended_ones(make, batch_shapes, settings):
+    rows = [{"prompt": "ab" * (number % 3 + 1)} for number in range(6)]
+    settings = {"max_new_tokens": 30, "model": {"eos_token_id": list(range(30))}, **settings}
+    expected = sample(make(**settings), rows)
+    policy = make(cache_tokens=320, **settings)
+    shapes = batch_shapes(policy)
+    rollouts = sample(policy, rows)
+    assert ids_of(rollouts) == ids_of(expected)
+    torch.testing.assert_close(
+        rollouts.sampler_log_probs, expected.sampler_log_probs, rtol=0, atol=1e-5
+    )
+    joined = [after - 4 * rows for (rows, t), (after, _) in pairwise(shapes) if t > 1]
+    assert max(joined) > 0  # beside those of the new prompts
+    assert max(n for n, _ in shapes) * (2 + 30) <= 320
+
+
+def test_turns_go_on_after_rows_have_joined_a_batch(make):
+    drawn = []
+    for cache_tokens in (10_000, 90):
+        policy = make(
+            cache_tokens=cache_tokens, max_new_tokens=24, model={"eos_token_id": list(range(30))}
+        )
+        with policy.session():
+            contexts = policy.encode([{"prompt": "ab" * (number % 3 + 1)} for number in range(8)])
+            for turn in range(2):
+                turns = policy.draw(contexts, seeds=range(8), limits=[11 - 2 * turn] * 8)
+                contexts = [own.with_turn(new) for own, new in zip(contexts, turns, strict=True)]
+                drawn.append([own.ids for own in turns])
+    assert drawn[:2] == drawn[2:]
 
 
 # ---- where completions end

@@ -66,7 +66,9 @@ def _resumed(
     )
     if new:
         more, fresh = _whole(decoder, [contexts[row] for row in new])
-        logits, rows = torch.cat([logits, more]), _merged(decoder.model, rows, fresh)
+        logits = torch.cat([logits, more])
+        nothing = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+        rows = merged(decoder.model, nothing, rows, fresh)
     order = [*(row for row, _ in known), *new]
     if order != sorted(order):
         back = torch.tensor(order, device=logits.device).argsort()
@@ -91,8 +93,8 @@ def _continued(decoder: Decoder, contexts: Sequence[Tensor], prefixes: Sequence[
     return _passed(decoder, cache, ids, torch.cat([cached, attention], dim=1), positions)
 
 
-def _merged(model: CausalModel, *both: Cached) -> Cached:
-    """Both rows with one cache."""
+def merged(model: CausalModel, lengths: Tensor, *both: Cached) -> Cached:
+    """Rows with one cache. lengths: [n] tokens drawn for each, 0 before the first."""
     sources = [
         (own.cache, torch.arange(len(own.positions), device=own.positions.device), own.valid)
         for own in both
@@ -104,7 +106,8 @@ def _merged(model: CausalModel, *both: Cached) -> Cached:
         cache,
         attention=attention,
         positions=torch.cat([own.positions for own in both]),
-        width=attention.shape[1],
+        # The last token that was drawn is not in the cache.
+        width=attention.shape[1] - (lengths - 1).clamp(min=0),
     )
 
 
@@ -120,7 +123,9 @@ def _passed(
         cache,
         attention=attention,
         positions=positions[:, -1] + 1,
-        width=ids.shape[1] if attention is None else attention.shape[1],
+        width=torch.full_like(
+            positions[:, -1], ids.shape[1] if attention is None else attention.shape[1]
+        ),
     )
     return logits, rows
 

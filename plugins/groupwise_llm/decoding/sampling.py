@@ -1,10 +1,11 @@
 """Sampling completions in process, batch by batch, token by token.
 
-Rows that have ended leave the batch. What is drawn depends on its seed and context only, not on its
-batch: each row has a generator for its uniforms, and tokens follow from them by inverse transform
-sampling (`drawing`).
+Rows that have ended leave the batch, and rows that wait take their place. What is drawn depends on
+its seed and context only, not on its batch: each row has a generator for its uniforms, and tokens
+follow from them by inverse transform sampling (`drawing`).
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,13 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from groupwise_llm.decoding.cache import is_roomy
 from groupwise_llm.decoding.decoder import Decoder
 from groupwise_llm.decoding.graphs import Graph, pays
-from groupwise_llm.decoding.prefill import begin
+from groupwise_llm.decoding.prefill import begin, merged
 from groupwise_llm.decoding.prefixes import Part, Prefix
 from groupwise_llm.decoding.slots import Slots
-from groupwise_llm.decoding.stepping import Cached, Fixed
-from groupwise_llm.decoding.work import Batch, Work
+from groupwise_llm.decoding.stepping import Cached, Fixed, Recomputed
+from groupwise_llm.decoding.work import Batch, Piece, Work
 
 COMPACT_AT = 0.85
 """Ended rows leave the batch when at most this share is unfinished: dropping copies the cache."""
@@ -82,57 +84,93 @@ def decode(decoder: Decoder, work: Work) -> Sampled:
     parts: list[Slots] = []
     with decoder.model.sampling(decoder.numerics):
         mixed = decoder.way.padded or not decoder.way.cached
-        for batch in work.batches(decoder.cache_tokens, mixed=mixed):
-            parts += _Batch(decoder, work, batch).run()
+        waiting = work.pieces(decoder.cache_tokens)
+        while waiting:
+            batch = work.take(waiting, decoder.cache_tokens, mixed=mixed)
+            parts += _Batch(decoder, work, batch, waiting).run()
     return Sampled.of(parts)
 
 
 class _Batch:
     """A batch of the work. slots: the rows in it; left: those that have left it, with their caches
-    where these are kept; graph: that of a token, None where tokens are not captured."""
+    where these are kept; waiting: pieces of the work that may join it; remaining: most tokens that
+    a row of it may still draw; graph: that of a token, None where tokens are not captured."""
 
-    def __init__(self, decoder: Decoder, work: Work, batch: Batch) -> None:
-        own, rows = work.select(batch), [row for _, rows in batch for row in rows]
-        self.decoder, self.work, self.limit = decoder, work, max(own.limits)
+    def __init__(self, decoder: Decoder, work: Work, batch: Batch, waiting: deque[Piece]) -> None:
+        self.decoder, self.work, self.waiting = decoder, work, waiting
         self.left: list[tuple[Part | None, Slots]] = []
-        self.graph: Graph | None = None
-        self.slots = Slots.of(own, rows, decoder.ends.device)
-        copies = [len(rows) for _, rows in batch]
-        logits, self.rows = begin(decoder, own.contexts, copies, self._prefixes(own))
-        if decoder.way.graphs and isinstance(self.rows, Cached) and pays(self.limit):
-            self.rows = Fixed(self.rows, self.limit)
-            self.graph = Graph(strict=decoder.strict)
-        self.slots.choose(decoder, logits)
+        self.slots, self.rows = self._begin(batch)
+        self.remaining = max(work.limits[row] for _, rows in batch for row in rows) - 1
+        self._fix()
 
-    def _prefixes(self, own: Work) -> list[Prefix | None]:
+    def _begin(self, batch: Batch, beside: int = 0) -> tuple[Slots, Cached | Recomputed]:
+        """The rows of a batch, each with its first token; beside: rows in the cache already."""
+        decoder, own = self.decoder, self.work.select(batch)
+        slots = Slots.of(own, [row for _, rows in batch for row in rows], decoder.ends.device)
+        copies = [len(rows) for _, rows in batch]
+        logits, rows = begin(decoder, own.contexts, copies, self._prefixes(own, beside))
+        slots.choose(decoder, logits)
+        return slots, rows
+
+    def _fix(self) -> None:
+        """Have tokens captured, where they may be and enough follow."""
+        self.graph: Graph | None = None
+        if self.decoder.way.graphs and isinstance(self.rows, Cached) and pays(self.remaining + 1):
+            self.graph = Graph(strict=self.decoder.strict)
+            self.rows = Fixed(self.rows, self.remaining + 1)
+
+    def _prefixes(self, own: Work, beside: int) -> list[Prefix | None]:
         """What is known of the batch's contexts; room is made for the batch."""
         cache = self.decoder.prefixes
         if cache is None:
             return [None] * len(own.contexts)
         prefixes = cache.take(own.contexts, own.drawn)
         longest = max(map(len, own.contexts)) + max(own.limits)
-        cache.shrink(self.decoder.cache_tokens - len(own.owners) * longest)
+        cache.shrink(self.decoder.cache_tokens - (len(own.owners) + beside) * longest)
         return prefixes
 
     def run(self) -> list[Slots]:
         """All rows, decoded."""
-        for step in range(1, self.limit):
+        step = 0
+        while self.remaining:
+            step += 1
             if step % self.decoder.check_every == 0 and not self._check():
                 break
-            self._advance(left=self.limit - step)
+            self._advance(left=self.remaining)
+            self.remaining -= 1
         self.left.append((self._part(), self.slots))
         self._keep_prefixes()
         return [slots for _, slots in self.left]
 
     def _check(self) -> bool:
-        """Whether any row goes on; if few do, the others leave the batch."""
+        """Whether any row goes on; if few do, the others leave the batch, and others join it."""
         over = self.slots.over
         living = int(over.logical_not().sum())
         few = COMPACT_AT if self.graph is None else CAPTURED_COMPACT_AT
         if 0 < living <= few * len(over) and living < len(over):
             order = over.to(torch.int8).argsort(stable=True)
             self._drop(order[living:], keep=order[:living])
+            self._join(living)
         return living > 0
+
+    def _join(self, living: int) -> None:
+        """Take rows that wait, beside so many that go on."""
+        way, work = self.decoder.way, self.work
+        if not (self.waiting and way.cached and way.padded and isinstance(self.rows, Cached)):
+            return
+        if not is_roomy(self.rows.cache):
+            return
+        beside = living, max(work.limits[row] for row in self.slots.rows.tolist())
+        batch = work.take(self.waiting, self.decoder.cache_tokens, mixed=True, beside=beside)
+        if not batch:
+            return
+        slots, rows = self._begin(batch, living)
+        assert isinstance(rows, Cached)
+        self.slots = self.slots.beside(slots)
+        self.rows = merged(self.decoder.model, self.slots.length, self.rows, rows)
+        limits = [work.limits[row] for _, own in batch for row in own]
+        self.remaining = max(self.remaining, max(limits) - 1)
+        self._fix()
 
     def _advance(self, left: int) -> None:
         """One token more. left: how many may follow, with this one."""

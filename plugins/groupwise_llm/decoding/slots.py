@@ -87,6 +87,35 @@ class Slots:
         }
         return replace(self, **tensors)
 
+    def beside(self, other: "Slots") -> "Slots":
+        """These rows and others, in tensors of their own."""
+        start, most = (max(own, its) for own, its in zip(self._size, other._size, strict=True))
+        both = [own._widened(start, most) for own in (self, other)]
+        tensors: dict[str, Any] = {
+            field.name: torch.cat([getattr(own, field.name) for own in both])
+            for field in fields(self)
+            if isinstance(getattr(self, field.name), Tensor)
+        }
+        return replace(both[0], **tensors)
+
+    @property
+    def _size(self) -> tuple[int, int]:
+        """(start, T)"""
+        return self.start, self.log_probs.shape[1] - 1
+
+    def _widened(self, start: int, most: int) -> "Slots":
+        """With so many columns before what is drawn, and for it; new ones have tokens of the
+        text, as other columns that are not used."""
+        first, rest = self.text[:, :1], self.text[:, -1:]
+        left, right = start - self.start, most - self._size[1]
+        return replace(
+            self,
+            start=start,
+            text=torch.cat([first.expand(-1, left), self.text, rest.expand(-1, right)], dim=1),
+            log_probs=pad(self.log_probs, (0, right)),
+            draws=None if self.draws is None else pad(self.draws, (0, right)),
+        )
+
     def choose(self, decoder: Decoder, raw: Tensor) -> None:
         """Draw the next token of every row from logits [n, v]; it counts where a row goes on."""
         logits = raw if decoder.temperature == 1.0 else raw / decoder.temperature

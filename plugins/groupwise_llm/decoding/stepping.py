@@ -19,7 +19,7 @@ class Cached:
     """Rows with a KV cache, after the pass over their contexts.
 
     attention: [n, s] where the cache has a token of the row, None if everywhere. positions: [n] of
-    each row's next token. width: of the contexts in the cache, in tokens.
+    each row's next token. width: [n] columns of the cache before each row's first drawn token.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Cached:
         *,
         attention: Tensor | None,
         positions: Tensor,
-        width: int,
+        width: Tensor,
     ) -> None:
         self.model, self.numerics, self.cache = model, numerics, cache
         self.attention, self.positions, self.width = attention, positions, width
@@ -79,7 +79,7 @@ class Cached:
     def keep(self, rows: Tensor) -> None:
         """Continue with these rows only; a row may repeat."""
         self.cache.reorder_cache(rows)
-        self.positions = self.positions[rows]
+        self.positions, self.width = self.positions[rows], self.width[rows]
         if self.attention is not None:
             self.attention = self.attention[rows]
 
@@ -100,7 +100,7 @@ class Fixed(Cached):
     is copied, and tokens are captured anew."""
 
     def __init__(self, rows: Cached, limit: int) -> None:
-        """rows: after the pass over their contexts, not used any more; limit: most tokens drawn.
+        """rows: those that go on, not used any more; limit: most tokens drawn, with the next one.
 
         Raises TypeError where the cache does not keep every token.
         """
@@ -118,9 +118,9 @@ class Fixed(Cached):
             positions=rows.positions,
             width=rows.width,
         )
-        self.column = torch.full((1,), self.width, device=valid.device)
         # The last token that is drawn is never passed through the model, so it needs no room.
-        self.used, self.most = self.width, self.width + limit - 1
+        self.used, self.most = valid.shape[1], valid.shape[1] + limit - 1
+        self.column = torch.full((1,), self.used, device=valid.device)
         self._grow()
 
     @property

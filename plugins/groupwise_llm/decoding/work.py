@@ -1,12 +1,14 @@
 """Work: the turns to draw, and the batches in which they are drawn."""
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-Batch = Sequence[tuple[int, Sequence[int]]]
-"""Contexts, each with rows of its own."""
+Piece = tuple[int, Sequence[int]]
+"""A context, and rows of its own."""
+Batch = Sequence[Piece]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,26 +45,47 @@ class Work:
             drawn=[self.drawn[context] if self.drawn else 0 for context, _ in batch],
         )
 
-    def batches(self, cache_tokens: int, *, mixed: bool) -> Iterator[Batch]:
-        """Split the rows into batches.
-
-        rows * (longest context + largest limit) of a batch is at most `cache_tokens`, unless it has
-        one row. The rows of a context are divided only if they alone exceed that. mixed: whether
-        the contexts of a batch may differ in length.
-        """
-        lengths, rows = [len(context) for context in self.contexts], self.rows
-        batch: list[tuple[int, list[int]]] = []
-        longest = 0
-        for context in sorted(range(len(lengths)), key=lengths.__getitem__):
-            limit = max(self.limits[row] for row in rows[context])
-            size = max(1, cache_tokens // (lengths[context] + limit))
+    def pieces(self, cache_tokens: int) -> deque[Piece]:
+        """All contexts with their rows, by length. The rows of a context are divided only if they
+        alone exceed this size of the cache."""
+        pieces: deque[Piece] = deque()
+        rows = self.rows
+        for context in sorted(range(len(rows)), key=lambda number: len(self.contexts[number])):
+            size = max(1, cache_tokens // (len(self.contexts[context]) + self.limit(context)))
             for start in range(0, len(rows[context]), size):
-                own = rows[context][start : start + size]
-                count = sum(len(other) for _, other in batch) + len(own)
-                alike = mixed or all(lengths[context] == lengths[other] for other, _ in batch)
-                longest = max(longest, limit)
-                if batch and not (alike and count * (lengths[context] + longest) <= cache_tokens):
-                    yield batch
-                    batch, longest = [], limit
-                batch.append((context, own))
-        yield batch
+                pieces.append((context, rows[context][start : start + size]))
+        return pieces
+
+    def limit(self, context: int) -> int:
+        """The largest limit of a context's rows."""
+        return max(
+            limit for owner, limit in zip(self.owners, self.limits, strict=True) if owner == context
+        )
+
+    def take(
+        self,
+        waiting: deque[Piece],
+        cache_tokens: int,
+        *,
+        mixed: bool,
+        beside: tuple[int, int] = (0, 0),
+    ) -> Batch:
+        """Take a batch from the pieces that wait.
+
+        rows * (longest context + largest limit) is at most `cache_tokens`, unless it has one piece.
+        mixed: whether its contexts may differ in length. beside: a number of rows that are decoded
+        already, and the largest of their limits; their contexts were taken before.
+        """
+        batch: list[Piece] = []
+        count, limit = beside
+        while waiting:
+            context, rows = waiting[0]
+            length = len(self.contexts[context])
+            limit = max(limit, self.limit(context))
+            alike = mixed or all(length == len(self.contexts[other]) for other, _ in batch)
+            fits = alike and (count + len(rows)) * (length + limit) <= cache_tokens
+            if count and not fits:
+                break
+            batch.append(waiting.popleft())
+            count += len(rows)
+        return batch
