@@ -3,18 +3,26 @@
 import pytest
 import torch
 
+from groupwise_llm.model import kernels
+
 
 @pytest.mark.parametrize("recomputed", [False, True])
 def test_cudnn_attention_is_off_within_forward_and_backward_passes_only(
     make, rows, monkeypatch, recomputed
 ):
-    allowed, attention = [], torch.nn.functional.scaled_dot_product_attention
+    allowed = []
 
-    def watched(*inputs, **options):
-        allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
-        return attention(*inputs, **options)
+    def watch(owner, name):
+        attention = getattr(owner, name)
 
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+        def watched(*inputs, **options):
+            allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
+            return attention(*inputs, **options)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    watch(torch.nn.functional, "scaled_dot_product_attention")
+    watch(kernels.OnCpu, "forward")
     before = torch.backends.cuda.cudnn_sdp_enabled()
     assert before
     policy = make("qwen2", gradient_checkpointing=recomputed)
