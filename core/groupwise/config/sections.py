@@ -135,7 +135,7 @@ class RunConfig(Section):
     teacher: PluginSection | None = Field(
         default=None,
         description="a frozen policy that the policy learns to imitate on its own completions; "
-        "options are the policy's unless set ([Distillation](distillation.md))",
+        "options are the policy's unless set ([Learning from a teacher](distillation.md))",
     )
     players: list[LearnerSection] | None = Field(
         default=None, description="several policies, which the `environment` calls by their labels"

@@ -80,7 +80,7 @@ def check_teachers(parts: Parts) -> None:
         policy, settings = kind_and_settings(parts.loaded, (*learning.path, "policy"))
         path = (*learning.path, "teacher")
         teacher, own = kind_and_settings(parts.loaded, path)
-        if not isinstance(policy, type) or not isinstance(teacher, type):
+        if not all(isinstance(kind, type) for kind in (policy, teacher)):
             continue  # a function that builds a policy
         try:
             if not issubclass(teacher, Policy):

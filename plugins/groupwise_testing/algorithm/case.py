@@ -95,8 +95,7 @@ class Case:
 def outputs_before(
     updater: Updater, rollouts: Rollouts, *, first: bool = False
 ) -> dict[str, Tensor]:
-    """The outputs of the policy before the step's first update, of the reference and of a teacher.
-    """
+    """The outputs of the policy before the step's first update, of the reference and of a teacher."""
     algorithm, outputs = updater.algorithm, dict[str, Tensor]()
     old = algorithm.old_for_targets | (frozenset() if first else algorithm.old)
     nudges = {"reference": 2, "teacher": 3} | ({} if first else {"old": 1})
