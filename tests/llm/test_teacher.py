@@ -4,6 +4,8 @@ import copy
 
 import pytest
 import torch
+from tests.command_line import call
+from transformers import AutoModelForCausalLM
 
 import groupwise
 from groupwise.algorithms.grpo import GRPO
@@ -84,3 +86,19 @@ def test_other_vocabularies_are_refused_before_weights_are_loaded(saved, tmp_pat
     LanguageModel.check_teacher(
         Settings(model=str(saved())), LanguageModel, Settings(model=str(saved(**LARGER)))
     )
+
+
+def test_check_counts_the_memory_of_the_teacher(saved, tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        f"policy: {{name: language_model, model: {saved()}, max_new_tokens: 4}}\n"
+        f"teacher: {{model: {saved(**LARGER)}}}\n"
+        "prompts: {name: rows, rows: [{prompt: '1+1=', answer: 2}, {prompt: '1+2=', answer: 3}]}\n"
+        "rewards: [{name: numeric_answer, weight: 0}]\n"
+    )
+    printed = call("check", config).output
+    lines = {line.rpartition("  ")[0].strip(): line.split()[-2:] for line in printed.splitlines()}
+    for name, of in {"weights": {}, "teacher: weights": LARGER}.items():
+        model = AutoModelForCausalLM.from_pretrained(saved(**of))
+        bytes_of_weights = sum(p.nbytes for p in model.parameters())
+        assert lines[name] == [f"{bytes_of_weights / 2**20:.1f}", "MiB"]

@@ -95,7 +95,7 @@ class Case:
 def outputs_before(
     updater: Updater, rollouts: Rollouts, *, first: bool = False
 ) -> dict[str, Tensor]:
-    """The outputs of the policy before the step's first update, of the reference and of a teacher."""
+    """The outputs of the policy before the step's first update, of the reference, of a teacher."""
     algorithm, outputs = updater.algorithm, dict[str, Tensor]()
     old = algorithm.old_for_targets | (frozenset() if first else algorithm.old)
     nudges = {"reference": 2, "teacher": 3} | ({} if first else {"old": 1})
@@ -141,7 +141,7 @@ class FirstUpdate:
         names = {"advantages"} & self.batch.keys()
         zeros = {name: torch.zeros_like(self.batch[name]) for name in names}
         taught = {"teacher_log_probs"} & self.batch.keys()
-        return zeros | {name: self.batch["old_log_probs"] for name in taught}
+        return zeros | dict.fromkeys(taught, self.batch["old_log_probs"])
 
     def loss(self, **changed: Tensor) -> Tensor:
         """[b, t], with some tensors of the batch replaced."""
