@@ -73,10 +73,9 @@ def check_teachers(parts: Parts) -> None:
 
     Needs no weights.
     """
-    for label, learning in parts.config.learners.items():
+    for learning in parts.config.learners.values():
         if learning.teacher is None:
             continue
-        algorithm = parts.algorithms[label]
         policy, settings = kind_and_settings(parts.loaded, (*learning.path, "policy"))
         path = (*learning.path, "teacher")
         teacher, own = kind_and_settings(parts.loaded, path)
@@ -86,8 +85,6 @@ def check_teachers(parts: Parts) -> None:
             if not issubclass(teacher, Policy):
                 raise UserError(f"expected a groupwise.Policy, found the class {teacher.__name__}")
             policy.check_teacher(settings, teacher, own)
-            if missing := algorithm.teacher - teacher.provides:
-                raise UserError(f"it does not provide {', '.join(sorted(missing))}")
         except UserError as error:
             raise UserError(parts.loaded.origin.message(path, str(error))) from error
 
