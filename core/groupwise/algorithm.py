@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
@@ -27,6 +28,8 @@ class Algorithm(ABC):
         the batch, the name of one of the policy's extras ("mean") `old_mean`. In the first update
         they are the current ones, detached, so the ratio is 1 there and costs no pass.
     reference: outputs of the weights kept as "reference": `reference_log_probs`, `reference_mean`.
+    teacher: outputs of the teacher, on the policy's rollouts: `teacher_log_probs`, `teacher_mean`.
+        `take_teacher` sets them.
     moves_reference: True if `end_step` keeps or blends the reference again, so that a policy must
         hold a copy of it.
     target_inputs: outputs that `targets` receives: "old_" and a name ("old_value"), computed by an
@@ -47,6 +50,7 @@ class Algorithm(ABC):
     needs: frozenset[str] = frozenset({"log_probs"})
     old: frozenset[str] = frozenset({"log_probs"})
     reference: frozenset[str] = frozenset()
+    teacher: frozenset[str] = frozenset()
     moves_reference: bool = False
     target_inputs: frozenset[str] = frozenset()
     couples_decisions: bool = False
@@ -106,9 +110,18 @@ class Algorithm(ABC):
     def loss(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t], already multiplied by `weights`: the loss of an update is the sum of all values.
 
-        batch: `targets`, `mask`, and the tensors that `old` and `reference` name, cut to this
-        micro-batch; and `sampler_log_probs` if another sampler or older weights drew the rollouts.
+        batch: `targets`, `mask`, and the tensors that `old`, `reference` and `teacher` name, cut to
+        this micro-batch; and `sampler_log_probs` if another sampler or older weights drew the
+        rollouts.
         """
+
+    def take_teacher(self, provides: frozenset[str]) -> None:
+        """Called before all else if there is a `teacher`: name in `teacher` which of its outputs
+        the loss reads. Raises UserError, by default, if the algorithm cannot learn from one.
+
+        provides: the outputs of the policy.
+        """
+        raise UserError(f"{type(self).__name__} does not learn from a teacher; leave teacher out")
 
     def check(self, policy_config: Any) -> None:  # noqa: B027
         """Raise UserError if the algorithm does not fit the policy's `Config`. Called by `groupwise

@@ -140,6 +140,20 @@ class Policy(nn.Module, Sampler):
         give log-probs of the cut one.
         """
 
+    @classmethod
+    def check_teacher(cls, config: Any, teacher: "type[Policy]", teacher_config: Any) -> None:
+        """Raise UserError if this teacher's outputs on rollouts of the policy would mean nothing:
+        another vocabulary, say. Called before any weights are loaded.
+
+        config, teacher_config: the `Config` of each, None if it has none. By default the classes
+        must be related.
+        """
+        if not issubclass(teacher, cls) and not issubclass(cls, teacher):
+            raise UserError(
+                f"expected a {cls.__name__}, as the policy is, since the teacher reads the "
+                f"policy's rollouts; found {teacher.__name__}"
+            )
+
     # ---- log-probs
 
     def __call__(

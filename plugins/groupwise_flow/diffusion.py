@@ -27,7 +27,7 @@ from groupwise_flow.model.lora import adds_nothing
 from groupwise_flow.model.unused_parameters import UnusedParameters
 from groupwise_flow.passes.guidance import Guided
 from groupwise_flow.passes.sampling import failures, sample_latents
-from groupwise_flow.preflight import checked, examine
+from groupwise_flow.preflight import check_teacher, checked, examine
 from groupwise_flow.process.denoising import Denoised, Plan, without_noise
 from groupwise_flow.process.schedules import levels
 from groupwise_flow.settings import Settings
@@ -106,6 +106,13 @@ class DiffusionPolicy(Policy):
 
     def begin(self, step: int) -> None:
         self._step = step
+
+    @classmethod
+    def check_teacher(cls, config: Settings, teacher: type[Policy], teacher_config: Any) -> None:
+        """Raise UserError for a teacher with other latents or other denoising steps, whose noise
+        and so whose Gaussians would be others."""
+        super().check_teacher(config, teacher, teacher_config)
+        check_teacher(config, teacher_config)
 
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Raise UserError for a prompt that is not a text or is too long for the encoders; with

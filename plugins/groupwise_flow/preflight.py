@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from groupwise.errors import UserError
-from groupwise_flow.adapter import Limit
+from groupwise_flow.adapter import Adapter, Limit
 from groupwise_flow.files.folder import read_index
 from groupwise_flow.files.outline import outline
 from groupwise_flow.passes.guidance import Guided
@@ -31,6 +31,42 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
     for steps in (settings.steps, settings.evaluation_steps):
         levels(adapter, steps)
     return checked(guided, rows)
+
+
+def check_teacher(settings: Settings, teacher: Settings) -> None:
+    """Raise UserError unless the teacher has the policy's latents, noise levels and formula of a
+    step. Its guidance may be another."""
+    for name in ("steps", "sde", "noise_level"):
+        own, theirs = getattr(settings, name, None), getattr(teacher, name, None)
+        if own != theirs:
+            raise UserError(
+                f"the teacher's Gaussians must have the policy's noise: {name} is {theirs} here "
+                f"and {own} in the policy; leave it out here"
+            )
+    ours, other = outline(settings), outline(teacher)
+    if ours is None or other is None:
+        return  # components of unknown libraries: only a run can tell
+    if ours.latent_shape != other.latent_shape:
+        raise UserError(
+            f"the teacher reads the policy's latents: expected the shape {[*ours.latent_shape]}, "
+            f"found {[*other.latent_shape]}"
+        )
+    if _autoencoder(ours) != _autoencoder(other):
+        raise UserError(
+            "the teacher reads the policy's latents, and its autoencoder has another "
+            "configuration; expected a model with the same one"
+        )
+    if not levels(ours, settings.steps).equal(levels(other, teacher.steps)):
+        raise UserError(
+            "the teacher's noise levels are others than the policy's; expected a scheduler with "
+            "the same settings"
+        )
+
+
+def _autoencoder(adapter: Adapter) -> Mapping[str, Any]:
+    """The settings of the pipeline's autoencoder, {} if it has none of that name."""
+    config = getattr(getattr(adapter.pipeline, "vae", None), "config", {})
+    return {name: value for name, value in config.items() if not name.startswith("_")}
 
 
 def intervals(settings: FlowSettings) -> Tensor | None:

@@ -30,7 +30,7 @@ from groupwise_llm.files.saving import save
 from groupwise_llm.in_process import InProcess
 from groupwise_llm.model import adapters, rotary
 from groupwise_llm.model.causal import CausalModel
-from groupwise_llm.preflight import check_uncut, examine
+from groupwise_llm.preflight import check_teacher, check_uncut, examine
 from groupwise_llm.probing import probes
 from groupwise_llm.probing.capturing import with_graphs
 from groupwise_llm.settings import Settings
@@ -169,6 +169,12 @@ class LanguageModel(InProcess, Policy):
         of the truncated distribution, not of the softmax that is trained."""
         if sampler is not self:
             check_uncut(self.config, type(sampler).__name__)
+
+    @classmethod
+    def check_teacher(cls, config: Settings, teacher: type[Policy], teacher_config: Any) -> None:
+        """Raise UserError for a teacher with another vocabulary: it reads the policy's tokens."""
+        super().check_teacher(config, teacher, teacher_config)
+        check_teacher(config, teacher_config)
 
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
         self._notes += self.prompts.check(rows)

@@ -40,3 +40,24 @@ def check_uncut(settings: Settings, sampler: str) -> None:
             f"needs those of the full softmax; leave {', '.join(cuts)} unset, or leave out the "
             f"section sampler"
         )
+
+
+def check_teacher(settings: Settings, teacher: Settings) -> None:
+    """Raise UserError unless the teacher's tokens are the policy's, by its tokenizer and its size.
+
+    Models of a family pad their vocabulary to different sizes: the teacher's may be larger.
+    """
+    ours, theirs = (tokenizer_of(each).get_vocab() for each in (settings, teacher))
+    if ours != theirs:
+        others = len(ours.items() ^ theirs.items())
+        raise UserError(
+            f"the teacher reads the policy's tokens, and its vocabulary is another: the tokenizers "
+            f"of {teacher.model!r} and {settings.model!r} differ in {others:,} entries; expected a "
+            f"model with the same tokenizer"
+        )
+    own, least = (config_of(x).get_text_config().vocab_size for x in (teacher, settings))
+    if own < least:
+        raise UserError(
+            f"{teacher.model!r} has logits for {own:,} tokens, expected at least {least:,}, those "
+            f"that the policy can sample"
+        )

@@ -41,6 +41,8 @@ _PHASES = ("sample", "reward", "update", "evaluate")  # first, to have the same 
 CHARTS = (  # title, unit, key, name, percent, note
     ("KL", "nats", "kl", "KL", False,
      "Distance from the reference policy: mean over trained decisions."),
+    ("KL to the teacher", "nats", "teacher_kl", "KL", False,
+     "Mean over trained decisions; 0 where the policy is its teacher."),
     ("Entropy", "nats", "entropy", "entropy", False,
      "Of the policy, mean over all decisions. Near 0 all samples of a prompt are alike."),
     ("Truncated", "", "truncated", "truncated", True, "Completions cut off by the length limit."),

@@ -390,6 +390,9 @@ def train(lab):
         ("updates", GRPO(GRPO.Config(scale="batch")), lab.ones, {"updates_per_rollout": 2}),
         ("odd", DrGRPO(), lab.ones, {"groups_per_step": 3, "updates_per_rollout": 3}),
         ("alone", GRPO(), lab.ones, {"groups_per_step": 1}),
+        ("taught", GRPO(), lab.ones,
+         {"groups_per_step": 3, "updates_per_rollout": 3, "sections": {"teacher": "tabular"},
+          "objects": {("teacher",): lab.Tabular(symbols=4, seed=9)}}),
         ("dead", GRPO(), half_dead, {"groups_per_step": 2}),
         ("dapo", DAPO(), half_dead, {"groups_per_step": 6, "max_refills": 3, "steps": 4}),
         ("ahead", DAPO(), half_dead, {"groups_per_step": 5, "ahead": 1, "steps": 4}),
@@ -421,7 +424,7 @@ def train(lab):
                 "mismatch/mean", "mismatch/max", "importance", "clip_fraction",
                 "trained_decisions", "length_max", "prompts/again", "prompts/between",
                 "prompts/expected", "prompts/new_accuracy", "replay/share", "replay/bytes",
-                "multipliers/long/at_most", "failed", "length")
+                "multipliers/long/at_most", "failed", "length", "teacher_kl")
         results[name] = {
             "table": policy.table.flatten().tolist(),
             "moment": moments[policy.table]["exp_avg"].flatten().tolist(),
@@ -492,7 +495,7 @@ def by_count(lab, tmp_path_factory):
     "case",
     [
         *("grpo", "updates", "odd", "alone", "dead", "dapo", "ahead", "engine", "sees", "gdpo"),
-        *("constraint", "replay", "failed", "whitened"),
+        *("constraint", "replay", "failed", "whitened", "taught"),
     ],
 )
 def test_two_processes_train_as_one(by_count, case):

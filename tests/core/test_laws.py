@@ -46,6 +46,22 @@ def test_algorithms(name, settings):
     testing.check_algorithm(kind(kind.Config(**options)))
 
 
+@pytest.mark.parametrize(
+    ("name", "provides"),
+    [
+        ("grpo", {"log_probs"}),
+        ("grpo", {"log_probs", "mean", "std"}),
+        ("reinforce_pp", {"log_probs"}),
+        ("vespo", {"log_probs"}),
+    ],
+)
+def test_algorithms_with_a_teacher(name, provides):
+    kind = installed().load("algorithms", name)
+    algorithm = kind(kind.Config(teacher_weight=0.1))
+    algorithm.take_teacher(frozenset(provides))
+    testing.check_algorithm(algorithm)
+
+
 def test_algorithms_of_other_installed_packages():
     registry = installed()
     for entry in registry.entries:

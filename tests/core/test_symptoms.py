@@ -69,3 +69,7 @@ def test_only_consecutive_steps_without_variance_give_a_warning():
     assert "had the same reward (now 0.5 on average)" in by_step[9][0]
     replayed = Symptoms(GRPO())
     assert not any(warnings(replayed, **no_variance, **{"replay/share": 0.1}) for _ in range(12))
+    algorithm = GRPO()
+    algorithm.take_teacher(frozenset({"log_probs"}))
+    taught = Symptoms(algorithm)
+    assert not any(warnings(taught, **no_variance) for _ in range(12))

@@ -47,6 +47,7 @@ def config_of(folder, model, settings):
     rows = [{"prompt": f"{n}+{m}="} for n in range(5) for m in range(3)]
     config = {
         "policy": {"name": "language_model", "model": str(model), "max_new_tokens": 10, **settings},
+        "teacher": {"temperature": 0.8},
         "algorithm": {"name": "grpo", "beta": 0.2, "entropy": 0.01},
         "prompts": {"name": "rows", "rows": rows, "held_out": 0.4},
         "rewards": ["ones:ones"],

@@ -201,8 +201,10 @@ def test_a_run_of_no_steps_has_a_page(tmp_path: Path) -> None:
 
 
 def test_a_run_of_one_step_shows_dots(tmp_path: Path) -> None:
-    html, page = page_of(write_run(tmp_path, [step_row(1, **{"time/sample": 1.5})]))
-    assert titles(html) == ["Reward", "KL", "Time by phase"]
+    html, page = page_of(
+        write_run(tmp_path, [step_row(1, **{"time/sample": 1.5, "teacher_kl": 0.2})])
+    )
+    assert titles(html) == ["Reward", "KL", "KL to the teacher", "Time by phase"]
     assert "1 step" in page.text
     assert 'class="dot c0"' in html
 

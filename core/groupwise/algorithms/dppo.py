@@ -23,14 +23,21 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.parts import Divisor, EntropyBonus, GroupRelative, Options, ReferenceKL
+from groupwise.algorithms.parts import (
+    Divisor,
+    EntropyBonus,
+    GroupRelative,
+    Options,
+    ReferenceKL,
+    Teacher,
+)
 from groupwise.rollouts import LogProbs
 
 Divergence = Literal["tv", "kl"]
 LIMITS: Mapping[Divergence, float] = {"tv": 0.15, "kl": 0.05}
 
 
-class DPPO(GroupRelative, Divisor, EntropyBonus, ReferenceKL):
+class DPPO(GroupRelative, Divisor, EntropyBonus, ReferenceKL, Teacher):
     """DPPO, arXiv:2602.04879: limit changes of probabilities, not ratios; for large vocabularies.
 
         rho = p / q, the probability of the decision now and when it was drawn
@@ -40,7 +47,13 @@ class DPPO(GroupRelative, Divisor, EntropyBonus, ReferenceKL):
     `clip_fraction` is the share of decisions that lose their gradient.
     """
 
-    class Config(Divisor.Config, EntropyBonus.Config, ReferenceKL.Config, GroupRelative.Config):
+    class Config(
+        Divisor.Config,
+        EntropyBonus.Config,
+        ReferenceKL.Config,
+        Teacher.Config,
+        GroupRelative.Config,
+    ):
         divergence: Divergence = Field(
             "tv",
             description="of the two outcomes, this decision or another one: their total variation "

@@ -26,12 +26,15 @@ from groupwise.algorithms.parts import (
     ImportanceWeights,
     Options,
     Reference,
+    Teacher,
 )
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 
 
-class ReinforcePP(Clipped, Advantages, ImportanceWeights, Divisor, EntropyBonus, Reference):
+class ReinforcePP(
+    Clipped, Advantages, ImportanceWeights, Divisor, EntropyBonus, Reference, Teacher
+):
     """REINFORCE++, arXiv:2501.03262: the batch is the baseline, for rewards of one scale.
 
     R = r - beta (sum of log_prob - reference from the decision on)
@@ -44,6 +47,7 @@ class ReinforcePP(Clipped, Advantages, ImportanceWeights, Divisor, EntropyBonus,
         Divisor.Config,
         EntropyBonus.Config,
         Reference.Config,
+        Teacher.Config,
         Advantages.Config,
         Clipped.Config,
     ):

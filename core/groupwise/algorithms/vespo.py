@@ -20,11 +20,18 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.parts import Divisor, EntropyBonus, GroupRelative, Options, ReferenceKL
+from groupwise.algorithms.parts import (
+    Divisor,
+    EntropyBonus,
+    GroupRelative,
+    Options,
+    ReferenceKL,
+    Teacher,
+)
 from groupwise.rollouts import LogProbs
 
 
-class VESPO(GroupRelative, Divisor, EntropyBonus, ReferenceKL):
+class VESPO(GroupRelative, Divisor, EntropyBonus, ReferenceKL, Teacher):
     """VESPO, arXiv:2602.10693: weight whole completions by their ratio, for old rollouts.
 
         W = exp(sum of the completion's log-ratios, policy to sampler)
@@ -35,7 +42,13 @@ class VESPO(GroupRelative, Divisor, EntropyBonus, ReferenceKL):
 
     couples_decisions = True
 
-    class Config(Divisor.Config, EntropyBonus.Config, ReferenceKL.Config, GroupRelative.Config):
+    class Config(
+        Divisor.Config,
+        EntropyBonus.Config,
+        ReferenceKL.Config,
+        Teacher.Config,
+        GroupRelative.Config,
+    ):
         k_positive: float = Field(2.0, ge=0, description="k where the advantage is not negative")
         lambda_positive: float = Field(
             3.0, gt=0, description="lambda where the advantage is not negative"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from groupwise.algorithm import Algorithm
-from groupwise.cli.memory import Sizes, estimate, excess, size
+from groupwise.cli.memory import Sizes, estimate, excess, size, teacher_sizes
 from groupwise.config.learners import SOLE
 from groupwise.config.load import LoadedConfig, idle_processes
 from groupwise.config.train import TrainSection
@@ -15,6 +15,7 @@ from groupwise.policy import Policy
 from groupwise.processes import shards as shards_of
 from groupwise.run.build import build_parts, check_sections
 from groupwise.run.parts import Parts, checked_rows
+from groupwise.run.policies import check_teachers
 
 ENGINE = "held while the sampler draws"
 
@@ -49,10 +50,12 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
         notes += parts.algorithms[label].examine(settings)
         rates[label] = policy.least_rate(settings)
         sizes[label] = estimate(parts, label, policy, settings, processes=processes, shards=shards)
+    check_teachers(parts)
+    taught = {label: teacher_sizes(parts, label, shards=shards) for label in policies}
     counts = parts.players.counts(greedy=any(policy.greedy for policy in policies.values()))
     idle = idle_processes(config, processes)
     largest, cpu = Counter[str](), Counter[str]()
-    for each in sizes.values():
+    for each in (*sizes.values(), *taught.values()):
         largest.update(each.largest())
         cpu.update(each.cpu)
     texts = [
@@ -62,6 +65,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
             _memory(sizes.get(label, Sizes()), parts, label, (shards, processes))
             for label in policies
         ),
+        *(_of_teacher(sizes, label) for label, sizes in taught.items() if sizes),
         *(f"note: {note}" for note in (*notes, *parts.notes)),
         *(
             f"warning: {text}"
@@ -168,6 +172,13 @@ def _memory(sizes: Sizes, parts: Parts, label: str, shards: tuple[int, int]) -> 
     label = "" if label == SOLE else f" of {label}"
     cpu = _sizes(sizes.cpu, {"together": sum(sizes.cpu.values())})
     return f"{table}\n{_table(f'CPU memory{label} of each process in addition, estimated', cpu)}"
+
+
+def _of_teacher(sizes: Sizes, label: str) -> str:
+    """The memory of a learner's teacher on one process, held during the whole run."""
+    title = "memory of the teacher" if label == SOLE else f"memory of the teacher of {label}"
+    total = sum(sizes.updating.values())
+    return _table(f"{title} in addition, estimated", _sizes(sizes.updating, {"together": total}))
 
 
 def _sizes(sizes: Mapping[str, int], sums: Mapping[str, int]) -> dict[str, str]:

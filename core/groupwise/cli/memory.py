@@ -10,6 +10,7 @@ import torch
 from groupwise.memory import Workload
 from groupwise.policy import Policy
 from groupwise.run.parts import Parts
+from groupwise.run.policies import kind_and_settings
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,35 @@ def estimate(
         rollouts=_share(groups, processes) * group_size,
         prompts=sum(rows.values()),
         facts=policy.optional_facts & (parts.named | policy.shown),
-        reference=bool(algorithm.reference),
+        reference=bool(algorithm.reference | algorithm.teacher),
     )
     if not learning.learns:
         return Sizes(sampling=sampling, cpu=cpu)
     updating = policy.estimate(settings, replace(load, decisions=train.microbatch, sampled=0))
     return Sizes(sampling=sampling, updating=updating, cpu=cpu)
+
+
+def teacher_sizes(parts: Parts, label: str, *, shards: int) -> Sizes:
+    """The sizes of a learner's teacher, its weights, on one of `shards` processes that divide them;
+    empty if there is none, or no estimate."""
+    learning = parts.config.learners[label]
+    if learning.teacher is None:
+        return Sizes()
+    teacher, settings = kind_and_settings(parts.loaded, (*learning.path, "teacher"))
+    if settings is None:
+        return Sizes()
+    load = Workload(
+        decisions=0,
+        rollouts=0,
+        group_size=learning.train.group_size,
+        sampled=0,
+        training=False,
+        reference=False,
+        averages=0,
+        shards=shards,
+    )
+    held = {f"teacher: {k}": size for k, size in teacher.estimate(settings, load).items()}
+    return Sizes(sampling=held, updating=held)
 
 
 def _share(count: int, processes: int) -> int:

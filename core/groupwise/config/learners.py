@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field, create_model, field_validator
+from pydantic import Field, create_model, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from groupwise.config.train import TrainSection
-from groupwise.section import KeyPath, PluginSection, Section
+from groupwise.section import KeyPath, PluginSection, Section, mistake_at
 
 SOLE = "policy"
 """The label of the only learner of a run with the section `policy`."""
@@ -39,6 +39,20 @@ def _optional(name: str) -> tuple[Any, Any]:
 OwnTrain = create_model("OwnTrain", __base__=Section, **{name: _optional(name) for name in _OWN})  # type: ignore[call-overload]
 
 
+def teacher_as_policy(section: Any) -> Any:
+    """`teacher: {model: PATH}` has the policy's name and options, but for those it sets itself."""
+    if not isinstance(section, Mapping):
+        return section
+    policy, teacher = section.get("policy"), section.get("teacher")
+    policy = {"name": policy} if isinstance(policy, str) else policy
+    if not isinstance(policy, Mapping) or not isinstance(teacher, Mapping):
+        return section
+    named = policy.get("name")
+    if teacher.get("name", named) != named:
+        return section
+    return {**section, "teacher": {**policy, **teacher}}
+
+
 def grpo_unless_named(value: Any) -> Any:
     """`algorithm: {beta: 0.1}`, without a name, is GRPO with that option."""
     return {"name": "grpo", **value} if isinstance(value, Mapping) else value
@@ -50,6 +64,9 @@ class LearnerSection(Section):
         pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$",
     )
     policy: PluginSection = Field(description="the policy to train")
+    teacher: PluginSection | None = Field(
+        default=None, description="a frozen policy that it learns to imitate on its completions"
+    )
     sampler: PluginSection | None = Field(
         default=None,
         description="the engine that samples its completions; the policy itself if unset",
@@ -63,6 +80,17 @@ class LearnerSection(Section):
         + ", ".join(f"`{name}`" for name in _OWN),
     )
     learns: bool = Field(default=True, description="false: frozen, it only samples")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _completes_the_teacher(cls, section: Any) -> Any:
+        return teacher_as_policy(section)
+
+    @model_validator(mode="after")
+    def _learns_from_the_teacher(self) -> Self:
+        if self.teacher is not None and not self.learns:
+            raise mistake_at(("teacher",), "learns: false, so it has no use; leave one of them out")
+        return self
 
     @field_validator("algorithm", mode="before")
     @classmethod
@@ -79,6 +107,7 @@ class LearnerSettings:
 
     path: KeyPath
     policy: PluginSection
+    teacher: PluginSection | None
     sampler: PluginSection | None
     algorithm: PluginSection
     train: TrainSection
@@ -93,6 +122,7 @@ def learning(section: LearnerSection, path: KeyPath, train: TrainSection) -> Lea
     return LearnerSettings(
         path=path,
         policy=section.policy,
+        teacher=section.teacher,
         sampler=section.sampler,
         algorithm=section.algorithm,
         train=own,

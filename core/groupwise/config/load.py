@@ -95,7 +95,7 @@ def dump(config: RunConfig) -> str:
 def sections(config: RunConfig) -> dict[str, Any]:
     """What the YAML of a configuration holds, without writing and reading it."""
     # With several policies each has its own; a file that sets them for all is refused.
-    several = {"algorithm", "sampler"} if config.players else None
+    several = {"algorithm", "sampler", "teacher"} if config.players else None
     data: dict[str, Any] = yaml_lines.plain(secrets.masked(config.model_dump(exclude=several)))
     return data
 

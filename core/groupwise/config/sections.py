@@ -14,6 +14,7 @@ from groupwise.config.learners import (
     LearnerSettings,
     grpo_unless_named,
     learning,
+    teacher_as_policy,
 )
 from groupwise.config.measures import RewardSection, WatchSection
 from groupwise.config.train import TrainSection
@@ -131,6 +132,11 @@ class RunConfig(Section):
     policy: PluginSection | None = Field(
         default=None, description="the policy to train; use `players` instead for several"
     )
+    teacher: PluginSection | None = Field(
+        default=None,
+        description="a frozen policy that the policy learns to imitate on its own completions; "
+        "options are the policy's unless set ([Learning from a teacher](distillation.md))",
+    )
     players: list[LearnerSection] | None = Field(
         default=None, description="several policies, which the `environment` calls by their labels"
     )
@@ -167,6 +173,11 @@ class RunConfig(Section):
         default=[],
         description="where metrics and completions are also sent ([Trackers](runs.md#trackers))",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _completes_the_teacher(cls, data: Any) -> Any:
+        return teacher_as_policy(data)
 
     @field_validator("algorithm", mode="before")
     @classmethod
@@ -232,7 +243,7 @@ class RunConfig(Section):
             raise mistake_at((PLAYERS,), f"expected at least 2 policies, found {len(players)}")
         if not any(section.learns for section in players):
             raise mistake_at((PLAYERS,), "none of them learns")
-        for name in ("sampler", "algorithm"):  # sections outside the list
+        for name in ("teacher", "sampler", "algorithm"):  # sections outside the list
             if name in self.model_fields_set and getattr(self, name) is not None:
                 raise mistake_at((name,), "each of several players has its own: set it there")
         for name in ("ahead", "replay"):
@@ -274,6 +285,7 @@ class RunConfig(Section):
         sole = LearnerSettings(
             path=(),
             policy=self.policy,
+            teacher=self.teacher,
             sampler=self.sampler,
             algorithm=self.algorithm,
             train=self.train,

@@ -5,14 +5,10 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from accelerate import Accelerator
-from accelerate.utils import set_seed
 
-from groupwise import processes
-from groupwise.config.learners import LearnerSettings
 from groupwise.config.load import LoadedConfig
 from groupwise.config.plugin_sections import plugin_sections
 from groupwise.config.sections import RunConfig
-from groupwise.errors import UserError
 from groupwise.plugins.build import check_options
 from groupwise.plugins.targets import load_target
 from groupwise.policy import Policy
@@ -20,6 +16,7 @@ from groupwise.prompts.draws import Draw, Prompts
 from groupwise.run.making import make_part
 from groupwise.run.parts import Parts
 from groupwise.run.players import Players
+from groupwise.run.policies import build_policies, build_teachers, check_teachers
 from groupwise.run.reports import is_missing_default
 from groupwise.run.rewards import build_rewards
 from groupwise.run.trainer import Trainer
@@ -97,48 +94,6 @@ def check_sections(loaded: LoadedConfig) -> Mapping[KeyPath, Any]:
     return targets
 
 
-def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
-    """The policies with their weights on this process's device, by label; checks the prompts."""
-    config = parts.config
-    policies = {}
-    for label, learning in config.learners.items():
-        parts.algorithms[label].check(_policy_settings(parts, learning))
-        # Only initialisation (of adapters, say) draws from the global generators.
-        set_seed(config.seed)
-        policies[label] = make_part(parts.loaded, (*learning.path, "policy"))
-    parts.check_policies(policies)
-    receivers = parts.players.receivers
-    for label, policy in policies.items():
-        read = parts.named | policy.shown if label in parts.players.judged else frozenset()
-        policy.prepare(outputs=parts.algorithms[label].outputs, facts=policy.optional_facts & read)
-        _place(policy, config, accelerator)
-    for label, policy in policies.items():
-        policy.check_prompts(parts.rows() if label in receivers else ())
-    for prompts in (parts.prompts, parts.evaluation_prompts):
-        prompts.skips = lambda row: any(policies[label].skips(row) for label in receivers)
-    return policies
-
-
-def _place(policy: Policy, config: RunConfig, accelerator: Accelerator) -> None:
-    """Shard the policy, if that is set, and move it to its device."""
-    if config.train.shard:
-        policy.shard(processes.mesh(accelerator, config.train.shard))
-    if policy.mesh is not None and policy.scale_loss:
-        raise UserError(
-            "train.shard: gradients in float16 need a loss scale, which sharding does not support; "
-            "set policy.precision to float32 or bf16"
-        )
-    policy.place(accelerator.device)
-
-
-def _policy_settings(parts: Parts, learning: LearnerSettings) -> Any:
-    """The policy's `Config`; for a policy passed in Python its attribute `config`, or None."""
-    path = (*learning.path, "policy")
-    if path in parts.loaded.objects:
-        return getattr(parts.loaded.objects[path], "config", None)
-    return check_options(parts.loaded, path, load_target(parts.loaded, path))
-
-
 @contextmanager
 def open_evaluator(parts: Parts, accelerator: Accelerator, threads: Threads) -> Iterator[Evaluator]:
     """The evaluator with the environment, its players and their samplers; closes all at the end."""
@@ -192,12 +147,13 @@ def could_be_ahead(sampler: EpisodeSampler) -> bool:
 def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
     """The trainer with all weights, ready for the first step; closes all parts at the end."""
     settings, clock = parts.config.train, Clock()
+    check_teachers(parts)
     with (
         products_in_tf32(settings.tf32, accelerator.device),
         following_load(accelerator.device) as threads,
         open_evaluator(parts, accelerator, threads) as evaluator,
     ):
-        sampler = evaluator.sampler
+        sampler, teachers = evaluator.sampler, build_teachers(parts, accelerator)
         replay = Replay(settings.replay, evaluator.judge) if settings.replay else None
         learners = {
             label: Learner(
@@ -207,6 +163,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
                 accelerator,
                 sampler.samplings[label].sampler,
                 weights=sampler.samplings[label].weights,
+                teacher=teachers.get(label),
                 replay=replay,
             )
             for label, learning in parts.config.learners.items()

@@ -82,6 +82,12 @@ class Parts:
                 raise UserError(self.loaded.origin.message((*learning.path, "policy"), problem))
             if not isinstance(policy, type | Policy):
                 return  # a function that builds a policy: checked when it is built
+            if learning.teacher is not None:
+                try:
+                    self.algorithms[label].take_teacher(policy.provides)
+                except UserError as error:
+                    path = (*learning.path, "teacher")
+                    raise UserError(self.loaded.origin.message(path, str(error))) from error
             self._check_algorithm(self.algorithms[label], learning, policy)
             if unknown := sorted(policy.shown - policy.facts - policy.optional_facts):
                 raise UserError(

@@ -102,7 +102,8 @@ class Symptoms:
         }
 
     def _variance(self, metrics: Mapping[str, Any]) -> str | None:
-        learned = metrics["zero_variance"] < 1 or metrics.get("replay/share", 0.0) > 0
+        others = bool(self.algorithm.teacher) or metrics.get("replay/share", 0.0) > 0
+        learned = others or metrics["zero_variance"] < 1
         self.without_variance = 0 if learned else self.without_variance + 1
         if self.without_variance < STEPS_WITHOUT_VARIANCE:
             return None

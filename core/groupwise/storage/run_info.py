@@ -23,7 +23,7 @@ from groupwise.version import __version__
 KEPT = ("seed", "prompts.held_out", "prompts.key")
 """Keys that a resumed run cannot change: they determine all samples and the held-out split."""
 _OF_LEARNER = re.compile(r"^players\.\d+\.")
-STATED = ("policy", "prompts", "rewards", "evaluation.source")
+STATED = ("policy", "teacher", "prompts", "rewards", "evaluation.source")
 """Sections that a resumed run changes only by its own command line."""
 WATCHING = ("callbacks", "reports", "tracking")
 """Sections whose parts change no run, so that it can be resumed without them."""

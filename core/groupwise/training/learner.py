@@ -33,6 +33,7 @@ class Learner:
 
     sampler: drew the rollouts; if it is exact, its log-probs are used as the policy's own.
     weights: kept weights of the policy: the reference, the moving average, those of the algorithm.
+    teacher: a frozen policy, if the algorithm learns from one.
     replay: adds earlier right completions to groups that have too few.
     at_step_boundary: True if no weight has changed since the last `end_step`, so that a checkpoint
         taken now is that of the end of a step.
@@ -48,10 +49,12 @@ class Learner:
         sampler: Sampler,
         *,
         weights: KeptWeights,
+        teacher: Policy | None = None,
         replay: Replay | None = None,
     ) -> None:
         self.policy, self.algorithm, self.sampler = policy, algorithm, sampler
         self.settings, self.weights, self.replay = settings, weights, replay
+        self.teacher = teacher
         self.at_step_boundary, self.updates = True, 0
         model = policy if policy.mesh is not None else accelerator.prepare(policy)
         # After the move to the device, which may replace parameters by new tensors.
@@ -137,7 +140,7 @@ class Learner:
         self.at_step_boundary = True
         return metrics
 
-    # ---- outputs of the policy before the updates, and of the reference
+    # ---- outputs of the policy before the updates, of the reference and of the teacher
 
     def _outputs(
         self,
@@ -146,7 +149,8 @@ class Learner:
         *,
         own: Tensor | None,
     ) -> dict[str, Tensor]:
-        """`reference_*` and `old_*` tensors [B, T, ...] on the CPU, computed before the updates.
+        """`reference_*`, `teacher_*` and `old_*` tensors [B, T, ...] on the CPU, from before the
+        updates.
 
         Old ones are computed only for rollouts of later updates, or for all if `targets` needs
         them.
@@ -159,6 +163,9 @@ class Learner:
             with self.weights.using(REFERENCE):
                 of_reference = self.updater.outputs(rollouts, algorithm.reference)
                 outputs |= _named("reference", of_reference)
+        if algorithm.teacher:
+            of_teacher = self.updater.outputs(rollouts, algorithm.teacher, of=self.teacher)
+            outputs |= _named("teacher", of_teacher)
         for_targets = algorithm.old_for_targets
         later = torch.cat([torch.empty(0, dtype=torch.int64), *plan[1:]]).unique()
         names = algorithm.old | for_targets if len(plan) > 1 else for_targets

@@ -77,9 +77,9 @@ class Updater:
     ) -> Update:
         """The targets of an update, and its micro-batches. A collective.
 
-        outputs: [B, T, ...] tensors for the loss besides the targets: `reference_*`, and in later
-            updates `old_*`. They stay on the CPU, since a mean may be as large as a latent; a
-            micro-batch moves its share to the device.
+        outputs: [B, T, ...] tensors for the loss besides the targets: `reference_*`, `teacher_*`,
+            and in later updates `old_*`. They stay on the CPU, since a mean may be as large as a
+            latent; a micro-batch moves its share to the device.
         first: whether this is the step's first update: then the old outputs are the current ones.
         corrected: whether the loss receives the sampler's log-probs, for importance weights.
         compared: whether the old log-probs in `outputs` are the policy's own, not the sampler's, so
@@ -93,7 +93,7 @@ class Updater:
         if replayed is not None:
             tensors["replayed"] = replayed
         active = self.algorithm.active(targets).nonzero().flatten().cpu()
-        split = self._split(rollouts.select(active)) if len(active) else ()
+        split = self._split(rollouts.select(active), self.policy) if len(active) else ()
         return Update(
             rollouts=rollouts,
             tensors={name: value.cpu() for name, value in tensors.items()},
@@ -116,7 +116,7 @@ class Updater:
             last = number == passes - 1
             with nullcontext() if last else self._unreduced():
                 if number >= len(parts):
-                    backpropagate(_nothing(self.model(*self._dummy(), outputs)))
+                    backpropagate(_nothing(self.model(*self._dummy(self.policy), outputs)))
                     continue
                 rows, decisions = parts[number]
                 piece = update.rollouts.select(rows)
@@ -211,20 +211,23 @@ class Updater:
         return self.algorithm.targets(scores, replace(whole, trajectory={}), inputs)
 
     @torch.no_grad()
-    def outputs(self, rollouts: Rollouts, names: Outputs) -> dict[str, Tensor]:
+    def outputs(
+        self, rollouts: Rollouts, names: Outputs, *, of: Policy | None = None
+    ) -> dict[str, Tensor]:
         """Outputs [B, T, ...] of the policy by name, without gradient, on the CPU.
 
-        names: "log_probs", "entropy" or names of the policy's extras; empty for no rollouts.
+        names: "log_probs", "entropy" or names of the policy's extras; empty for no rollouts. of:
+        another policy, a teacher.
         The processes of a sharded policy make equally many passes.
         """
-        filled: dict[str, Tensor] = {}
-        parts = self._split(rollouts) if len(rollouts) else ()
-        if self.policy.mesh is not None:
+        filled, policy = dict[str, Tensor](), of or self.policy
+        parts = self._split(rollouts, policy) if len(rollouts) else ()
+        if policy.mesh is not None:
             for _ in range(processes.largest(len(parts)) - len(parts)):
-                self.policy(*self._dummy(), names)
+                policy(*self._dummy(policy), names)
         for rows, decisions in parts:
             piece = rollouts.select(rows)
-            current = self.policy(piece, decisions, names)
+            current = policy(piece, decisions, names)
             for name in names:
                 value = current.outputs[name]
                 if name not in filled:
@@ -233,15 +236,15 @@ class Updater:
                 filled[name][rows.cpu(), _within(decisions, piece)] = value.cpu()
         return filled
 
-    def _split(self, rollouts: Rollouts) -> Sequence[Microbatch]:
-        return self.policy.microbatches(
+    def _split(self, rollouts: Rollouts, policy: Policy) -> Sequence[Microbatch]:
+        return policy.microbatches(
             rollouts, self.budget, cut_decisions=not self.algorithm.couples_decisions
         )
 
-    def _dummy(self) -> tuple[Rollouts, Decisions]:
+    def _dummy(self, policy: Policy) -> tuple[Rollouts, Decisions]:
         """A micro-batch for a pass without effect."""
         assert self.dummy is not None
-        rows, decisions = self._split(self.dummy)[0]
+        rows, decisions = self._split(self.dummy, policy)[0]
         return self.dummy.select(rows), decisions
 
 

@@ -95,17 +95,17 @@ class Case:
 def outputs_before(
     updater: Updater, rollouts: Rollouts, *, first: bool = False
 ) -> dict[str, Tensor]:
-    """The outputs of the policy before the step's first update, and of the reference."""
-    algorithm, old, reference = updater.algorithm, {}, {}
-    if names := algorithm.old_for_targets | (frozenset() if first else algorithm.old):
-        with nullcontext() if first else compare.nudged(updater.policy, seed=1):
-            old = updater.outputs(rollouts, names)
-    if names := algorithm.reference:
-        with compare.nudged(updater.policy, seed=2):
-            reference = updater.outputs(rollouts, names)
-    return {f"old_{name}": value for name, value in old.items()} | {
-        f"reference_{name}": value for name, value in reference.items()
-    }
+    """The outputs of the policy before the step's first update, of the reference, of a teacher."""
+    algorithm, outputs = updater.algorithm, dict[str, Tensor]()
+    old = algorithm.old_for_targets | (frozenset() if first else algorithm.old)
+    nudges = {"reference": 2, "teacher": 3} | ({} if first else {"old": 1})
+    named = {"old": old, "reference": algorithm.reference, "teacher": algorithm.teacher}
+    for kind, names in named.items():
+        seed = nudges.get(kind)
+        with nullcontext() if seed is None else compare.nudged(updater.policy, seed=seed):
+            values = updater.outputs(rollouts, names) if names else {}
+        outputs |= {f"{kind}_{name}": value for name, value in values.items()}
+    return outputs
 
 
 def gradient_gap(gradient: Tensor, expected: Tensor) -> str | None:
@@ -136,9 +136,12 @@ class FirstUpdate:
 
     @property
     def without_advantages(self) -> dict[str, Tensor]:
-        """Advantages of 0, for `loss`; nothing if the algorithm has none."""
+        """Advantages of 0, for `loss`, and a teacher that adds none to them; nothing if the
+        algorithm has none."""
         names = {"advantages"} & self.batch.keys()
-        return {name: torch.zeros_like(self.batch[name]) for name in names}
+        zeros = {name: torch.zeros_like(self.batch[name]) for name in names}
+        taught = {"teacher_log_probs"} & self.batch.keys()
+        return zeros | dict.fromkeys(taught, self.batch["old_log_probs"])
 
     def loss(self, **changed: Tensor) -> Tensor:
         """[b, t], with some tensors of the batch replaced."""

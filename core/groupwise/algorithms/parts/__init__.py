@@ -10,6 +10,7 @@ from groupwise.algorithms.parts.divisor import Divisor
 from groupwise.algorithms.parts.entropy import EntropyBonus
 from groupwise.algorithms.parts.importance import ImportanceWeights
 from groupwise.algorithms.parts.reference import Reference, ReferenceKL
+from groupwise.algorithms.parts.teacher import Teacher
 from groupwise.algorithms.parts.usual import Usual
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "Options",
     "Reference",
     "ReferenceKL",
+    "Teacher",
     "Usual",
 ]

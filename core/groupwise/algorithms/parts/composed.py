@@ -80,9 +80,10 @@ class Composed(Algorithm):
         }
 
     def active(self, targets: Mapping[str, Tensor]) -> Tensor:
-        """[B] bool: weight != 0, and advantage != 0 unless KL or entropy have a gradient anyway."""
+        """[B] bool: weight != 0, and advantage != 0 unless KL, entropy or a teacher have a gradient
+        anyway."""
         weighted = (targets["weights"] != 0).any(dim=1)
-        if self.beta or self.entropy:
+        if self.beta or self.entropy or self.teacher:
             return weighted
         return weighted & (objective.per_decision(targets["advantages"]) != 0).any(dim=1)
 

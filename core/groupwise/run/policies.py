@@ -1,0 +1,111 @@
+"""Policies: those of a run and their teachers, with their weights on this process's device."""
+
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+
+from groupwise import processes
+from groupwise.config.load import LoadedConfig
+from groupwise.config.sections import RunConfig
+from groupwise.errors import UserError
+from groupwise.plugins.build import check_options
+from groupwise.plugins.targets import load_target
+from groupwise.policy import Policy
+from groupwise.run.making import make_part
+from groupwise.run.parts import Parts
+from groupwise.section import KeyPath
+
+
+def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
+    """The policies with their weights on this process's device, by label; checks the prompts."""
+    config = parts.config
+    policies = {}
+    for label, learning in config.learners.items():
+        _, settings = kind_and_settings(parts.loaded, (*learning.path, "policy"))
+        parts.algorithms[label].check(settings)
+        # Only initialisation (of adapters, say) draws from the global generators.
+        set_seed(config.seed)
+        policies[label] = make_part(parts.loaded, (*learning.path, "policy"))
+    parts.check_policies(policies)
+    receivers = parts.players.receivers
+    for label, policy in policies.items():
+        read = parts.named | policy.shown if label in parts.players.judged else frozenset()
+        policy.prepare(outputs=parts.algorithms[label].outputs, facts=policy.optional_facts & read)
+        _place(policy, config, accelerator)
+    for label, policy in policies.items():
+        policy.check_prompts(parts.rows() if label in receivers else ())
+    for prompts in (parts.prompts, parts.evaluation_prompts):
+        prompts.skips = lambda row: any(policies[label].skips(row) for label in receivers)
+    return policies
+
+
+def _place(policy: Policy, config: RunConfig, accelerator: Accelerator) -> None:
+    """Shard the policy, if that is set, and move it to its device."""
+    if config.train.shard:
+        policy.shard(processes.mesh(accelerator, config.train.shard))
+    if policy.mesh is not None and policy.scale_loss:
+        raise UserError(
+            "train.shard: gradients in float16 need a loss scale, which sharding does not support; "
+            "set policy.precision to float32 or bf16"
+        )
+    policy.place(accelerator.device)
+
+
+def kind_and_settings(loaded: LoadedConfig, path: KeyPath) -> tuple[Any, Any]:
+    """What the section of a policy names, and its `Config`, None if it has none.
+
+    Of a policy passed in Python its class, and its attribute `config`.
+    """
+    if path not in loaded.objects:
+        target = load_target(loaded, path)
+        return target, check_options(loaded, path, target)
+    policy = loaded.objects[path]
+    kind = policy if isinstance(policy, type) else type(policy)
+    return kind, getattr(policy, "config", None)
+
+
+# ---- teachers
+
+
+def check_teachers(parts: Parts) -> None:
+    """Raise UserError for a teacher whose outputs on the policy's rollouts would mean nothing.
+
+    Needs no weights.
+    """
+    for learning in parts.config.learners.values():
+        if learning.teacher is None:
+            continue
+        policy, settings = kind_and_settings(parts.loaded, (*learning.path, "policy"))
+        path = (*learning.path, "teacher")
+        teacher, own = kind_and_settings(parts.loaded, path)
+        if not all(isinstance(kind, type) for kind in (policy, teacher)):
+            continue  # a function that builds a policy
+        try:
+            if not issubclass(teacher, Policy):
+                raise UserError(f"expected a groupwise.Policy, found the class {teacher.__name__}")
+            policy.check_teacher(settings, teacher, own)
+        except UserError as error:
+            raise UserError(parts.loaded.origin.message(path, str(error))) from error
+
+
+def build_teachers(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
+    """The teachers by label of their learner, frozen, with their weights on the device.
+
+    Each process holds all of a teacher, or with `train.shard` a shard.
+    """
+    teachers, receivers = dict[str, Policy](), parts.players.receivers
+    for label, learning in parts.config.learners.items():
+        if learning.teacher is None:
+            continue
+        teacher: Policy = make_part(parts.loaded, (*learning.path, "teacher"))
+        teacher.prepare(outputs=parts.algorithms[label].teacher, facts=frozenset())
+        _place(teacher, parts.config, accelerator)
+        teacher.requires_grad_(False)
+        teacher.check_prompts(parts.rows() if label in receivers else ())
+        teachers[label] = teacher
+    reading = [teacher for label, teacher in teachers.items() if label in receivers]
+    if reading:
+        others = parts.prompts.skips
+        parts.prompts.skips = lambda row: others(row) or any(x.skips(row) for x in reading)
+    return teachers
