@@ -17,6 +17,8 @@ SETTINGS = {
     "all other options": {
         "importance": "sequence",
         "importance_mode": "mask",
+        "importance_floor": 0.01,
+        "off_policy_mask": 0.5,
         "scale": "batch",
         "beta": 0.1,
         "kl": "exact",
@@ -33,6 +35,12 @@ def test_algorithms(name, settings):
     fields = kind.Config.model_fields.keys()
     options = {key: value for key, value in SETTINGS[settings].items() if key in fields}
     testing.check_algorithm(kind(kind.Config(**options)))
+
+
+@pytest.mark.parametrize("name", ["grpo", "gspo", "sapo"])
+def test_algorithms_by_the_ratio_to_the_sampler(name):
+    kind = installed().load("algorithms", name)
+    testing.check_algorithm(kind(kind.Config(importance="ratio", beta=0.1)))
 
 
 def test_algorithms_of_other_installed_packages():
