@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from groupwise import LogProbs, Sampler, objective, train
 from groupwise.algorithms.grpo import GRPO
+from groupwise.algorithms.gspo import GSPO
 from groupwise.algorithms.guard import Guard
 from groupwise.errors import UserError
 
@@ -275,6 +276,7 @@ def test_the_ratio_is_the_default_only_where_rollouts_are_a_step_older():
     assert chosen(GRPO, False) == GRPO.Config().importance == "token"
     assert chosen(GRPO, True, importance_cap=3.0) == "token"
     assert chosen(GRPO, True, importance="sequence") == "sequence"
+    assert chosen(GSPO, True) == "token"  # its clip range is too narrow
     assert chosen(Guard, True) == "token"  # its ratio needs the mean by which it was drawn
 
 

@@ -30,7 +30,8 @@ class ImportanceWeights(Composed):
             "token",
             description="how to correct for another sampler or older weights, by the ratio "
             "policy / sampler: a weight for each decision (token), or for the whole completion "
-            "(sequence); or the ratio that is clipped (ratio), the default with train.ahead: 1",
+            "(sequence); or the ratio that is clipped (ratio), the default with train.ahead: 1 "
+            "unless the clip range is narrow (gspo, luspo and images)",
         )
         importance_mode: objective.Mode = Field(
             "truncate",
