@@ -178,18 +178,21 @@ def importance_weights(
     level: Level = "token",
     mode: Mode = "truncate",
     cap: float = 2.0,
+    floor: float = 0.0,
 ) -> Tensor:
     """Bounded importance weights, policy / sampler.
 
     For rollouts that an engine or older weights drew; they multiply the surrogate, never KL or
     entropy. Truncated importance sampling: Yao et al., "Your Efficient RL Framework Secretly Brings
-    You Off-Policy RL Training", 2025; masked: Ling et al., "Every Step Evolves", arXiv:2510.18855.
+    You Off-Policy RL Training", 2025; masked on both sides, IcePop: Ling Team, "Every Step
+    Evolves", arXiv:2510.18855, with the floor 0.5 and the cap 5.
 
     log_probs: [B, T] of the policy before the step's first update; sampler_log_probs: [B, T].
     level: "token": the ratio of each decision alone: biased, small variance; "sequence": the
-        product over the rollout's decisions, repeated at each: unbiased where it is below `cap`.
-    mode: "truncate": min(weight, cap); "mask": 0 above cap. Masked decisions still count in the
-        denominators of the loss.
+        product over the rollout's decisions, repeated at each: unbiased where it is within the
+        bounds.
+    mode: "truncate": the weight, or the bound that it is beyond; "mask": 0 below the floor and
+        above the cap. Masked decisions still count in the denominators of the loss.
     Returns [B, T] without gradient, 0 outside the mask.
     """
     ratio = token_log_ratio(log_probs.detach(), sampler_log_probs, mask)
@@ -201,14 +204,27 @@ def importance_weights(
         )
     weights = ratio.exp()
     if mode == "truncate":
-        weights = weights.clamp(max=cap)
+        weights = weights.clamp(floor, cap)
     elif mode == "mask":
-        weights = weights.where(weights <= cap, 0.0)
+        weights = weights.where((weights >= floor) & (weights <= cap), 0.0)
     else:
         raise ValueError(
             f'importance_weights: mode must be "truncate" or "mask", received {mode!r}'
         )
     return weights.masked_fill(~mask, 0.0)
+
+
+def is_off_policy(
+    log_probs: Tensor, sampler_log_probs: Tensor, advantages: Tensor, mask: Tensor, *, limit: float
+) -> Tensor:
+    """[B, T] bool: A < 0 and (1 / |o|) sum_t log(sampler / policy) > limit, without gradient.
+
+    The decisions that the off-policy sequence mask of DeepSeek-V3.2 leaves out, arXiv:2512.02556,
+    eq. 9. The mean estimates KL(sampler || policy) of a completion, in nats per decision.
+    log_probs, sampler_log_probs: [B, T]; advantages: [B] or [B, T]. False outside the mask.
+    """
+    gone = -sequence_log_ratio(log_probs.detach(), sampler_log_probs, mask) > limit
+    return gone & (per_decision(advantages) < 0)
 
 
 def weights(

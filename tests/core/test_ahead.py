@@ -77,6 +77,17 @@ def test_samples_of_older_weights_have_importance_weights(lab, policy_class):
         assert metrics["clip_fraction"] == 0.0
 
 
+def test_by_default_the_clip_range_is_around_the_older_weights(lab, tmp_path):
+    run(lab, tmp_path / "run", by_engine=False)
+    steps = [line for line in lines(tmp_path / "run") if "loss" in line]
+    assert any(step["clip_fraction"] > 0 for step in steps)
+    assert all("importance" not in step for step in steps)
+    run(lab, tmp_path / "weighted", by_engine=False, importance="token")
+    steps = [line for line in lines(tmp_path / "weighted") if "loss" in line]
+    assert all(step["clip_fraction"] == 0 for step in steps)
+    assert any("importance" in step for step in steps)
+
+
 def test_without_ahead_there_are_no_importance_weights(lab, policy_class):
     assert "importance" not in lab.step(lab.trainer(policy_class()))
 
@@ -115,7 +126,7 @@ class Killed(KeyboardInterrupt):
     """Ends a run from within a reward, where any other exception is a failed call."""
 
 
-def run(lab, folder, *, by_engine, kill_at=None, resume=False, **options):
+def run(lab, folder, *, by_engine, kill_at=None, resume=False, importance=None, **options):
     policy, calls = lab.Tabular(), 0
 
     def reward(completions, trainer_state, **_):
@@ -135,6 +146,7 @@ def run(lab, folder, *, by_engine, kill_at=None, resume=False, **options):
         rewards=[reward],
         train={**settings, "ahead": 1, "checkpoint_every": 3, **options},
         evaluation={"prompts": 1},
+        algorithm="grpo" if importance is None else {"name": "grpo", "importance": importance},
         output=folder,
         resume=resume,
         quiet=True,

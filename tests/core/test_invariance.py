@@ -34,6 +34,8 @@ FORMS = {
     "gmpo": (GMPO, {"clip_low": 0.1}),
     "importance": (GRPO, {"importance_cap": 1.05, "beta": 0.1}),
     "importance coupled": (GRPO, {"importance": "sequence", "importance_mode": "mask"}),
+    "importance ratio": (GSPO, {"importance": "ratio", "clip_low": 0.2, "clip_high": 0.3}),
+    "importance mask": (GRPO, {"importance": "ratio", "off_policy_mask": 0.02}),
 }
 # Group 0 is alive, 1 is dead, 2 has a missing reward, 3 is alive and its last rollout is empty.
 VALUES = [1.0, 0.0, 0.25, 0.1, 0.1, 0.1, float("nan"), 2.0, -1.0, 0.0, 3.0, 1.0]

@@ -20,6 +20,8 @@ SETTINGS = {
     "all other options": {
         "importance": "sequence",
         "importance_mode": "mask",
+        "importance_floor": 0.01,
+        "off_policy_mask": 0.5,
         "scale": "batch",
         "beta": 0.1,
         "kl": "exact",
@@ -60,6 +62,12 @@ def test_algorithms_with_a_teacher(name, provides):
     algorithm = kind(kind.Config(teacher_weight=0.1))
     algorithm.take_teacher(frozenset(provides))
     testing.check_algorithm(algorithm)
+
+
+@pytest.mark.parametrize("name", ["grpo", "gspo", "sapo"])
+def test_algorithms_by_the_ratio_to_the_sampler(name):
+    kind = installed().load("algorithms", name)
+    testing.check_algorithm(kind(kind.Config(importance="ratio", beta=0.1)))
 
 
 def test_algorithms_of_other_installed_packages():

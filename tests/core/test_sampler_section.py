@@ -84,6 +84,7 @@ policy: {name: "throwing:Thrower"}
 sampler: {name: "throwing:Engine", api_key: "${ENGINE_KEY}"}
 prompts: {name: rows, held_out: 0.3, rows: ROWS}
 rewards: ["throwing:near_two"]
+algorithm: {importance: token}
 train: {steps: 4, groups_per_step: 2, group_size: 4, learning_rate: 0.1, ahead: 1, ema: 0.8}
 evaluation: {prompts: 2, samples: 2}
 output: run

@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from pydantic import ValidationError
 
-from groupwise import Sampler, objective, train
+from groupwise import LogProbs, Sampler, objective, train
 from groupwise.algorithms.grpo import GRPO
+from groupwise.algorithms.gspo import GSPO
+from groupwise.algorithms.guard import Guard
 from groupwise.errors import UserError
 
 BIAS = 0.07
@@ -100,17 +103,19 @@ def test_old_log_probs_of_later_updates_are_those_before_the_first(lab, settings
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("floor", [0.0, 0.8])
 @pytest.mark.parametrize(("mode", "cap"), [("truncate", 0.9), ("mask", 0.9), ("truncate", 9.0)])
-def test_importance_weights_match_their_definition(lab, level, mode, cap):
+def test_importance_weights_match_their_definition(lab, level, mode, cap, floor):
     generator = torch.Generator().manual_seed(0)
     policy, sampler = torch.randn(2, 6, 5, generator=generator, dtype=torch.float64) * 0.3
     policy.requires_grad_()
     mask = torch.rand(6, 5, generator=generator) < 0.7
     sampler[~mask] = math.nan
     log_ratio = (policy - sampler).detach()
-    weights = objective.importance_weights(policy, sampler, mask, level=level, mode=mode, cap=cap)
+    bounds = {"mode": mode, "cap": cap, "floor": floor}
+    weights = objective.importance_weights(policy, sampler, mask, level=level, **bounds)
     assert not weights.requires_grad
-    capped = 0
+    capped = floored = 0
     for row in range(6):
         positions = [position for position in range(5) if mask[row, position]]
         log_ratios = {position: float(log_ratio[row, position]) for position in positions}
@@ -122,9 +127,13 @@ def test_importance_weights_match_their_definition(lab, level, mode, cap):
                 log_ratios[position] if level == "token" else sum(log_ratios.values())
             )
             capped += weight > cap
-            bounded = min(weight, cap) if mode == "truncate" else weight * (weight <= cap)
+            floored += weight < floor
+            bounded = weight * (floor <= weight <= cap)
+            if mode == "truncate":
+                bounded = max(floor, min(weight, cap))
             assert float(weights[row, position]) == pytest.approx(bounded)
     assert bool(capped) == (cap < 1)
+    assert bool(floored) == (floor > 0)
 
 
 def test_importance_weights_refuse_an_unknown_level_and_mode():
@@ -165,9 +174,122 @@ def test_importance_weights_multiply_only_the_surrogate(lab):
     )
 
 
-def test_sequence_level_weights_couple_decisions():
+def test_sequence_level_corrections_couple_decisions():
     assert GRPO(GRPO.Config(importance="sequence")).couples_decisions
+    assert GRPO(GRPO.Config(off_policy_mask=0.1)).couples_decisions
+    assert not GRPO(GRPO.Config(importance="ratio")).couples_decisions
     assert not GRPO().couples_decisions
+
+
+# ---- corrections by the surrogate's ratio and by a mask
+
+
+def drifted(*, advantages):
+    """Log-probs of a policy, before its step and of the sampler; a batch of four completions."""
+    generator = torch.Generator().manual_seed(1)
+    now, old, sampler = torch.randn(3, 4, 5, generator=generator, dtype=torch.float64) * 0.4
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 1, 1, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0]]).bool()
+    sampler[~mask] = math.nan
+    batch = {
+        "old_log_probs": old,
+        "sampler_log_probs": sampler,
+        "advantages": torch.tensor(advantages, dtype=torch.float64),
+        "weights": mask / 7.0,
+        "mask": mask,
+    }
+    return LogProbs(log_probs=now.requires_grad_()), batch
+
+
+def decisions(batch):
+    return [tuple(place) for place in batch["mask"].nonzero().tolist()]
+
+
+def test_by_the_ratio_the_clip_range_is_around_the_sampler():
+    current, batch = drifted(advantages=[1.0, -1.0, 2.0, -0.5])
+    algorithm = GRPO(GRPO.Config(importance="ratio", clip_low=0.3, clip_high=0.2))
+    assert algorithm.corrects
+    loss, measured = algorithm.loss(current, batch), algorithm.measure(current, batch)
+    (gradient,) = torch.autograd.grad(loss.sum(), current.log_probs)
+    ratios = (current.log_probs - batch["sampler_log_probs"]).detach().exp()
+    cut = 0
+    for row, place in decisions(batch):
+        advantage = float(batch["advantages"][row])
+        ratio = float(ratios[row, place])
+        beyond = ratio > 1.2 if advantage > 0 else ratio < 0.7
+        slope = 0.0 if beyond else -ratio * advantage / 7
+        assert float(gradient[row, place]) == pytest.approx(slope)
+        assert float(measured["clip_fraction"][row, place]) == beyond
+        bounded = min(max(ratio, 0.7), 1.2)
+        expected = -min(ratio * advantage, bounded * advantage) / 7
+        assert float(loss[row, place].detach()) == pytest.approx(expected)
+        cut += beyond
+    assert 0 < cut < len(decisions(batch))
+    assert "importance" not in measured
+    # Rollouts of the current policy come without the sampler's log-probs.
+    del batch["sampler_log_probs"]
+    assert torch.equal(
+        algorithm.loss(current, batch),
+        GRPO(GRPO.Config(clip_low=0.3, clip_high=0.2)).loss(current, batch),
+    )
+
+
+@pytest.mark.parametrize("importance", ["token", "ratio", "none"])
+def test_the_off_policy_mask_leaves_out_wrong_completions_far_from_the_sampler(importance):
+    """DeepSeek-V3.2, arXiv:2512.02556, eq. 9; `current` has moved from the old log-probs."""
+    current, batch = drifted(advantages=[-1.0, -1.0, 2.0, -0.5])
+    limit = 0.02
+    plain = GRPO(GRPO.Config(importance=importance))
+    masked = GRPO(GRPO.Config(importance=importance, off_policy_mask=limit))
+    loss, expected = (each.loss(current, batch).detach() for each in (masked, plain))
+    measured = masked.measure(current, batch)
+    apart = (batch["sampler_log_probs"] - current.log_probs).detach()
+    assert measured.keys() - plain.measure(current, batch).keys() == {"off_policy_mask"}
+    left_out = []
+    for row in range(4):
+        places = [place for r, place in decisions(batch) if r == row]
+        gaps = [float(apart[row, place]) for place in places]
+        gone = float(batch["advantages"][row]) < 0 and sum(gaps) / len(gaps) > limit
+        left_out.append(gone)
+        for place in places:
+            value = 0.0 if gone else float(expected[row, place])
+            assert float(loss[row, place]) == pytest.approx(value)
+            assert float(measured["off_policy_mask"][row, place]) == gone
+    assert left_out.count(True) in (1, 2)
+
+
+def test_the_off_policy_mask_compares_with_the_old_log_probs_of_an_own_sample():
+    current, batch = drifted(advantages=[-1.0, -1.0, -1.0, -1.0])
+    algorithm = GRPO(GRPO.Config(off_policy_mask=0.02))
+    swapped = {**batch, "old_log_probs": batch["sampler_log_probs"]}
+    del swapped["sampler_log_probs"]
+    assert torch.equal(
+        algorithm.measure(current, swapped)["off_policy_mask"],
+        algorithm.measure(current, batch)["off_policy_mask"],
+    )
+
+
+def test_the_ratio_is_the_default_only_where_rollouts_are_a_step_older():
+    def chosen(kind, ahead, **options):
+        return kind.Config.model_validate(options, context={"ahead": ahead}).importance
+
+    assert chosen(GRPO, True) == "ratio"
+    assert chosen(GRPO, False) == GRPO.Config().importance == "token"
+    assert chosen(GRPO, True, importance_cap=3.0) == "token"
+    assert chosen(GRPO, True, importance="sequence") == "sequence"
+    assert chosen(GSPO, True) == "token"  # its clip range is too narrow
+    assert chosen(Guard, True) == "token"  # its ratio needs the mean by which it was drawn
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"importance": "ratio", "importance_cap": 2.0}, "importance_cap bounds importance wei"),
+        ({"importance_floor": 2.0}, "importance_floor must be below importance_cap = 2, found 2"),
+    ],
+)
+def test_bounds_that_cannot_bound_are_refused(options, message):
+    with pytest.raises(ValidationError, match=message):
+        GRPO.Config(**options)
 
 
 # ---- its weights are the right ones

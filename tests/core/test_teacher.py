@@ -52,6 +52,32 @@ def test_the_expected_gradient_is_that_of_the_reverse_kl_of_each_decision(lab):
     assert lab.gap(gradient, expected) < 1e-12
 
 
+def test_the_expected_gradient_is_the_same_on_rollouts_of_older_weights(lab):
+    """Of one decision, with the ratio to the weights that drew it, far from any clip."""
+    policy, teacher, older = (
+        lab.Tabular(prompts=1, symbols=3, length=1, seed=seed) for seed in (0, 1, 2)
+    )
+    chosen = list(policy.completions())
+    rollouts = lab.build(lab.rows(1) * len(chosen), chosen)
+    current, drawn = policy(rollouts), older(rollouts).log_probs.detach()
+    batch = {
+        "advantages": torch.zeros(len(chosen), dtype=torch.float64),
+        "weights": rollouts.mask.double(),
+        "mask": rollouts.mask,
+        "old_log_probs": current.log_probs.detach(),
+        "sampler_log_probs": drawn,
+        "teacher_log_probs": teacher(rollouts).log_probs.detach(),
+    }
+    algorithm = taught(importance="ratio", clip_low=1e6, clip_high=1e6)
+    loss = (algorithm.loss(current, batch) * drawn.exp()).sum()
+    (gradient,) = torch.autograd.grad(loss, policy.table)
+
+    ours, theirs = (p.table[0, 0, -1].log_softmax(-1) for p in (policy, teacher))
+    kl = (ours.exp() * (ours - theirs.detach())).sum()
+    (expected,) = torch.autograd.grad(WEIGHT * kl, policy.table)
+    assert lab.gap(gradient, expected) < 1e-12
+
+
 def expected_table(policy, teacher, batches, *, updates):
     """The table after all steps, by the formulas and torch's AdamW; batches: rollouts, rewards."""
     policy = copy.deepcopy(policy)

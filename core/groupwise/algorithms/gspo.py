@@ -5,6 +5,8 @@ completions, mixtures of experts). It assumes one reward for the whole completio
 per step every ratio is 1, and it is GRPO.
 """
 
+from typing import ClassVar
+
 from pydantic import Field
 from torch import Tensor
 
@@ -30,6 +32,8 @@ class GSPO(GRPO):
         clip_high: float | None = Field(
             4e-4, gt=0, description="clip range above 1; clip_low if unset"
         )
+
+        ahead: ClassVar[str] = "token"  # so narrow a range is not measured around older weights
 
     def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: the mean of a completion's log-ratios, with the gradient of the decision's own.

@@ -11,7 +11,7 @@ Where implementations differ: for flow matching the authors also divide the loss
 by its decrease of sigma; `flow_guard` does that, and has the other defaults for images.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -23,6 +23,19 @@ from groupwise.algorithms.parts import Options
 from groupwise.rollouts import LogProbs
 
 
+class Weighted(Options):
+    """`importance` without `ratio`: the ratio here needs the mean by which a decision was drawn,
+    and of other weights only the log-prob is known."""
+
+    importance: Literal["token", "sequence", "none"] = Field(
+        "token",
+        description="importance weights policy / sampler for rollouts of another sampler or of "
+        "older weights: of each decision (token), or of the whole completion (sequence)",
+    )
+
+    ahead: ClassVar[str] = "token"
+
+
 class Guard(GRPO):
     """GRPO-Guard, arXiv:2510.22319: log-ratios of the same mean and spread at every denoising step.
 
@@ -30,7 +43,7 @@ class Guard(GRPO):
     loss = -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
     """
 
-    class Config(GRPO.Config):
+    class Config(Weighted, GRPO.Config):
         kl: objective.Estimator | Literal["exact"] = Field(
             "exact",
             description="how the KL is computed: in closed form for Gaussians, or estimated from "

@@ -33,7 +33,7 @@ from groupwise.rollouts import Rollouts
 
 
 class ReinforcePP(
-    Clipped, Advantages, ImportanceWeights, Divisor, EntropyBonus, Reference, Teacher
+    Clipped, Advantages, Teacher, ImportanceWeights, Divisor, EntropyBonus, Reference
 ):
     """REINFORCE++, arXiv:2501.03262: the batch is the baseline, for rewards of one scale.
 

@@ -76,7 +76,11 @@ def _validated(
 ) -> Any:
     """The target's `Config` of these options; raises UserError with lines and suggestions."""
     extend_module_path(Path.cwd(), *folders(loaded))  # options, too, may name a module
-    context = {"folder": loaded.folder, "begun_in": loaded.begun_in}
+    context = {
+        "folder": loaded.folder,
+        "begun_in": loaded.begun_in,
+        "ahead": bool(loaded.config.train.ahead),
+    }
     try:
         return target.Config.model_validate(dict(options), context=context)
     except ValidationError as error:

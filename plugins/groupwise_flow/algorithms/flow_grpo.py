@@ -1,7 +1,7 @@
 """FlowGRPO: GRPO with the changes that published training of flow models makes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -37,6 +37,8 @@ class FlowGRPO(GRPO):
         advantage_clip: float | None = Field(
             5.0, gt=0, description="advantages are clipped to [-advantage_clip, advantage_clip]"
         )
+
+        ahead: ClassVar[str] = "token"  # as for GSPO, whose range is narrow, too
 
     config: Config
 

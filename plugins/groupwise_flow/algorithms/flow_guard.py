@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from groupwise.algorithm import Batch
-from groupwise.algorithms.guard import Guard
+from groupwise.algorithms.guard import Guard, Weighted
 from groupwise.algorithms.parts import Options
 from groupwise.errors import UserError
 from groupwise.rollouts import LogProbs
@@ -23,7 +23,7 @@ class FlowGuard(Guard, FlowGRPO):
     else is as in `flow_grpo`.
     """
 
-    class Config(FlowGRPO.Config):
+    class Config(Weighted, FlowGRPO.Config):
         pass
 
     def __init__(self, config: Options | None = None) -> None:

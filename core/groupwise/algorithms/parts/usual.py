@@ -7,7 +7,7 @@ from groupwise.algorithms.parts.reference import ReferenceKL
 from groupwise.algorithms.parts.teacher import Teacher
 
 
-class Usual(ImportanceWeights, Divisor, EntropyBonus, ReferenceKL, Teacher):
+class Usual(Teacher, ImportanceWeights, Divisor, EntropyBonus, ReferenceKL):
     """A divisor, importance weights, an entropy bonus, a KL in the loss and a teacher.
 
     What is missing are advantages and a surrogate.
