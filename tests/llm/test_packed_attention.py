@@ -11,7 +11,7 @@ from transformers import CONFIG_MAPPING
 
 from groupwise.rollouts import Rollouts
 from groupwise_llm.model import kernels
-from groupwise_llm.model.attention import Layout, _Packed
+from groupwise_llm.model.attention import Layout, attention
 
 CPU = torch.device("cpu")
 CASES = {
@@ -60,7 +60,7 @@ def masked(q, k, v, mask):
 
 def compare(case, heads, dtype, device, tolerance):
     inputs, upstream = states(*case, heads, dtype=dtype, device=device)
-    ours = _Packed.apply(*inputs, Layout.of(*case, torch.device(device)), 0.3)
+    ours = attention(*inputs, Layout.of(*case, torch.device(device)), 0.3)
     gradients = torch.autograd.grad(ours, inputs, upstream)
     theirs = masked(*inputs, allowed(*case).to(device))
     expected = torch.autograd.grad(theirs, inputs, upstream.double())

@@ -119,9 +119,14 @@ def _attend(
     if foreign or attention_mask is not None or dropout or options.get("is_causal") is False:
         raise NotImplementedError(f"attention with {', '.join(foreign) or 'a mask or dropout'}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    states = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
-    output: Tensor = _Packed.apply(*states, layout, scale)
-    return output.unsqueeze(0), None
+    q, k, v = (tensor.squeeze(0).transpose(0, 1) for tensor in (query, key, value))
+    return attention(q, k, v, layout, scale).unsqueeze(0), None
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, layout: Layout, scale: float) -> Tensor:
+    """Attention [N, H, d] of q [N, H, d] to k and v [N, K, d]; H is a multiple of K."""
+    output: Tensor = _Packed.apply(q, k, v, layout, scale)
+    return output
 
 
 def _refuse_masks(*, mask_function: Any, **_: Any) -> None:
@@ -137,7 +142,7 @@ AttentionMaskInterface.register(NAME, _refuse_masks)
 
 
 class _Packed(torch.autograd.Function):
-    """Attention of q [N, H, d] to k and v [N, K, d].
+    """`attention`, as an operation of autograd.
 
     Kernels return the logsumexp L of scores S but take no gradient for it, and none is needed. The
     gradient of attention is dS = P * (dP - D) with P = exp(S - L) and D = rowsum(dO * O)
