@@ -34,9 +34,6 @@ from groupwise.training.replay import Replay
 from groupwise.training.sampling import Sampling
 from groupwise.training.threads import Threads, following_load
 
-BESIDE = False
-"""Whether an engine that could sample during updates does so, if `train.ahead` is unset."""
-
 
 def build_parts(loaded: LoadedConfig) -> Parts:
     """Build all parts that need no weights. Raises UserError if anything is wrong."""
@@ -169,8 +166,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
             for label, learning in parts.config.learners.items()
             if learning.learns
         }
-        ahead = settings.ahead if settings.ahead is not None else BESIDE and could_be_ahead(sampler)
-        experience = (Ahead if ahead else Experience)(
+        experience = (Ahead if settings.ahead else Experience)(
             sampler,
             parts.prompts,
             parts.rewards,
