@@ -348,7 +348,8 @@ def test_turns_go_on_after_rows_have_joined_a_batch(make):
         with policy.session():
             contexts = policy.encode([{"prompt": "ab" * (number % 3 + 1)} for number in range(8)])
             for turn in range(2):
-                turns = policy.draw(contexts, seeds=range(8), limits=[11 - 2 * turn] * 8)
+                limits = [11 - 2 * turn - number % 4 for number in range(8)]
+                turns = policy.draw(contexts, seeds=range(8), limits=limits)
                 contexts = [own.with_turn(new) for own, new in zip(contexts, turns, strict=True)]
                 drawn.append([own.ids for own in turns])
     assert drawn[:2] == drawn[2:]

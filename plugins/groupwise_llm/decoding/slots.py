@@ -57,13 +57,16 @@ class Slots:
         over, stopped, broken = torch.zeros(3, size, dtype=torch.bool, device=device)
         kept, entropy = torch.zeros(2, size, dtype=torch.float32, device=device)
         tokens, length = torch.zeros(2, size, dtype=torch.int64, device=device)
+        draws = work.draws
+        if draws is not None:  # a negative padding cuts
+            draws = pad(draws, (0, most + 1 - draws.shape[1])).to(drawing.place(device))
         return Slots(
             rows=torch.tensor(rows, device=device),
             start=ids.shape[1],
             tokens=tokens,
             text=text.repeat_interleave(copies, 0),
             log_probs=torch.zeros(size, most + 1, dtype=torch.float32, device=device),
-            draws=None if work.draws is None else pad(work.draws, (0, 1)).to(drawing.place(device)),
+            draws=draws,
             limits=torch.tensor(work.limits, device=device),
             length=length,
             kept=kept,
