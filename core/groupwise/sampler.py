@@ -50,14 +50,21 @@ class Sampler(ABC):
         and resuming do not change it. An engine that batches requests as they arrive is not seeded.
     exact: whether its log-probs equal those of the policy's `forward` (same code, same precision).
         They are then used as the policy's old log-probs, without a pass and without correction.
-    beside: whether it has a device of its own, so that it can draw while the policy is updated.
     """
 
     policy_class: ClassVar[type] = object
     requires: ClassVar[frozenset[str]] = frozenset()
     seeded: bool = True
     exact: bool = False
-    beside: bool = False
+
+    @classmethod
+    def draws_beside(cls, config: Any) -> bool:
+        """Whether it has a device of its own, so that it can draw while the policy is updated.
+
+        config: its `Config`, or None. Runs that do not set `train.ahead` then sample a step ahead,
+        if their algorithm corrects for it by `importance: ratio`.
+        """
+        return False
 
     @classmethod
     def check_policy_class(cls, policy: type) -> None:

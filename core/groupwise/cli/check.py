@@ -14,6 +14,7 @@ from groupwise.plugins.build import check_options
 from groupwise.policy import Policy
 from groupwise.processes import shards as shards_of
 from groupwise.run.build import build_parts, check_sections
+from groupwise.run.overlap import with_overlap
 from groupwise.run.parts import Parts, checked_rows
 from groupwise.run.policies import check_teachers
 
@@ -25,6 +26,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
 
     Builds the parts of the run that need no weights. Raises the UserErrors that a run would raise.
     """
+    loaded, notes = with_overlap(loaded)
     targets, config = check_sections(loaded), loaded.config
     parts = build_parts(loaded)
     kinds = {label: targets[*x.path, "policy"] for label, x in config.learners.items()}
@@ -34,7 +36,6 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
         n: kind if isinstance(kind, type) else Policy for n, kind in kinds.items()
     }
     shards = shards_of(config.train.shard, processes)
-    notes: list[str] = []
     sizes: dict[str, Sizes] = {}
     rates: dict[str, float] = {}
     for label, policy in policies.items():

@@ -128,8 +128,8 @@ class TrainSection(Section):
     ahead: Literal[0, 1] | None = Field(
         default=None,
         description="1: sample the next step's rollouts before the current update, so that an "
-        "engine samples while the update runs, with weights one step older; 0 if unset, with a "
-        "note where an engine could do so",
+        "engine samples while the update runs, with weights one step older; if unset, 1 where an "
+        "engine has a device of its own and algorithm.importance is then ratio, else 0",
     )
     max_refills: int = Field(
         default=3,

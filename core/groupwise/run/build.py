@@ -135,11 +135,6 @@ def _open_sampling(
         yield Sampling(policy, sampler, seed=seed, batch=batch, process=process, threads=threads)
 
 
-def could_be_ahead(sampler: EpisodeSampler) -> bool:
-    """Whether all rollouts come from engines that can draw while the policy is updated."""
-    return all(sampling.sampler.beside for sampling in sampler.samplings.values())
-
-
 @contextmanager
 def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
     """The trainer with all weights, ready for the first step; closes all parts at the end."""

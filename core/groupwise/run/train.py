@@ -1,7 +1,7 @@
 """train(config): builds the parts of a run, runs it and writes its folder."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ from groupwise.config.load import LoadedConfig, idle_processes, load_config
 from groupwise.errors import UserError
 from groupwise.plugins.secret_options import with_secrets
 from groupwise.run import snapshot
-from groupwise.run.build import build_parts, check_sections, could_be_ahead, open_trainer
+from groupwise.run.build import build_parts, check_sections, open_trainer
 from groupwise.run.callbacks import build_callbacks, opened
 from groupwise.run.display import Display
 from groupwise.run.interruption import orderly
 from groupwise.run.loop import run_and_record
+from groupwise.run.overlap import with_overlap
 from groupwise.run.recorder import Recorder
 from groupwise.run.reopening import check_of
 from groupwise.run.reports import build_reports
@@ -83,11 +84,12 @@ def train_from_config(
     accelerator = processes.accelerator()
     flags = {"--resume": resume, "--overwrite": overwrite, "groupwise's version": __version__}
     processes.check_same({**written(loaded.config), **flags})
-    run_folder = RunFolder(loaded, resume=resume, overwrite=overwrite)
     with orderly(), ExitStack() as stack:
+        loaded, notes = with_overlap(loaded)
+        run_folder = RunFolder(loaded, resume=resume, overwrite=overwrite)
         # The first process opens the folder; an error is raised on all.
         run_folder.resume = processes.first(lambda: stack.enter_context(run_folder).resume)
-        return _train(loaded, run_folder, accelerator, quiet=quiet, started=started)
+        return _train(loaded, run_folder, accelerator, quiet=quiet, started=started, notes=notes)
 
 
 def _train(
@@ -97,6 +99,7 @@ def _train(
     *,
     quiet: bool,
     started: float,
+    notes: Sequence[str],
 ) -> RunResult:
     is_main, settings = accelerator.is_main_process, loaded.config.train
     folder, resume = run_folder.folder, run_folder.resume
@@ -112,13 +115,8 @@ def _train(
     with open_trainer(parts, accelerator) as trainer:
         callbacks, reports = build_callbacks(parts, accelerator), build_reports(loaded)
         # Loading a model may have added notes to the policy.
-        notes = [*parts.notes, *(n for p in trainer.policies.values() for n in p.notes)]
+        notes = [*notes, *parts.notes, *(n for p in trainer.policies.values() for n in p.notes)]
         notes += filter(None, [idle_processes(loaded.config, accelerator.num_processes)])
-        if settings.ahead is None and could_be_ahead(trainer.evaluator.sampler):
-            notes.append(
-                "the engine idles during updates; train.ahead: 1 lets it sample the next step "
-                "meanwhile, with weights one step older (0: without this note)"
-            )
         snapshot.check(trainer)
         # Only now: a mistake in the configuration must not touch the run to be replaced.
         processes.first(run_folder.make)

@@ -50,10 +50,14 @@ class VLLM(TextSampler):
     seeded = False
     Config: ClassVar[type[Settings]] = Settings
 
+    @classmethod
+    def draws_beside(cls, config: Settings) -> bool:
+        """Unless servers sleep during updates, which share their device."""
+        return not config.sleep
+
     def __init__(self, config: Settings, policy: LanguageModel) -> None:
         self.config, self.policy = config, policy
         self.tag, self.version = "", -1
-        self.beside = not config.sleep
         self.vocabulary = policy.model.get_input_embeddings().num_embeddings
         self._launch = Launch(config.start, policy, config) if config.start else None
         urls = list(config.servers)

@@ -82,6 +82,7 @@ def run(saved, tmp_path):
             "prompts.held_out": 0.4,
             "rewards": [letters],
             "train": {"steps": 3, "groups_per_step": 2, "group_size": 3, "learning_rate": 0.02},
+            "train.ahead": 0,
             "evaluation": {"prompts": 2, "every": 2},
             "output": tmp_path / "run",
             "quiet": True,

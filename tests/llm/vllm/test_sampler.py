@@ -323,11 +323,23 @@ def test_each_episode_is_drawn_without_waiting_for_others(run, engine, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("settings", "noted"),
-    [({}, True), ({"train.ahead": 0}, False), ({"sampler.sleep": True}, False)],
+    ("settings", "overlaps"),
+    [
+        ({}, True),
+        ({"train.ahead": 0}, False),
+        ({"sampler.sleep": True}, False),
+        ({"algorithm": "gspo"}, False),
+        ({"algorithm.importance": "token"}, False),
+    ],
 )
-def test_an_engine_that_idles_during_updates_is_noted(run, engine, capsys, settings, noted):
-    options = {"train.steps": 1, "evaluation.prompts": 0, "prompts.held_out": 0.0}
-    run(engine(), **options, **settings, quiet=False)
+def test_an_engine_samples_during_updates_by_default(run, engine, capsys, settings, overlaps):
+    options = {"evaluation.prompts": 0, "evaluation.every": 0, "prompts.held_out": 0.0}
+    result = run(engine(), **{"train.ahead": None, **options, **settings}, quiet=False)
     shown = " ".join(capsys.readouterr().err.split())
-    assert ("the engine idles during updates; train.ahead: 1 lets it" in shown) == noted
+    assert ("the engine samples the next step during each update" in shown) == overlaps
+    lines = [
+        json.loads(line) for line in (result.folder / "metrics.jsonl").read_text().splitlines()
+    ]
+    older = [line["mismatch/max"] > 1e-4 for line in lines if "mismatch/max" in line]
+    assert older == [False, overlaps, overlaps]
+    assert ("ahead: 1" in (result.folder / "config.yaml").read_text()) == overlaps
