@@ -12,6 +12,7 @@ gradient down). verl's default for both sides is 0.2.
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -37,6 +38,8 @@ class CISPO(GroupRelative, Usual):
         )
         clip_high: float = Field(4.0, gt=0, description="ratios are at most 1 + this")
         normalize: objective.Normalize = "token"
+
+        ahead: ClassVar[str] = "token"  # no decision loses its gradient
 
     config: Config
 

@@ -11,6 +11,7 @@ here; Trinity-RFT over all decisions (`normalize: token`). All use the temperatu
 """
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
@@ -34,6 +35,8 @@ class SAPO(GroupRelative, Usual):
             1.0, gt=0, description="temperature of the gate where the advantage is positive"
         )
         tau_negative: float = Field(1.05, gt=0, description="temperature of the gate elsewhere")
+
+        ahead: ClassVar[str] = "token"  # the gate is nearly open where GRPO's clip begins
 
     config: Config
 

@@ -31,7 +31,7 @@ class ImportanceWeights(Composed):
             description="how to correct for another sampler or older weights, by the ratio "
             "policy / sampler: a weight for each decision (token), or for the whole completion "
             "(sequence); or the ratio that is clipped (ratio), the default with train.ahead: 1 "
-            "unless the clip range is narrow (gspo, luspo and images)",
+            "unless the clip range is narrow (gspo, luspo, images) or there is none (cispo, sapo)",
         )
         importance_mode: objective.Mode = Field(
             "truncate",
