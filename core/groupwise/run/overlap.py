@@ -8,6 +8,8 @@ from groupwise.plugins.targets import load_target
 from groupwise.sampler import Sampler
 from groupwise.section import KeyPath
 
+SAMPLER: KeyPath = ("sampler",)
+ALGORITHM: KeyPath = ("algorithm",)
 NOTE = (
     "the engine samples the next step during each update, with weights one step older "
     "(train.ahead: 1, since it has a device of its own); train.ahead: 0 samples after the update"
@@ -26,19 +28,21 @@ def with_overlap(loaded: LoadedConfig) -> tuple[LoadedConfig, list[str]]:
     config = loaded.config
     if config.train.ahead is not None or config.players is not None:
         return loaded, []
-    if config.sampler is None or not _draws_beside(loaded, ("sampler",)):
+    if config.sampler is None or not _draws_beside(loaded):
         return loaded, []
     train = config.train.model_copy(update={"ahead": 1})
     ahead = replace(loaded, config=config.model_copy(update={"train": train}))
-    path = ("algorithm",)
-    options = check_options(ahead, path, load_target(ahead, path))
+    if ALGORITHM in loaded.objects:  # built, with options of its own
+        options = getattr(loaded.objects[ALGORITHM], "config", None)
+    else:
+        options = check_options(ahead, ALGORITHM, load_target(ahead, ALGORITHM))
     if getattr(options, "importance", None) != "ratio":
         return loaded, []
     return ahead, [NOTE]
 
 
-def _draws_beside(loaded: LoadedConfig, path: KeyPath) -> bool:
-    sampler = load_target(loaded, path)
+def _draws_beside(loaded: LoadedConfig) -> bool:
+    sampler = loaded.objects.get(SAMPLER) or load_target(loaded, SAMPLER)
     if not (isinstance(sampler, type) and issubclass(sampler, Sampler)):
         return False
-    return sampler.draws_beside(check_options(loaded, path, sampler))
+    return sampler.draws_beside(check_options(loaded, SAMPLER, sampler))
