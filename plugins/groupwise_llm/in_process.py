@@ -162,6 +162,7 @@ class InProcess(TextSampler):
             sampling_temperature=choice.temperature,
             cache_tokens=self.config.cache_tokens,
             check_every=sampling.check_interval(self.device),
+            joins=ability.continues and ability.decoding.padded,
         )
 
     def _filters(self) -> LogitsProcessorList:

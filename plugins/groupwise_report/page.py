@@ -143,7 +143,8 @@ def _training(run: RunData) -> str:
             title=title, unit=unit, series=series, percent=percent, note=note, smooth=smooth
         )
         shown.append(of_each(run, chart, key))
-    shown[2:2] = _length(run)
+        if key == "entropy":
+            shown += _length(run)
     shown += _failed(run) + _ended(run)
     shown += _weighting_and_replay(run)
     return section("How training went", _LOSS, charts(shown, run.last_step))

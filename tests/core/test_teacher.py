@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import groupwise
+from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.config.load import load_config
 from groupwise.errors import UserError
@@ -158,6 +159,13 @@ def test_without_a_reward_the_policy_becomes_its_teacher_and_then_stays(lab, tmp
     table = policy.table.detach().clone()
     train(copy.deepcopy(policy), 1)
     assert torch.equal(policy.table, table)  # its own teacher: every log-ratio is 0
+
+
+def test_groups_of_equal_reward_are_not_replaced_since_the_teacher_teaches_them():
+    algorithm = DAPO()
+    assert algorithm.refills
+    algorithm.take_teacher(LOG_PROBS)
+    assert not algorithm.refills
 
 
 def test_the_metric_is_the_kl_on_the_rollouts(lab):

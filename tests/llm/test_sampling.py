@@ -339,6 +339,19 @@ def test_rows_that_wait_take_the_place_of_ended_ones(make, batch_shapes, setting
     assert max(n for n, _ in shapes) * (2 + 30) <= 320
 
 
+def test_rows_that_join_a_batch_fit_into_the_cache_with_it(make):
+    policy = make(cache_tokens=400, max_new_tokens=60, model={"eos_token_id": list(range(4))})
+    sizes = []
+
+    def watch(_, __, inputs):
+        rows, new = inputs["input_ids"].shape
+        sizes.append(rows * (inputs["past_key_values"].get_seq_length() + new))
+
+    policy.causal.causal.base_model.register_forward_pre_hook(watch, with_kwargs=True)
+    sample(policy, [{"prompt": "ab" * (number % 3 + 1)} for number in range(30)], 3)
+    assert max(sizes) <= 400
+
+
 def test_turns_go_on_after_rows_have_joined_a_batch(make):
     drawn = []
     for cache_tokens in (10_000, 90):
@@ -418,7 +431,9 @@ def test_each_prompt_is_computed_once_for_its_group(make, rows, batch_shapes):
     assert shapes[1] == (15, 1)
     del shapes[:]
     policy(rollouts)
-    assert shapes == [(3, longest), (15, rollouts.mask.shape[1] - 1)]
+    prompts = sum(len(ids) for ids in rollouts.trajectory["prompt_ids"][::5])
+    completions = int(rollouts.mask.sum()) - len(rollouts)  # their last tokens predict nothing
+    assert shapes == [(1, prompts + completions)]
 
 
 def test_ended_rows_are_dropped_from_the_batch(make, rows, batch_shapes, monkeypatch):

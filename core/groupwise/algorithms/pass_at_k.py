@@ -7,7 +7,8 @@ teach little, and a try that is unlike the others loses little. Expect a lower a
 completions than with `grpo`; evaluate with `evaluation.samples` of at least k. With rewards of
 other values than 0 and 1 it maximises the largest reward of k (max@k).
 
-k must be less than `train.group_size`; the nearer, the noisier. With `k: 1` it is `rloo`.
+k must be less than `train.group_size` (`leave_one_out`: at most that); the nearer, the noisier.
+With `k: 1` it is `rloo`.
 
 Where implementations differ: both baselines leave the gradient of max@k unbiased, up to a factor k.
 `leave_one_out` is one of arXiv:2505.15201, whose advantages are never negative; with k of the whole

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from groupwise.section import Section, mistake_at
 
@@ -108,7 +108,7 @@ class TrainSection(Section):
         description="decisions in one forward and backward pass, padding included; for a language "
         "model tokens, with those of prompts. Lower it to save memory: the gradient stays the same",
     )
-    shard: bool | Literal["node"] | Annotated[int, Field(ge=2)] = Field(
+    shard: StrictBool | Literal["node"] | Annotated[int, Field(ge=2)] = Field(
         default=False,
         description="divide weights, gradients and optimizer state among the processes (FSDP2), "
         "if one device cannot hold them: true among all, `node` among those of each node, a number "

@@ -85,7 +85,8 @@ def train_from_config(
     flags = {"--resume": resume, "--overwrite": overwrite, "groupwise's version": __version__}
     processes.check_same({**written(loaded.config), **flags})
     with orderly(), ExitStack() as stack:
-        loaded, notes = with_overlap(loaded)
+        resumed = Path(loaded.config.output) if resume else None
+        loaded, notes = with_overlap(loaded, resumed=resumed)
         run_folder = RunFolder(loaded, resume=resume, overwrite=overwrite)
         # The first process opens the folder; an error is raised on all.
         run_folder.resume = processes.first(lambda: stack.enter_context(run_folder).resume)

@@ -21,6 +21,7 @@ class Decoder:
     cache_tokens: most tokens of contexts and turns in the cache at once.
     check_every: tokens between two checks for ended rows.
     prefixes: keeps what was computed for contexts that may go on; None if nothing is kept.
+    joins: whether rows that wait may join a batch, so that the caches of both become one.
     strict: raise where a token that is to be captured makes the host wait, as probes require.
     """
 
@@ -35,4 +36,5 @@ class Decoder:
     cache_tokens: int
     check_every: int
     prefixes: PrefixCache | None = None
+    joins: bool = False
     strict: bool = False

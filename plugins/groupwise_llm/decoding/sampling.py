@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from groupwise_llm.decoding.cache import is_roomy
 from groupwise_llm.decoding.decoder import Decoder
 from groupwise_llm.decoding.graphs import Graph, pays
 from groupwise_llm.decoding.prefill import begin, merged
@@ -155,15 +154,16 @@ class _Batch:
 
     def _join(self, living: int) -> None:
         """Take rows that wait, beside so many that go on."""
-        way, work = self.decoder.way, self.work
-        if not (self.waiting and way.cached and way.padded and isinstance(self.rows, Cached)):
+        decoder, work = self.decoder, self.work
+        if not (self.waiting and decoder.joins and isinstance(self.rows, Cached)):
             return
-        if not is_roomy(self.rows.cache):
-            return
-        beside = living, max(work.limits[row] for row in self.slots.rows.tolist())
-        batch = work.take(self.waiting, self.decoder.cache_tokens, mixed=True, beside=beside)
+        beside = living, int(self.rows.valid.sum(dim=1).max()), self.remaining
+        batch = work.take(self.waiting, decoder.cache_tokens, mixed=True, beside=beside)
         if not batch:
             return
+        # What has left is dropped first, where its memory is needed.
+        self._keep_prefixes()
+        self.left = [(None, slots) for _, slots in self.left]
         slots, rows = self._begin(batch, living)
         assert isinstance(rows, Cached)
         self.slots = self.slots.beside(slots)
@@ -205,6 +205,8 @@ class _Batch:
         if cache is None:
             return
         for part, slots in self.left:
+            if part is None:
+                continue
             columns = slots.rows, slots.ids, slots.length, slots.broken
             rows, ids, lengths, broken = [column.cpu() for column in columns]
             contexts = [

@@ -51,16 +51,15 @@ class Work:
         pieces: deque[Piece] = deque()
         rows = self.rows
         for context in sorted(range(len(rows)), key=lambda number: len(self.contexts[number])):
-            size = max(1, cache_tokens // (len(self.contexts[context]) + self.limit(context)))
+            limit = self.limit(rows[context])
+            size = max(1, cache_tokens // (len(self.contexts[context]) + limit))
             for start in range(0, len(rows[context]), size):
                 pieces.append((context, rows[context][start : start + size]))
         return pieces
 
-    def limit(self, context: int) -> int:
-        """The largest limit of a context's rows."""
-        return max(
-            limit for owner, limit in zip(self.owners, self.limits, strict=True) if owner == context
-        )
+    def limit(self, rows: Sequence[int]) -> int:
+        """The largest limit of these rows."""
+        return max(self.limits[row] for row in rows)
 
     def take(
         self,
@@ -68,22 +67,22 @@ class Work:
         cache_tokens: int,
         *,
         mixed: bool,
-        beside: tuple[int, int] = (0, 0),
+        beside: tuple[int, int, int] = (0, 0, 0),
     ) -> Batch:
         """Take a batch from the pieces that wait.
 
         rows * (longest context + largest limit) is at most `cache_tokens`, unless it has one piece.
         mixed: whether its contexts may differ in length. beside: a number of rows that are decoded
-        already, and the largest of their limits; their contexts were taken before.
+        already, the most tokens that one of them has in the cache, and how many may follow.
         """
         batch: list[Piece] = []
-        count, limit = beside
+        count, longest, limit = beside
         while waiting:
             context, rows = waiting[0]
             length = len(self.contexts[context])
-            limit = max(limit, self.limit(context))
+            longest, limit = max(longest, length), max(limit, self.limit(rows))
             alike = mixed or all(length == len(self.contexts[other]) for other, _ in batch)
-            fits = alike and (count + len(rows)) * (length + limit) <= cache_tokens
+            fits = alike and (count + len(rows)) * (longest + limit) <= cache_tokens
             if count and not fits:
                 break
             batch.append(waiting.popleft())

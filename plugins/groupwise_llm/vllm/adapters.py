@@ -1,6 +1,7 @@
 """Adapters: servers that have the policy's base model get its adapters alone (vLLM's LoRA)."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -63,7 +64,7 @@ class Adapters(Files):
 def launch_options(policy: LanguageModel, settings: Settings) -> dict[str, Any]:
     """The options with which a server takes the policy's adapters; {} where it will not get them
     alone."""
-    if _obstacle_here(policy, settings) is not None:
+    if next(_obstacles_here(policy, settings), None) is not None:
         return {}
     return {"enable-lora": True, "max-lora-rank": _max_rank(policy)}
 
@@ -72,22 +73,26 @@ def obstacle(
     policy: LanguageModel, settings: Settings, infos: Mapping[Server, ServerInfo]
 ) -> str | None:
     """Why the servers cannot get the adapters alone, as a sentence's end; None if they can."""
-    return _obstacle_here(policy, settings) or next(_obstacles_there(policy, settings, infos), None)
+    here, there = _obstacles_here(policy, settings), _obstacles_there(policy, settings, infos)
+    return next(chain(here, there), None)
 
 
-def _obstacle_here(policy: LanguageModel, settings: Settings) -> str | None:
+def _obstacles_here(policy: LanguageModel, settings: Settings) -> Iterator[str]:
     if policy.config.lora is None:
-        return "the policy has no policy.lora"
+        yield "the policy has no policy.lora"
+        return
     if settings.adapters is False:
-        return "sampler.adapters is false"
+        yield "sampler.adapters is false"
     if settings.transfer == "nccl":
-        return "vLLM takes no adapters by NCCL (sampler.transfer)"
-    other = more_than_factors(policy.model)
-    if other is not None:
-        return f"vLLM does not apply {other} as an adapter"
+        yield "vLLM takes no adapters by NCCL (sampler.transfer)"
+    if getattr(policy.causal.causal, "is_quantized", False):
+        yield "the policy's model is quantised, and the servers' is not"
+    if policy.config.precision == "float32" and policy.device.type != "cpu":
+        yield "vLLM computes adapters in half precision on a GPU: set policy.precision: bf16"
+    if (other := more_than_factors(policy.model)) is not None:
+        yield f"vLLM does not apply {other} as an adapter"
     if rank_of(policy.model) > RANKS[-1]:
-        return f"vLLM takes no adapters of a rank above {RANKS[-1]}"
-    return None
+        yield f"vLLM takes no adapters of a rank above {RANKS[-1]}"
 
 
 def _obstacles_there(

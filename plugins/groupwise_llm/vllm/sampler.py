@@ -52,8 +52,8 @@ class VLLM(TextSampler):
 
     @classmethod
     def draws_beside(cls, config: Settings) -> bool:
-        """Unless servers sleep during updates, which share their device."""
-        return not config.sleep
+        """Unless servers sleep during updates, or the run starts one, on its own device."""
+        return not config.sleep and config.start is None
 
     def __init__(self, config: Settings, policy: LanguageModel) -> None:
         self.config, self.policy = config, policy

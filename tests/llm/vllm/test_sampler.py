@@ -343,3 +343,14 @@ def test_an_engine_samples_during_updates_by_default(run, engine, capsys, settin
     older = [line["mismatch/max"] > 1e-4 for line in lines if "mismatch/max" in line]
     assert older == [False, overlaps, overlaps]
     assert ("ahead: 1" in (result.folder / "config.yaml").read_text()) == overlaps
+
+
+@pytest.mark.parametrize("ahead", [0, None])
+def test_a_resumed_run_overlaps_as_it_began(run, engine, ahead):
+    """Also one that is resumed with its first configuration, where `train.ahead` is unset."""
+    server, options = engine(), {"evaluation.prompts": 0, "prompts.held_out": 0.0}
+    began = run(server, **{"train.ahead": ahead, **options})
+    before = (began.folder / "config.yaml").read_text()
+    run(server, **{"train.ahead": None, "train.steps": 4, **options}, resume=True)
+    assert (began.folder / "config.yaml").read_text() == before.replace("steps: 3", "steps: 4")
+    assert f"ahead: {0 if ahead == 0 else 1}" in before

@@ -41,6 +41,7 @@ class Teacher(Composed):
     config: Config
 
     def take_teacher(self, provides: frozenset[str]) -> None:
+        self.refills = False  # the teacher has a signal where rewards are equal
         if provides >= GAUSSIAN:
             self.teacher, self.needs = frozenset({"mean"}), self.needs | GAUSSIAN
         else:
