@@ -1,6 +1,6 @@
 """A Qwen2 of less than a million parameters, and pairs of texts to supervise it on.
 
-`arithmetic/make_base.py` and `chain/make_base.py` train it.
+`arithmetic/make_base.py`, `chain/make_base.py` and `calculator/make_base.py` train it.
 """
 
 import torch
@@ -8,13 +8,15 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, *, positions: int) -> Qwen2ForCausalLM:
+def make_model(
+    tokenizer: PreTrainedTokenizerFast, *, positions: int, layers: int = 4
+) -> Qwen2ForCausalLM:
     """A model with random weights; positions: most tokens of prompt and answer together."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=128,
         intermediate_size=384,
-        num_hidden_layers=4,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=positions,
