@@ -1,6 +1,6 @@
 """A Qwen2 of less than a million parameters, and pairs of texts to supervise it on.
 
-`arithmetic/make_base.py` and `chain/make_base.py` train it.
+`arithmetic/make_base.py`, `chain/make_base.py` and `calculator/make_base.py` train it.
 """
 
 import torch
