@@ -147,6 +147,10 @@ class Environment(ABC):
 
         An exception other than EpisodeEnded and UserError fails the episode: its replies have no
         reward and no gradient, and are counted.
+
+        An environment with chance of its own (a random start, an opponent's moves) declares a third
+        parameter, `seed: int = 0`. It receives an int from 0 to 2**31 - 1, which is the same for
+        all episodes that are compared with each other, and when a resumed run plays them again.
         """
 
     async def close(self) -> None:  # noqa: B027
