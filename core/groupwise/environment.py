@@ -161,6 +161,8 @@ Tools = Sequence[Mapping[str, Any]]
 """JSON schemas of functions, as chat templates take them."""
 Columns = Mapping[str, Any]
 """Columns that rewards receive by name, for one episode."""
+ENVIRONMENTS = "environments"
+"""A column, TRL's argument of rewards: for each completion the object whose episode it is."""
 Outcome = Columns | Sequence[tuple[Reply, Columns]] | None
 
 
@@ -227,6 +229,10 @@ class Environment(ABC):
         (there are no more), "tool" (a tool ended it), or any other. `Rollouts.ended` of the judged
         replies has it, unless they are cut off or failed. Unset, it is "environment" if this raises
         EpisodeEnded, and "refused" if it raises ContextRefused.
+
+        The column `environments` may hold an object of this process: samples do not show it, and an
+        isolated reward receives it only if its signature names it. A column whose name begins with
+        an underscore lasts as long as the episode's rollout, and no reward receives it.
 
         An exception other than EpisodeEnded and UserError fails the episode: its replies have no
         reward and no gradient, and are counted.

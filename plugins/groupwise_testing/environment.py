@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from groupwise.environment import (
+    ENVIRONMENTS,
     Context,
     Environment,
     Outcome,
@@ -203,7 +204,11 @@ def _record(episodes: Episodes) -> list[Any]:
     return [
         *([*map(repr, own.completions)] for own in rows),
         [repr(row) for own in rows for row in own.prompts],
-        {name: [*map(repr, column)] for name, column in episodes.judged.facts.items()},
+        {
+            name: [*map(repr, column)]
+            for name, column in episodes.judged.facts.items()
+            if name != ENVIRONMENTS and not name.startswith("_") and not name.endswith("_seconds")
+        },
         episodes.judged.ended,
     ]
 
@@ -232,7 +237,8 @@ def ends(case: Case) -> str | None:
 )
 def columns(case: Case) -> str | None:
     declared = {*case.environment.columns(case.labels)}
-    if others := sorted(case.episodes.judged.facts.keys() - declared):
+    returned = {name for name in case.episodes.judged.facts if not name.startswith("_")}
+    if others := sorted(returned - declared):
         return f"`columns` are {sorted(declared)}, and it also returned {others}"
     return None
 
