@@ -259,7 +259,7 @@ def test_two_tools_of_one_name_and_a_reset_without_columns_are_refused():
 
 
 def messages_under_trl(target, replies):
-    """What the tool loop of TRL's trainer makes of these replies: the messages of the completion."""
+    """The messages of the completion that the tool loop of TRL's trainer makes of these replies."""
     from transformers.utils import get_json_schema
     from trl.trainer.grpo_trainer import GRPOTrainer
 

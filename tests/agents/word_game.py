@@ -27,7 +27,8 @@ class WordGame:
             raise ValueError(f"{word!r} has not {len(self.secret)} letters")
         self.guesses.append(word)
         self.solved = word == self.secret
-        return "".join("+" if own == other else "-" for own, other in zip(word, self.secret))
+        pairs = zip(word, self.secret, strict=True)
+        return "".join("+" if own == other else "-" for own, other in pairs)
 
     async def hint(self, place: int = 0) -> dict:
         """Ask for a letter of the word.
