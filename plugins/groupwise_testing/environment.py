@@ -199,7 +199,7 @@ def _completion(written: Any) -> Any:
 
 
 def _record(episodes: Episodes) -> list[Any]:
-    """What was played, without tensors."""
+    """What was played, without tensors, and without the seconds that it took."""
     rows = [episodes.rollouts(label) for label in episodes.players]
     return [
         *([*map(repr, own.completions)] for own in rows),
