@@ -80,7 +80,7 @@ class Registry:
         """
         if ":" in name:
             extend_module_path(Path.cwd(), *beside)
-            return _import(name, f"{KINDS[kind].singular} {name!r}", extra=None)
+            return import_target(name, f"{KINDS[kind].singular} {name!r}", extra=None)
         entries = self.named(kind, name)
         if not entries:
             raise UserError(self._unknown(kind, name))
@@ -128,7 +128,7 @@ class Registry:
 def target_of(entry: Entry) -> Any:
     """What a registered name stands for. Raises UserError where it, or its extra, is missing."""
     extra = entry.extra and f"{entry.distribution}[{entry.extra}]"
-    return _import(entry.target, f"{KINDS[entry.kind].singular} {entry.name!r}", extra)
+    return import_target(entry.target, f"{KINDS[entry.kind].singular} {entry.name!r}", extra)
 
 
 def extend_module_path(*folders: Path) -> None:
@@ -139,7 +139,7 @@ def extend_module_path(*folders: Path) -> None:
             sys.path.append(str(folder))
 
 
-def _import(target: str, what: str, extra: str | None) -> Any:
+def import_target(target: str, what: str, extra: str | None) -> Any:
     module, _, attribute = target.partition(":")
     try:
         value: Any = importlib.import_module(module)

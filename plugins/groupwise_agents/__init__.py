@@ -1,0 +1,1 @@
+"""Agents: environments in which a model calls tools, of Python, of MCP servers and of others."""

@@ -1,0 +1,84 @@
+"""converse: a model and its tools in turns, until a completion has no call."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from groupwise.environment import ContextRefused, Player, Reply
+from groupwise.prompt_source import Row
+from groupwise_agents.limits import Limits
+from groupwise_agents.toolbox import Toolbox
+
+COLUMNS = ("turns", "calls", "call_errors", "tool_seconds")
+"""What `Conversation.columns` has: how many completions, calls and calls without an answer of their
+tool, and the seconds that the model waited for tools."""
+
+SPENT = "no calls are left; answer without one"
+
+
+@dataclass
+class Conversation:
+    """A conversation so far.
+
+    messages: the context, all turns and answers included; reply: the last completion; columns: the
+    numbers of COLUMNS; ended: "turns" if the last completion has calls that were not made, "tool"
+    if a tool ended the episode.
+    """
+
+    messages: list[Mapping[str, Any]]
+    reply: Reply | None = None
+    columns: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COLUMNS, 0))
+    ended: str | None = None
+
+    @property
+    def outcome(self) -> Mapping[str, Any]:
+        """What `Environment.play` returns of it."""
+        return self.columns | ({"ended": self.ended} if self.ended else {})
+
+
+async def converse(
+    player: Player,
+    messages: Sequence[Mapping[str, Any]],
+    toolbox: Toolbox,
+    limits: Limits,
+) -> Conversation:
+    """The player completes the messages, calls tools and reads their answers, until a completion
+    has no call, a tool raises `EpisodeEnded`, or a limit is reached.
+
+    Raises CompletionFailed, ContextRefused where the messages are too long from the beginning, and
+    Unavailable.
+    """
+    talk = Conversation([*messages])
+    while True:
+        try:
+            reply = await player(talk.messages, tools=toolbox.schemas)
+        except ContextRefused:
+            if talk.reply is None:
+                raise
+            return talk
+        talk.reply = reply
+        talk.columns["turns"] += 1
+        if not reply.calls or reply.truncated:
+            return talk
+        if talk.columns["turns"] == limits.turns:
+            talk.ended = "turns"
+            return talk
+        left = limits.calls - int(talk.columns["calls"])
+        calls = [*reply.calls[:left], *(replace(each, fault=SPENT) for each in reply.calls[left:])]
+        answers = await toolbox.answers(calls)
+        talk.columns["calls"] += len(calls)
+        talk.columns["call_errors"] += answers.errors
+        talk.columns["tool_seconds"] += answers.seconds
+        if answers.is_final:
+            talk.ended = "tool"
+            return talk
+        talk.messages.append(reply.message)
+        for message in answers.messages:
+            text = await player.shortened(message["content"], limits.answer_tokens)
+            talk.messages.append({**message, "content": text})
+
+
+def messages_of(row: Row) -> Sequence[Mapping[str, Any]]:
+    """The prompt of a row as chat messages."""
+    prompt = row["prompt"]
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt

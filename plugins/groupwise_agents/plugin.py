@@ -1,0 +1,8 @@
+"""Registers the environments of tools."""
+
+from groupwise.hookspecs import Register, hookimpl
+
+
+@hookimpl
+def register_environments(register: Register) -> None:
+    register("tools", "groupwise_agents.tools:Tools")

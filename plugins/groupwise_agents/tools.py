@@ -1,0 +1,46 @@
+"""Tools: an environment in which the model may call functions and tools of MCP servers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from groupwise.environment import Environment, Player
+from groupwise.errors import UserError
+from groupwise.prompt_source import Row
+from groupwise.registry import import_target
+from groupwise_agents.conversation import COLUMNS, converse, messages_of
+from groupwise_agents.limits import Limits
+from groupwise_agents.tool import Tool
+from groupwise_agents.toolbox import Toolbox
+
+
+class Tools(Environment):
+    """One policy that may call tools and reads their answers, until it answers without a call.
+
+    Take it to train a model to use functions and MCP servers.
+    """
+
+    class Config(Limits):
+        tools: tuple[str, ...] = Field((), description="functions, as `module:function`")
+
+    def __init__(self, tools: Config | Sequence[Tool | Callable[..., Any]], **limits: Any) -> None:
+        if isinstance(tools, Tools.Config):
+            self.config = tools
+            tools = [import_target(name, f"tool {name!r}") for name in tools.tools]
+        else:
+            self.config = self.Config(**limits)
+        self.toolbox = Toolbox(tools, deadline=self.config.deadline)
+
+    def casts(self, labels: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        if len(labels) > 1:
+            raise UserError(f"one policy calls the tools, and there are {len(labels)} players")
+        return super().casts(labels)
+
+    def columns(self, labels: Sequence[str]) -> Sequence[str]:
+        return COLUMNS
+
+    async def play(self, row: Row, players: Mapping[str, Player]) -> Mapping[str, Any]:
+        (player,) = players.values()
+        talk = await converse(player, messages_of(row), self.toolbox, self.config)
+        return talk.outcome
