@@ -199,6 +199,11 @@ class Environment(ABC):
         those that one of these players skips are never drawn."""
         return labels[:1]
 
+    def opening(self, row: Row) -> Row:
+        """What a receiver is called with at first, as a row, for the checks of a data set's rows
+        before a run: by default the row itself."""
+        return row
+
     def judged(self, labels: Sequence[str]) -> Sequence[str]:
         """The players whose completions rewards judge: rewards receive the facts that all of these
         policies have."""

@@ -139,7 +139,12 @@ def extend_module_path(*folders: Path) -> None:
             sys.path.append(str(folder))
 
 
-def import_target(target: str, what: str, extra: str | None) -> Any:
+def import_target(target: str, what: str, extra: str | None = None) -> Any:
+    """The attribute that "module:attribute" names.
+
+    what: stands for in messages; extra: that may bring a module it imports, if one is missing.
+    Raises UserError for a module or an attribute that is missing, and for what an import raises.
+    """
     module, _, attribute = target.partition(":")
     try:
         value: Any = importlib.import_module(module)

@@ -9,7 +9,9 @@ class Limits(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     turns: int = Field(
-        8, ge=1, description="the most completions of an episode; calls of the last one are not made"
+        8,
+        ge=1,
+        description="the most completions of an episode; calls of the last one are not made",
     )
     calls: int = Field(
         32, ge=1, description="the most calls of an episode; further ones are answered by an error"
@@ -20,5 +22,5 @@ class Limits(BaseModel):
     deadline: float = Field(
         30.0,
         gt=0,
-        description="seconds that a tool has for a call; then the model reads that it did not answer",
+        description="seconds for a call, after which the model reads that there is no answer",
     )

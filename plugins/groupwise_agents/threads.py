@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -29,10 +30,8 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
             settled = answer.set_result, function()
         except BaseException as error:
             settled = answer.set_exception, _raisable(error)
-        try:
+        with suppress(RuntimeError):  # the loop is closed: the run has ended
             loop.call_soon_threadsafe(settle, *settled)
-        except RuntimeError:  # the loop is closed: the run has ended
-            pass
 
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(call,), daemon=True, name=name).start()

@@ -14,8 +14,8 @@ from groupwise_agents.threads import in_thread
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-class WrongArguments(Exception):  # noqa: N818
-    """A call's arguments do not fit the tool, in words for the model."""
+class ToolError(Exception):
+    """Why a tool cannot answer a call (its arguments are wrong, say), in words for the model."""
 
 
 class Unavailable(Exception):  # noqa: N818
@@ -53,7 +53,9 @@ class Tool:
         name = getattr(function, "__name__", None)
         if name is None:
             kind = type(function).__name__
-            raise UserError(f"a tool is a function or a groupwise_agents.tool.Tool, received {kind}")
+            raise UserError(
+                f"a tool is a function or a groupwise_agents.tool.Tool, received {kind}"
+            )
         try:
             from transformers.utils import get_json_schema
         except ImportError as error:
@@ -77,23 +79,23 @@ class Tool:
         return cls(name=name, schema=schema, function=function, types=types)
 
     async def __call__(self, /, **arguments: Any) -> Any:
-        """What the function returns. Raises WrongArguments, or whatever the function raises."""
+        """What the function returns. Raises ToolError, or whatever the function raises."""
         checked = self._checked(arguments)
         if inspect.iscoroutinefunction(self.function):
             return await self.function(**checked)
         return await in_thread(partial(self.function, **checked), f"tool {self.name}")
 
     def _checked(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The arguments as the function takes them. Raises WrongArguments."""
+        """The arguments as the function takes them. Raises ToolError."""
         try:
             inspect.signature(self.function).bind(**arguments)
         except TypeError as error:
-            raise WrongArguments(str(error)) from error
+            raise ToolError(str(error)) from error
         checked = {}
         for name, value in arguments.items():
             try:
                 own = self.types.get(name)
                 checked[name] = value if own is None else own.validate_python(value)
             except ValidationError as error:
-                raise WrongArguments(f"{name}: {error.errors()[0]['msg']}") from error
+                raise ToolError(f"{name}: {error.errors()[0]['msg']}") from error
         return checked

@@ -11,7 +11,7 @@ from typing import Any
 
 from groupwise.environment import EpisodeEnded, ToolCall
 from groupwise.errors import UserError
-from groupwise_agents.tool import Tool, Unavailable, WrongArguments
+from groupwise_agents.tool import Tool, ToolError, Unavailable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ async def _called(tool: Tool, arguments: Mapping[str, Any]) -> _Answer:
         return _Answer(text_of(await tool(**arguments)))
     except (Unavailable, asyncio.CancelledError):
         raise
-    except WrongArguments as error:
+    except ToolError as error:
         return _Answer.error(f"{tool.name}: {error}")
     except EpisodeEnded as error:
         return _Answer(str(error), is_final=True)

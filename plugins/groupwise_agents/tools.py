@@ -11,6 +11,7 @@ from groupwise.prompt_source import Row
 from groupwise.registry import import_target
 from groupwise_agents.conversation import COLUMNS, converse, messages_of
 from groupwise_agents.limits import Limits
+from groupwise_agents.servers import Server, ServerConfig
 from groupwise_agents.tool import Tool
 from groupwise_agents.toolbox import Toolbox
 
@@ -23,13 +24,24 @@ class Tools(Environment):
 
     class Config(Limits):
         tools: tuple[str, ...] = Field((), description="functions, as `module:function`")
+        mcp: tuple[ServerConfig, ...] = Field(
+            (),
+            description="MCP servers, whose tools are added: of each its command line, its URL, "
+            "or a mapping of its options",
+        )
 
-    def __init__(self, tools: Config | Sequence[Tool | Callable[..., Any]], **limits: Any) -> None:
+    def __init__(self, tools: Config | Sequence[Tool | Callable[..., Any]], **options: Any) -> None:
         if isinstance(tools, Tools.Config):
             self.config = tools
             tools = [import_target(name, f"tool {name!r}") for name in tools.tools]
         else:
-            self.config = self.Config(**limits)
+            self.config = self.Config(**options)
+        self.servers = [Server(each) for each in self.config.mcp]
+        tools = [*tools, *(tool for server in self.servers for tool in server.tools())]
+        if not tools:
+            raise UserError(
+                "there are no tools; name functions under `tools`, or servers under `mcp`"
+            )
         self.toolbox = Toolbox(tools, deadline=self.config.deadline)
 
     def casts(self, labels: Sequence[str]) -> Mapping[str, Sequence[str]]:
@@ -40,7 +52,14 @@ class Tools(Environment):
     def columns(self, labels: Sequence[str]) -> Sequence[str]:
         return COLUMNS
 
+    def opening(self, row: Row) -> Row:
+        return {**row, "prompt": messages_of(row), "tools": self.toolbox.schemas}
+
     async def play(self, row: Row, players: Mapping[str, Player]) -> Mapping[str, Any]:
         (player,) = players.values()
         talk = await converse(player, messages_of(row), self.toolbox, self.config)
         return talk.outcome
+
+    async def close(self) -> None:
+        for server in self.servers:
+            await server.close()

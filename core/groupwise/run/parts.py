@@ -58,11 +58,12 @@ class Parts:
             rewards.close()
 
     def rows(self) -> Iterator[Row]:
-        """The rows of all sources, for checks; of an endless source the first ones."""
+        """The rows of all sources as episodes open with them, for checks; of an endless source the
+        first ones."""
         started = time.monotonic()
         for prompts in self._sources:
             for number, row in enumerate(islice(prompts.rows(), checked_rows(prompts.source))):
-                yield row
+                yield self.players.environment.opening(row)
                 if time.monotonic() - started > SECONDS_OF_CHECKING:
                     self.notes.append(
                         f"prompts take long to read: only the first {number + 1:,} of "

@@ -28,7 +28,7 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
         set_seed(config.seed)
         policies[label] = make_part(parts.loaded, (*learning.path, "policy"))
     parts.check_policies(policies)
-    receivers = parts.players.receivers
+    receivers, opening = parts.players.receivers, parts.players.environment.opening
     for label, policy in policies.items():
         read = parts.named | policy.shown if label in parts.players.judged else frozenset()
         policy.prepare(outputs=parts.algorithms[label].outputs, facts=policy.optional_facts & read)
@@ -36,7 +36,7 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
     for label, policy in policies.items():
         policy.check_prompts(parts.rows() if label in receivers else ())
     for prompts in (parts.prompts, parts.evaluation_prompts):
-        prompts.skips = lambda row: any(policies[label].skips(row) for label in receivers)
+        prompts.skips = lambda row: any(policies[label].skips(opening(row)) for label in receivers)
     return policies
 
 
@@ -104,8 +104,9 @@ def build_teachers(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
         teacher.requires_grad_(False)
         teacher.check_prompts(parts.rows() if label in receivers else ())
         teachers[label] = teacher
+    opening = parts.players.environment.opening
     reading = [teacher for label, teacher in teachers.items() if label in receivers]
     if reading:
         others = parts.prompts.skips
-        parts.prompts.skips = lambda row: others(row) or any(x.skips(row) for x in reading)
+        parts.prompts.skips = lambda row: others(row) or any(x.skips(opening(row)) for x in reading)
     return teachers
