@@ -67,7 +67,7 @@ class Agent(Environment):
         else:
             self.config = self.Config(run=getattr(agent, "__qualname__", "agent"), **options)
         self.program = self._program(agent)
-        self.endpoint: Endpoint | None = None
+        self.endpoint = _endpoint()
         self._named: set[str] = set()
         self._playing: set[asyncio.Task[Any]] = set()
 
@@ -79,12 +79,13 @@ class Agent(Environment):
         assert agent.run is not None
         return Function(import_target(agent.run, "environment.run", extra=None))
 
+    def receivers(self, labels: Sequence[str]) -> Sequence[str]:
+        return ()  # what a prompt becomes is the agent's affair
+
     def columns(self, labels: Sequence[str]) -> Sequence[str]:
         return [*COLUMNS, *self.config.columns]
 
     async def play(self, row: Row, players: Mapping[str, Player]) -> Mapping[str, Any]:
-        if self.endpoint is None:
-            self.endpoint = _endpoint()
         self.endpoint.start()
         playing = asyncio.current_task()
         assert playing is not None
@@ -103,8 +104,7 @@ class Agent(Environment):
             task.cancel()  # so that its program ends
         if self._playing:
             await asyncio.wait(self._playing)
-        if self.endpoint is not None:
-            await self.endpoint.close()
+        await self.endpoint.close()
 
     def _name_ignored(self, names: set[str]) -> None:
         """Say once of each parameter that the run does not follow it."""

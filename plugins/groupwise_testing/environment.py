@@ -196,12 +196,16 @@ def _completion(written: Any) -> Any:
 
 
 def _record(episodes: Episodes) -> list[Any]:
-    """What was played, without tensors."""
+    """What was played, without tensors, and without the seconds that it took."""
     rows = [episodes.rollouts(label) for label in episodes.players]
     return [
         *([*map(repr, own.completions)] for own in rows),
         [repr(row) for own in rows for row in own.prompts],
-        {name: [*map(repr, column)] for name, column in episodes.judged.facts.items()},
+        {
+            name: [*map(repr, column)]
+            for name, column in episodes.judged.facts.items()
+            if not name.endswith("_seconds")
+        },
         episodes.judged.ended,
     ]
 
