@@ -1,6 +1,5 @@
 """Agent: an environment in which a program of one's own calls the model by OpenAI's interface."""
 
-import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
@@ -69,7 +68,6 @@ class Agent(Environment):
         self.program = self._program(agent)
         self.endpoint = _endpoint()
         self._named: set[str] = set()
-        self._playing: set[asyncio.Task[Any]] = set()
 
     def _program(self, agent: Config | Callable[..., Any]) -> Program:
         if not isinstance(agent, Agent.Config):
@@ -87,10 +85,6 @@ class Agent(Environment):
 
     async def play(self, row: Row, players: Mapping[str, Player]) -> Mapping[str, Any]:
         self.endpoint.start()
-        playing = asyncio.current_task()
-        assert playing is not None
-        self._playing.add(playing)
-        playing.add_done_callback(self._playing.discard)
         with self.endpoint.session(
             players, deadline=self.config.deadline, keeps_drift=self.config.drift == "new_rollout"
         ) as (session, url):
@@ -100,10 +94,6 @@ class Agent(Environment):
         return {**session.columns, **_columns(returned)}
 
     async def close(self) -> None:
-        for task in self._playing:
-            task.cancel()  # so that its program ends
-        if self._playing:
-            await asyncio.wait(self._playing)
         await self.endpoint.close()
 
     def _name_ignored(self, names: set[str]) -> None:

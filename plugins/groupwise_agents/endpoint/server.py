@@ -57,6 +57,9 @@ class Endpoint:
         self._serving = asyncio.create_task(self._server.serve(sockets=[own]))
 
     async def close(self) -> None:
+        """End the agents that still run, and the server."""
+        for session in [*self._sessions.values()]:
+            await session.close()
         if self._server is None or self._serving is None:
             return
         self._server.should_exit = True

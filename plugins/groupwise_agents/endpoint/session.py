@@ -40,6 +40,7 @@ class Session:
         self._changed = asyncio.Event()
         self._latest: tuple[Any, asyncio.Future[Any]] | None = None
         self._over = False
+        self._agent: asyncio.Future[Any] | None = None
         self._refused: ContextRefused | None = None
 
     @property
@@ -76,7 +77,7 @@ class Session:
         Raises TimeoutError after the deadline, ContextRefused if an agent raises because it was
         refused one, and what players raise. The agent is cancelled then.
         """
-        task = asyncio.ensure_future(agent)
+        self._agent = task = asyncio.ensure_future(agent)
         task.add_done_callback(lambda _: self._changed.set())
         try:
             while (waiting := await self._next(task)) is not None:
@@ -85,11 +86,16 @@ class Session:
                 raise self._refused
             return task.result()
         finally:
-            self._over = True
-            for _, future in self._waiting:
-                _settle(future, over())
-            task.cancel()
-            await asyncio.wait({task})
+            await self.close()
+
+    async def close(self) -> None:
+        """Refuse requests from now on, and end the agent."""
+        self._over = True
+        for _, future in self._waiting:
+            _settle(future, over())
+        if self._agent is not None:
+            self._agent.cancel()
+            await asyncio.wait({self._agent})
 
     async def _next(
         self, agent: "asyncio.Future[Any]"
