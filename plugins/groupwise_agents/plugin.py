@@ -8,6 +8,7 @@ def register_environments(register: Register) -> None:
     register("tools", "groupwise_agents.tools:Tools")
     register("trl", "groupwise_agents.trl.environment:TRLEnvironment")
     register("openenv", "groupwise_agents.openenv.environment:OpenEnv")
+    register("agent", "groupwise_agents.agent:Agent", extra="agents")
 
 
 @hookimpl

@@ -1,0 +1,150 @@
+"""Programs: agents as functions in threads of their own, and as commands."""
+
+import asyncio
+import inspect
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from groupwise.errors import UserError
+from groupwise.prompt_source import Row
+from groupwise_agents.threads import in_thread
+
+TAIL = 64 * 1024
+"""Bytes that are kept of what a command prints."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where an agent finds its model: what the `openai` client takes."""
+
+    base_url: str
+    api_key: str
+    model: str
+
+
+class Program(Protocol):
+    """An agent; returns what it has to say of the episode."""
+
+    async def __call__(self, address: Address, row: Row) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Function:
+    """A sync or async function, called in a thread of its own.
+
+    An async one has an event loop of its own there, so that one that blocks holds up no other
+    episode and not the endpoint that it waits for. It is cancelled if the episode ends before it; a
+    sync one cannot be, and ends with its next request.
+    """
+
+    function: Callable[..., Any]
+
+    async def __call__(self, address: Address, row: Row) -> Any:
+        running = _Running(partial(self.function, **self._arguments(address, row)))
+        try:
+            return await in_thread(running, "agent")
+        finally:
+            running.cancel()
+
+    def _arguments(self, address: Address, row: Row) -> Mapping[str, Any]:
+        """Those that the function names, of the address, the row, and the row's columns."""
+        known = {**row, "row": row, **asdict(address)}
+        parameters = inspect.signature(self.function).parameters.values()
+        if any(each.kind is each.VAR_KEYWORD for each in parameters):
+            return known
+        named = [each for each in parameters if each.kind is not each.VAR_POSITIONAL]
+        for each in named:
+            if each.name not in known and each.default is each.empty:
+                raise UserError(
+                    f"environment.run: the agent has an argument {each.name!r}, and can be given "
+                    f"{', '.join(known)}"
+                )
+        return {each.name: known[each.name] for each in named if each.name in known}
+
+
+@dataclass
+class _Running:
+    """A call of a function, in its thread; an async one can be cancelled from another thread."""
+
+    function: Callable[[], Any]
+    task: "asyncio.Task[Any] | None" = field(default=None, init=False)
+
+    def __call__(self) -> Any:
+        returned = self.function()
+        return asyncio.run(self._awaited(returned)) if inspect.isawaitable(returned) else returned
+
+    async def _awaited(self, returned: Any) -> Any:
+        self.task = asyncio.current_task()
+        return await returned
+
+    def cancel(self) -> None:
+        if self.task is not None:
+            with suppress(RuntimeError):  # its loop is closed: it has ended
+                self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program with its arguments, in a process of its own and a group of processes that is
+    killed at the end.
+
+    It reads the row as JSON from its standard input, and the address from OPENAI_BASE_URL,
+    OPENAI_API_KEY and OPENAI_MODEL. The last line that it prints may be a JSON object with columns,
+    or a number, its reward.
+    """
+
+    command: Sequence[str]
+
+    async def __call__(self, address: Address, row: Row) -> Any:
+        own = {f"OPENAI_{name.upper()}": value for name, value in asdict(address).items()}
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self.command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=os.environ | own,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UserError(f"environment.command: cannot start: {error}") from error
+        assert process.stdin and process.stdout and process.stderr
+        tails = [asyncio.create_task(_tail(own)) for own in (process.stdout, process.stderr)]
+        try:
+            with suppress(ConnectionError):  # it need not read
+                process.stdin.write(json.dumps(row, default=str).encode())
+                await process.stdin.drain()
+                process.stdin.close()
+            code = await process.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # also what it has started
+            await process.wait()
+        output, errors = await asyncio.gather(*tails)
+        if code:
+            text = (errors.strip() or output.strip())[-500:]
+            raise RuntimeError(f"{self.command[0]} exited with {code}: {text}")
+        return _printed(output)
+
+
+async def _tail(stream: asyncio.StreamReader) -> str:
+    """The end of what a stream has."""
+    kept = b""
+    while part := await stream.read(TAIL):
+        kept = (kept + part)[-TAIL:]
+    return kept.decode(errors="replace")
+
+
+def _printed(output: str) -> Any:
+    """The columns or the reward in the last line; None without any."""
+    with suppress(ValueError):
+        value = json.loads((output.strip().splitlines() or [""])[-1])
+        if isinstance(value, dict | int | float):
+            return value
+    return None

@@ -1,0 +1,121 @@
+"""Server: OpenAI's chat completions on this machine, for the episodes that are being played."""
+
+import asyncio
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from groupwise.environment import Player
+from groupwise_agents.endpoint.chat import Refusal, invalid, models
+from groupwise_agents.endpoint.session import Session, over
+
+HOST = "127.0.0.1"
+"""Not reachable from other machines."""
+RETRIES = "x-stainless-retry-count"
+"""The header in which OpenAI's clients count how often they have repeated a request."""
+
+
+class Endpoint:
+    """A server in the event loop of the episodes, with an address for each episode.
+
+    An address has a key that is drawn for its episode, so that no program on this machine can
+    answer, or ask, in the place of an agent without having been given it.
+    """
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+        self._port = 0
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to serve in the running event loop, unless it does."""
+        if self._server is not None:
+            return
+        own = socket.socket()
+        own.bind((HOST, 0))  # a free port
+        own.listen()  # requests wait until the server takes them
+        self._port = own.getsockname()[1]
+        config = uvicorn.Config(
+            self._app(),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=24 * 3600,  # of connections that wait while others are answered
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[own]))
+
+    async def close(self) -> None:
+        """End the agents that still run, and the server."""
+        for session in [*self._sessions.values()]:
+            await session.close()
+        if self._server is None or self._serving is None:
+            return
+        self._server.should_exit = True
+        await self._serving
+        self._server = self._serving = None
+
+    @contextmanager
+    def session(
+        self, players: Mapping[str, Player], *, deadline: float, keeps_drift: bool
+    ) -> Iterator[tuple[Session, str]]:
+        """The session of an episode and its base URL, which is valid within this context."""
+        session = Session(players, deadline=deadline, keeps_drift=keeps_drift)
+        self._sessions[session.key] = session
+        try:
+            yield session, f"http://{HOST}:{self._port}/{session.key}/v1"
+        finally:
+            del self._sessions[session.key]
+
+    def _app(self) -> Starlette:
+        async def complete(request: Request) -> Response:
+            session = self._session(request)
+            try:
+                body = await request.json()
+            except ValueError as error:
+                raise invalid(f"the body is not JSON: {error}") from error
+            again = request.headers.get(RETRIES, "0") != "0"
+            return JSONResponse(await session.ask(body, again=again))
+
+        async def listed(request: Request) -> Response:
+            return JSONResponse(models([*self._session(request).players]))
+
+        return Starlette(
+            routes=[
+                Route("/{key}/v1/chat/completions", complete, methods=["POST"]),
+                Route("/{key}/v1/models", listed, methods=["GET"]),
+            ],
+            exception_handlers={Refusal: _refused, HTTPException: _unknown},
+        )
+
+    def _session(self, request: Request) -> Session:
+        session = self._sessions.get(request.path_params["key"])
+        if session is None:
+            raise over()
+        return session
+
+
+async def _refused(request: Request, refusal: Exception) -> Response:
+    assert isinstance(refusal, Refusal)
+    # The same request would be refused again.
+    return JSONResponse(refusal.body, refusal.status, headers={"x-should-retry": "false"})
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    text = (
+        f"{request.method} {request.url.path.partition('/v1')[2] or '/'} is not served here, but "
+        f"POST /chat/completions and GET /models"
+    )
+    return await _refused(request, Refusal(error.status_code, "not_served", text))

@@ -1,0 +1,162 @@
+"""Session: the requests of one episode's agent, answered by its players."""
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar
+
+from groupwise.environment import ContextRefused, Player, Reply
+from groupwise_agents.endpoint.chat import Refusal, Request, answer
+from groupwise_agents.endpoint.history import History
+
+T = TypeVar("T")
+
+
+class Session:
+    """Answers the requests of an agent, one after the other and in the order in which they come.
+
+    The order alone names the seed of each answer, so an agent that asks the same gets the same,
+    however long it takes in between.
+
+    players: by label, which is the name of the model in a request; deadline: the seconds that the
+    agent may take besides those in which it waits for answers.
+
+    key: in the address of its requests, and known to its agent alone; columns: numbers of the
+    episode so far; ignored: parameters of requests that the run does not follow.
+    """
+
+    def __init__(
+        self, players: Mapping[str, Player], *, deadline: float, keeps_drift: bool
+    ) -> None:
+        self.players, self.deadline = players, deadline
+        self.key = secrets.token_urlsafe(24)
+        self.history = History(keeps_drift=keeps_drift)
+        self.replies: list[Reply] = []
+        self.seconds = 0.0
+        self.ignored: set[str] = set()
+        self._waiting = deque[tuple[Request, asyncio.Future[Any]]]()
+        self._changed = asyncio.Event()
+        self._latest: tuple[Any, asyncio.Future[Any]] | None = None
+        self._over = False
+        self._agent: asyncio.Future[Any] | None = None
+        self._refused: ContextRefused | None = None
+
+    @property
+    def columns(self) -> dict[str, float]:
+        calls = [call for reply in self.replies for call in reply.calls]
+        return {
+            "turns": len(self.replies),
+            "calls": len(calls),
+            "call_errors": sum(call.fault is not None for call in calls),
+            "tool_seconds": self.seconds,
+            "drifts": self.history.drifts,
+        }
+
+    async def ask(self, body: Any, *, again: bool) -> Mapping[str, Any]:
+        """The answer to the body of a request. Raises Refusal.
+
+        again: whether the client repeats a request, since the answer took too long or was lost: it
+        gets the answer to the first.
+        """
+        if again and self._latest is not None and self._latest[0] == body:
+            return await self._latest[1]
+        request = Request.of(body)
+        if self._over:
+            raise over()
+        future = asyncio.get_running_loop().create_future()
+        self._latest = body, future
+        self._waiting.append((request, future))
+        self._changed.set()
+        return await future
+
+    async def serve(self, agent: Awaitable[T]) -> T:
+        """Answer requests until the agent is done; returns what it returned, or raises that.
+
+        Raises TimeoutError after the deadline, ContextRefused if an agent raises because it was
+        refused one, and what players raise. The agent is cancelled then.
+        """
+        self._agent = task = asyncio.ensure_future(agent)
+        task.add_done_callback(lambda _: self._changed.set())
+        try:
+            while (waiting := await self._next(task)) is not None:
+                await self._answer(*waiting)
+            if self._refused is not None and task.exception() is not None:
+                raise self._refused
+            return task.result()
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Refuse requests from now on, and end the agent."""
+        self._over = True
+        for _, future in self._waiting:
+            _settle(future, over())
+        if self._agent is not None:
+            self._agent.cancel()
+            await asyncio.wait({self._agent})
+
+    async def _next(
+        self, agent: "asyncio.Future[Any]"
+    ) -> "tuple[Request, asyncio.Future[Any]] | None":
+        """The next request; None when the agent is done."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(max(0.0, self.deadline - self.seconds)):
+                while not agent.done() and not self._waiting:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise TimeoutError(
+                f"the agent took more than {self.deadline:g} s besides those in which it waited "
+                f"for the model (environment.deadline)"
+            ) from None
+        finally:
+            self.seconds += time.monotonic() - began
+        return None if agent.done() else self._waiting.popleft()
+
+    async def _answer(self, request: Request, future: "asyncio.Future[Any]") -> None:
+        self._refused = None
+        self.ignored.update(request.ignored)
+        try:
+            context = self.history.context(request.messages)
+            player = self.players.get(request.model)
+            if player is None:
+                raise Refusal(
+                    404,
+                    "model_not_found",
+                    f"there is no model {request.model!r}; expected {' or '.join(self.players)}",
+                )
+            reply = await player(context, limit=request.limit, tools=request.tools)
+        except Refusal as refusal:
+            _settle(future, refusal)
+        except ContextRefused as error:
+            self._refused = error
+            text = "no room is left for this context (policy.max_new_tokens)"
+            _settle(future, Refusal(400, "context_length_exceeded", text))
+        except BaseException as error:
+            _settle(future, Refusal(500, "no_completion", f"{type(error).__name__}: {error}"))
+            raise
+        else:
+            message = self.history.record(context, reply)
+            self.replies.append(reply)
+            _settle(future, answer(len(self.replies), reply, message))
+
+
+def over() -> Refusal:
+    return Refusal(
+        410,
+        "episode_over",
+        "this address belongs to no episode that is being played: each has an address of its own, "
+        "until its end",
+    )
+
+
+def _settle(future: "asyncio.Future[Any]", answered: Any) -> None:
+    if future.done():
+        return
+    if isinstance(answered, Refusal):
+        future.set_exception(answered)
+    else:
+        future.set_result(answered)

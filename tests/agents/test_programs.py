@@ -1,0 +1,115 @@
+"""Agents as functions in threads and as commands: what they are given, and how they end."""
+
+import asyncio
+import os
+import sys
+import threading
+
+import pytest
+from tests.agents.requests import chat, played, says, user
+
+from groupwise.environment import CompletionFailed
+from groupwise_agents.agent import Agent
+
+ROW = {"prompt": "1+2?", "answer": "3"}
+
+
+def test_arguments_are_the_address_the_row_and_its_columns():
+    def agent(answer, *, model, base_url, api_key, row, missing="nothing"):
+        assert (answer, model, row, missing) == ("3", "policy", ROW, "nothing")
+        assert api_key in base_url
+        return {"reward": 1.0, "steps": 2}
+
+    outcome, _ = played(agent, says("Hello"), row=ROW)
+    assert (outcome["reward"], outcome["steps"]) == (1.0, 2)
+
+    def all_of_them(**columns):
+        return set(columns) == {"prompt", "answer", "row", "base_url", "api_key", "model"}
+
+    assert played(all_of_them, says("Hello"), row=ROW)[0]["reward"] == 1.0
+
+
+def test_an_async_agent_may_block():
+    """Its event loop is not the endpoint's."""
+
+    async def agent(base_url):
+        await asyncio.sleep(0)
+        return float(chat(base_url, user("Hi"))["content"])
+
+    assert played(agent, says("0.5"))[0]["reward"] == 0.5
+
+
+def test_what_an_agent_raises_is_the_episodes_failure():
+    def agent():
+        raise ValueError("no such file")
+
+    def exits():
+        sys.exit(3)
+
+    with pytest.raises(ValueError, match="no such file"):
+        played(agent, says("Hello"))
+    with pytest.raises(RuntimeError, match="SystemExit: 3"):
+        played(exits, says("Hello"))
+
+
+def test_an_agent_has_a_deadline_and_an_async_one_is_cancelled():
+    cancelled, hold = threading.Event(), threading.Event()
+
+    async def agent(base_url):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    def sync():
+        hold.wait()
+
+    for each in (agent, sync):
+        with pytest.raises(TimeoutError, match=r"took more than 0.2 s .* \(environment.deadline\)"):
+            played(each, says("Hello"), deadline=0.2)
+    assert cancelled.wait(30)
+    hold.set()
+
+
+PROGRAM = """
+import json, os, sys, urllib.request
+row = json.load(sys.stdin)
+content = f"{row['prompt']} {os.getpid()}"
+body = {"model": os.environ["OPENAI_MODEL"], "messages": [{"role": "user", "content": content}]}
+url, key = os.environ["OPENAI_BASE_URL"] + "/chat/completions", os.environ["OPENAI_API_KEY"]
+headers = {"Authorization": f"Bearer {key}"}
+request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+said = json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+print("thinking")
+"""
+
+
+def command(end):
+    return Agent.Config(command=[sys.executable, "-c", PROGRAM + end])
+
+
+def test_a_command_reads_its_row_and_prints_its_columns():
+    end = "print(json.dumps({'reward': float(said == row['answer']), 'said': said}))"
+    outcome, player = played(command(end), says("3"), row=ROW)
+    assert (outcome["reward"], outcome["said"], outcome["turns"]) == (1.0, "3", 1)
+    assert played(command("print(0.5)"), says("3"), row=ROW)[0]["reward"] == 0.5
+    assert "reward" not in played(command(""), says("3"), row=ROW)[0]
+
+
+def test_a_command_that_fails_says_why():
+    end = "sys.exit('no such tool')"
+    with pytest.raises(RuntimeError, match=r"exited with 1: no such tool"):
+        played(command(end), says("3"), row=ROW)
+
+
+def test_a_command_is_killed_when_its_episode_ends_before_it():
+    processes = []
+
+    def fails(context):
+        processes.append(int(context[-1]["content"].split()[-1]))
+        raise CompletionFailed("not finite")
+
+    with pytest.raises(CompletionFailed):
+        played(command("import time; time.sleep(600)"), fails, row=ROW)
+    with pytest.raises(ProcessLookupError):
+        os.kill(processes[0], 0)
