@@ -116,6 +116,14 @@ class Environment(ABC):
         """The names of the columns that `play` returns, which samples and the report show, too."""
         return ()
 
+    def logged(self, labels: Sequence[str]) -> Sequence[str]:
+        """Those of `columns` that are numbers: their means are metrics, `environment/NAME`.
+
+        `turns`, `calls`, `call_errors`, `tool_seconds` and `tool_tokens` are what the report shows
+        of tools. None has no mean.
+        """
+        return ()
+
     def receivers(self, labels: Sequence[str]) -> Sequence[str]:
         """The players whose context is a data set row as it is: rows are checked before a run, and
         those that one of these players skips are never drawn."""

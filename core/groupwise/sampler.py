@@ -207,3 +207,13 @@ class TurnSampler(Sampler):
         groups: Sequence[int] | None = None,
     ) -> Rollouts:
         """A rollout for each context; rows: what each began with; groups: the number of each."""
+
+    def holds(
+        self, rollouts: Rollouts, turns: Sequence[Sequence[Any]]
+    ) -> Sequence[Sequence[bool]] | None:
+        """For each rollout whether it has each of these turns as it was drawn, decision by decision:
+        the metric `turns/as_sampled`. None if that is not known.
+
+        rollouts: as they will be trained on; turns: what `draw` returned in the context of each.
+        """
+        return None
