@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import nn
 
+from groupwise.environment import ToolCall
 from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 
@@ -192,6 +193,15 @@ class TurnSampler(Sampler):
     @abstractmethod
     def with_turn(self, context: Any, turn: Any) -> Any:
         """The context after a turn that was drawn in it."""
+
+    def tool_calls(self, context: Any) -> tuple[Sequence[ToolCall], str | None]:
+        """The calls of tools in the context's last turn, and its text without those that have no
+        fault, None for all of it; by default there are none."""
+        return (), None
+
+    def shortened(self, text: str, most: int) -> str:
+        """See `Player.shortened`; by default the text as it is."""
+        return text
 
     @abstractmethod
     def session(self) -> AbstractContextManager[None]:

@@ -49,6 +49,9 @@ class TextSampler(TurnSampler):
         """How many tokens may follow: `max_new_tokens`, less the completion's own so far."""
         return self.codec.room(context)
 
+    def shortened(self, text: str, most: int) -> str:
+        return self.codec.shortened(text, most)
+
     def with_turn(self, context: Context, turn: Turn) -> Context:
         return context.with_turn(turn)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from groupwise.environment import Columns, Environment, Reply
+from groupwise.environment import Columns, Environment, Reply, calls_of
 from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Drawn
@@ -53,7 +53,8 @@ class Assembly:
             call.part, call.at, call.is_drawn = part, at, True
             if reasons[at] is None:
                 completion = rollouts.completions[at]
-                call.reply = Reply(completion, call.label, truncated[at], source=call)
+                calls = calls_of(completion)
+                call.reply = Reply(completion, call.label, truncated[at], calls, source=call)
         self._added = part, calls
 
     def add_turns(self, pairs: Sequence[tuple[Any, Drawn]], calls: Sequence[Call]) -> None:
@@ -61,7 +62,9 @@ class Assembly:
         for call, (context, turn) in zip(calls, pairs, strict=True):
             call.context, call.drawn, call.is_drawn = context, turn, True
             if turn.ended != "failed":
-                call.reply = Reply(turn.text, call.label, turn.ended == "length", source=call)
+                made, content = self.samplings[call.label].turn_sampler.tool_calls(context)
+                cut = turn.ended == "length"
+                call.reply = Reply(turn.text, call.label, cut, tuple(made), content, source=call)
 
     def finished(self) -> Iterator[Episodes]:
         """The episodes of the next draws if these are over; in the order of the draws."""

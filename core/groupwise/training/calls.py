@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from groupwise.environment import Context, Outcome, Reply
+from groupwise.environment import Context, Outcome, Reply, Tools
 from groupwise.prompt_source import Row
 from groupwise.prompts.draws import Draw
 from groupwise.rollouts import Rollouts
@@ -147,8 +147,8 @@ class Part:
 class Request:
     """Completions of one context by one player that an episode's coroutine waits for.
 
-    limit: the most decisions of each, None for the policy's own limit; refused: whether the context
-    has no room.
+    limit: the most decisions of each, None for the policy's own limit; tools: shown from this
+    context on, None for those of the earlier one; refused: whether the context has no room.
     """
 
     episode: Episode
@@ -156,6 +156,7 @@ class Request:
     calls: Sequence[Call]
     answer: "asyncio.Future[None]"
     limit: int | None = None
+    tools: Tools | None = None
     refused: bool = False
 
     @property
@@ -168,14 +169,16 @@ class Request:
         return self.episode.place, self.episode.calls.index(self.calls[0])
 
 
-def row_of(context: Context, row: Row) -> Row:
-    """The row that a player completes: the data set's, with the context as its prompt."""
+def row_of(context: Context, row: Row, tools: Tools | None) -> Row:
+    """The row that a player completes: the data set's, with the context as its prompt, and with
+    these tools."""
+    shown = {} if tools is None else {"tools": tools}
     if isinstance(context, Mapping):
-        return context
+        return {**context, **shown} if shown else context
     if isinstance(context, Reply):
-        return {**row, "prompt": context.text}
+        return {**row, "prompt": context.text, **shown}
     # A copy of messages, to which an environment may go on to append.
-    return {**row, "prompt": context if isinstance(context, str) else [*context]}
+    return {**row, "prompt": context if isinstance(context, str) else [*context], **shown}
 
 
 def calls_for(
