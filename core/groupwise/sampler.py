@@ -199,6 +199,11 @@ class TurnSampler(Sampler):
         fault, None for all of it; by default there are none."""
         return (), None
 
+    def resembles_call(self, text: str) -> bool:
+        """Whether the text of a turn without `tool_calls` looks as if it were to call a tool, in
+        whatever form; for the metric `turns/parsed`."""
+        return False
+
     def shortened(self, text: str, most: int) -> str:
         """See `Player.shortened`; by default the text as it is."""
         return text

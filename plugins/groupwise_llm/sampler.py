@@ -1,5 +1,6 @@
 """TextSampler: samples turn by turn, as environments need it, in process or with an engine."""
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,6 +12,13 @@ from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, TurnSampler
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Context, Message, Turn
+
+
+LIKE_A_CALL = re.compile(
+    r"<tool_call|<function[=_ ]|<invoke|\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_call|```tool"
+    r"|\"(arguments|parameters)\"\s*:"
+)
+"""What begins a call of a tool in one of the forms that models are trained on, or is in it."""
 
 
 class TextSampler(TurnSampler):
@@ -48,6 +56,9 @@ class TextSampler(TurnSampler):
     def room(self, context: Context) -> int:
         """How many tokens may follow: `max_new_tokens`, less the completion's own so far."""
         return self.codec.room(context)
+
+    def resembles_call(self, text: str) -> bool:
+        return LIKE_A_CALL.search(text) is not None
 
     def shortened(self, text: str, most: int) -> str:
         return self.codec.shortened(text, most)

@@ -62,7 +62,12 @@ class Assembly:
         for call, (context, turn) in zip(calls, pairs, strict=True):
             call.context, call.drawn, call.is_drawn = context, turn, True
             if turn.ended != "failed":
-                made, content = self.samplings[call.label].turn_sampler.tool_calls(context)
+                sampler = self.samplings[call.label].turn_sampler
+                made, content = sampler.tool_calls(context)
+                call.parsed = sum(each.fault is None for each in made)
+                call.unparsed = len(made) - call.parsed
+                if not made:
+                    call.unparsed = int(sampler.resembles_call(turn.text))
                 cut = turn.ended == "length"
                 call.reply = Reply(turn.text, call.label, cut, tuple(made), content, source=call)
 

@@ -40,8 +40,9 @@ def counted(episodes: Episodes) -> Tally:
     """Of turns that are drawn turn by turn, means; and counts of episodes that failed.
 
     `turns/as_sampled`: whether a rollout has them as they were drawn; `turns/continued`: whether
-    those that follow another turn of their player go on in its rollout; `failed/environment/ERROR`:
-    episodes in which `play` raised it.
+    those that follow another turn of their player go on in its rollout; `turns/calls`: calls of tools
+    that were parsed, in turns that were shown tools; `turns/parsed`: of all that look like calls,
+    those that were parsed. `failed/environment/ERROR`: episodes in which `play` raised it.
     """
     tally = Tally()
     calls = [call for rows in episodes.calls.values() for own in rows for call in own]
@@ -54,6 +55,10 @@ def counted(episodes: Episodes) -> Tally:
             sum(call.goes_on_from is not None for call in later),
             len(later),
         )
+    if shown := [call for call in calls if call.row.get("tools")]:
+        tally.mean(f"{Family.TURNS}/calls", sum(call.parsed for call in shown), len(shown))
+    if made := sum(call.parsed + call.unparsed for call in calls):
+        tally.mean(f"{Family.TURNS}/parsed", sum(call.parsed for call in calls), made)
     failed = {call.episode: None for call in calls} | dict.fromkeys(episodes.lost)
     for episode in failed:
         if episode.error is not None:
