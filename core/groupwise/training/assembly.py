@@ -53,8 +53,8 @@ class Assembly:
             call.part, call.at, call.is_drawn = part, at, True
             if reasons[at] is None:
                 completion = rollouts.completions[at]
-                calls = calls_of(completion)
-                call.reply = Reply(completion, call.label, truncated[at], calls, source=call)
+                made = calls_of(completion)
+                call.reply = Reply(completion, call.label, truncated[at], made, source=call)
         self._added = part, calls
 
     def add_turns(self, pairs: Sequence[tuple[Any, Drawn]], calls: Sequence[Call]) -> None:
