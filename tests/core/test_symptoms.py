@@ -74,6 +74,7 @@ def test_only_consecutive_steps_without_variance_give_a_warning():
     taught = Symptoms(algorithm)
     assert not any(warnings(taught, **no_variance) for _ in range(12))
 
+
 def test_tools_that_nobody_calls_give_a_warning_at_the_first_step():
     for calls in ({"environment/calls": 0.0}, {"turns/calls": 0.0, "environment/calls": 0.0}):
         symptoms = Symptoms(GRPO())
