@@ -226,8 +226,8 @@ class TurnSampler(Sampler):
     def holds(
         self, rollouts: Rollouts, turns: Sequence[Sequence[Any]]
     ) -> Sequence[Sequence[bool]] | None:
-        """For each rollout whether it has each of these turns as it was drawn, decision by decision:
-        the metric `turns/as_sampled`. None if that is not known.
+        """For each rollout whether it has each of these turns as it was drawn, decision for
+        decision: the metric `turns/as_sampled`. None if that is not known.
 
         rollouts: as they will be trained on; turns: what `draw` returned in the context of each.
         """

@@ -13,7 +13,6 @@ from groupwise.sampler import Purpose, TurnSampler
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Context, Message, Turn
 
-
 LIKE_A_CALL = re.compile(
     r"<tool_call|<function[=_ ]|<invoke|\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_call|```tool"
     r"|\"(arguments|parameters)\"\s*:"

@@ -38,9 +38,9 @@ def counted(episodes: Episodes) -> Tally:
     """Of turns that are drawn turn by turn, means; and counts of episodes that failed.
 
     `turns/as_sampled`: whether a rollout has them as they were drawn; `turns/continued`: whether
-    those that follow another turn of their player go on in its rollout; `turns/calls`: calls of tools
-    that were parsed, in turns that were shown tools; `turns/parsed`: of all that look like calls,
-    those that were parsed. `failed/environment/ERROR`: episodes in which `play` raised it.
+    those that follow another turn of their player go on in its rollout; `turns/calls`: how many
+    calls of tools were parsed in a turn that was shown tools; `turns/parsed`: of all that look like
+    calls, those that were. `failed/environment/ERROR`: episodes in which `play` raised it.
     """
     tally = Tally()
     calls = [call for rows in episodes.calls.values() for own in rows for call in own]
