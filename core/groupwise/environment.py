@@ -49,6 +49,14 @@ class ToolCall:
             return cls(**known, fault="the arguments are not a JSON object")
         return cls(**known, arguments=arguments or {})
 
+    def __str__(self) -> str:
+        """As name(argument=value, ...), for people; values are JSON."""
+        values = (
+            f"{name}={json.dumps(value, ensure_ascii=False, default=str)}"
+            for name, value in self.arguments.items()
+        )
+        return f"{self.name}({', '.join(values)})"
+
     @property
     def chat(self) -> dict[str, Any]:
         """As in the `tool_calls` of a chat message."""
@@ -194,6 +202,14 @@ class Environment(ABC):
 
     def columns(self, labels: Sequence[str]) -> Sequence[str]:
         """The names of the columns that `play` returns, which samples and the report show, too."""
+        return ()
+
+    def logged(self, labels: Sequence[str]) -> Sequence[str]:
+        """Those of `columns` that are numbers: their means are metrics, `environment/NAME`.
+
+        `turns`, `calls`, `call_errors`, `tool_seconds` and `tool_tokens` are what the report shows
+        of tools. None has no mean.
+        """
         return ()
 
     def receivers(self, labels: Sequence[str]) -> Sequence[str]:

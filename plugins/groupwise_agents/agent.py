@@ -36,7 +36,9 @@ class Agent(Environment):
             None, description="the agent: a function, sync or async, as `module:function`"
         )
         command: tuple[str, ...] | None = Field(
-            None, min_length=1, description="the agent: a program with its arguments; in place of `run`"
+            None,
+            min_length=1,
+            description="the agent: a program with its arguments; in place of `run`",
         )
         columns: tuple[str, ...] = Field(
             ("reward",), description="the names of the columns that the agent returns, for rewards"

@@ -11,6 +11,7 @@ from groupwise.environment import Columns, Environment, Reply, calls_of
 from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Drawn
+from groupwise.training import turns
 from groupwise.training.calls import Call, Episode, Part, Rows, in_rows
 from groupwise.training.endings import ENDED, with_endings, word_of
 from groupwise.training.episodes import Episodes
@@ -59,9 +60,14 @@ class Assembly:
     def add_turns(self, pairs: Sequence[tuple[Any, Drawn]], calls: Sequence[Call]) -> None:
         """The turns of these calls, in order, each with its context afterwards."""
         for call, (context, turn) in zip(calls, pairs, strict=True):
-            call.context, call.is_drawn = context, True
+            call.context, call.drawn, call.is_drawn = context, turn, True
             if turn.ended != "failed":
-                made, content = self.samplings[call.label].turn_sampler.tool_calls(context)
+                sampler = self.samplings[call.label].turn_sampler
+                made, content = sampler.tool_calls(context)
+                call.parsed = sum(each.fault is None for each in made)
+                call.unparsed = len(made) - call.parsed
+                if not made:
+                    call.unparsed = int(sampler.resembles_call(turn.text))
                 cut = turn.ended == "length"
                 call.reply = Reply(turn.text, call.label, cut, tuple(made), content, source=call)
 
@@ -108,7 +114,7 @@ class Assembly:
             lost=[episode for episode in episodes if _is_lost(episode)],
         )
         for call in (call for each in rows.values() for calls in each for call in calls):
-            call.part = call.context = None  # else they hold what rewards free
+            call.part = call.context = call.drawn = None  # else they hold what rewards free
             if call.refused_by is None and call.failure is None:  # others may be shown
                 call.reply = None
         for episode in episodes:
@@ -126,6 +132,8 @@ class Assembly:
                 [calls[-1].context for calls in rows],
                 [calls[0].group for calls in rows],
             )
+            if self.trained:
+                turns.compare(self.samplings[label].turn_sampler, rollouts, rows)
         else:
             rollouts = _gathered([calls[0] for calls in rows])
         if not self.plain:

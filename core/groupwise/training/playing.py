@@ -122,7 +122,8 @@ class Playing:
             self._error = error
         except Exception as error:
             where = _place(error, type(self.environment).play.__code__.co_filename)
-            episode.failure = f"the environment raised {type(error).__name__}: {error}{where}"
+            episode.error = type(error).__name__
+            episode.failure = f"the environment raised {episode.error}: {error}{where}"
         finally:
             self._busy -= not episode.waiting
             episode.over, episode.waiting = True, 0
