@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from groupwise import advantages, objective, testing
     from groupwise.algorithm import Algorithm
     from groupwise.callback import Callback
-    from groupwise.environment import Environment
+    from groupwise.environment import Environment, ToolCall
     from groupwise.policy import Policy
     from groupwise.rollouts import LogProbs, Rollouts
     from groupwise.run.result import RunResult
@@ -25,6 +25,7 @@ _LAZY = {
     "Callback": "groupwise.callback:Callback",
     "Environment": "groupwise.environment:Environment",
     "Policy": "groupwise.policy:Policy",
+    "ToolCall": "groupwise.environment:ToolCall",
     "LogProbs": "groupwise.rollouts:LogProbs",
     "Rollouts": "groupwise.rollouts:Rollouts",
     "Sampler": "groupwise.sampler:Sampler",
@@ -42,6 +43,7 @@ __all__ = [
     "Rollouts",
     "RunResult",
     "Sampler",
+    "ToolCall",
     "__version__",
     "advantages",
     "hookimpl",

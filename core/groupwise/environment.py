@@ -6,6 +6,7 @@ each in its own coroutine. When every one of them waits for a player, the waitin
 player become one batch; an engine draws each by itself.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,25 +17,87 @@ from groupwise.prompt_source import Row
 
 
 @dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool, as a model wrote it.
+
+    id: "" where the model's format has none. fault: why it cannot be made, in words for the model
+    (its JSON is malformed, it names no tool); None if it can.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    id: str = ""
+    fault: str | None = None
+
+    @classmethod
+    def of(cls, call: Any) -> "ToolCall":
+        """From the form that chat messages have, or that of its `function` alone; arguments may be
+        JSON. It has a fault if this is neither."""
+        own = call if isinstance(call, Mapping) else {}
+        function = own.get("function", own)
+        function = function if isinstance(function, Mapping) else {}
+        name, arguments, id_ = function.get("name"), function.get("arguments"), own.get("id")
+        known = {"name": name if isinstance(name, str) else "", "id": str(id_ or "")}
+        if not known["name"]:
+            return cls(**known, fault="the call names no function")
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments)
+            except ValueError as error:
+                return cls(**known, fault=f"the arguments are not valid JSON: {error}")
+        if not isinstance(arguments, Mapping | None):
+            return cls(**known, fault="the arguments are not a JSON object")
+        return cls(**known, arguments=arguments or {})
+
+    @property
+    def chat(self) -> dict[str, Any]:
+        """As in the `tool_calls` of a chat message."""
+        function = {"name": self.name, "arguments": dict(self.arguments)}
+        return {**({"id": self.id} if self.id else {}), "type": "function", "function": function}
+
+
+def assistant_message(content: str, calls: Sequence[ToolCall] = ()) -> dict[str, Any]:
+    """The assistant's chat message, with those of the calls that have no fault."""
+    made = [call.chat for call in calls if call.fault is None]
+    return {"role": "assistant", "content": content, **({"tool_calls": made} if made else {})}
+
+
+def calls_of(completion: Any) -> tuple[ToolCall, ...]:
+    """The calls of tools in the last message of a completion; () of anything but chat messages."""
+    match completion:
+        case [*_, {"tool_calls": [*calls]}]:
+            return tuple(
+                call if isinstance(call, ToolCall) else ToolCall.of(call) for call in calls
+            )
+    return ()
+
+
+@dataclass(frozen=True)
 class Reply:
     """A player's completion, as rewards would receive it (text, messages, an image).
 
-    truncated: a limit cut it off. Given to a player as its context, its text is that player's
-    prompt, and the reply counts as its parent: see `Player.group`.
+    truncated: a limit cut it off. calls: of tools, which it contains, also those with a fault.
+    content: its text without the calls that have none; all of it if None. Given to a player as its
+    context, its text is that player's prompt, and the reply counts as its parent: see
+    `Player.group`.
     """
 
     completion: Any
     label: str
     truncated: bool = False
+    calls: tuple[ToolCall, ...] = field(default=(), hash=False)
+    content: str | None = None
     source: Any = field(default=None, repr=False, compare=False)
 
     @property
     def text(self) -> str:
-        """The completion as text; of chat messages, the content of the last. Raises UserError if
-        it is none."""
+        """The completion as text, with its calls of tools; of chat messages, the content of the
+        last. Raises UserError if it is none."""
         match self.completion:
             case str(text) | [*_, {"content": str(text)}]:
                 return text
+            case [*_, {"tool_calls": _}]:  # a message may only call
+                return ""
         raise UserError(
             f"expected text from {self.label!r}, since its completions are prompts of another "
             f"policy, received {type(self.completion).__name__}; only a policy whose completions "
@@ -43,8 +106,9 @@ class Reply:
 
     @property
     def message(self) -> Mapping[str, Any]:
-        """The reply as the assistant's chat message, for the context of a later call."""
-        return {"role": "assistant", "content": self.text}
+        """The reply as the assistant's chat message, for the context of a later call; its calls
+        without a fault are its `tool_calls`."""
+        return assistant_message(self.text if self.content is None else self.content, self.calls)
 
 
 class EpisodeEnded(Exception):  # noqa: N818
@@ -62,25 +126,39 @@ class CompletionFailed(EpisodeEnded):
 class Player(Protocol):
     """A policy of the run that an episode can call."""
 
-    async def __call__(self, context: "Context", *, limit: int | None = None) -> Reply:
+    async def __call__(
+        self, context: "Context", *, limit: int | None = None, tools: "Tools | None" = None
+    ) -> Reply:
         """One completion of a context.
 
         limit: the most decisions of it, for a policy that draws turn by turn; 0 leaves no room.
+        tools: that a language model's chat template shows to it, from this context on: contexts
+        that continue it keep them, and with other tools a new rollout begins. If None, those of
+        the earlier context, or of the row's column `tools`.
 
         Completions of the same turn are compared over all episodes of a prompt. Raises
         ContextRefused and CompletionFailed.
         """
 
-    async def group(self, context: "Context", *, limit: int | None = None) -> Sequence[Reply]:
+    async def group(
+        self, context: "Context", *, limit: int | None = None, tools: "Tools | None" = None
+    ) -> Sequence[Reply]:
         """Completions of one context that are compared with each other, without failed ones.
 
         In training there are as many as the player's `train.group_size`, in an evaluation there is
         one. Raises ContextRefused, and CompletionFailed if all of them failed.
         """
 
+    async def shortened(self, text: str, most: int) -> str:
+        """The beginning of a text that has more than `most` of the player's tokens, as many of
+        them, with the mark " [... cut]"; other texts, and those of players without tokens, as they
+        are."""
+
 
 Context = Row | str | Sequence[Mapping[str, Any]] | Reply
 """What a player completes: a data set row, a string, chat messages, or the reply of a player."""
+Tools = Sequence[Mapping[str, Any]]
+"""JSON schemas of functions, as chat templates take them."""
 Columns = Mapping[str, Any]
 """Columns that rewards receive by name, for one episode."""
 Outcome = Columns | Sequence[tuple[Reply, Columns]] | None
@@ -114,6 +192,14 @@ class Environment(ABC):
 
     def columns(self, labels: Sequence[str]) -> Sequence[str]:
         """The names of the columns that `play` returns, which samples and the report show, too."""
+        return ()
+
+    def logged(self, labels: Sequence[str]) -> Sequence[str]:
+        """Those of `columns` that are numbers: their means are metrics, `environment/NAME`.
+
+        `turns`, `calls`, `call_errors`, `tool_seconds` and `tool_tokens` are what the report shows
+        of tools. None has no mean.
+        """
         return ()
 
     def receivers(self, labels: Sequence[str]) -> Sequence[str]:

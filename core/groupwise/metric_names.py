@@ -18,6 +18,7 @@ class Family(StrEnum):
     ALARM = "alarm"
     ALARM_SINCE = "alarm_since"
     ENDED = "ended"
+    ENVIRONMENT = "environment"
     EVALUATION = "evaluation"
     FAILED = "failed"
     MISMATCH = "mismatch"
@@ -28,6 +29,7 @@ class Family(StrEnum):
     REWARD_TIME = "reward_time"
     REWARDS = "rewards"
     TIME = "time"
+    TURNS = "turns"
     WATCH = "watch"
     WEIGHTS = "weights"
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import nn
 
+from groupwise.environment import ToolCall
 from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 
@@ -193,6 +194,15 @@ class TurnSampler(Sampler):
     def with_turn(self, context: Any, turn: Any) -> Any:
         """The context after a turn that was drawn in it."""
 
+    def tool_calls(self, context: Any) -> tuple[Sequence[ToolCall], str | None]:
+        """The calls of tools in the context's last turn, and its text without those that have no
+        fault, None for all of it; by default there are none."""
+        return (), None
+
+    def shortened(self, text: str, most: int) -> str:
+        """See `Player.shortened`; by default the text as it is."""
+        return text
+
     @abstractmethod
     def session(self) -> AbstractContextManager[None]:
         """The context of the draws of some episodes, in which weights neither change nor are
@@ -207,3 +217,13 @@ class TurnSampler(Sampler):
         groups: Sequence[int] | None = None,
     ) -> Rollouts:
         """A rollout for each context; rows: what each began with; groups: the number of each."""
+
+    def holds(
+        self, rollouts: Rollouts, turns: Sequence[Sequence[Any]]
+    ) -> Sequence[Sequence[bool]] | None:
+        """For each rollout whether it has each of these turns as it was drawn, decision by decision:
+        the metric `turns/as_sampled`. None if that is not known.
+
+        rollouts: as they will be trained on; turns: what `draw` returned in the context of each.
+        """
+        return None

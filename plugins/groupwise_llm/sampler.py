@@ -49,6 +49,9 @@ class TextSampler(TurnSampler):
         """How many tokens may follow: `max_new_tokens`, less the completion's own so far."""
         return self.codec.room(context)
 
+    def shortened(self, text: str, most: int) -> str:
+        return self.codec.shortened(text, most)
+
     def with_turn(self, context: Context, turn: Turn) -> Context:
         return context.with_turn(turn)
 
@@ -92,6 +95,19 @@ class TextSampler(TurnSampler):
         return self.codec.assemble(
             rows, contexts, groups=groups, requested=self.requested, device=self.device
         )
+
+    def holds(self, rollouts: Rollouts, turns: Sequence[Sequence[Turn]]) -> list[list[bool]]:
+        """Whether the decisions of each rollout are, turn by turn, the ids of these turns, and no
+        others."""
+        ids, mask = rollouts.tensor("completion_ids").cpu(), rollouts.mask.cpu()
+        held = []
+        for row, own in enumerate(turns):
+            decided, flags = ids[row][mask[row]].tolist(), []
+            for turn in own:
+                flags.append(tuple(decided[: len(turn.ids)]) == turn.ids)
+                decided = decided[len(turn.ids) :]
+            held.append(flags if not decided else [False] * len(own))
+        return held
 
     def completions_and_facts(
         self,

@@ -9,7 +9,16 @@ from typing import Any
 
 import torch
 
-from groupwise.environment import Context, Environment, Outcome, Player, Reply
+from groupwise.environment import (
+    Context,
+    Environment,
+    Outcome,
+    Player,
+    Reply,
+    ToolCall,
+    Tools,
+    assistant_message,
+)
 from groupwise.policy import Policy
 from groupwise.prompt_source import Row
 from groupwise.prompts.draws import Draw
@@ -38,9 +47,10 @@ def check_environment(
 
     rows: of the data set, two or more. players: for each label a function that plays the player: it
     is called with the prompt (text or messages) and a generator seeded for this completion, and
-    returns the completion; a function alone stands for a run with one policy. Let it take every way
-    through the environment, also the wrong ones: calls of tools that do not exist, arguments that
-    are not valid. episodes: of each row.
+    returns the completion, for calls of tools one or several `ToolCall`s; a function alone stands
+    for a run with one policy. Let it take every way through the environment, also the wrong ones:
+    calls of tools that do not exist, arguments that are not valid, a `ToolCall` with a `fault`.
+    episodes: of each row.
     """
     if len(rows) < 2:
         raise ValueError(f"check_environment: needs two rows or more, received {len(rows)}")
@@ -121,13 +131,20 @@ class Counted:
     player: Player
     calls: Calls
 
-    async def __call__(self, context: Context, *, limit: int | None = None) -> Reply:
+    async def __call__(
+        self, context: Context, *, limit: int | None = None, tools: Tools | None = None
+    ) -> Reply:
         self.calls.add()
-        return await self.player(context)
+        return await self.player(context, tools=tools)
 
-    async def group(self, context: Context, *, limit: int | None = None) -> Sequence[Reply]:
+    async def group(
+        self, context: Context, *, limit: int | None = None, tools: Tools | None = None
+    ) -> Sequence[Reply]:
         self.calls.add()
-        return await self.player.group(context)
+        return await self.player.group(context, tools=tools)
+
+    async def shortened(self, text: str, most: int) -> str:
+        return await self.player.shortened(text, most)
 
 
 class Scripted(Policy):
@@ -155,7 +172,7 @@ class Scripted(Policy):
     ) -> Rollouts:
         rows = [row for row in prompts for _ in range(group_size)]
         completions = [
-            self.script(row["prompt"], random.Random(seed))
+            _completion(self.script(row["prompt"], random.Random(seed)))
             for row, seed in zip(rows, seeds, strict=True)
         ]
         failed = [bool(self.fails) and seed % self.fails == 0 for seed in seeds]
@@ -170,6 +187,14 @@ class Scripted(Policy):
 
     def forward(self, rollouts: Rollouts, decisions: slice = slice(None)) -> LogProbs:
         return LogProbs(log_probs=torch.zeros(rollouts.mask.shape)[:, decisions])
+
+
+def _completion(written: Any) -> Any:
+    """What a script returned, calls of tools as a message."""
+    calls = [written] if isinstance(written, ToolCall) else written
+    if not (isinstance(calls, list) and calls and isinstance(calls[0], ToolCall)):
+        return written
+    return [{**assistant_message(""), "tool_calls": calls}]
 
 
 def _record(episodes: Episodes) -> list[Any]:

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from groupwise.environment import Columns, Environment, Reply
+from groupwise.environment import Columns, Environment, Reply, calls_of
 from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Drawn
+from groupwise.training import turns
 from groupwise.training.calls import Call, Episode, Part, Rows, in_rows
 from groupwise.training.endings import ENDED, with_endings, word_of
 from groupwise.training.episodes import Episodes
@@ -52,15 +53,18 @@ class Assembly:
             call.part, call.at, call.is_drawn = part, at, True
             if reasons[at] is None:
                 completion = rollouts.completions[at]
-                call.reply = Reply(completion, call.label, truncated[at], source=call)
+                calls = calls_of(completion)
+                call.reply = Reply(completion, call.label, truncated[at], calls, source=call)
         self._added = part, calls
 
     def add_turns(self, pairs: Sequence[tuple[Any, Drawn]], calls: Sequence[Call]) -> None:
         """The turns of these calls, in order, each with its context afterwards."""
         for call, (context, turn) in zip(calls, pairs, strict=True):
-            call.context, call.is_drawn = context, True
+            call.context, call.drawn, call.is_drawn = context, turn, True
             if turn.ended != "failed":
-                call.reply = Reply(turn.text, call.label, turn.ended == "length", source=call)
+                made, content = self.samplings[call.label].turn_sampler.tool_calls(context)
+                cut = turn.ended == "length"
+                call.reply = Reply(turn.text, call.label, cut, tuple(made), content, source=call)
 
     def finished(self) -> Iterator[Episodes]:
         """The episodes of the next draws if these are over; in the order of the draws."""
@@ -105,7 +109,7 @@ class Assembly:
             lost=[episode for episode in episodes if _is_lost(episode)],
         )
         for call in (call for each in rows.values() for calls in each for call in calls):
-            call.part = call.context = None  # else they hold what rewards free
+            call.part = call.context = call.drawn = None  # else they hold what rewards free
             if call.refused_by is None and call.failure is None:  # others may be shown
                 call.reply = None
         for episode in episodes:
@@ -123,6 +127,8 @@ class Assembly:
                 [calls[-1].context for calls in rows],
                 [calls[0].group for calls in rows],
             )
+            if self.trained:
+                turns.compare(self.samplings[label].turn_sampler, rollouts, rows)
         else:
             rollouts = _gathered([calls[0] for calls in rows])
         if not self.plain:

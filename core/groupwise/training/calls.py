@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from groupwise.environment import Context, Outcome, Reply
+from groupwise.environment import Context, Outcome, Reply, Tools
 from groupwise.prompt_source import Row
 from groupwise.prompts.draws import Draw
 from groupwise.rollouts import Rollouts
+from groupwise.sampler import Drawn
 
 TURN = 2**40
 """Distance of the group numbers of a player's turns, more than a run has draws."""
@@ -22,7 +23,7 @@ class Episode:
     plays; cast: labels of its players; seed: of the environment's own chance; calls: in order;
     waiting: requests that its coroutine waits for; was_called: whether a player was; outcome: what
     the coroutine returned; ended: why it ended, if by an exception; failure: that of the
-    environment.
+    environment; error: the name of its exception.
     """
 
     draw: Draw
@@ -39,6 +40,7 @@ class Episode:
     outcome: Outcome = None
     ended: str | None = None
     failure: str | None = None
+    error: str | None = None
 
     @property
     def identity(self) -> int:
@@ -69,7 +71,8 @@ class Call:
     function of (player, turn, branch, number, index); number: of the draw or of the parent; leads:
     whether it is the first call for its context; goes_on_from: the call in whose context it goes
     on, if it does; is_drawn: whether it has a completion, which may have failed; context: after its
-    turn, where a sampler draws turn by turn; part: the sampled batch with its completion, in the
+    turn, where a sampler draws turn by turn; drawn: this turn, until its rollout is assembled;
+    is_held: whether the rollout has the turn as it was drawn, None if that is not known; part: the sampled batch with its completion, in the
     row `at`; reply: None if the completion failed; refused_by: the player that could not take the
     reply; is_cut: whether its context has no room to go on; failure: why its rollout failed, or its
     episode, once it is assembled.
@@ -89,6 +92,8 @@ class Call:
     goes_on_from: "Call | None" = None
     is_drawn: bool = False
     context: Any = None
+    drawn: Drawn | None = None
+    is_held: bool | None = None
     reply: Reply | None = None
     part: "Part | None" = None
     at: int = 0
@@ -144,8 +149,8 @@ class Part:
 class Request:
     """Completions of one context by one player that an episode's coroutine waits for.
 
-    limit: the most decisions of each, None for the policy's own limit; refused: whether the context
-    has no room.
+    limit: the most decisions of each, None for the policy's own limit; tools: shown from this
+    context on, None for those of the earlier one; refused: whether the context has no room.
     """
 
     episode: Episode
@@ -153,6 +158,7 @@ class Request:
     calls: Sequence[Call]
     answer: "asyncio.Future[None]"
     limit: int | None = None
+    tools: Tools | None = None
     refused: bool = False
 
     @property
@@ -165,14 +171,16 @@ class Request:
         return self.episode.place, self.episode.calls.index(self.calls[0])
 
 
-def row_of(context: Context, row: Row) -> Row:
-    """The row that a player completes: the data set's, with the context as its prompt."""
+def row_of(context: Context, row: Row, tools: Tools | None) -> Row:
+    """The row that a player completes: the data set's, with the context as its prompt, and with
+    these tools."""
+    shown = {} if tools is None else {"tools": tools}
     if isinstance(context, Mapping):
-        return context
+        return {**context, **shown} if shown else context
     if isinstance(context, Reply):
-        return {**row, "prompt": context.text}
+        return {**row, "prompt": context.text, **shown}
     # A copy of messages, to which an environment may go on to append.
-    return {**row, "prompt": context if isinstance(context, str) else [*context]}
+    return {**row, "prompt": context if isinstance(context, str) else [*context], **shown}
 
 
 def calls_for(

@@ -38,6 +38,7 @@ class EpisodeSampler:
         self.labels = [*samplings]
         self.casts = environment.casts(self.labels)
         self.columns = [n for n in environment.columns(self.labels) if n != ENDED]
+        self.logged_columns = environment.logged(self.labels)
         self.judged = environment.judged(self.labels)
         self._thread = LoopThread()
 

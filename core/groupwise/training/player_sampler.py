@@ -56,6 +56,11 @@ class PlayerSampler:
         """Whether each request is drawn by itself, by `draw`, instead of in batches."""
         return self.by_turns and self.sampling.turn_sampler.concurrency > 1
 
+    def shortened(self, text: str, most: int) -> str:
+        """A text of at most `most` tokens of the player; see `Player.shortened`."""
+        sampler = self.sampling.sampler
+        return sampler.shortened(text, most) if isinstance(sampler, TurnSampler) else text
+
     @contextmanager
     def session(self) -> Iterator[None]:
         """The context in which all calls of the batch are sampled; draws that are still running at
@@ -158,10 +163,15 @@ class PlayerSampler:
         for earlier in reversed(request.episode.calls):
             if earlier.label != request.label or earlier.context is None:
                 continue
+            tools = earlier.row.get("tools")
+            if request.tools is not None and [*request.tools] != [*(tools or ())]:
+                continue
             replies = _further(earlier, first.row["prompt"])
             if replies is not None:
                 for call in request.calls:
                     call.goes_on_from = earlier
+                    if call.row.get("tools") is not tools:
+                        call.row = {**call.row, "tools": tools}
                 return sampler.extend(earlier.context, replies) if replies else earlier.context
         return sampler.encode([first.row])[0]
 

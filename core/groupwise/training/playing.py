@@ -16,6 +16,7 @@ from groupwise.environment import (
     Environment,
     EpisodeEnded,
     Reply,
+    Tools,
 )
 from groupwise.errors import UserError
 from groupwise.training.calls import Call, Episode, Request, calls_for, row_of
@@ -121,7 +122,8 @@ class Playing:
             self._error = error
         except Exception as error:
             where = _place(error, type(self.environment).play.__code__.co_filename)
-            episode.failure = f"the environment raised {type(error).__name__}: {error}{where}"
+            episode.error = type(error).__name__
+            episode.failure = f"the environment raised {episode.error}: {error}{where}"
         finally:
             self._busy -= not episode.waiting
             episode.over, episode.waiting = True, 0
@@ -151,6 +153,7 @@ class Playing:
         *,
         grouped: bool,
         limit: int | None,
+        tools: Tools | None,
     ) -> list[Reply]:
         """Replies to a context, without those that failed."""
         if episode.over:
@@ -159,7 +162,7 @@ class Playing:
         source = context.source if isinstance(context, Reply) else None
         parent: Call | None = _latest(episode) if source is None else source
         sampler = self.samplers[label]
-        row = row_of(context, episode.draw.row)
+        row = row_of(context, episode.draw.row, tools)
         if row is not episode.draw.row and sampler.sampling.policy.skips(row):
             if parent is not None:
                 parent.refused_by = label
@@ -167,7 +170,7 @@ class Playing:
         size = sampler.group_size if grouped else None
         calls = calls_for(episode, label, row, parent, grouped=size)
         answer = asyncio.get_running_loop().create_future()
-        request = Request(episode, label, calls, answer, limit)
+        request = Request(episode, label, calls, answer, limit, tools)
         episode.calls += calls
         self._busy -= not episode.waiting
         episode.waiting += 1
@@ -210,11 +213,19 @@ class _Player:
     episode: Episode
     label: str
 
-    async def __call__(self, context: Context, *, limit: int | None = None) -> Reply:
-        own, label = self.episode, self.label
-        (reply,) = await self.playing.replies(own, label, context, grouped=False, limit=limit)
+    async def __call__(
+        self, context: Context, *, limit: int | None = None, tools: Tools | None = None
+    ) -> Reply:
+        (reply,) = await self._replies(context, grouped=False, limit=limit, tools=tools)
         return reply
 
-    async def group(self, context: Context, *, limit: int | None = None) -> Sequence[Reply]:
-        own, label = self.episode, self.label
-        return await self.playing.replies(own, label, context, grouped=True, limit=limit)
+    async def group(
+        self, context: Context, *, limit: int | None = None, tools: Tools | None = None
+    ) -> Sequence[Reply]:
+        return await self._replies(context, grouped=True, limit=limit, tools=tools)
+
+    async def shortened(self, text: str, most: int) -> str:
+        return self.playing.samplers[self.label].shortened(text, most)
+
+    async def _replies(self, context: Context, **options: Any) -> list[Reply]:
+        return await self.playing.replies(self.episode, self.label, context, **options)

@@ -46,7 +46,7 @@ class Samples:
         rollouts = episodes.judged
         written = {name: rollouts.facts[name] for name in returned}
         facts = recorded(rollouts, policy)
-        logged = {**written, **scores.extra, **(watched.extra if watched else {})}
+        logged = {**scores.extra, **(watched.extra if watched else {}), **written}
         extra = {name: v for name, v in logged.items() if len(v) == len(rollouts)}
         reasons = scores.reasons or [None] * len(rollouts)
         ended = rollouts.ended if self.multi_turn else []

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from groupwise.rollouts import Rollouts
+from groupwise_llm.codec.characters import UNKNOWN
 from groupwise_llm.codec.completions import Completions
 from groupwise_llm.codec.contexts import Context, Message, Segment, Turn, is_reply
 from groupwise_llm.codec.prompts import Prompts, tools_of
@@ -73,6 +74,16 @@ class Codec:
     def room(self, context: Context) -> int:
         """How many tokens may follow: `max_new_tokens`, less the completion's own so far."""
         return self.settings.max_new_tokens - len(context.completion_ids)
+
+    def shortened(self, text: str, most: int) -> str:
+        """The beginning of a text that has more than `most` tokens, with a mark; else the text."""
+        if len(text.encode()) <= most:  # a token is at least one byte
+            return text
+        (ids,) = self.tokenizer([text], add_special_tokens=False)["input_ids"]
+        if len(ids) <= most:
+            return text
+        beginning = self.tokenizer.decode(ids[:most]).rstrip(UNKNOWN)
+        return f"{beginning} [... cut]"
 
     def assemble(
         self,

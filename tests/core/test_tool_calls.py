@@ -1,0 +1,83 @@
+"""Calls of tools: what a player writes, as environments receive it and put it into messages."""
+
+import pytest
+
+from groupwise import Environment, ToolCall, testing
+from groupwise.environment import Reply
+
+ADD = ToolCall("add", {"a": 1}, id="1")
+BROKEN = ToolCall("", fault="the call names no function")
+
+
+def test_a_message_has_the_calls_that_can_be_made():
+    reply = Reply("Let me see <add>", "policy", calls=(ADD, BROKEN), content="Let me see")
+    function = {"name": "add", "arguments": {"a": 1}}
+    assert reply.message == {
+        "role": "assistant",
+        "content": "Let me see",
+        "tool_calls": [{"id": "1", "type": "function", "function": function}],
+    }
+    assert reply.text == "Let me see <add>"
+    assert Reply("Hi", "policy", calls=(BROKEN,)).message == {"role": "assistant", "content": "Hi"}
+    assert hash(reply) == hash(Reply(reply.completion, "policy", content=reply.content))
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (ADD.chat, ADD),
+        ({"name": "add", "arguments": {"a": 1}, "id": "1"}, ADD),
+        ({"id": "1", "function": {"name": "add", "arguments": '{"a": 1}'}}, ADD),
+        ({"function": {"name": "now"}}, ToolCall("now")),
+    ],
+)
+def test_calls_in_the_forms_of_chat_messages(written, expected):
+    assert ToolCall.of(written) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "fault"),
+    [
+        ({"name": "add", "arguments": '{"a": 1'}, "not valid JSON"),
+        ({"name": "add", "arguments": "[1]"}, "not a JSON object"),
+        ({"name": "add", "arguments": 3}, "not a JSON object"),
+        ({"name": 3}, "names no function"),
+        ({"function": "add"}, "names no function"),
+        ("add", "names no function"),
+        (None, "names no function"),
+    ],
+)
+def test_a_malformed_call_says_what_is_wrong_with_it(written, fault):
+    assert fault in ToolCall.of(written).fault
+
+
+class Adds(Environment):
+    """Answers calls until there are none; `heard` has what the player wrote."""
+
+    def __init__(self, heard):
+        self.heard = heard
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        messages = [{"role": "user", "content": row["prompt"]}]
+        for _ in range(3):
+            reply = await player(messages, tools=[{"type": "function"}])
+            self.heard.append((reply.calls, reply.message.get("tool_calls")))
+            if not reply.calls:
+                return
+            answer = await player.shortened("a long answer", 2)
+            messages += [reply.message, {"role": "tool", "content": answer}]
+
+
+def test_functions_in_place_of_models_call_tools():
+    heard = []
+    written = ["It is 2.", ADD, [ADD, BROKEN], [{"role": "assistant", "tool_calls": [ADD.chat]}]]
+
+    def player(prompt, random):
+        return random.choice(written)
+
+    testing.check_environment(Adds(heard), [{"prompt": "1+1"}, {"prompt": "2+2"}], player)
+    made = [calls for calls, _ in heard]
+    for calls in ((), (ADD,), (ADD, BROKEN)):
+        assert calls in made
+    assert all((in_message is None) == (not calls) for calls, in_message in heard)
