@@ -14,9 +14,7 @@ from groupwise.training.episodes import Episodes
 from groupwise.training.tally import Tally
 
 
-def compare(
-    sampler: TurnSampler, rollouts: Rollouts, rows: Sequence[Sequence[Call]]
-) -> None:
+def compare(sampler: TurnSampler, rollouts: Rollouts, rows: Sequence[Sequence[Call]]) -> None:
     """Note of each call whether its rollout has its turn as it was drawn.
 
     rows: the calls of each rollout.
@@ -48,7 +46,9 @@ def counted(episodes: Episodes) -> Tally:
     checked = [call for call in calls if call.is_held is not None]
     if checked:
         later = [call for call in checked if call.turn]
-        tally.mean(f"{Family.TURNS}/as_sampled", sum(call.is_held for call in checked), len(checked))
+        tally.mean(
+            f"{Family.TURNS}/as_sampled", sum(call.is_held for call in checked), len(checked)
+        )
         tally.mean(
             f"{Family.TURNS}/continued",
             sum(call.goes_on_from is not None for call in later),
