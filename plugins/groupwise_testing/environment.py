@@ -278,8 +278,7 @@ def failures(case: Case) -> str | None:
 
 @law("`close` can be called", hint="`close` is called once at the end, also before any episode")
 def closes(case: Case) -> str | None:
-    case.sampler.close()
-    return None
+    return case.sampler.close()
 
 
 LAWS = (ends, columns, rows_unchanged, alone, failures, closes)
