@@ -17,6 +17,7 @@ class Family(StrEnum):
 
     ALARM = "alarm"
     ALARM_SINCE = "alarm_since"
+    BASELINE = "baseline"
     ENDED = "ended"
     EVALUATION = "evaluation"
     FAILED = "failed"
@@ -28,6 +29,7 @@ class Family(StrEnum):
     REWARD_TIME = "reward_time"
     REWARDS = "rewards"
     TIME = "time"
+    TURN_REWARD = "turn_reward"
     WATCH = "watch"
     WEIGHTS = "weights"
 
