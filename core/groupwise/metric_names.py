@@ -17,6 +17,7 @@ class Family(StrEnum):
 
     ALARM = "alarm"
     ALARM_SINCE = "alarm_since"
+    BASELINE = "baseline"
     ENDED = "ended"
     ENVIRONMENT = "environment"
     EVALUATION = "evaluation"
@@ -30,6 +31,7 @@ class Family(StrEnum):
     REWARDS = "rewards"
     TIME = "time"
     TURNS = "turns"
+    TURN_REWARD = "turn_reward"
     WATCH = "watch"
     WEIGHTS = "weights"
 
