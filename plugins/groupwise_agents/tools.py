@@ -33,7 +33,7 @@ class Tools(Environment):
     def __init__(self, tools: Config | Sequence[Tool | Callable[..., Any]], **options: Any) -> None:
         if isinstance(tools, Tools.Config):
             self.config = tools
-            tools = [import_target(name, f"tool {name!r}") for name in tools.tools]
+            tools = [_function(name) for name in tools.tools]
         else:
             self.config = self.Config(**options)
         self.servers = [Server(each) for each in self.config.mcp]
@@ -63,3 +63,10 @@ class Tools(Environment):
     async def close(self) -> None:
         for server in self.servers:
             await server.close()
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """What `module:function` names. Raises UserError if there is no such function."""
+    if ":" not in name:
+        raise UserError(f"tools: expected module:function, found {name!r}")
+    return import_target(name, f"tool {name!r}")  # type: ignore[no-any-return]

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from groupwise.errors import UserError
+from groupwise_llm.codec.calls.calls import Calls
+from groupwise_llm.codec.completions import Completions
 from groupwise_llm.codec.prompts import Prompts
 from groupwise_llm.files.loading import config_of, outline, positions_of, tokenizer_of
 from groupwise_llm.model import rotary
@@ -26,6 +28,15 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
     if settings.lora is not None:
         notes += [coverage(whole), *experts_without_adapters(whole)]
     return notes
+
+
+def check_tools(settings: Settings) -> None:
+    """Raise UserError unless the model's template shows tools, and it is known how it calls them."""
+    tokenizer = tokenizer_of(settings)
+    ends = [tokenizer.eos_token_id]
+    prompts = Prompts(tokenizer, settings, positions=None)
+    completions = Completions(tokenizer, ends, keep_special=settings.keep_special_tokens)
+    Calls(prompts, completions, ends).check()
 
 
 def check_uncut(settings: Settings, sampler: str) -> None:

@@ -86,12 +86,12 @@ def test_laws():
         ("{name: tools, tools: ['tools_of_this_test:add', 'tools_of_this_test:add']}", "two tools"),
         ("{name: tools}", "there are no tools"),
         ("{name: tools, tools: ['tools_of_this_test:add'], turn: 3}", "did you mean 'turns'?"),
-        ("{name: tools, tools: ['tools_of_this_test:add']}", "chat template ignores tools"),
+        ("{name: tools, tools: ['tools_of_this_test:add']}", "does not show tools"),
     ],
 )
 def test_mistakes_are_shown_before_the_run(check, environment, problem):
     result = check(environment)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert problem in result.output
 
 

@@ -47,6 +47,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
             _check_shard(policy, loaded)
         if settings is None:
             continue
+        parts.check_tools(label, policy, settings)
         notes += policy.examine(settings, parts.rows() if label in parts.players.receivers else ())
         notes += parts.algorithms[label].examine(settings)
         rates[label] = policy.least_rate(settings)
