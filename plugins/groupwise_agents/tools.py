@@ -52,6 +52,9 @@ class Tools(Environment):
     def columns(self, labels: Sequence[str]) -> Sequence[str]:
         return COLUMNS
 
+    def logged(self, labels: Sequence[str]) -> Sequence[str]:
+        return COLUMNS
+
     def opening(self, row: Row) -> Row:
         return {**row, "prompt": messages_of(row), "tools": self.toolbox.schemas}
 
