@@ -23,9 +23,9 @@ class Tools(Environment):
     """
 
     class Config(Limits):
-        tools: tuple[str, ...] = Field((), description="functions, as `module:function`")
-        mcp: tuple[ServerConfig, ...] = Field(
-            (),
+        tools: list[str] = Field([], description="functions, as `module:function`")
+        mcp: list[ServerConfig] = Field(
+            [],
             description="MCP servers, whose tools are added: of each its command line, its URL, "
             "or a mapping of its options",
         )

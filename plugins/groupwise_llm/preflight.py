@@ -31,7 +31,7 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
 
 
 def check_tools(settings: Settings) -> None:
-    """Raise UserError unless the model's template shows tools, and it is known how it calls them."""
+    """Raise UserError unless the template shows tools, and it is known how the model calls them."""
     tokenizer = tokenizer_of(settings)
     ends = [tokenizer.eos_token_id]
     prompts = Prompts(tokenizer, settings, positions=None)

@@ -3,13 +3,13 @@
 import random
 
 import pytest
+from tests import tiny_model
 from typer.testing import CliRunner
 
 from groupwise import ToolCall, testing
 from groupwise.cli import app
 from groupwise.errors import UserError
 from groupwise_agents.tools import Tools
-from tests import tiny_model
 
 MODULE = '''
 def add(left: int, right: int) -> int:
