@@ -227,7 +227,7 @@ class Policy(nn.Module, Sampler):
         return ()
 
     @classmethod
-    def check_tools(cls, config: Any) -> None:
+    def examine_tools(cls, config: Any) -> None:
         """Raise UserError if a model of this `Config` could not call the tools that an environment
         shows to it; needs no weights, and by default checks nothing."""
 

@@ -30,7 +30,7 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
     return notes
 
 
-def check_tools(settings: Settings) -> None:
+def examine_tools(settings: Settings) -> None:
     """Raise UserError unless the template shows tools, and it is known how the model calls them."""
     tokenizer = tokenizer_of(settings)
     ends = [tokenizer.eos_token_id]

@@ -106,7 +106,7 @@ class Parts:
         """Raise UserError if the environment shows tools to a policy that cannot call them."""
         row = {k: v for k, v in self.prompts.source[0].items() if k != "tools"}
         if label in self.players.receivers and self.players.environment.opening(row).get("tools"):
-            policy.check_tools(settings)
+            policy.examine_tools(settings)
 
     @property
     def _sources(self) -> Sequence[Prompts]:
