@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from groupwise.errors import UserError
-from groupwise_llm.codec.calls.calls import Calls
-from groupwise_llm.codec.completions import Completions
+from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.prompts import Prompts
-from groupwise_llm.files.loading import config_of, outline, positions_of, tokenizer_of
+from groupwise_llm.files.loading import config_of, end_tokens, outline, positions_of, tokenizer_of
 from groupwise_llm.model import rotary
 from groupwise_llm.model.coverage import coverage, experts_without_adapters
 from groupwise_llm.settings import Settings
@@ -30,13 +29,20 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
     return notes
 
 
+def examine_turns(settings: Settings) -> Sequence[str]:
+    """Notes on what the chat template does with earlier turns."""
+    return _codec(settings).suffixes.notes()
+
+
 def examine_tools(settings: Settings) -> None:
     """Raise UserError unless the template shows tools, and it is known how the model calls them."""
-    tokenizer = tokenizer_of(settings)
-    ends = [tokenizer.eos_token_id]
-    prompts = Prompts(tokenizer, settings, positions=None)
-    completions = Completions(tokenizer, ends, keep_special=settings.keep_special_tokens)
-    Calls(prompts, completions, ends).check()
+    _codec(settings).calls.check()
+
+
+def _codec(settings: Settings) -> Codec:
+    model, tokenizer = config_of(settings), tokenizer_of(settings)
+    ends = end_tokens(outline(settings, model), tokenizer)
+    return Codec(tokenizer, settings, ends, positions=None)
 
 
 def check_uncut(settings: Settings, sampler: str) -> None:
