@@ -1,6 +1,6 @@
 """WordGame: a class as one writes it for the `environment_factory` of TRL's trainers."""
 
-from words import GUESSES, WORDS, marks
+from word_game.words import GUESSES, WORDS, marks
 
 
 class WordGame:

@@ -1,10 +1,10 @@
-"""Make the base model of `examples/word_game.yaml`: a Qwen2 that knows the game, and plays it badly.
+"""Make the base model of `examples/word_game.yaml`: a Qwen2 that knows the game and plays badly.
 
-A Qwen2 of about half a million parameters is trained from scratch on games. In a share of them
-every guess agrees with what the answers so far have told; in the rest the guesses are any words.
-So the model knows both, and mostly plays the worse one; GRPO has to find the better one.
+A Qwen2 of about 200,000 parameters is trained from scratch on games. In a share of them every guess
+agrees with what the answers so far have told; in the rest the guesses are any words. So the model
+knows both, and mostly plays the worse one; GRPO has to find the better one.
 
-    python examples/word_game/make_base.py --steps 2500
+    python examples/word_game/make_base.py --steps 1500
 
 writes `examples/word_game/base/`, loadable by `AutoModelForCausalLM.from_pretrained`.
 """
@@ -22,13 +22,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import get_json_schema
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from small_qwen2 import make_model
+from word_game.game import WordGame
+from word_game.words import GUESSES, WORDS, marks
+
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-
-from game import WordGame  # noqa: E402
-from small_qwen2 import make_model  # noqa: E402
-from words import GUESSES, WORDS, marks  # noqa: E402
-
 END = "<|end|>"
 ROLES = ["<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"]
 CALL = json.dumps({"name": "guess", "arguments": {"word": "*"}}).split("*")
@@ -81,28 +81,29 @@ def ids_and_labels(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--skill", type=float, default=0.25)
-    parser.add_argument("--batch-size", type=int, default=48)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--games", type=int, default=8000)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--learning-rate", type=float, default=4e-3)
     parser.add_argument("--output", type=Path, default=HERE / "base")
     options = parser.parse_args()
 
     torch.manual_seed(0)
     chance = random.Random(0)
     tokenizer = make_tokenizer()
-    model = make_model(tokenizer, positions=160)
+    model = make_model(tokenizer, positions=160, width=64)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=options.learning_rate, weight_decay=0.01, betas=(0.9, 0.98)
     )
     print(f"{model.num_parameters():,} parameters, {len(tokenizer)} tokens of vocabulary")
+    games = [ids_and_labels(tokenizer, game(chance, options.skill)) for _ in range(options.games)]
     pad, started = torch.nn.utils.rnn.pad_sequence, time.monotonic()
     for step in range(1, options.steps + 1):
         rate = options.learning_rate * min(1.0, step / 200) * (1 - step / options.steps)
         for group in optimizer.param_groups:
             group["lr"] = rate
-        games = [game(chance, options.skill) for _ in range(options.batch_size)]
-        ids, labels = zip(*(ids_and_labels(tokenizer, each) for each in games), strict=True)
+        ids, labels = zip(*chance.sample(games, options.batch_size), strict=True)
         loss = model(
             input_ids=pad(ids, batch_first=True, padding_value=tokenizer.pad_token_id),
             attention_mask=pad([torch.ones_like(row) for row in ids], batch_first=True),

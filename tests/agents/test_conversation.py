@@ -71,7 +71,11 @@ def test_a_model_calls_and_reads_until_it_answers():
     assert "ended" not in found.outcome
     first, second = player.contexts
     assert first == QUESTION
-    assert second[1] == {"role": "assistant", "content": "", "tool_calls": [ADD.chat, *second[1]["tool_calls"][1:]]}
+    assert second[1] == {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [ADD.chat, *second[1]["tool_calls"][1:]],
+    }
     assert [(m["role"], m["name"]) for m in second[2:]] == [("tool", "add"), ("tool", "nope")]
     assert second[2]["content"] == "2"
     assert [tool["function"]["name"] for tool in player.tools[0]] == ["add", "finish"]

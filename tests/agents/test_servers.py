@@ -64,7 +64,11 @@ def test_tools_of_a_server(server):
     assert [message["content"] for message in first.messages[:2]] == ["42", "there"]
     assert first.messages[2]["content"].startswith("error: double: ")
     assert first.errors == 1
-    assert [message["content"] for message in (*shared.messages, *again.messages)] == ["2", "2", "4"]
+    assert [message["content"] for message in (*shared.messages, *again.messages)] == [
+        "2",
+        "2",
+        "4",
+    ]
     listed, connected, again = processes()
     assert not any(map(is_running, (listed, connected, again)))
 

@@ -147,9 +147,15 @@ def test_answers_are_messages_in_the_order_of_the_calls():
     ("call", "text"),
     [
         (ToolCall("", fault="the call names no function"), "error: the call names no function"),
-        (ToolCall("subtract"), "error: there is no tool 'subtract'; the tools are add, fail, leave"),
+        (
+            ToolCall("subtract"),
+            "error: there is no tool 'subtract'; the tools are add, fail, leave",
+        ),
         (ToolCall("add"), "error: add: missing a required argument: 'left'"),
-        (ToolCall("add", {"left": 1, "up": 2}), "error: add: got an unexpected keyword argument 'up'"),
+        (
+            ToolCall("add", {"left": 1, "up": 2}),
+            "error: add: got an unexpected keyword argument 'up'",
+        ),
         (ToolCall("add", {"self": 1}), "error: add: missing a required argument: 'left'"),
         (ToolCall("add", {"left": "one"}), "error: add: left: Input should be a valid integer"),
         (ToolCall("fail"), "error: KeyError: 'no such thing'"),
