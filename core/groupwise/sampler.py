@@ -199,6 +199,15 @@ class TurnSampler(Sampler):
         fault, None for all of it; by default there are none."""
         return (), None
 
+    @classmethod
+    def examine_turns(cls, config: Any) -> Sequence[str]:
+        """`turn_notes` of a policy with this `Config`, without weights, for `groupwise check`."""
+        return ()
+
+    def turn_notes(self) -> Sequence[str]:
+        """What a run should say whose episodes have several turns, at its start."""
+        return ()
+
     def check_tools(self) -> None:
         """Raise UserError if tools cannot be shown in contexts, or `tool_calls` would miss calls;
         called before the first context with an episode's own tools."""

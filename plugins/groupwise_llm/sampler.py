@@ -50,6 +50,10 @@ class TextSampler(TurnSampler):
         """How many tokens may follow: `max_new_tokens`, less the completion's own so far."""
         return self.codec.room(context)
 
+    def turn_notes(self) -> Sequence[str]:
+        """Whether the chat template keeps earlier turns; see `Suffixes.notes`."""
+        return self.codec.suffixes.notes()
+
     def check_tools(self) -> None:
         """See `Calls.check`."""
         self.codec.calls.check()
