@@ -32,7 +32,7 @@ class ServerConfig(BaseModel):
     url: str | None = Field(None, description="the address of one that runs already")
     env: Mapping[str, str] = Field({}, description="further environment variables of the command")
     headers: Mapping[str, str] = Field({}, description="of requests to the URL")
-    only: tuple[str, ...] = Field((), description="names of the tools to take; all if empty")
+    only: list[str] = Field([], description="names of the tools to take; all if empty")
 
     @model_validator(mode="before")
     @classmethod
@@ -169,7 +169,7 @@ class Server:
             command=command, args=arguments, env=dict(self.config.env)
         )
         # What it writes to stderr would disturb the terminal, and a notebook's is no file.
-        log = stack.enter_context(TemporaryFile("w+", errors="replace"))
+        log = stack.enter_context(TemporaryFile("w+", errors="replace"))  # noqa: SIM115
         try:
             return await stack.enter_async_context(Client(stdio_client(parameters, errlog=log)))
         except Exception as error:

@@ -48,6 +48,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
             _check_shard(policy, loaded)
         if settings is None:
             continue
+        parts.check_tools(label, policy, settings)
         notes += policy.examine(settings, parts.rows() if label in parts.players.receivers else ())
         if parts.players.environment.multi_turn and issubclass(policy, TurnSampler):
             notes += policy.examine_turns(settings)
