@@ -102,7 +102,7 @@ GOOD = {"model": "policy", "messages": [user("Hi")]}
         ({**GOOD, "tools": {"add": 1}}, 400, "invalid_request", "`tools`"),
         ({**GOOD, "max_tokens": 0}, 400, "invalid_request", "max_tokens: 0"),
         ({**GOOD, "n": 2}, 400, "unsupported_parameter", "n: 2"),
-        ({**GOOD, "stream": True}, 400, "unsupported_parameter", "stream"),
+        ({**GOOD, "logprobs": True}, 400, "unsupported_parameter", "logprobs"),
         ({**GOOD, "stop": ["\n"]}, 400, "unsupported_parameter", "stop"),
         ({**GOOD, "tool_choice": "required"}, 400, "unsupported_parameter", "tool_choice"),
         ({**GOOD, "model": "gpt-5"}, 404, "model_not_found", "'gpt-5'; expected policy"),

@@ -81,3 +81,16 @@ def test_the_decisions_are_those_that_the_agent_received():
     with torch.no_grad():
         gap = (model(rollouts).log_probs - rollouts.sampler_log_probs).abs()
     assert float(gap[rollouts.mask].max()) < 1e-5
+
+
+def test_a_stream_has_all_of_an_answer():
+    def streams(base_url, api_key, model):
+        with openai.OpenAI(base_url=base_url, api_key=api_key) as client:
+            asked = {"model": model, "messages": [user("Hi")]}
+            with client.chat.completions.stream(**asked) as events:
+                streamed = events.get_final_completion().choices[0]
+            (choice,) = client.chat.completions.create(**asked).choices
+            assert streamed.message.to_dict() == choice.message.to_dict()
+            assert streamed.finish_reason == choice.finish_reason == "tool_calls"
+
+    played(streams, says("Hello", ADD, content=""), says("Hello", replace(ADD, id="call00000")))

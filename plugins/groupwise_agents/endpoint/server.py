@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from groupwise.environment import Player
-from groupwise_agents.endpoint.chat import Refusal, invalid, models
+from groupwise_agents.endpoint.chat import Refusal, invalid, models, streamed
 from groupwise_agents.endpoint.session import Session, over
 
 HOST = "127.0.0.1"
@@ -86,7 +86,10 @@ class Endpoint:
             except ValueError as error:
                 raise invalid(f"the body is not JSON: {error}") from error
             again = request.headers.get(RETRIES, "0") != "0"
-            return JSONResponse(await session.ask(body, again=again))
+            answered = await session.ask(body, again=again)
+            if body.get("stream"):
+                return Response(streamed(answered), media_type="text/event-stream")
+            return JSONResponse(answered)
 
         async def listed(request: Request) -> Response:
             return JSONResponse(models([*self._session(request).players]))
