@@ -161,6 +161,8 @@ Tools = Sequence[Mapping[str, Any]]
 """JSON schemas of functions, as chat templates take them."""
 Columns = Mapping[str, Any]
 """Columns that rewards receive by name, for one episode."""
+ENVIRONMENTS = "environments"
+"""A column, TRL's argument of rewards: for each completion the object whose episode it is."""
 Outcome = Columns | Sequence[tuple[Reply, Columns]] | None
 
 
@@ -228,8 +230,16 @@ class Environment(ABC):
         replies has it, unless they are cut off or failed. Unset, it is "environment" if this raises
         EpisodeEnded, and "refused" if it raises ContextRefused.
 
+        The column `environments` may hold an object of this process: samples do not show it, and an
+        isolated reward receives it only if its signature names it. A column whose name begins with
+        an underscore lasts as long as the episode's rollout, and no reward receives it.
+
         An exception other than EpisodeEnded and UserError fails the episode: its replies have no
         reward and no gradient, and are counted.
+
+        An environment with chance of its own (a random start, an opponent's moves) declares a third
+        parameter, `seed: int = 0`. It receives an int from 0 to 2**31 - 1, which is the same for
+        all episodes that are compared with each other, and when a resumed run plays them again.
         """
 
     async def close(self) -> None:  # noqa: B027

@@ -1,4 +1,4 @@
-"""Registers the environments of tools."""
+"""Registers the environments of tools, and the reward that environments give themselves."""
 
 from groupwise.hookspecs import Register, hookimpl
 
@@ -6,4 +6,11 @@ from groupwise.hookspecs import Register, hookimpl
 @hookimpl
 def register_environments(register: Register) -> None:
     register("tools", "groupwise_agents.tools:Tools")
+    register("trl", "groupwise_agents.trl.environment:TRLEnvironment")
+    register("openenv", "groupwise_agents.openenv.environment:OpenEnv")
     register("agent", "groupwise_agents.agent:Agent", extra="agents")
+
+
+@hookimpl
+def register_rewards(register: Register) -> None:
+    register("environment_reward", "groupwise_agents.rewards:environment_reward")

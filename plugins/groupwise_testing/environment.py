@@ -4,12 +4,13 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any
 
 import torch
 
 from groupwise.environment import (
+    ENVIRONMENTS,
     Context,
     Environment,
     Outcome,
@@ -102,9 +103,11 @@ def counted(environment: Environment) -> Environment:
     that take any `limit`: a scripted completion is one decision."""
     checked, play = copy(environment), environment.play
 
-    async def play_counted(row: Row, players: Mapping[str, Player]) -> Outcome:
+    @wraps(play)  # so that it receives the seed where `play` takes it
+    async def play_counted(row: Row, players: Mapping[str, Player], **seed: int) -> Outcome:
         calls = Calls()
-        return await play(row, {label: Counted(own, calls) for label, own in players.items()})
+        counted = {label: Counted(own, calls) for label, own in players.items()}
+        return await play(row, counted, **seed)
 
     checked.play = play_counted  # type: ignore[method-assign]
     return checked
@@ -204,7 +207,7 @@ def _record(episodes: Episodes) -> list[Any]:
         {
             name: [*map(repr, column)]
             for name, column in episodes.judged.facts.items()
-            if not name.endswith("_seconds")
+            if name != ENVIRONMENTS and not name.startswith("_") and not name.endswith("_seconds")
         },
         episodes.judged.ended,
     ]
@@ -234,7 +237,8 @@ def ends(case: Case) -> str | None:
 )
 def columns(case: Case) -> str | None:
     declared = {*case.environment.columns(case.labels)}
-    if others := sorted(case.episodes.judged.facts.keys() - declared):
+    returned = {name for name in case.episodes.judged.facts if not name.startswith("_")}
+    if others := sorted(returned - declared):
         return f"`columns` are {sorted(declared)}, and it also returned {others}"
     return None
 
@@ -248,7 +252,8 @@ def rows_unchanged(case: Case) -> str | None:
 
 @law(
     "an episode depends on its row and its players' completions alone",
-    hint="no generator, counter, clock or object that episodes share; seed what is random by rows",
+    hint="no generator, counter, clock or object that episodes share; chance only by `seed`, a "
+    "parameter of `play`",
 )
 def alone(case: Case) -> str | None:
     expected = _record(case.episodes)

@@ -63,7 +63,7 @@ class Call:
             "purpose": purpose,
             "truncated": rollouts.truncated.tolist(),
             "ended": rollouts.ended,
-            **{name: list(column) for name, column in rollouts.facts.items()},
+            **{n: list(column) for n, column in rollouts.facts.items() if not n.startswith("_")},
             # Copies: rewards may run concurrently, and one may sort or empty its lists.
             **{name: list(column) for name, column in columns.items()},
             "trainer_state": state,

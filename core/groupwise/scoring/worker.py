@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from groupwise.environment import ENVIRONMENTS
 from groupwise.errors import UserError, message_of
 from groupwise.rewards import Reward, SampleErrors
 from groupwise.scoring import server
@@ -67,6 +68,8 @@ class Worker:
     def start(self, call: Call) -> Callable[[], Any]:
         """Queue a call; returns a function that waits for its values, or raises SampleErrors or
         Failure."""
+        if ENVIRONMENTS not in self.reward.parameters[0]:  # not for `**columns`: few can be pickled
+            call.arguments.pop(ENVIRONMENTS, None)
         answer: Future[Any] = Future()
         before, closed = self._last, self._closed
         self._last = answer

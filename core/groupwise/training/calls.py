@@ -19,9 +19,10 @@ class Episode:
     """One episode of a batch.
 
     place: its number in the batch; index: among the `size` episodes of its draw that the same cast
-    plays; cast: labels of its players; calls: in order; waiting: requests that its coroutine waits
-    for; was_called: whether a player was; outcome: what the coroutine returned; ended: why it
-    ended, if by an exception; failure: that of the environment.
+    plays; cast: labels of its players; seed: of the environment's own chance; calls: in order;
+    waiting: requests that its coroutine waits for; was_called: whether a player was; outcome: what
+    the coroutine returned; ended: why it ended, if by an exception; failure: that of the
+    environment.
     """
 
     draw: Draw
@@ -29,6 +30,7 @@ class Episode:
     index: int
     size: int
     cast: Sequence[str]
+    seed: int
     calls: list["Call"] = field(default_factory=list)
     waiting: int = 0
     was_called: bool = False

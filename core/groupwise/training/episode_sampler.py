@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from groupwise import processes
 from groupwise.environment import Environment
 from groupwise.prompts.draws import Draw
+from groupwise.prompts.seeds import seed_for
 from groupwise.sampler import Purpose
 from groupwise.training.assembly import Assembly
 from groupwise.training.calls import Episode, Request
@@ -126,7 +127,7 @@ class EpisodeSampler:
         that is sampled and dropped where other processes of a sharded policy have more prompts.
         """
         labels = [label for label in self.labels if any(label in self.casts[c] for c in sizes)]
-        episodes = self._episodes(draws, sizes)
+        episodes = self._episodes(draws, sizes, space)
         samplings = {label: self.samplings[label] for label in labels}
         assembly = Assembly(
             self.environment,
@@ -174,8 +175,11 @@ class EpisodeSampler:
             yield from assembly.finished()
         return [*requests]
 
-    def _episodes(self, draws: Sequence[Draw], sizes: Mapping[str, int]) -> list[Episode]:
+    def _episodes(
+        self, draws: Sequence[Draw], sizes: Mapping[str, int], space: str
+    ) -> list[Episode]:
         """The episodes of all draws, those of a draw adjacent."""
+        run_seed = next(iter(self.samplings.values())).seed
         members = [(cast, index) for cast, size in sizes.items() for index in range(size)]
         return [
             Episode(
@@ -184,6 +188,8 @@ class EpisodeSampler:
                 index=index,
                 size=sizes[cast],
                 cast=self.casts[cast],
+                # 31 bits, which every generator and protocol takes.
+                seed=seed_for(run_seed, f"{space} environment", draw.number, 0) >> 32,
             )
             for place, draw in enumerate(draws)
             for number, (cast, index) in enumerate(members)

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ class Playing:
         samplers: Mapping[str, PlayerSampler],
     ) -> None:
         self.environment, self.episodes, self.samplers = environment, episodes, samplers
+        self._takes_seed = "seed" in signature(environment.play).parameters
         self._requests: list[Request] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._error: Exception | None = None
@@ -108,7 +110,8 @@ class Playing:
         players = {label: _Player(self, episode, label) for label in episode.cast}
         LATEST.set((None, asyncio.current_task()))
         try:
-            episode.outcome = await self.environment.play(episode.draw.row, players)
+            seed = {"seed": episode.seed} if self._takes_seed else {}
+            episode.outcome = await self.environment.play(episode.draw.row, players, **seed)
             if not episode.was_called:
                 episode.failure = "`play` called no player (is an `await` missing?)"
         except CompletionFailed:

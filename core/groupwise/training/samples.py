@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from groupwise.environment import ENVIRONMENTS
 from groupwise.evaluation import Sample
 from groupwise.policy import Policy
 from groupwise.prompt_source import Row
@@ -44,7 +45,7 @@ class Samples:
         environment, recorded beside what rewards log.
         """
         rollouts = episodes.judged
-        written = {name: rollouts.facts[name] for name in returned}
+        written = {name: rollouts.facts[name] for name in returned if name != ENVIRONMENTS}
         facts = recorded(rollouts, policy)
         logged = {**written, **scores.extra, **(watched.extra if watched else {})}
         extra = {name: v for name, v in logged.items() if len(v) == len(rollouts)}

@@ -1,0 +1,1 @@
+"""OpenEnv: environments behind a server, and sessions that OpenEnv's own code makes."""

@@ -1,0 +1,101 @@
+"""Tools of MCP servers: a real server, started by its command and spoken to by its stdin."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from groupwise import ToolCall
+from groupwise.errors import UserError
+from groupwise_agents.tool import Unavailable
+from groupwise_agents.tools import Tools
+
+pytest.importorskip("mcp")
+
+COMMAND = f"{sys.executable} {Path(__file__).with_name('mcp_server.py')}"
+
+
+def is_running(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Options of the server, and the processes that were started."""
+    log = tmp_path / "started"
+    options = {"command": COMMAND, "env": {"STARTED": str(log), "WORD": "there"}}
+    return options, lambda: [*map(int, log.read_text().split())]
+
+
+def test_tools_of_a_server(server):
+    options, processes = server
+    tools = Tools([], mcp=[options])
+    names = [schema["function"]["name"] for schema in tools.toolbox.schemas]
+    assert names == ["double", "variable", "leave"]
+    double = tools.toolbox.schemas[0]["function"]
+    assert double["description"] == "Twice a number."
+    assert double["parameters"]["properties"]["number"]["type"] == "integer"
+    assert not is_running(*processes())  # listing has a connection of its own
+
+    async def play():
+        try:
+            first = await tools.toolbox.answers(
+                [
+                    ToolCall("double", {"number": 21}),
+                    ToolCall("variable", {"name": "WORD"}),
+                    ToolCall("double", {"number": "many"}),
+                ]
+            )
+            shared = await tools.toolbox.answers([ToolCall("double", {"number": 1})] * 2)
+            with pytest.raises(Unavailable, match="is gone"):
+                await tools.toolbox.answers([ToolCall("leave")])
+            again = await tools.toolbox.answers([ToolCall("double", {"number": 2})])
+        finally:
+            await tools.close()
+        return first, shared, again
+
+    first, shared, again = asyncio.run(play())
+    assert [message["content"] for message in first.messages[:2]] == ["42", "there"]
+    assert first.messages[2]["content"].startswith("error: double: ")
+    assert first.errors == 1
+    assert [message["content"] for message in (*shared.messages, *again.messages)] == [
+        "2",
+        "2",
+        "4",
+    ]
+    listed, connected, again = processes()
+    assert not any(map(is_running, (listed, connected, again)))
+
+
+def test_only_some_tools_of_a_server(server):
+    options, _ = server
+    tools = Tools([], mcp=[{**options, "only": ["double"]}])
+    assert [*tools.toolbox.tools] == ["double"]
+    with pytest.raises(UserError, match="has no tool 'triple', which `only` names; it has double"):
+        Tools([], mcp=[{**options, "only": ["triple"]}])
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [
+        ("no-such-command --now", "'no-such-command --now' does not answer: FileNotFoundError"),
+        (f"{sys.executable} -c 'import nowhere'", "No module named 'nowhere'; start it"),
+        ("http://127.0.0.1:9/mcp", "'http://127.0.0.1:9/mcp' does not answer"),
+    ],
+)
+def test_a_server_that_is_away(server, reason):
+    with pytest.raises(UserError, match="MCP server") as error:
+        Tools([], mcp=[server])
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_server_has_one_address():
+    with pytest.raises(ValueError, match="a `command` or a `url`"):
+        Tools([], mcp=[{"command": "uvx some-server", "url": "http://127.0.0.1/mcp"}])
