@@ -3,10 +3,10 @@
 import asyncio
 import json
 import threading
-from contextlib import closing
+from contextlib import closing, redirect_stderr
+from io import StringIO
 
 import pytest
-from tests.core.launching import Job
 from tests.core.test_environments import arguments
 
 import groupwise
@@ -310,13 +310,12 @@ def test_an_environment_that_cannot_be_opened_ends_the_run_and_is_closed(
     ("closing", "problem"),
     [(refuses, "`close` raised ConnectionError: no server"), (forever, "`close` did not end with")],
 )
-def test_an_environment_that_cannot_be_closed_changes_no_result(
-    lab, tmp_path, capsys, monkeypatch, closing, problem
-):
-    monkeypatch.setattr("groupwise.training.episode_sampler.CLOSING", 0.2)
-    result = groupwise.train(**arguments(lab, tmp_path, environment=Door(closing=closing)))
+def test_an_environment_that_cannot_be_closed_changes_no_result(lab, tmp_path, closing, problem):
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(StringIO()) as printed:
+        patch.setattr("groupwise.training.episode_sampler.CLOSING", 0.2)
+        result = groupwise.train(**arguments(lab, tmp_path, environment=Door(closing=closing)))
     assert result.steps == 2
-    assert f"warning: environment: {problem}" in capsys.readouterr().err
+    assert f"warning: environment: {problem}" in printed.getvalue()
 
 
 def test_an_environment_is_closed_after_an_error(lab, tmp_path):

@@ -14,7 +14,7 @@ from groupwise.training.assembly import Assembly
 from groupwise.training.calls import Episode, Request
 from groupwise.training.endings import ENDED
 from groupwise.training.episodes import Episodes
-from groupwise.training.loop_thread import LoopThread, Overdue, say
+from groupwise.training.loop_thread import BlockedError, LoopThread, Overdue, say
 from groupwise.training.places import Places
 from groupwise.training.player_sampler import PlayerSampler
 from groupwise.training.playing import Playing
@@ -77,6 +77,8 @@ class EpisodeSampler:
         problem = None
         try:
             self._thread.run(self.environment.close(), within=CLOSING)
+        except BlockedError:
+            pass  # the run says so
         except Overdue:
             problem = f"`close` did not end within {CLOSING:g} s"
         except Exception as error:
