@@ -204,6 +204,10 @@ class TurnSampler(Sampler):
         whatever form; for the metric `turns/parsed`."""
         return False
 
+    def check_tools(self) -> None:
+        """Raise UserError if tools cannot be shown in contexts, or `tool_calls` would miss calls;
+        called before the first context with an episode's own tools."""
+
     def shortened(self, text: str, most: int) -> str:
         """See `Player.shortened`; by default the text as it is."""
         return text

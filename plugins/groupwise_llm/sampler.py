@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from groupwise.environment import ToolCall
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, TurnSampler
 from groupwise_llm.codec.codec import Codec
@@ -59,11 +60,20 @@ class TextSampler(TurnSampler):
     def resembles_call(self, text: str) -> bool:
         return LIKE_A_CALL.search(text) is not None
 
+    def check_tools(self) -> None:
+        """See `Calls.check`."""
+        self.codec.calls.check()
+
     def shortened(self, text: str, most: int) -> str:
         return self.codec.shortened(text, most)
 
     def with_turn(self, context: Context, turn: Turn) -> Context:
-        return context.with_turn(turn)
+        """The context after a turn that was drawn in it, with the calls that it has."""
+        return context.with_turn(self.codec.calls.read(context, turn))
+
+    def tool_calls(self, context: Context) -> tuple[Sequence[ToolCall], str | None]:
+        last = context.turns[-1]
+        return last.calls, last.content
 
     @abstractmethod
     def draw(
