@@ -241,7 +241,19 @@ class Environment(ABC):
 
         An exception other than EpisodeEnded and UserError fails the episode: its replies have no
         reward and no gradient, and are counted.
+
+        An environment with chance of its own (a random start, an opponent's moves) declares a third
+        parameter, `seed: int = 0`. It receives an int from 0 to 2**31 - 1, which is the same for
+        all episodes that are compared with each other, and when a resumed run plays them again.
+        """
+
+    async def open(self) -> None:  # noqa: B027
+        """Called once before the first episode, in the event loop in which all are played.
+
+        What episodes share is started here: tasks that `play` starts end with its episode. An
+        exception ends the run with its message.
         """
 
     async def close(self) -> None:  # noqa: B027
-        """Called once when the run ends, also after an error."""
+        """Called once when the run ends, also after an error, and if nothing was opened; it may
+        take half a minute."""

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any
 
 import torch
@@ -102,9 +102,11 @@ def counted(environment: Environment) -> Environment:
     that take any `limit`: a scripted completion is one decision."""
     checked, play = copy(environment), environment.play
 
-    async def play_counted(row: Row, players: Mapping[str, Player]) -> Outcome:
+    @wraps(play)  # so that it receives the seed where `play` takes it
+    async def play_counted(row: Row, players: Mapping[str, Player], **seed: int) -> Outcome:
         calls = Calls()
-        return await play(row, {label: Counted(own, calls) for label, own in players.items()})
+        counted = {label: Counted(own, calls) for label, own in players.items()}
+        return await play(row, counted, **seed)
 
     checked.play = play_counted  # type: ignore[method-assign]
     return checked
@@ -244,7 +246,8 @@ def rows_unchanged(case: Case) -> str | None:
 
 @law(
     "an episode depends on its row and its players' completions alone",
-    hint="no generator, counter, clock or object that episodes share; seed what is random by rows",
+    hint="no generator, counter, clock or object that episodes share; chance only by `seed`, a "
+    "parameter of `play`",
 )
 def alone(case: Case) -> str | None:
     expected = _record(case.episodes)
@@ -269,8 +272,7 @@ def failures(case: Case) -> str | None:
 
 @law("`close` can be called", hint="`close` is called once at the end, also before any episode")
 def closes(case: Case) -> str | None:
-    case.sampler.close()
-    return None
+    return case.sampler.close()
 
 
 LAWS = (ends, columns, rows_unchanged, alone, failures, closes)

@@ -341,7 +341,7 @@ def credited(
 ) -> Scores:
     """The scores of the completions that judged ones follow; parents: of the judged ones."""
     count = max(max(parents) + 1, len(failed or ()), len(refused or ()))
-    episode = Episode(draw=Draw(0, {}), place=0, index=0, size=1, cast=("first", "second"))
+    episode = Episode(draw=Draw(0, {}), place=0, index=0, size=1, cast=("first", "second"), seed=0)
 
     def call(label: str, row: int, parent: Call | None = None) -> Call:
         (one,) = calls_for(episode, label, {}, parent, grouped=None)

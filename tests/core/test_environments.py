@@ -111,6 +111,26 @@ def test_episodes_count_alike_however_many_turns_they_have(lab):
         assert list(sums.values()) == pytest.approx([1 / len(sums)] * len(sums))
 
 
+class Chance(Environment):
+    """Answers with its own seed."""
+
+    def columns(self, labels):
+        return ["drafts"]
+
+    async def play(self, row, players, seed=0):
+        await players["writer"](row)
+        return {"drafts": seed}
+
+
+def test_episodes_that_are_compared_share_a_seed_that_no_other_draw_has(lab):
+    seeds = play(lab, Chance(), labels=("writer",)).judged.facts["drafts"]
+    of_draws = [{*seeds[start : start + 4]} for start in range(0, 16, 4)]
+    assert [len(own) for own in of_draws] == [1] * 4
+    assert len({*seeds}) == 4
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert play(lab, Chance(), labels=("writer",), batch=1).judged.facts["drafts"] == seeds
+
+
 class Fails(Environment):
     async def play(self, row, players):
         await players["writer"](row)

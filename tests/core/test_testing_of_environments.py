@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from random import Random
 
 import pytest
 
@@ -134,6 +135,14 @@ def test_players_of_a_check_take_a_limit():
             return {"first": (await players["writer"](row, limit=5)).text}
 
     testing.check_environment(Limited(), ROWS, {"writer": player})
+
+
+def test_chance_by_the_seed_keeps_the_laws():
+    class Chance(Talk):
+        async def play(self, row, players, seed=None):
+            return {"first": (await players["writer"](f"roll {Random(seed).random()}")).text}
+
+    testing.check_environment(Chance(), ROWS, {"writer": lambda prompt, _: prompt})
 
 
 def test_an_environment_keeps_its_event_loop_for_a_whole_check():

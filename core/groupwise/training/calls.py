@@ -20,9 +20,11 @@ class Episode:
     """One episode of a batch.
 
     place: its number in the batch; index: among the `size` episodes of its draw that the same cast
-    plays; cast: labels of its players; calls: in order; waiting: requests that its coroutine waits
-    for; was_called: whether a player was; outcome: what the coroutine returned; ended: why it
-    ended, if by an exception; failure: that of the environment; error: the name of its exception.
+    plays; cast: labels of its players; seed: of the environment's own chance; calls: in order;
+    waiting: requests that its coroutine waits for; task: in which it is played; tasks: this one and
+    those that it has started, while they run; timer: of its deadline, while it waits for no player;
+    was_called: whether a player was; outcome: what the coroutine returned; ended: why it ended, if
+    by an exception; failure: that of the environment; error: the name of its exception.
     """
 
     draw: Draw
@@ -30,8 +32,12 @@ class Episode:
     index: int
     size: int
     cast: Sequence[str]
+    seed: int
     calls: list["Call"] = field(default_factory=list)
     waiting: int = 0
+    task: "asyncio.Task[None] | None" = None
+    tasks: "set[asyncio.Task[Any]]" = field(default_factory=set)
+    timer: asyncio.TimerHandle | None = None
     was_called: bool = False
     over: bool = False
     assembled: bool = False
