@@ -6,7 +6,6 @@ import threading
 from contextlib import closing
 
 import pytest
-from tests.core.launching import Job
 from tests.core.test_environments import arguments
 
 import groupwise

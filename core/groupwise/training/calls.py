@@ -81,7 +81,7 @@ class Call:
     part: the sampled batch with its completion, in the
     row `at`; reply: None if the completion failed; refused_by: the player that could not take the
     reply; is_cut: whether its context has no room to go on; failure: why its rollout failed, or its
-    episode, once it is assembled.
+    episode, once it is assembled; reward, state, role: of the turn, if `play` returned any.
     """
 
     label: str
@@ -108,6 +108,17 @@ class Call:
     refused_by: str | None = None
     is_cut: bool = False
     failure: str | None = None
+    reward: float | None = None
+    state: int | None = None
+    role: str | None = None
+
+    @property
+    def context_calls(self) -> list["Call"]:
+        """The calls whose turns are in its context, in order; itself is the last."""
+        calls = [self]
+        while (earlier := calls[-1].goes_on_from) is not None:
+            calls.append(earlier)
+        return calls[::-1]
 
     @property
     def is_followed(self) -> bool:
