@@ -49,6 +49,14 @@ class ToolCall:
             return cls(**known, fault="the arguments are not a JSON object")
         return cls(**known, arguments=arguments or {})
 
+    def __str__(self) -> str:
+        """As name(argument=value, ...), for people; values are JSON."""
+        values = (
+            f"{name}={json.dumps(value, ensure_ascii=False, default=str)}"
+            for name, value in self.arguments.items()
+        )
+        return f"{self.name}({', '.join(values)})"
+
     @property
     def chat(self) -> dict[str, Any]:
         """As in the `tool_calls` of a chat message."""

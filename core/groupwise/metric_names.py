@@ -17,6 +17,7 @@ class Family(StrEnum):
 
     ALARM = "alarm"
     ALARM_SINCE = "alarm_since"
+    BASELINE = "baseline"
     ENDED = "ended"
     ENVIRONMENT = "environment"
     EVALUATION = "evaluation"
@@ -29,6 +30,7 @@ class Family(StrEnum):
     REWARD_TIME = "reward_time"
     REWARDS = "rewards"
     TIME = "time"
+    TURN_REWARD = "turn_reward"
     TURNS = "turns"
     WATCH = "watch"
     WEIGHTS = "weights"

@@ -1,5 +1,6 @@
 """TextSampler: samples turn by turn, as environments need it, in process or with an engine."""
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -7,10 +8,17 @@ from typing import Any
 
 import torch
 
+from groupwise.environment import ToolCall
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, TurnSampler
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Context, Message, Turn
+
+LIKE_A_CALL = re.compile(
+    r"<tool_call|<function[=_ ]|<invoke|\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_call|```tool"
+    r"|\"(arguments|parameters)\"\s*:"
+)
+"""What begins a call of a tool in one of the forms that models are trained on, or is in it."""
 
 
 class TextSampler(TurnSampler):
@@ -49,11 +57,23 @@ class TextSampler(TurnSampler):
         """How many tokens may follow: `max_new_tokens`, less the completion's own so far."""
         return self.codec.room(context)
 
+    def resembles_call(self, text: str) -> bool:
+        return LIKE_A_CALL.search(text) is not None
+
+    def check_tools(self) -> None:
+        """See `Calls.check`."""
+        self.codec.calls.check()
+
     def shortened(self, text: str, most: int) -> str:
         return self.codec.shortened(text, most)
 
     def with_turn(self, context: Context, turn: Turn) -> Context:
-        return context.with_turn(turn)
+        """The context after a turn that was drawn in it, with the calls that it has."""
+        return context.with_turn(self.codec.calls.read(context, turn))
+
+    def tool_calls(self, context: Context) -> tuple[Sequence[ToolCall], str | None]:
+        last = context.turns[-1]
+        return last.calls, last.content
 
     @abstractmethod
     def draw(

@@ -53,6 +53,39 @@ class Choice(BaseModel):
     repetition_penalty: float | None = Field(None, gt=0, description="as in training if unset")
 
 
+class ToolCalls(BaseModel):
+    """How the model writes calls of tools."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal["hermes", "qwen3_coder", "glm", "mistral", "gpt_oss", "llama", "tags"] = Field(
+        description="as these models do; `tags`: as JSON with `name` and `arguments` between "
+        "`begin` and `end`"
+    )
+    begin: str | None = Field(None, min_length=1, description="what a call begins with (tags)")
+    end: str | None = Field(None, min_length=1, description="what a call ends with (tags)")
+    tool: str | None = Field(
+        None,
+        min_length=1,
+        description="name of the tool that tags call, if they contain one argument of it as plain "
+        "text",
+    )
+    argument: str | None = Field(None, min_length=1, description="name of that argument")
+
+    @model_validator(mode="after")
+    def _tags_are_given(self) -> Self:
+        if (self.begin is None or self.end is None) and self.format == "tags":
+            raise ValueError("format: tags needs begin and end, the texts around a call")
+        if self.format != "tags" and {self.begin, self.end, self.tool, self.argument} != {None}:
+            raise ValueError("begin, end, tool and argument are options of format: tags")
+        if (self.tool is None) != (self.argument is None):
+            raise ValueError(
+                "tool and argument belong together: the tool that is called, and which argument "
+                "of it stands between the tags"
+            )
+        return self
+
+
 class Settings(BaseModel):
     """Which model, how to load it, and how it samples."""
 
@@ -121,6 +154,11 @@ class Settings(BaseModel):
     )
     gradient_checkpointing: bool = Field(
         False, description="recompute layers in the backward pass: less memory, more time"
+    )
+    tool_calls: ToolCalls | None = Field(
+        None,
+        description="how the model writes calls of tools; if unset, as its tokenizer or chat "
+        "template says, where tools are shown to it",
     )
     chat_template: dict[str, Any] = Field(
         default_factory=dict, description="further arguments of apply_chat_template"

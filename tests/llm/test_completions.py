@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trl.rewards import think_format_reward
 
+from groupwise import ToolCall
 from groupwise.rewards import Reward
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
@@ -361,16 +362,15 @@ def test_a_message_of_parsed_calls_has_the_text_before_them(make):
     row = {"prompt": [{"role": "user", "content": "12"}]}
     (context,) = policy.encode([row])
     ids = policy.tokenizer("sum<call>")["input_ids"]
-    calls = [{"type": "function", "function": {"name": "add", "arguments": {}}}]
-    message = {"role": "assistant", "content": "sum", "tool_calls": calls}
-    turn = Turn(ids=tuple(ids), text="sum<call>", ended="stop")
-    context = policy.extend(context.with_turn(turn, message), [{"role": "tool", "content": "é7"}])
+    call = ToolCall("add")
+    turn = Turn(ids=tuple(ids), text="sum<call>", ended="stop", calls=(call,), content="sum")
+    context = policy.extend(context.with_turn(turn), [{"role": "tool", "content": "é7"}])
     last = policy.tokenizer("So 7")["input_ids"]
     context = context.with_turn(Turn(ids=tuple(last), text="So 7", ended="length"))
     rollouts = policy.assemble([row], [context])
     (completion,) = rollouts.completions
     assert [own["role"] for own in completion] == ["assistant", "tool", "assistant"]
-    assert completion[0]["tool_calls"] == calls
+    assert completion[0]["tool_calls"] == [call.chat]
     assert rollouts.facts["character_ends"] == [[1, 2, 3, 3, 3, 3, 3, 3, 3, 6, 7, 8, 9]]
     assert rollouts.truncated.tolist() == [True]
     assert policy.assemble([row], [replace(context, ended="turns")]).truncated.tolist() == [False]

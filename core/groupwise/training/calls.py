@@ -76,10 +76,12 @@ class Call:
     whether it is the first call for its context; goes_on_from: the call in whose context it goes
     on, if it does; is_drawn: whether it has a completion, which may have failed; context: after its
     turn, where a sampler draws turn by turn; drawn: this turn, until its rollout is assembled;
-    is_held: whether the rollout has the turn as it was drawn, None if that is not known; part: the sampled batch with its completion, in the
+    is_held: whether the rollout has the turn as it was drawn, None if that is not known; parsed:
+    how many calls of tools its turn has; unparsed: how many it has with a fault, or seems to have;
+    part: the sampled batch with its completion, in the
     row `at`; reply: None if the completion failed; refused_by: the player that could not take the
     reply; is_cut: whether its context has no room to go on; failure: why its rollout failed, or its
-    episode, once it is assembled.
+    episode, once it is assembled; reward, state, role: of the turn, if `play` returned any.
     """
 
     label: str
@@ -98,12 +100,25 @@ class Call:
     context: Any = None
     drawn: Drawn | None = None
     is_held: bool | None = None
+    parsed: int = 0
+    unparsed: int = 0
     reply: Reply | None = None
     part: "Part | None" = None
     at: int = 0
     refused_by: str | None = None
     is_cut: bool = False
     failure: str | None = None
+    reward: float | None = None
+    state: int | None = None
+    role: str | None = None
+
+    @property
+    def context_calls(self) -> list["Call"]:
+        """The calls whose turns are in its context, in order; itself is the last."""
+        calls = [self]
+        while (earlier := calls[-1].goes_on_from) is not None:
+            calls.append(earlier)
+        return calls[::-1]
 
     @property
     def is_followed(self) -> bool:

@@ -173,6 +173,8 @@ class PlayerSampler:
                     if call.row.get("tools") is not tools:
                         call.row = {**call.row, "tools": tools}
                 return sampler.extend(earlier.context, replies) if replies else earlier.context
+        if request.tools:
+            sampler.check_tools()
         return sampler.encode([first.row])[0]
 
 

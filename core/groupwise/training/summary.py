@@ -57,12 +57,15 @@ def summarise(
         metrics[f"{Family.REWARDS}/{name}"] = mean([sample["rewards"][name] for sample in drawn])
     for name in watched:
         metrics[f"{Family.WATCH}/{name}"] = mean([sample["watched"][name] for sample in drawn])
-    for name in columns:
-        values = [column_value(name, sample["extra"].get(name)) for sample in drawn]
-        metrics[f"{Family.ENVIRONMENT}/{name}"] = mean([v for v in values if not math.isnan(v)])
+    metrics |= {f"{Family.ENVIRONMENT}/{name}": _mean_of(name, drawn) for name in columns}
     if any("ended" in sample for sample in sampled):
         metrics |= shares_of_ends([sample["ended"] for sample in drawn])
     return facts.means(drawn) | metrics | (_pass_at_all(sampled, size) if judged else {})
+
+
+def _mean_of(column: str, drawn: Sequence[Sample]) -> float:
+    values = (column_value(column, sample["extra"].get(column)) for sample in drawn)
+    return mean([value for value in values if not math.isnan(value)])
 
 
 def joined(each: Sequence[Mapping[str, float]]) -> dict[str, float]:

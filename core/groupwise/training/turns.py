@@ -19,27 +19,20 @@ def compare(sampler: TurnSampler, rollouts: Rollouts, rows: Sequence[Sequence[Ca
 
     rows: the calls of each rollout.
     """
-    chains = [_in_context(calls[-1]) for calls in rows]
+    chains = [calls[-1].context_calls for calls in rows]
     held = sampler.holds(rollouts, [[call.drawn for call in chain] for chain in chains])
     for chain, flags in zip(chains, held or [[]] * len(chains), strict=True):
         for call, flag in zip(chain, flags, strict=held is not None):
             call.is_held = flag and call.is_held is not False
 
 
-def _in_context(call: Call) -> list[Call]:
-    """The calls whose turns are in the context of this one, in order, and itself."""
-    chain = [call]
-    while (before := chain[-1].goes_on_from) is not None:
-        chain.append(before)
-    return chain[::-1]
-
-
 def counted(episodes: Episodes) -> Tally:
     """Of turns that are drawn turn by turn, means; and counts of episodes that failed.
 
     `turns/as_sampled`: whether a rollout has them as they were drawn; `turns/continued`: whether
-    those that follow another turn of their player go on in its rollout; `failed/environment/ERROR`:
-    episodes in which `play` raised it.
+    those that follow another turn of their player go on in its rollout; `turns/calls`: how many
+    calls of tools were parsed in a turn that was shown tools; `turns/parsed`: of all that look like
+    calls, those that were. `failed/environment/ERROR`: episodes in which `play` raised it.
     """
     tally = Tally()
     calls = [call for rows in episodes.calls.values() for own in rows for call in own]
@@ -54,6 +47,10 @@ def counted(episodes: Episodes) -> Tally:
             sum(call.goes_on_from is not None for call in later),
             len(later),
         )
+    if shown := [call for call in calls if call.row.get("tools")]:
+        tally.mean(f"{Family.TURNS}/calls", sum(call.parsed for call in shown), len(shown))
+    if made := sum(call.parsed + call.unparsed for call in calls):
+        tally.mean(f"{Family.TURNS}/parsed", sum(call.parsed for call in calls), made)
     failed = {call.episode: None for call in calls} | dict.fromkeys(episodes.lost)
     for episode in failed:
         if episode.error is not None:

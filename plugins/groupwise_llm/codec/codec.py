@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from groupwise.rollouts import Rollouts
+from groupwise.rollouts import Turn as TurnOfRollout
+from groupwise_llm.codec.calls.calls import Calls
 from groupwise_llm.codec.characters import UNKNOWN
 from groupwise_llm.codec.completions import Completions
 from groupwise_llm.codec.contexts import Context, Message, Segment, Turn, is_reply
@@ -35,6 +37,7 @@ class Codec:
         self.prompts = Prompts(tokenizer, settings, positions=positions)
         self.suffixes = Suffixes(self.prompts.template, ends)
         self.completions = Completions(tokenizer, ends, keep_special=settings.keep_special_tokens)
+        self.calls = Calls(self.prompts, self.completions, ends)
 
     def encode(self, rows: Sequence[Mapping[str, Any]]) -> list[Context]:
         """The context of each row's prompt, with its column `tools`; the same object for a row that
@@ -115,6 +118,7 @@ class Codec:
             sampler_log_probs=_log_probs(contexts, device),
             versions=_versions(turns),
             failures=[NOT_FINITE if bad else None for bad in failed] if any(failed) else None,
+            turns=[[TurnOfRollout(len(turn.ids)) for turn in own] for own in turns],
             facts={
                 "completion_ids": tokens,
                 "thinking_prefix": self.prompts.thinking_prefixes(rows),

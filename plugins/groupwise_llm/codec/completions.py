@@ -25,6 +25,11 @@ class Completions:
         """What the tokens decode to, without end tokens and padding at the end."""
         return self._decoded(ids[: self._length(ids)])
 
+    def raw(self, ids: Sequence[int], *, ends: bool = True) -> str:
+        """What the tokens decode to, with all special ones; ends: also those at the end."""
+        text: str = self.tokenizer.decode(ids if ends else ids[: self._length(ids)])
+        return text
+
     def character_ends(self, ids: Sequence[int], text: str) -> list[int]:
         """For each token the number of characters of its completion's `text` decoded up to it."""
         length = self._length(ids)

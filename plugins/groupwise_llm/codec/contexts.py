@@ -9,6 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from groupwise.environment import ToolCall, assistant_message
+
 Message = Mapping[str, Any]
 Ended = Literal["stop", "length", "failed"]
 
@@ -30,6 +32,7 @@ class Turn(Segment):
     """What the model drew in one go; each of its tokens is a decision.
 
     ids: with the end token or stop string. text: of the ids, without an end token.
+    calls: of tools, in it; content: its text without those that have no fault, None for all of it.
     ended: "stop", by an end token or a stop string; "length", cut at the limit; "failed", since the
         next token's logits were not finite.
     log_probs: the sampler's, one for each id; empty where it states none.
@@ -39,6 +42,8 @@ class Turn(Segment):
 
     text: str
     ended: Ended
+    calls: tuple[ToolCall, ...] = ()
+    content: str | None = None
     log_probs: tuple[float, ...] = ()
     sampled_mass: float = math.nan
     entropy: float = math.nan
@@ -104,17 +109,14 @@ class Context:
     def turns(self) -> list[Turn]:
         return [segment for segment in self.segments if isinstance(segment, Turn)]
 
-    def with_turn(self, turn: Turn, message: Message | None = None) -> "Context":
-        """The context after this turn.
-
-        message: the assistant's, where it is not the turn's text alone, as with its calls of tools
-            parsed; it may have any content that `turn.text` begins with.
-        """
-        return self._with(turn, turn.text, message, ended=turn.ended)
+    def with_turn(self, turn: Turn) -> "Context":
+        """The context after this turn."""
+        text = turn.text if turn.content is None else turn.content
+        return self._with(turn, assistant_message(text, turn.calls), ended=turn.ended)
 
     def with_text(self, text: str, ids: Sequence[int]) -> "Context":
         """The context after a bare text, which stands in the assistant's turn."""
-        return self._with(Segment(ids=tuple(ids)), text, None, ended=None)
+        return self._with(Segment(ids=tuple(ids)), assistant_message(text), ended=None)
 
     def with_replies(self, messages: Sequence[Message], ids: Sequence[int]) -> "Context":
         """The context after replies of tools or users."""
@@ -125,15 +127,16 @@ class Context:
             ended=None,
         )
 
-    def _with(
-        self, segment: Segment, text: str, message: Message | None, ended: str | None
-    ) -> "Context":
+    def _with(self, segment: Segment, message: dict[str, Any], ended: str | None) -> "Context":
         """The context with a segment of the assistant's turn, which it may begin."""
         completion = self.completion
         if not isinstance(self.prompt, str):
             if self.segments and not is_reply(self.segments[-1]):
-                text, completion = str(completion[-1]["content"]) + text, completion[:-1]
-            message = message or {"role": "assistant", "content": text}
+                *before, begun = completion
+                message["content"] = begun["content"] + message["content"]
+                calls = [*begun.get("tool_calls", ()), *message.get("tool_calls", ())]
+                message |= {"tool_calls": calls} if calls else {}
+                completion = tuple(before)
             completion = (*completion, message)
         segments = (*self.segments, segment)
         return replace(self, segments=segments, completion=completion, ended=ended)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from groupwise.errors import UserError
-from groupwise_llm.codec.template import ChatTemplate
+from groupwise_llm.codec.template import FINISHED, ChatTemplate
 
 Message = Mapping[str, Any]
 Tools = Sequence[Mapping[str, Any]] | None
@@ -19,7 +19,6 @@ ASK, THOUGHT, TURN, REPLY = "Question?", "Consideration", "Placeholder", "Observ
 """Words of the placeholder conversation: the user's, the assistant's thinking, its answer, and what
 a tool or the user replies."""
 THINKING = {"<think>": f"<think>\n{THOUGHT}\n</think>\n\n", "[THINK]": f"[THINK]{THOUGHT}[/THINK]"}
-FINISHED = {"add_generation_prompt": False, "continue_final_message": False}
 
 
 @dataclass(frozen=True)
@@ -104,10 +103,9 @@ class Suffixes:
 
     def _opened(self, tools: Tools) -> str:
         """The thinking that the template begins for the assistant, "" if none."""
-        prompt = self._render([], tools)
-        begun = _common(prompt, self._render([], tools, **FINISHED))
-        places = [place for tag in THINKING if (place := prompt.find(tag, begun)) >= 0]
-        return prompt[min(places) :] if places else ""
+        opening = self.template.opening(tools)
+        places = [place for tag in THINKING if (place := opening.find(tag)) >= 0]
+        return opening[min(places) :] if places else ""
 
     def _check(self, form: _Form, replies: Sequence[Message], tools: Tools) -> None:
         """Raise UserError where the template does not keep this turn before the replies."""

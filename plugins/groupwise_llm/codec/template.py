@@ -6,7 +6,11 @@ from textwrap import shorten
 from typing import Any
 
 from groupwise.errors import UserError
+from groupwise_llm.codec.characters import common_prefix
 from groupwise_llm.settings import Settings
+
+FINISHED = {"add_generation_prompt": False, "continue_final_message": False}
+"""Renders messages without the beginning of another one."""
 
 
 class ChatTemplate:
@@ -48,6 +52,12 @@ class ChatTemplate:
                 f"{model}: its chat template refuses the prompt: {error}: {messages!r}"[:500]
             ) from error
         return text
+
+    def opening(self, tools: Sequence[Any] | None = None) -> str:
+        """What the template begins an assistant's turn with."""
+        ask = [{"role": "user", "content": "Question?"}]
+        prompt, rest = self.render(ask, tools), self.render(ask, tools, **FINISHED)
+        return prompt[common_prefix(rest, prompt) :]
 
     @property
     def arguments(self) -> Mapping[str, Any]:
