@@ -23,7 +23,7 @@ HELD_BY = {
     "core/test_laws.py::test_algorithms": (
         *("grpo", "dr_grpo", "dapo", "gspo", "gdpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
         *("rloo", "reinforce_pp", "reinforce_pp_baseline", "guard", "lead"),
-        *("dppo", "gmpo", "maxrl", "opo", "pass_at_k"),
+        *("dppo", "gmpo", "maxrl", "opo", "pass_at_k", "rae"),
     ),
     "core/test_laws.py::test_environments": ("single", "pool", "chain"),
     "llm/test_laws.py::test_architectures": ("language_model",),

@@ -88,9 +88,9 @@ class Algorithm(ABC):
     ) -> Mapping[str, Tensor]:
         """Tensors [B] or [B, T], float32, for a whole update of all processes, on the CPU.
 
-        rollouts: has only `groups`, `mask`, `truncated`, `ended` and `versions`; prompts,
-            completions, facts and trajectory stay on the process that sampled them, and are empty
-            here.
+        rollouts: has only `groups`, `mask`, `truncated`, `ended`, `turns`, `roles` and `versions`;
+            prompts, completions, facts and trajectory stay on the process that sampled them, and
+            are empty here.
         inputs: the [B, T] tensors that `target_inputs` names.
 
         The result must have `weights` [B, T]. A rollout gets no backward pass if its `weights` are

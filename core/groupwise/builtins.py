@@ -27,6 +27,7 @@ def register_algorithms(register: Register) -> None:
     register("maxrl", "groupwise.algorithms.maxrl:MaxRL")
     register("opo", "groupwise.algorithms.opo:OPO")
     register("pass_at_k", "groupwise.algorithms.pass_at_k:PassAtK")
+    register("rae", "groupwise.algorithms.rae:RAE")
 
 
 @hookimpl

@@ -49,6 +49,14 @@ class ToolCall:
             return cls(**known, fault="the arguments are not a JSON object")
         return cls(**known, arguments=arguments or {})
 
+    def __str__(self) -> str:
+        """As name(argument=value, ...), for people; values are JSON."""
+        values = (
+            f"{name}={json.dumps(value, ensure_ascii=False, default=str)}"
+            for name, value in self.arguments.items()
+        )
+        return f"{self.name}({', '.join(values)})"
+
     @property
     def chat(self) -> dict[str, Any]:
         """As in the `tool_calls` of a chat message."""
@@ -196,6 +204,14 @@ class Environment(ABC):
         """The names of the columns that `play` returns, which samples and the report show, too."""
         return ()
 
+    def logged(self, labels: Sequence[str]) -> Sequence[str]:
+        """Those of `columns` that are numbers: their means are metrics, `environment/NAME`.
+
+        `turns`, `calls`, `call_errors`, `tool_seconds` and `tool_tokens` are what the report shows
+        of tools. None has no mean.
+        """
+        return ()
+
     def receivers(self, labels: Sequence[str]) -> Sequence[str]:
         """The players whose context is a data set row as it is: rows are checked before a run, and
         those that one of these players skips are never drawn."""
@@ -242,5 +258,13 @@ class Environment(ABC):
         all episodes that are compared with each other, and when a resumed run plays them again.
         """
 
+    async def open(self) -> None:  # noqa: B027
+        """Called once before the first episode, in the event loop in which all are played.
+
+        What episodes share is started here: tasks that `play` starts end with its episode. An
+        exception ends the run with its message.
+        """
+
     async def close(self) -> None:  # noqa: B027
-        """Called once when the run ends, also after an error."""
+        """Called once when the run ends, also after an error, and if nothing was opened; it may
+        take half a minute."""

@@ -17,7 +17,9 @@ class Family(StrEnum):
 
     ALARM = "alarm"
     ALARM_SINCE = "alarm_since"
+    BASELINE = "baseline"
     ENDED = "ended"
+    ENVIRONMENT = "environment"
     EVALUATION = "evaluation"
     FAILED = "failed"
     MISMATCH = "mismatch"
@@ -28,6 +30,8 @@ class Family(StrEnum):
     REWARD_TIME = "reward_time"
     REWARDS = "rewards"
     TIME = "time"
+    TURN_REWARD = "turn_reward"
+    TURNS = "turns"
     WATCH = "watch"
     WEIGHTS = "weights"
 

@@ -6,7 +6,7 @@ rollout (padded), G rollouts in a group.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,20 @@ class LogProbs:
         return {name: value for name, value in named.items() if value is not None}
 
 
+class Turn(NamedTuple):
+    """What a policy drew in one go, in an episode of several turns.
+
+    decisions: how many it has; 0 for a later turn of the episode, which is in another rollout.
+    reward: the environment's, in addition to those of the episode; None if it gave none.
+    state: a number that is equal for turns before which the environment was in the same state; None
+        if it does not name its states.
+    """
+
+    decisions: int
+    reward: float | None = None
+    state: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rollouts:
     """A batch of sampled completions.
@@ -56,6 +70,10 @@ class Rollouts:
         it may be used for a pass whose gradient is multiplied by 0.
     endings: an environment's word for why each rollout ended ("turns", "tool"), None where it has
         none; None if it has none for all. `ended` joins it with `truncated` and `failures`.
+    turns: the turns of each rollout, in order; their decisions are those of `mask`. After them come
+        later turns of the episode that are in other rollouts. None if each rollout is one turn. The
+        sampler says how many decisions a turn has, the core adds rewards and states.
+    roles: whom each rollout plays, where one policy plays several; None where that has no name.
     facts: further columns of length B, which rewards receive like the dataset's.
     trajectory: whatever the policy's forward needs: tensors [B], tensors [B, T, ...] padded to T,
         and for any other shape a list of B tensors, so that no other dimension is taken for T.
@@ -71,6 +89,8 @@ class Rollouts:
     episodes: Tensor | None = None
     failures: Sequence[str | None] | None = None
     endings: Sequence[str | None] | None = None
+    turns: Sequence[Sequence[Turn]] | None = None
+    roles: Sequence[str | None] | None = None
     facts: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     trajectory: Trajectory = field(default_factory=dict)
 
@@ -95,7 +115,7 @@ class Rollouts:
             "mask": len(self.mask),
             "truncated": len(self.truncated),
             **{name: len(value) for name, value in self._optional.items()},
-            **{name: len(value) for name, value in self._reasons.items() if value is not None},
+            **{name: len(value) for name, value in self._listed.items() if value is not None},
             **{f"facts[{name!r}]": len(column) for name, column in self.facts.items()},
             **{f"trajectory[{name!r}]": len(column) for name, column in self.trajectory.items()},
         }
@@ -136,8 +156,9 @@ class Rollouts:
         return {name: value for name, value in columns.items() if value is not None}
 
     @property
-    def _reasons(self) -> dict[str, Sequence[str | None] | None]:
-        return {"failures": self.failures, "endings": self.endings}
+    def _listed(self) -> dict[str, Sequence[Any] | None]:
+        named = {"failures": self.failures, "endings": self.endings, "roles": self.roles}
+        return {**named, "turns": self.turns}
 
     @property
     def ended(self) -> list[str]:
@@ -162,6 +183,13 @@ class Rollouts:
     def lengths(self) -> Tensor:
         """[B] int64: the number of decisions of each rollout; for weights, means and reports."""
         return self.mask.sum(dim=1)
+
+    @property
+    def each_turn(self) -> Sequence[Sequence[Turn]]:
+        """`turns`; where it is None, one turn with all decisions for each rollout."""
+        if self.turns is not None:
+            return self.turns
+        return [(Turn(decisions),) for decisions in self.lengths.tolist()]
 
     @property
     def extents(self) -> Tensor:
@@ -193,7 +221,7 @@ class Rollouts:
             mask=mask[:, :longest],
             truncated=self.truncated[index],
             **{name: pick(column) for name, column in self._optional.items()},
-            **{name: v if v is None else pick(v) for name, v in self._reasons.items()},
+            **{name: v if v is None else pick(v) for name, v in self._listed.items()},
             facts={name: pick(column) for name, column in self.facts.items()},
             trajectory={name: pick(column) for name, column in self.trajectory.items()},
         )
@@ -229,6 +257,7 @@ class Rollouts:
             return torch.cat(padded)
 
         optional = set(first._optional).intersection(*(part._optional for part in parts))
+        has_turns = any(part.turns is not None for part in parts)
         return Rollouts(
             prompts=flat([part.prompts for part in parts]),
             completions=flat([part.completions for part in parts]),
@@ -237,6 +266,8 @@ class Rollouts:
             truncated=torch.cat([part.truncated for part in parts]),
             failures=_joined([part.failures for part in parts], parts),
             endings=_joined([part.endings for part in parts], parts),
+            turns=flat([part.each_turn for part in parts]) if has_turns else None,
+            roles=_joined([part.roles for part in parts], parts),
             **{name: join([part._optional[name] for part in parts]) for name in optional},
             facts={name: flat([part.facts[name] for part in parts]) for name in first.facts},
             trajectory={
@@ -248,7 +279,7 @@ class Rollouts:
 def _joined(
     columns: Sequence[Sequence[str | None] | None], parts: Sequence[Rollouts]
 ) -> list[str | None] | None:
-    """Reasons of all parts; None if no part has any."""
+    """Words of all parts; None if no part has any."""
     if all(column is None for column in columns):
         return None
     pairs = zip(columns, parts, strict=True)

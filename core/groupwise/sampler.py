@@ -199,6 +199,11 @@ class TurnSampler(Sampler):
         fault, None for all of it; by default there are none."""
         return (), None
 
+    def resembles_call(self, text: str) -> bool:
+        """Whether the text of a turn without `tool_calls` looks as if it were to call a tool, in
+        whatever form; for the metric `turns/parsed`."""
+        return False
+
     def check_tools(self) -> None:
         """Raise UserError if tools cannot be shown in contexts, or `tool_calls` would miss calls;
         called before the first context with an episode's own tools."""
@@ -221,3 +226,13 @@ class TurnSampler(Sampler):
         groups: Sequence[int] | None = None,
     ) -> Rollouts:
         """A rollout for each context; rows: what each began with; groups: the number of each."""
+
+    def holds(
+        self, rollouts: Rollouts, turns: Sequence[Sequence[Any]]
+    ) -> Sequence[Sequence[bool]] | None:
+        """For each rollout whether it has each of these turns as it was drawn, decision for
+        decision: the metric `turns/as_sampled`. None if that is not known.
+
+        rollouts: as they will be trained on; turns: what `draw` returned in the context of each.
+        """
+        return None

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from groupwise import hookspecs, reward_weights
 from groupwise.config import measures, sections
+from groupwise.config.environment import EnvironmentSection
 from groupwise.config.learners import LearnerSection
 from groupwise.config.train import ReplaySection, TrainSection
 from groupwise.kinds import KINDS
@@ -21,6 +22,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "The top level": sections.RunConfig,
     "Every section that names a plugin": PluginSection,
     "Each of `players`": LearnerSection,
+    "`environment`": EnvironmentSection,
     "`prompts`": sections.PromptsSection,
     "`prompts.weighting`": sections.WeightingSection,
     "Each of `rewards`": measures.RewardSection,

@@ -33,6 +33,7 @@ from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.preflight import check_teacher, check_uncut, examine
 from groupwise_llm.probing import probes
 from groupwise_llm.probing.capturing import with_graphs
+from groupwise_llm.rehearsal import TextRehearsal
 from groupwise_llm.settings import Settings
 from groupwise_llm.training import passes
 from groupwise_llm.training.packing import ENOUGH, pack
@@ -180,12 +181,18 @@ class LanguageModel(InProcess, Policy):
         self._notes += self.prompts.check(rows)
 
     def skips(self, row: Mapping[str, Any]) -> bool:
-        return self.config.long_prompts == "skip" and self.prompts.too_long(row)
+        return self.prompts.skips(row)
 
     @classmethod
     def examine(cls, config: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
         """The errors and notes of loading and `check_prompts`, without loading any weights."""
         return examine(config, rows)
+
+    @classmethod
+    def rehearsal(cls, config: Settings) -> TextRehearsal:
+        """Prompts and answers by the model's tokenizer and chat template, with placeholders for
+        what it writes."""
+        return TextRehearsal(config)
 
     @classmethod
     def least_rate(cls, config: Settings) -> float:

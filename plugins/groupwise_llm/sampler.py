@@ -1,5 +1,6 @@
 """TextSampler: samples turn by turn, as environments need it, in process or with an engine."""
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,6 +13,12 @@ from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, TurnSampler
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Context, Message, Turn
+
+LIKE_A_CALL = re.compile(
+    r"<tool_call|<function[=_ ]|<invoke|\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_call|```tool"
+    r"|\"(arguments|parameters)\"\s*:"
+)
+"""What begins a call of a tool in one of the forms that models are trained on, or is in it."""
 
 
 class TextSampler(TurnSampler):
@@ -49,6 +56,9 @@ class TextSampler(TurnSampler):
     def room(self, context: Context) -> int:
         """How many tokens may follow: `max_new_tokens`, less the completion's own so far."""
         return self.codec.room(context)
+
+    def resembles_call(self, text: str) -> bool:
+        return LIKE_A_CALL.search(text) is not None
 
     def check_tools(self) -> None:
         """See `Calls.check`."""
@@ -105,6 +115,19 @@ class TextSampler(TurnSampler):
         return self.codec.assemble(
             rows, contexts, groups=groups, requested=self.requested, device=self.device
         )
+
+    def holds(self, rollouts: Rollouts, turns: Sequence[Sequence[Turn]]) -> list[list[bool]]:
+        """Whether the decisions of each rollout are, turn by turn, the ids of these turns, and no
+        others."""
+        ids, mask = rollouts.tensor("completion_ids").cpu(), rollouts.mask.cpu()
+        held = []
+        for row, own in enumerate(turns):
+            decided, flags = ids[row][mask[row]].tolist(), []
+            for turn in own:
+                flags.append(tuple(decided[: len(turn.ids)]) == turn.ids)
+                decided = decided[len(turn.ids) :]
+            held.append(flags if not decided else [False] * len(own))
+        return held
 
     def completions_and_facts(
         self,

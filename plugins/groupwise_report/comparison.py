@@ -8,15 +8,16 @@ from groupwise_report.completions import (
     Pair,
     Sample,
     change,
+    completion,
     heading,
     is_failed,
     output,
     scores,
     shown,
     verdict,
-    words,
     written,
 )
+from groupwise_report.conversation import words
 from groupwise_report.gallery import Images, gallery
 from groupwise_report.wording import brief
 
@@ -137,6 +138,6 @@ def _card(pair: Pair, names: tuple[str, str], writers: Sequence[str]) -> str:
 
 
 def _side(side: str, sample: Sample, writers: Sequence[str]) -> str:
-    output = "" if sample.get("refused") else words(sample.get("completion") or "")
+    output = "" if sample.get("refused") else completion(sample)
     above = heading(side, sample) + written(sample, writers)
     return f"<section>{above}{output}{shown(sample)}{scores(sample)}</section>"

@@ -6,54 +6,20 @@ Completions are untrusted: every character of them is escaped.
 import json
 from collections.abc import Mapping, Sequence
 
-from groupwise_report.wording import MINUS, brief, text
+from groupwise_report.conversation import shortened, turns, words
+from groupwise_report.wording import MINUS, brief, display, number
 
 Sample = Mapping[str, object]
 Pair = tuple[Sample | None, Sample | None]
 
-MOST_CHARACTERS = 8000
-MOST_MESSAGES = 40
 MOST_REWARDS = 40
 MOST_OF_A_REASON = 300  # characters
-
-
-def words(value: object) -> str:
-    """A prompt or a completion, a string or a list of messages, as blocks of text."""
-    if isinstance(value, list | tuple):
-        left_out = len(value) - MOST_MESSAGES
-        more = _cut(left_out, "messages") if left_out > 0 else ""
-        return "".join(map(_message, value[:MOST_MESSAGES])) + more
-    return f'<div class="words" dir="auto">{shortened(value)}</div>'
-
-
-def _message(message: object) -> str:
-    if not isinstance(message, Mapping):
-        return words(str(message))
-    role = brief(message.get("role", "message"))
-    content = message.get("content")
-    if isinstance(content, list):
-        content = "\n".join(_part(part) for part in content)
-    return f'<div class="words" dir="auto"><small>{role}</small>\n{shortened(content or "")}</div>'
-
-
-def _part(part: object) -> str:
-    if isinstance(part, Mapping):
-        return str(part["text"]) if "text" in part else f"[{part.get('type', 'part')}]"
-    return str(part)
-
-
-def shortened(value: object, most: int = MOST_CHARACTERS) -> str:
-    """The escaped text; the middle of a very long one is left out, since answers are at the end."""
-    whole = str(value)
-    if len(whole) <= most:
-        return text(whole)
-    half = most // 2
-    left_out = _cut(len(whole) - 2 * half, "characters")
-    return f"{text(whole[:half])}\n{left_out}\n{text(whole[-half:])}"
-
-
-def _cut(count: int, what: str) -> str:
-    return f'<span class="cut">[{count:,} {what} left out]</span>'
+_COUNTED = {  # column of an environment: its name for one, and for several
+    "turns": ("turn", "turns"),
+    "calls": ("call", "calls"),
+    "call_errors": ("failed call", "failed calls"),
+    "tool_tokens": ("token of tools", "tokens of tools"),
+}
 
 
 def change(pair: Pair) -> str | None:
@@ -77,6 +43,17 @@ def verdict(pair: Pair) -> str:
 def output(sample: Sample) -> tuple[object, object]:
     """The completion: a text, or the name of an image file."""
     return (sample.get("completion"), sample.get("image"))
+
+
+def completion(sample: Sample) -> str:
+    """The text or the conversation of a completion, with the rewards of its turns."""
+    return words(sample.get("completion") or "", _of_turns(sample))
+
+
+def _of_turns(sample: Sample) -> Sequence[object]:
+    """The rewards of its turns, [] if it has none."""
+    rewards = sample.get("turn_rewards")
+    return rewards if isinstance(rewards, list) else []
 
 
 def heading(side: str, sample: Sample) -> str:
@@ -126,7 +103,8 @@ def shown(sample: Sample) -> str:
 
 
 def scores(sample: Sample, nothing: str = "does not apply") -> str:
-    """The rewards of a sample by name, then those that are only watched.
+    """The rewards of a sample by name, then those that are only watched, rewards of its turns where
+    they do not stand beside these, and what was counted of an episode with tools.
 
     nothing: shown in place of a missing value.
     """
@@ -136,7 +114,25 @@ def scores(sample: Sample, nothing: str = "does not apply") -> str:
         for key, tag in (("rewards", "span"), ("watched", "em"))
         for reward, value in _named(sample, key)[:MOST_REWARDS]
     ]
+    rewards = _of_turns(sample)
+    if rewards and len(rewards) != turns(sample.get("completion")):
+        each = " ".join(nothing if r is None else _number(r) for r in rewards[:MOST_REWARDS])
+        parts.append(f"<span>its turns <b>{each}</b></span>")
+    parts += [f"<span>{counted}</span>" for counted in _counts(sample)]
     return f'<div class="scores">{"".join(parts)}</div>' if parts else ""
+
+
+def _counts(sample: Sample) -> list[str]:
+    """What an environment with tools counts of an episode, in words."""
+    columns = dict(_named(sample, "extra"))
+    counts = [(number(columns.get(name)), *words) for name, words in _COUNTED.items()]
+    marks = [
+        f"{display(count)} {one if count == 1 else many}"
+        for count, one, many in counts
+        if count or (count == 0 and one == "call")
+    ]
+    seconds = number(columns.get("tool_seconds"))
+    return marks + ([f"{display(seconds)} s in tools"] if seconds else [])
 
 
 def _named(sample: Sample, key: str) -> list[tuple[object, object]]:

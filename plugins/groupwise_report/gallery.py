@@ -15,9 +15,9 @@ from groupwise_report.completions import (
     scores,
     shown,
     verdict,
-    words,
     written,
 )
+from groupwise_report.conversation import words
 from groupwise_report.wording import brief
 
 MOST_PICTURED = 60  # prompts

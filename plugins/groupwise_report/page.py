@@ -25,6 +25,7 @@ from groupwise_report.document import (
     section,
     table,
 )
+from groupwise_report.episodes import episodes
 from groupwise_report.learners import learner_charts, of_each
 from groupwise_report.live import Live
 from groupwise_report.rewards import note_on_sums, reward_charts
@@ -61,7 +62,7 @@ CHARTS = (  # title, unit, key, name, percent, note
 
 def page(run: RunData, live: Live | None = None) -> str:
     """The whole page; live: the state of the run, if the page is served while the run goes on."""
-    parts = (tiles, _learning, _training, _time, _samples, configuration)
+    parts = (tiles, _learning, _training, episodes, _time, _samples, configuration)
     sections = [_header(run, live), *(part(run) for part in parts)]
     version = live.version if live else None
     return document(run.name, sections, last_step=run.last_step, version=version)
@@ -145,7 +146,7 @@ def _training(run: RunData) -> str:
         shown.append(of_each(run, chart, key))
         if key == "entropy":
             shown += _length(run)
-    shown += _failed(run) + _ended(run)
+    shown += _failed(run)
     shown += _weighting_and_replay(run)
     return section("How training went", _LOSS, charts(shown, run.last_step))
 
@@ -168,20 +169,6 @@ def _failed(run: RunData) -> list[Chart]:
     note = "Completions of a step without reward and gradient, since they or a reward failed."
     chart = Chart(title="Failed", series=[Series(name="failed", points=points)], note=note)
     return [of_each(run, chart, "failed")] if any(count for _, count in points) else []
-
-
-def _ended(run: RunData) -> list[Chart]:
-    """The chart of why episodes of several turns ended; none if all ended by themselves."""
-    steps = [step for step, _ in run.points("ended/length")]
-    shares = {word: dict(run.points(f"ended/{word}")) for word in run.names("ended/")}
-    series = [
-        Series(name=word, points=[(step, own.get(step, 0.0)) for step in steps], colour=number)
-        for number, (word, own) in enumerate(shares.items())
-        if any(own.values())
-    ]
-    note = "Shares of episodes that the model did not end itself."
-    chart = Chart(title="Why episodes ended", series=series, percent=True, note=note, named=True)
-    return [chart] if series else []
 
 
 def _weighting_and_replay(run: RunData) -> list[Chart]:

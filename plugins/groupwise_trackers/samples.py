@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from groupwise.environment import ToolCall
 from groupwise.evaluation import Sample
 
 LONGEST = 10_000
@@ -91,7 +92,10 @@ def words(value: Any) -> str:
 def _message(message: Any) -> str:
     if not isinstance(message, Mapping):
         return str(message)
-    return f"{message.get('role', 'message')}: {message.get('content', '')}"
+    calls = message.get("tool_calls")
+    made = [str(ToolCall.of(call)) for call in calls] if isinstance(calls, list | tuple) else []
+    said = f"{message.get('role', 'message')}: {message.get('content') or ''}"
+    return "\n".join([said, *(f"\N{RIGHTWARDS ARROW} {call}" for call in made)])
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -9,7 +9,7 @@ import time
 from urllib.parse import urlsplit
 
 import pytest
-from tests.agents.requests import ADD, Player, ask, chat, played, says, user
+from tests.agents.requests import ADD, GOOD, Player, ask, chat, played, says, user
 
 from groupwise.environment import CompletionFailed, ContextRefused, ToolCall
 from groupwise.errors import UserError
@@ -89,9 +89,6 @@ def test_other_conversations_are_no_drift():
     assert player.contexts[0] == player.contexts[1]
 
 
-GOOD = {"model": "policy", "messages": [user("Hi")]}
-
-
 @pytest.mark.parametrize(
     ("body", "status", "code", "words"),
     [
@@ -159,6 +156,7 @@ def test_requests_after_the_end_of_an_episode_are_refused():
     player = Player([says("Hello")])
 
     async def play():
+        await environment.open()
         await environment.play({}, {"policy": player})
         ended.set()
         while not answers:
@@ -202,6 +200,7 @@ def test_parameters_without_effect_are_named_once(capsys):
     environment, player = Agent(agent), Player([says("Hello")])
 
     async def play():
+        await environment.open()
         await environment.play({}, {"policy": player})
         await environment.play({}, {"policy": player})
         await environment.close()

@@ -3,9 +3,11 @@
 import json
 import random
 import time
+from dataclasses import replace
 
 import pytest
 import torch
+from tests.agents.requests import ADD, played, says, user
 from tests.tiny_model import folder
 
 import groupwise

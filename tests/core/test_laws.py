@@ -11,7 +11,7 @@ ALGORITHMS = (
     *("grpo", "dr_grpo", "dapo", "gspo", "gdpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     *("rloo", "reinforce_pp", "reinforce_pp_baseline", "guard", "lead", "dppo", "gmpo"),
 )
-WITH_THE_LOSS_OF_RLOO = ("maxrl", "opo", "pass_at_k")
+WITH_THE_LOSS_OF_RLOO = ("maxrl", "opo", "pass_at_k", "rae")
 PLAYERS = {"single": ["policy"], "pool": ["one", "other"], "chain": ["planner", "writer", "editor"]}
 """By environment."""
 SETTINGS = {

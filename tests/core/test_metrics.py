@@ -21,6 +21,7 @@ from tests.core.engine import Engine
 from tests.core.launching import launch
 from torch import Tensor
 
+from groupwise import Environment
 from groupwise.algorithms.cispo import CISPO
 from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.algorithms.grpo import GRPO
@@ -99,6 +100,24 @@ def ends(completions, prompts, **_):
     ]
 
 
+class Counted(Environment):
+    """Returns numbers with each episode, and None for some."""
+
+    one_call, multi_turn = True, False
+
+    def columns(self, labels):
+        return ["calls", "won", "note"]
+
+    def logged(self, labels):
+        return ["calls", "won"]
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        reply = await player(row)
+        length, known = len(reply.text), number(row["prompt"]) % 2
+        return {"calls": length % 3, "won": length > 3 if known else None, "note": reply.text}
+
+
 @dataclass(frozen=True)
 class Case:
     kind: type[Tabular]
@@ -107,6 +126,7 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
     rewards: tuple[Any, ...] = (half_dead,)
     engine: bool = False
+    environment: Environment | None = None
 
 
 CASES = {
@@ -125,6 +145,7 @@ CASES = {
     "failed": Case(Drawer, GRPO, {}, {"updates_per_rollout": 2}, (breaks,)),
     "all dead": Case(Drawer, GRPO, {}, {}, (lambda completions, **_: [0.1] * len(completions),)),
     "scaled": Case(Scaled, GRPO, {}, {"updates_per_rollout": 4}),
+    "environment": Case(Drawer, GRPO, rewards=(breaks,), environment=Counted()),
 }
 """In "updates" and "scaled" each group is an update, so those of dead groups have no gradient."""
 
@@ -161,6 +182,8 @@ def run_of(case: Case, **settings: Any) -> Run:
         [Reward(name=n, function=f) for n, f in zip(titles, case.rewards, strict=False)],
         source=rows(12),
         sampler=Engine(policy) if case.engine else None,
+        sections={"environment": "counted"} if case.environment else {},
+        objects={("environment",): case.environment} if case.environment else {},
         **{"learning_rate": 0.3, "steps": 2, **case.settings, **settings},
     )
     run = Run(case, trainer, policy.table.detach().clone())
@@ -255,6 +278,13 @@ class Definitions:
         }
         if ends in self.case.rewards:
             metrics["accuracy"] = mean(scores.column("first").tolist())
+        if self.case.environment:
+            columns = [
+                (len(text) % 3, float(len(text) > 3) if number(row["prompt"]) % 2 else math.nan)
+                for text, row in zip(rollouts.completions, rollouts.prompts, strict=True)
+            ]
+            calls, won = zip(*columns, strict=True)
+            metrics |= {"environment/calls": mean(calls), "environment/won": mean(won)}
         if partial in self.case.rewards:
             metrics["second/longest"] = max(lengths)  # the rewards are called on one batch
         return metrics
@@ -379,7 +409,7 @@ def check_that_the_case_can_fail(name: str, steps: list[Step]) -> None:
     if name == "all dead":
         assert first["zero_variance"] == 1
         return
-    assert (first["failed"] > 0) == (name == "failed")
+    assert (first["failed"] > 0) == (name in ("failed", "environment"))
     if name not in ("kl", "bonus"):
         assert 0 < first["zero_variance"] < 1
         assert first["trained_decisions"] < first["length"] * 16 * len(steps[0].tables)

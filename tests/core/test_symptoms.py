@@ -73,3 +73,25 @@ def test_only_consecutive_steps_without_variance_give_a_warning():
     algorithm.take_teacher(frozenset({"log_probs"}))
     taught = Symptoms(algorithm)
     assert not any(warnings(taught, **no_variance) for _ in range(12))
+
+
+def test_tools_that_nobody_calls_give_a_warning_at_the_first_step():
+    for calls in ({"environment/calls": 0.0}, {"turns/calls": 0.0, "environment/calls": 0.0}):
+        symptoms = Symptoms(GRPO())
+        (warning,) = warnings(symptoms, **calls)
+        assert "no completion of this step called a tool" in warning
+        assert "show a call in the prompt" in warning
+        assert not warnings(symptoms, **calls)
+    (warning,) = warnings(Symptoms(GRPO()), **{"turns/calls": 0.0, "turns/parsed": 0.0})
+    assert "some look like calls, in a form that is not parsed" in warning
+    assert not warnings(Symptoms(GRPO()), **{"environment/calls": 0.1, "turns/calls": 0.0})
+    assert not warnings(Symptoms(GRPO()), **{"environment/calls": math.nan})
+    later = Symptoms(GRPO())
+    assert not warnings(later, **{"environment/calls": 0.5})
+    assert not warnings(later, **{"environment/calls": 0.0})
+
+
+def test_turns_that_are_not_as_sampled_give_a_warning():
+    assert not warnings(Symptoms(GRPO()), **{"turns/as_sampled": 1.0})
+    (warning,) = warnings(Symptoms(GRPO()), **{"turns/as_sampled": 0.975})
+    assert "only 97.5% are as they were sampled" in warning

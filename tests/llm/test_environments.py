@@ -1,6 +1,7 @@
 """A language model in environments: its turns in an episode are one rollout, with holes."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -115,3 +116,38 @@ class Both(Environment):
 def test_two_turns_of_one_rollout_cannot_both_be_judged(make):
     with pytest.raises(UserError, match="several replies that are turns of one rollout"):
         play(make("llama", max_new_tokens=90), Both(), TEXTS)
+
+
+def test_a_rollout_holds_its_turns_as_they_were_drawn(make):
+    policy = make("llama", max_new_tokens=90)
+    with policy.session():
+        (context,) = policy.encode(CHAT[:1])
+        drawn = []
+        for seed in (1, 2, 3):
+            (turn,) = policy.draw([context], seeds=[seed], limits=[8])
+            drawn.append(turn)
+            context = policy.extend(context.with_turn(turn), [{"role": "tool", "content": "5"}])
+    rollouts = policy.assemble(CHAT[:1], [context])
+    assert policy.holds(rollouts, [drawn]) == [[True, True, True]]
+    other = rollouts.trajectory["completion_ids"].clone()
+    place = len(drawn[0].ids) + int(rollouts.mask[0, len(drawn[0].ids) :].int().argmax())
+    other[0, place] += 1  # the first token of the second turn
+    changed = replace(rollouts, trajectory={**rollouts.trajectory, "completion_ids": other})
+    assert policy.holds(changed, [drawn]) == [[True, False, True]]
+    whole = replace(rollouts, mask=torch.ones_like(rollouts.mask))  # answers count as decisions
+    assert policy.holds(whole, [drawn]) == [[False] * 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "resembles"),
+    [
+        ('<tool_call>\n{"name": "add"', True),
+        ('[TOOL_CALLS] [{"name": "add"}]', True),
+        ('{"name": "add", "arguments": {"a": 1}}', True),
+        ("<function=add>", True),
+        ("The answer is <b>36</b> (by a tool).", False),
+        ("", False),
+    ],
+)
+def test_text_that_looks_like_a_call_is_noticed(make, text, resembles):
+    assert make("llama").resembles_call(text) is resembles

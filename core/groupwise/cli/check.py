@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from typing import Any
 
 from groupwise.algorithm import Algorithm
 from groupwise.cli.memory import Sizes, estimate, excess, size, teacher_sizes
+from groupwise.cli.preview import preview
 from groupwise.config.learners import SOLE
 from groupwise.config.load import LoadedConfig, idle_processes
 from groupwise.config.train import TrainSection
@@ -38,6 +40,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     shards = shards_of(config.train.shard, processes)
     sizes: dict[str, Sizes] = {}
     rates: dict[str, float] = {}
+    configs: dict[str, Any] = {}
     for label, policy in policies.items():
         path = (*config.learners[label].path, "policy")
         settings = check_options(loaded, path, kinds[label])
@@ -47,6 +50,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
             _check_shard(policy, loaded)
         if settings is None:
             continue
+        configs[label] = settings
         notes += policy.examine(settings, parts.rows() if label in parts.players.receivers else ())
         notes += parts.algorithms[label].examine(settings)
         rates[label] = policy.least_rate(settings)
@@ -67,6 +71,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
             for label in policies
         ),
         *(_of_teacher(sizes, label) for label, sizes in taught.items() if sizes),
+        *filter(None, [preview(parts, policies, configs)]),
         *(f"note: {note}" for note in (*notes, *parts.notes)),
         *(
             f"warning: {text}"

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from groupwise.config.environment import EnvironmentSection
 from groupwise.config.learners import (
     ARGUMENTS,
     PLAYERS,
@@ -140,8 +141,8 @@ class RunConfig(Section):
     players: list[LearnerSection] | None = Field(
         default=None, description="several policies, which the `environment` calls by their labels"
     )
-    environment: PluginSection = Field(
-        default=PluginSection(name="single"),
+    environment: EnvironmentSection = Field(
+        default=EnvironmentSection(name="single"),
         description="how an episode is played: `single` is one call of the policy; `pool` and "
         "`chain` are for several `players`",
     )

@@ -102,7 +102,12 @@ def open_evaluator(parts: Parts, accelerator: Accelerator, threads: Threads) -> 
             label: stack.enter_context(_open_sampling(parts, label, policy, accelerator, threads))
             for label, policy in build_policies(parts, accelerator).items()
         }
-        sampler = EpisodeSampler(players.environment, samplings, players.sizes)
+        sampler = EpisodeSampler(
+            players.environment,
+            samplings,
+            players.sizes,
+            deadline=config.environment.turn_deadline,
+        )
         stack.enter_context(closing(sampler))
         draws = parts.held_out
         if any(prompts.skips(draw.row) for draw in draws):

@@ -30,6 +30,7 @@ def brief(metrics: Mapping[str, float]) -> str:
         "greedy": metrics.get(f"greedy_{leading}"),
         "reward": metrics.get("reward"),
         "length": metrics.get("length"),
+        **{n: v for n, v in Family.ENVIRONMENT.of(metrics).items() if n in ("turns", "calls")},
         "failed": metrics.get("failed"),
         **watched,
     }

@@ -62,6 +62,10 @@ class Players:
             _ = self.casts
         except UserError as error:
             raise UserError(loaded.origin.message(("environment",), str(error))) from None
+        columns = {*self.environment.columns(self.labels)}
+        if unknown := [n for n in self.environment.logged(self.labels) if n not in columns]:
+            problem = f"its `logged` names {unknown[0]!r}, which is not among its `columns`"
+            raise UserError(loaded.origin.message(("environment",), problem))
         called = {label for cast in self.casts.values() for label in cast}
         several = self.config.players is not None
         name = self.config.environment.name

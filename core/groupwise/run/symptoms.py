@@ -25,6 +25,7 @@ class Symptoms:
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
         self.without_variance = 0
+        self._is_first = True
         self._unjudged: dict[str, int] = {}
         self._warned: set[str] = set()
 
@@ -36,6 +37,8 @@ class Symptoms:
             "variance": self._variance(metrics),
             "skipped": self._skipped(metrics, nonfinite),
             "algorithm": self.algorithm.warning(metrics),
+            "calls": self._without_calls(metrics),
+            "turns": self._other_turns(metrics),
             **self._without_steps(metrics),
             **self._untaught(metrics),
         }
@@ -71,6 +74,34 @@ class Symptoms:
         return (
             "no completion of this step has a reward: all rewards are None, or all completions "
             "failed. Do the rewards apply to these prompts?"
+        )
+
+    def _without_calls(self, metrics: Mapping[str, Any]) -> str | None:
+        """Of the first step: an environment with tools that no completion called."""
+        first, self._is_first = self._is_first, False
+        counts = [metrics[n] for n in ("environment/calls", "turns/calls") if n in metrics]
+        if not (first and counts) or any(count != 0 for count in counts):  # not if it is NaN
+            return None
+        advice = (
+            "some look like calls, in a form that is not parsed: turns/parsed is their share"
+            if "turns/parsed" in metrics
+            else "show a call in the prompt, or first fine-tune the model on some"
+        )
+        return (
+            f"no completion of this step called a tool, and what is never tried is not learned; "
+            f"{advice}. See what the model writes (samples/before.jsonl, or the page), and what it "
+            f"reads: `groupwise check` prints an episode as its chat template writes it. Are the "
+            f"tools in it?"
+        )
+
+    def _other_turns(self, metrics: Mapping[str, Any]) -> str | None:
+        share = metrics.get("turns/as_sampled", 1.0)
+        if not share < 1:
+            return None
+        return (
+            f"of the turns in this step's rollouts only {share:.1%} are as they were sampled; the "
+            f"others are trained on tokens that the policy never chose. This is a mistake of the "
+            f"sampler: see turns/as_sampled in metrics.jsonl"
         )
 
     def _without_steps(self, metrics: Mapping[str, Any]) -> Mapping[str, str]:

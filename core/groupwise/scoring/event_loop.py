@@ -92,7 +92,9 @@ class EventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             # A daemon thread, so that a call that hangs cannot keep the program from ending.
-            threading.Thread(target=_run, args=(self._loop,), daemon=True, name="rewards").start()
+            threading.Thread(
+                target=run_until_stopped, args=(self._loop,), daemon=True, name="rewards"
+            ).start()
         return self._loop
 
     async def _call(self, reward: Reward, call: Call, answer: Future[Any]) -> None:
@@ -122,7 +124,7 @@ def _too_late(reward: Reward) -> str:
     return f"did not answer within {reward.deadline:g} s"
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
+def run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
     """Run the loop until it is stopped; tasks that still run are then cancelled and awaited, so
     that they can close their connections."""
     torch.set_grad_enabled(False)  # of this thread

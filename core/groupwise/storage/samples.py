@@ -18,7 +18,12 @@ def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
     folder = path.with_suffix("")
     remove(folder)  # images of an earlier writing of this evaluation
     plain = (_with_its_image(sample, folder) for sample in samples)
-    write(path, "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in plain))
+    write(path, "".join(_line(sample) + "\n" for sample in plain))
+
+
+def _line(sample: Mapping[str, Any]) -> str:
+    """As JSON; messages of an environment may hold anything, which becomes text."""
+    return json.dumps(sample, ensure_ascii=False, default=str)
 
 
 def read_samples(path: Path) -> list[dict[str, Any]]:

@@ -11,10 +11,12 @@ from groupwise.environment import Columns, Environment, Reply, calls_of
 from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Drawn
+from groupwise.training import turns
 from groupwise.training.calls import Call, Episode, Part, Rows, in_rows
 from groupwise.training.endings import ENDED, with_endings, word_of
 from groupwise.training.episodes import Episodes
 from groupwise.training.sampling import Sampling
+from groupwise.training.turn_rewards import RESERVED, note, with_turns
 
 
 class Assembly:
@@ -59,9 +61,14 @@ class Assembly:
     def add_turns(self, pairs: Sequence[tuple[Any, Drawn]], calls: Sequence[Call]) -> None:
         """The turns of these calls, in order, each with its context afterwards."""
         for call, (context, turn) in zip(calls, pairs, strict=True):
-            call.context, call.is_drawn = context, True
+            call.context, call.drawn, call.is_drawn = context, turn, True
             if turn.ended != "failed":
-                made, content = self.samplings[call.label].turn_sampler.tool_calls(context)
+                sampler = self.samplings[call.label].turn_sampler
+                made, content = sampler.tool_calls(context)
+                call.parsed = sum(each.fault is None for each in made)
+                call.unparsed = len(made) - call.parsed
+                if not made and call.row.get("tools"):
+                    call.unparsed = int(sampler.resembles_call(turn.text))
                 cut = turn.ended == "length"
                 call.reply = Reply(turn.text, call.label, cut, tuple(made), content, source=call)
 
@@ -93,7 +100,11 @@ class Assembly:
         judged = [pair for episode in episodes for pair in _judged(episode)]
         judged_calls = [call for call, _ in judged]
         words = {call: word_of(call, columns) for call, columns in judged}
-        own = {label: self._rollouts(label, each, words) for label, each in rows.items()}
+        later = note(judged, rows)
+        own = {
+            label: with_turns(self._rollouts(label, each, words), each, later)
+            for label, each in rows.items()
+        }
         rollouts = next(iter(own.values())) if self.plain else self._joined(own, rows, judged_calls)
         assembled = Episodes(
             judged=_with_columns(rollouts, self.columns, [columns for _, columns in judged]),
@@ -108,7 +119,7 @@ class Assembly:
             lost=[episode for episode in episodes if _is_lost(episode)],
         )
         for call in (call for each in rows.values() for calls in each for call in calls):
-            call.part = call.context = None  # else they hold what rewards free
+            call.part = call.context = call.drawn = None  # else they hold what rewards free
             if call.refused_by is None and call.failure is None:  # others may be shown
                 call.reply = None
         for episode in episodes:
@@ -126,6 +137,8 @@ class Assembly:
                 [calls[-1].context for calls in rows],
                 [calls[0].group for calls in rows],
             )
+            if self.trained:
+                turns.compare(self.samplings[label].turn_sampler, rollouts, rows)
         else:
             rollouts = _gathered([calls[0] for calls in rows])
         if not self.plain:
@@ -233,8 +246,10 @@ def _bare(rollouts: Rollouts, facts: Collection[str]) -> Rollouts:
 
 
 def _with_columns(rollouts: Rollouts, names: Sequence[str], columns: Sequence[Columns]) -> Rollouts:
-    """The same with the columns that environments returned among its facts."""
-    returned = dict.fromkeys([*names, *(name for own in columns for name in own if name != ENDED)])
+    """The same with the columns that environments returned among its facts; names: those that are
+    always there. What is said of turns is among them only if it is named."""
+    others = (name for own in columns for name in own if name not in (ENDED, *RESERVED))
+    returned = dict.fromkeys([*names, *others])
     if not returned:
         return rollouts
     own = {name: [given.get(name) for given in columns] for name in returned}

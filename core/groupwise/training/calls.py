@@ -9,6 +9,7 @@ from groupwise.environment import Context, Outcome, Reply, Tools
 from groupwise.prompt_source import Row
 from groupwise.prompts.draws import Draw
 from groupwise.rollouts import Rollouts
+from groupwise.sampler import Drawn
 
 TURN = 2**40
 """Distance of the group numbers of a player's turns, more than a run has draws."""
@@ -20,9 +21,10 @@ class Episode:
 
     place: its number in the batch; index: among the `size` episodes of its draw that the same cast
     plays; cast: labels of its players; seed: of the environment's own chance; calls: in order;
-    waiting: requests that its coroutine waits for; was_called: whether a player was; outcome: what
-    the coroutine returned; ended: why it ended, if by an exception; failure: that of the
-    environment.
+    waiting: requests that its coroutine waits for; task: in which it is played; tasks: this one and
+    those that it has started, while they run; timer: of its deadline, while it waits for no player;
+    was_called: whether a player was; outcome: what the coroutine returned; ended: why it ended, if
+    by an exception; failure: that of the environment; error: the name of its exception.
     """
 
     draw: Draw
@@ -33,12 +35,16 @@ class Episode:
     seed: int
     calls: list["Call"] = field(default_factory=list)
     waiting: int = 0
+    task: "asyncio.Task[None] | None" = None
+    tasks: "set[asyncio.Task[Any]]" = field(default_factory=set)
+    timer: asyncio.TimerHandle | None = None
     was_called: bool = False
     over: bool = False
     assembled: bool = False
     outcome: Outcome = None
     ended: str | None = None
     failure: str | None = None
+    error: str | None = None
 
     @property
     def identity(self) -> int:
@@ -69,10 +75,13 @@ class Call:
     function of (player, turn, branch, number, index); number: of the draw or of the parent; leads:
     whether it is the first call for its context; goes_on_from: the call in whose context it goes
     on, if it does; is_drawn: whether it has a completion, which may have failed; context: after its
-    turn, where a sampler draws turn by turn; part: the sampled batch with its completion, in the
+    turn, where a sampler draws turn by turn; drawn: this turn, until its rollout is assembled;
+    is_held: whether the rollout has the turn as it was drawn, None if that is not known; parsed:
+    how many calls of tools its turn has; unparsed: how many it has with a fault, or seems to have;
+    part: the sampled batch with its completion, in the
     row `at`; reply: None if the completion failed; refused_by: the player that could not take the
     reply; is_cut: whether its context has no room to go on; failure: why its rollout failed, or its
-    episode, once it is assembled.
+    episode, once it is assembled; reward, state, role: of the turn, if `play` returned any.
     """
 
     label: str
@@ -89,12 +98,27 @@ class Call:
     goes_on_from: "Call | None" = None
     is_drawn: bool = False
     context: Any = None
+    drawn: Drawn | None = None
+    is_held: bool | None = None
+    parsed: int = 0
+    unparsed: int = 0
     reply: Reply | None = None
     part: "Part | None" = None
     at: int = 0
     refused_by: str | None = None
     is_cut: bool = False
     failure: str | None = None
+    reward: float | None = None
+    state: int | None = None
+    role: str | None = None
+
+    @property
+    def context_calls(self) -> list["Call"]:
+        """The calls whose turns are in its context, in order; itself is the last."""
+        calls = [self]
+        while (earlier := calls[-1].goes_on_from) is not None:
+            calls.append(earlier)
+        return calls[::-1]
 
     @property
     def is_followed(self) -> bool:

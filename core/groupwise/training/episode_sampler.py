@@ -4,7 +4,9 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from groupwise import processes
+from groupwise.config.environment import TURN_DEADLINE
 from groupwise.environment import Environment
+from groupwise.errors import UserError
 from groupwise.prompts.draws import Draw
 from groupwise.prompts.seeds import seed_for
 from groupwise.sampler import Purpose
@@ -12,10 +14,14 @@ from groupwise.training.assembly import Assembly
 from groupwise.training.calls import Episode, Request
 from groupwise.training.endings import ENDED
 from groupwise.training.episodes import Episodes
-from groupwise.training.loop_thread import LoopThread
+from groupwise.training.loop_thread import BlockedError, LoopThread, Overdue, say
+from groupwise.training.places import Places
 from groupwise.training.player_sampler import PlayerSampler
 from groupwise.training.playing import Playing
 from groupwise.training.sampling import Sampling
+
+CLOSING = 30.0
+"""Seconds that `Environment.close` may take."""
 
 
 class EpisodeSampler:
@@ -25,7 +31,8 @@ class EpisodeSampler:
 
     samplings: by label, that of each player; sizes: by label, `train.group_size`: of the first
     player of a cast, the number of episodes of a prompt, of others the number of completions of
-    `Player.group`.
+    `Player.group`; deadline: seconds that the environment may take between two completions of an
+    episode.
     """
 
     def __init__(
@@ -33,13 +40,18 @@ class EpisodeSampler:
         environment: Environment,
         samplings: Mapping[str, Sampling],
         sizes: Mapping[str, int],
+        *,
+        deadline: float = TURN_DEADLINE,
     ) -> None:
         self.environment, self.samplings, self.sizes = environment, samplings, sizes
+        self.deadline = deadline
         self.labels = [*samplings]
         self.casts = environment.casts(self.labels)
         self.columns = [n for n in environment.columns(self.labels) if n != ENDED]
+        self.logged_columns = environment.logged(self.labels)
         self.judged = environment.judged(self.labels)
-        self._thread = LoopThread()
+        self._thread = LoopThread(deadline=deadline, place=Places(environment).runs)
+        self._is_open = False
 
     def begin(self, step: int) -> None:
         for sampling in self.samplings.values():
@@ -59,10 +71,40 @@ class EpisodeSampler:
         """This process's share of the draws."""
         return next(iter(self.samplings.values())).share(draws)
 
-    def close(self) -> None:
-        """Close the environment, and end the thread in which episodes are played."""
-        self._thread.run(self.environment.close())
+    def close(self) -> str | None:
+        """Close the environment, and end the thread in which episodes are played; what went wrong,
+        which is shown, too, since the run is over."""
+        problem = None
+        try:
+            self._thread.run(self.environment.close(), within=CLOSING)
+        except BlockedError:
+            pass  # the run says so
+        except Overdue:
+            problem = f"`close` did not end within {CLOSING:g} s"
+        except Exception as error:
+            problem = f"`close` raised {type(error).__name__}: {error}"
         self._thread.close()
+        if problem is not None:
+            say(f"environment: {problem}; what it has opened may still be open")
+        return problem
+
+    def _open(self) -> None:
+        """Open the environment before its first episode; raises UserError if that fails."""
+        if self._is_open:
+            return
+        try:
+            self._thread.run(self.environment.open(), within=self.deadline)
+        except UserError:
+            raise
+        except Overdue:
+            raise UserError(
+                f"environment: `open` did not end within {self.deadline:g} s; `turn_deadline` "
+                f"allows more"
+            ) from None
+        except Exception as error:
+            problem = f"environment: `open` raised {type(error).__name__}: {error}"
+            raise UserError(problem) from error
+        self._is_open = True
 
     @property
     def draws_itself(self) -> bool:
@@ -126,6 +168,7 @@ class EpisodeSampler:
         sizes: by cast, the episodes of a draw; groups: by label, for `Player.group`; dummy: a draw
         that is sampled and dropped where other processes of a sharded policy have more prompts.
         """
+        self._open()
         labels = [label for label in self.labels if any(label in self.casts[c] for c in sizes)]
         episodes = self._episodes(draws, sizes, space)
         samplings = {label: self.samplings[label] for label in labels}
@@ -149,7 +192,7 @@ class EpisodeSampler:
             )
             for label, sampling in samplings.items()
         }
-        playing = Playing(self.environment, episodes, samplers)
+        playing = Playing(self.environment, episodes, samplers, deadline=self.deadline)
         is_collective = any(own.is_collective for own in samplers.values())
         with ExitStack() as stack:
             for own in samplers.values():

@@ -97,6 +97,7 @@ class Evaluator:
                 self.rewards.names,
                 self.settings.samples,
                 watched,
+                columns=self.sampler.logged_columns,
                 judged=not self.judge.is_graded,
             )
             for name in self.sampler.casts

@@ -19,7 +19,7 @@ from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.scoring import Scoring
-from groupwise.training import step_metrics
+from groupwise.training import step_metrics, turn_rewards, turns
 from groupwise.training.clock import Clock
 from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.episodes import Episodes
@@ -250,7 +250,10 @@ class Experience:
             logged=self.sampler.logged,
             lost=len(episodes.lost),
             multi_turn=self.sampler.environment.multi_turn,
+            columns=self.sampler.logged_columns,
+            turns=turns.counted(episodes),
         )
+        metrics |= turn_rewards.measured(episodes.calls).of_all_processes().result()
         if isinstance(self.prompts, Weighted):
             outcomes = step_metrics.outcomes(episodes.judged, right)
             metrics |= self.prompts.observe(outcomes)

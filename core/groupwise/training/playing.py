@@ -1,12 +1,12 @@
 """Playing: the episodes of a batch as coroutines, which wait for their players' completions."""
 
 import asyncio
-import traceback
+import contextvars
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 from groupwise.environment import (
@@ -15,11 +15,15 @@ from groupwise.environment import (
     ContextRefused,
     Environment,
     EpisodeEnded,
+    Outcome,
     Reply,
     Tools,
 )
 from groupwise.errors import UserError
+from groupwise.training import child_tasks
 from groupwise.training.calls import Call, Episode, Request, calls_for, row_of
+from groupwise.training.loop_thread import say
+from groupwise.training.places import Places
 from groupwise.training.player_sampler import PlayerSampler
 
 LATEST: ContextVar[tuple[Call | None, "asyncio.Task[Any] | None"]] = ContextVar("latest")
@@ -30,7 +34,8 @@ class Playing:
     """The episodes of a batch; its methods run in the event loop.
 
     samplers: of the players, by label; requests of those that are concurrent do not wait for those
-    of other episodes.
+    of other episodes. deadline: seconds that the environment may take between two completions of an
+    episode.
     """
 
     def __init__(
@@ -38,11 +43,14 @@ class Playing:
         environment: Environment,
         episodes: Sequence[Episode],
         samplers: Mapping[str, PlayerSampler],
+        *,
+        deadline: float,
     ) -> None:
         self.environment, self.episodes, self.samplers = environment, episodes, samplers
+        self.deadline, self.places = deadline, Places(environment)
         self._takes_seed = "seed" in signature(environment.play).parameters
         self._requests: list[Request] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._draws: set[asyncio.Task[Any]] = set()
         self._error: Exception | None = None
         self._changed = asyncio.Event()
         # Episodes that neither wait for a player nor are over; requests that are being drawn beside
@@ -51,8 +59,12 @@ class Playing:
 
     async def begin(self) -> None:
         """Start all episodes."""
+        asyncio.get_running_loop().set_task_factory(child_tasks.started)
         self._busy = len(self.episodes)
-        self._tasks = [asyncio.create_task(self._play(episode)) for episode in self.episodes]
+        for episode in self.episodes:
+            context = child_tasks.owning(episode.tasks)
+            episode.task = asyncio.create_task(self._play(episode), context=context)
+            self._start_timer(episode)
 
     async def resume(self, answered: Sequence[Request]) -> None:
         """Resume the episodes whose requests are answered."""
@@ -63,7 +75,9 @@ class Playing:
         episode, parent = request.episode, request.calls[0].parent
         if not episode.over:
             episode.waiting -= 1
-            self._busy += not episode.waiting
+            if not episode.waiting:
+                self._busy += 1
+                self._start_timer(episode)
         if request.refused and parent is not None:
             parent.refused_by = request.label
         if request.answer.done():  # cancelled: `play` waits for it no longer
@@ -74,9 +88,20 @@ class Playing:
             request.answer.set_result(None)
 
     async def stop(self) -> None:
-        """Cancel what still runs."""
-        for task in self._tasks:
+        """End what still runs, and say what episodes that are over have left running."""
+        for task in self._draws:
             task.cancel()
+        left = set[asyncio.Task[Any]]()
+        for episode in self.episodes:
+            if episode.over:
+                left |= episode.tasks - {episode.task}
+            else:
+                _cancel(episode)
+        for name in dict.fromkeys(await child_tasks.end(left, self.places.waits)):
+            _warn_once(
+                f"an episode left a task running: {name}. It was cancelled, since what an episode "
+                f"starts ends with it; what episodes share is started in the environment's `open`"
+            )
 
     async def waiting(self) -> Sequence[Request] | None:
         """The requests of all episodes, once each waits for a player or is over; None before that,
@@ -111,23 +136,48 @@ class Playing:
         LATEST.set((None, asyncio.current_task()))
         try:
             seed = {"seed": episode.seed} if self._takes_seed else {}
-            episode.outcome = await self.environment.play(episode.draw.row, players, **seed)
-            if not episode.was_called:
-                episode.failure = "`play` called no player (is an `await` missing?)"
+            outcome = await self.environment.play(episode.draw.row, players, **seed)
+            fault = _fault(episode, outcome)
+            self._end(episode, outcome=None if fault else outcome, failure=fault)
         except CompletionFailed:
-            pass  # its rollout says so
+            self._end(episode)  # its rollout says so
         except EpisodeEnded as error:
-            episode.ended = "refused" if isinstance(error, ContextRefused) else "environment"
+            refused = isinstance(error, ContextRefused)
+            self._end(episode, ended="refused" if refused else "environment")
         except UserError as error:
             self._error = error
-        except Exception as error:
-            where = _place(error, type(self.environment).play.__code__.co_filename)
-            episode.failure = f"the environment raised {type(error).__name__}: {error}{where}"
-        finally:
-            self._busy -= not episode.waiting
-            episode.over, episode.waiting = True, 0
-            self._over += 1
-            self._happened()
+            self._end(episode)
+        except BaseException as error:  # also SystemExit, which would end the event loop
+            name, where = type(error).__name__, self.places.raised(error)
+            failure = f"the environment raised {name}: {error}{where}"
+            self._end(episode, failure=failure, error=name)
+
+    def _end(self, episode: Episode, **how: Any) -> None:
+        """The episode is over, with these attributes; unless it is since its deadline."""
+        if episode.over:
+            return
+        for name, value in how.items():
+            setattr(episode, name, value)
+        self._busy -= not episode.waiting
+        episode.over, episode.waiting = True, 0
+        if episode.timer is not None:
+            episode.timer.cancel()
+        self._over += 1
+        self._happened()
+
+    def _start_timer(self, episode: Episode) -> None:
+        loop = asyncio.get_running_loop()
+        episode.timer = loop.call_later(self.deadline, self._overdue, episode)
+
+    def _overdue(self, episode: Episode) -> None:
+        """The episode is over, whatever its code makes of being cancelled."""
+        where = "" if episode.task is None else self.places.waits(episode.task.get_coro())
+        failure = (
+            f"the environment took longer than {self.deadline:g} s between two completions{where}; "
+            f"`turn_deadline` allows more"
+        )
+        self._end(episode, failure=failure, error="TimeoutError")
+        _cancel(episode)
 
     async def _draw(self, request: Request) -> None:
         """Draw the completions of a request, and resume its episode."""
@@ -159,6 +209,8 @@ class Playing:
             raise EpisodeEnded("the episode is over")
         episode.was_called = True
         source = context.source if isinstance(context, Reply) else None
+        if source is not None and source not in episode.calls:
+            raise ValueError("the context is a reply of another episode")
         parent: Call | None = _latest(episode) if source is None else source
         sampler = self.samplers[label]
         row = row_of(context, episode.draw.row, tools)
@@ -171,11 +223,17 @@ class Playing:
         answer = asyncio.get_running_loop().create_future()
         request = Request(episode, label, calls, answer, limit, tools)
         episode.calls += calls
-        self._busy -= not episode.waiting
+        if not episode.waiting:
+            self._busy -= 1
+            if episode.timer is not None:
+                episode.timer.cancel()
         episode.waiting += 1
         if sampler.is_concurrent:
             self._drawing += 1
-            self._tasks.append(asyncio.create_task(self._draw(request)))
+            # In a context of its own, since it is no task of the episode.
+            task = asyncio.create_task(self._draw(request), context=contextvars.Context())
+            self._draws.add(task)
+            task.add_done_callback(self._draws.discard)
         else:
             self._requests.append(request)
         self._happened()
@@ -187,12 +245,28 @@ class Playing:
         return replies
 
 
-def _place(error: Exception, file: str) -> str:
-    """' (line 12 of calculator.py)': the innermost line of this file in the traceback."""
-    lines = [
-        each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file
-    ]
-    return f" (line {lines[-1]} of {Path(file).name})" if lines else ""
+def _fault(episode: Episode, outcome: Outcome) -> str | None:
+    """What is wrong with what `play` returned or did."""
+    if not episode.was_called:
+        return "`play` called no player (is an `await` missing?)"
+    pairs = [] if outcome is None or isinstance(outcome, Mapping) else outcome
+    for pair in pairs if isinstance(pairs, Sequence) else []:
+        match pair:
+            case (Reply(source=call), _) if call not in episode.calls:
+                return "`play` returned a reply of another episode"
+    return None
+
+
+def _cancel(episode: Episode) -> None:
+    if episode.timer is not None:
+        episode.timer.cancel()
+    for task in [*episode.tasks]:
+        task.cancel()
+
+
+@cache
+def _warn_once(text: str) -> None:
+    say(text)
 
 
 def _latest(episode: Episode) -> Call | None:

@@ -36,6 +36,8 @@ def describe(
     logged: Collection[str],
     lost: int = 0,
     multi_turn: bool = False,
+    columns: Collection[str] = (),
+    turns: Tally | None = None,
 ) -> dict[str, Any]:
     """Means, counts and seconds by name, and what rewards log themselves.
 
@@ -45,7 +47,8 @@ def describe(
     sampling, of which only counts are metrics; right: [B], 1 for right completions, None if no
     reward tells right from wrong; logged: the policy's facts whose means over decisions are
     metrics; lost: episodes that failed before any rollout, which are counted, too; multi_turn:
-    whether shares of why episodes ended are metrics.
+    whether shares of why episodes ended are metrics; columns: those of the environment whose means
+    are metrics; turns: what is counted of the episodes' calls.
     """
     failed = scores.failed
     tally = _of_rollouts(rollouts, scores, no_signal, logged)
@@ -58,6 +61,12 @@ def describe(
             tally.total(f"{Family.FAILED}/{name}", count)
     for name, (total, count) in scores.metrics.items():  # named REWARD/..., so no name is the same
         tally.mean(name, total, count)
+    for name in columns:
+        values = [column_value(name, value) for value in rollouts.facts[name]]
+        own = torch.tensor(values, dtype=torch.float64)
+        tally.means_of(f"{Family.ENVIRONMENT}/{name}", _known(own, failed))
+    if turns is not None:
+        tally.add(turns)
     tally.total("unscored", int((scores.total.isnan() & ~failed).sum()))
     _count(tally, rollouts, lost)
     longest = rollouts.lengths.cpu()[~failed]
@@ -90,6 +99,19 @@ def _ended(rollouts: Rollouts, failed: Tensor) -> dict[str, float]:
     """The share of each reason in which rollouts ended, over all processes. A collective."""
     pairs = zip(rollouts.ended, failed.tolist(), strict=True)
     return shares_of_ends(gather_object([word for word, has_failed in pairs if not has_failed]))
+
+
+def column_value(name: str, value: Any) -> float:
+    """A value of a column that an environment logs; NaN for None. Raises UserError if it is no
+    number."""
+    if value is None:
+        return math.nan
+    if isinstance(value, int | float):
+        return float(value)
+    raise UserError(
+        f"environment: `logged` names the column {name!r}, so `play` must return a number or None "
+        f"for it, received {value!r:.100} ({type(value).__name__})"
+    )
 
 
 def shares_of_ends(ended: Sequence[str]) -> dict[str, float]:

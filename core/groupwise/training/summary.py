@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from groupwise.evaluation import Sample
 from groupwise.metric_names import Family
 from groupwise.training import facts
-from groupwise.training.step_metrics import shares_of_ends
+from groupwise.training.step_metrics import column_value, shares_of_ends
 
 COUNTS = frozenset({"failed", "unscored"})
 """Metrics that count completions."""
@@ -18,10 +18,12 @@ def summarise(
     size: int,
     watched: Sequence[str] = (),
     *,
+    columns: Sequence[str] = (),
     judged: bool = True,
 ) -> dict[str, float]:
     """accuracy, greedy_accuracy, pass_at_k, length, truncated, the means of every reward and of
-    every fact that the policy logs, and in environments of several turns why episodes ended.
+    every fact that the policy logs, in environments of several turns why episodes ended, and the
+    means of the environment's columns.
 
     Failed completions are in no mean; `failed` and `unscored` are counts, absent if 0.
 
@@ -55,9 +57,15 @@ def summarise(
         metrics[f"{Family.REWARDS}/{name}"] = mean([sample["rewards"][name] for sample in drawn])
     for name in watched:
         metrics[f"{Family.WATCH}/{name}"] = mean([sample["watched"][name] for sample in drawn])
+    metrics |= {f"{Family.ENVIRONMENT}/{name}": _mean_of(name, drawn) for name in columns}
     if any("ended" in sample for sample in sampled):
         metrics |= shares_of_ends([sample["ended"] for sample in drawn])
     return facts.means(drawn) | metrics | (_pass_at_all(sampled, size) if judged else {})
+
+
+def _mean_of(column: str, drawn: Sequence[Sample]) -> float:
+    values = (column_value(column, sample["extra"].get(column)) for sample in drawn)
+    return mean([value for value in values if not math.isnan(value)])
 
 
 def joined(each: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -72,6 +72,8 @@ def skeleton(rollouts: Rollouts) -> Rollouts:
         mask=rollouts.mask.cpu(),
         truncated=rollouts.truncated.cpu(),
         endings=rollouts.endings,
+        turns=rollouts.turns,
+        roles=rollouts.roles,
         versions=rollouts.versions,
         episodes=rollouts.episodes,
     )

@@ -21,6 +21,9 @@ HOST = "127.0.0.1"
 RETRIES = "x-stainless-retry-count"
 """The header in which OpenAI's clients count how often they have repeated a request."""
 
+CONVERSATION = "x-session-id"
+"""The header in which some clients, as that of verifiers, name a conversation."""
+
 
 class Endpoint:
     """A server in the event loop of the episodes, with an address for each episode.
@@ -36,9 +39,7 @@ class Endpoint:
         self._serving: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to serve in the running event loop, unless it does."""
-        if self._server is not None:
-            return
+        """Begin to serve in the running event loop."""
         own = socket.socket()
         own.bind((HOST, 0))  # a free port
         own.listen()  # requests wait until the server takes them
@@ -68,10 +69,10 @@ class Endpoint:
 
     @contextmanager
     def session(
-        self, players: Mapping[str, Player], *, deadline: float, keeps_drift: bool
+        self, players: Mapping[str, Player], *, keeps_drift: bool
     ) -> Iterator[tuple[Session, str]]:
         """The session of an episode and its base URL, which is valid within this context."""
-        session = Session(players, deadline=deadline, keeps_drift=keeps_drift)
+        session = Session(players, keeps_drift=keeps_drift)
         self._sessions[session.key] = session
         try:
             yield session, f"http://{HOST}:{self._port}/{session.key}/v1"
@@ -86,7 +87,8 @@ class Endpoint:
             except ValueError as error:
                 raise invalid(f"the body is not JSON: {error}") from error
             again = request.headers.get(RETRIES, "0") != "0"
-            answered = await session.ask(body, again=again)
+            name = request.headers.get(CONVERSATION)
+            answered = await session.ask(body, again=again, name=name)
             if body.get("stream"):
                 return Response(streamed(answered), media_type="text/event-stream")
             return JSONResponse(answered)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from groupwise.rollouts import Rollouts
+from groupwise.rollouts import Turn as TurnOfRollout
 from groupwise_llm.codec.calls.calls import Calls
 from groupwise_llm.codec.characters import UNKNOWN
 from groupwise_llm.codec.completions import Completions
@@ -117,6 +118,7 @@ class Codec:
             sampler_log_probs=_log_probs(contexts, device),
             versions=_versions(turns),
             failures=[NOT_FINITE if bad else None for bad in failed] if any(failed) else None,
+            turns=[[TurnOfRollout(len(turn.ids)) for turn in own] for own in turns],
             facts={
                 "completion_ids": tokens,
                 "thinking_prefix": self.prompts.thinking_prefixes(rows),

@@ -87,6 +87,10 @@ class Prompts:
     def too_long(self, row: Mapping[str, Any]) -> bool:
         return self.limit is not None and self.lengths([row])[0] > self.limit
 
+    def skips(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row is left out since its prompt is too long."""
+        return self.settings.long_prompts == "skip" and self.too_long(row)
+
     def check(self, rows: Iterable[Mapping[str, Any]]) -> list[str]:
         """Check the length of all prompts; notes say how many are skipped or cut.
 

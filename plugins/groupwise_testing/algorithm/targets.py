@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from groupwise.rollouts import Rollouts
+from groupwise.storage.state import HasState
 from groupwise_testing.algorithm.case import LIMIT, REWARDS, Case
 from groupwise_testing.laws import law
 
@@ -67,8 +68,8 @@ def weights(case: Case) -> str | None:
     hint="`advantages`: relative to the group, also if all rewards are equal",
 )
 def equal_rewards(case: Case) -> str | None:
-    if case.algorithm.target_inputs:
-        return None  # outputs of the policy, such as values, may be another baseline
+    if case.algorithm.target_inputs or isinstance(case.algorithm, HasState):
+        return None  # outputs of the policy, such as values, or earlier steps may be the baseline
     targets = case.targets([0.3] * len(case.rollouts))
     if "advantages" not in targets:
         return None

@@ -6,6 +6,7 @@ Each is a class with the options that it adds and the methods of `Composed` that
 from groupwise.algorithms.parts.advantages import Advantages, GroupCentred, GroupRelative
 from groupwise.algorithms.parts.clipped import Clipped
 from groupwise.algorithms.parts.composed import Composed, Options
+from groupwise.algorithms.parts.credit import Credit
 from groupwise.algorithms.parts.divisor import Divisor
 from groupwise.algorithms.parts.entropy import EntropyBonus
 from groupwise.algorithms.parts.importance import ImportanceWeights
@@ -17,6 +18,7 @@ __all__ = [
     "Advantages",
     "Clipped",
     "Composed",
+    "Credit",
     "Divisor",
     "EntropyBonus",
     "GroupCentred",

@@ -1,7 +1,7 @@
 """Advantages: how a rollout compares, by default with others of its group."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from groupwise import advantages, objective
 from groupwise.algorithms.parts.composed import Composed, Options
+from groupwise.algorithms.parts.credit import Credit, CreditOption
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 
@@ -66,6 +67,11 @@ class GroupCentred(Advantages):
     """
 
     class Config(Advantages.Config):
+        credit: CreditOption = Field(
+            Credit(),
+            description="which of an episode's rewards the advantage of a turn is made of: a word, "
+            "or a section with options",
+        )
         steps: Literal["rewards", "returns"] = Field(
             "rewards",
             description="with step rewards, compare in a group: each step's reward "
@@ -81,13 +87,22 @@ class GroupCentred(Advantages):
 
     config: Config
 
+    def __init__(self, config: Options | None = None) -> None:
+        super().__init__(config)
+        own = type(self).relative is not GroupCentred.relative
+        if self.config.credit.name == "return" and own:
+            raise ValueError(
+                f"credit: return compares what follows a turn, and {type(self).__name__} compares "
+                f"whole completions in a way of its own; set credit: turns, or take grpo or dr_grpo"
+            )
+
     @property
     def scale(self) -> advantages.Scale:
         """The std that advantages are divided by."""
         return "none"
 
     def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
-        """[B], or [B, T] with process rewards: the advantages; variants override this."""
+        """[B] or [B, T]: the advantages; variants override this."""
         return self._compared(scores, rollouts)
 
     def no_signal(self, scores: Scores, rollouts: Rollouts) -> Tensor:
@@ -96,34 +111,29 @@ class GroupCentred(Advantages):
         return advantages.groups_without((compared != 0).any(dim=1), rollouts.groups)
 
     def _compared(self, scores: Scores, rollouts: Rollouts) -> Tensor:
-        """[B], or [B, T] with process rewards: advantages of completions plus those of steps."""
+        """[B], or [B, T] with process rewards or credit over turns: advantages of completions, or
+        of their turns, plus those of steps."""
+        credit = self.config.credit
         relative = self.relative(scores, rollouts)
+        relative = credit.advantages(rollouts, scores.outcome, relative, **self._comparison)
         if scores.steps is None:
             return relative
-        return relative.unsqueeze(1) + self._process(scores.steps, rollouts)
+        return objective.per_decision(relative) + self._process(scores.steps, rollouts)
 
     def relative(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B]: the advantages of whole completions; variants override this."""
+        return advantages.group_relative(scores.outcome, rollouts.groups, **self._comparison)
+
+    @property
+    def _comparison(self) -> dict[str, Any]:
+        """How values are compared in a group."""
         config = self.config
-        return advantages.group_relative(
-            scores.outcome,
-            rollouts.groups,
-            scale=self.scale,
-            epsilon=config.epsilon,
-            least_std=config.least_std,
-        )
+        return {"scale": self.scale, "epsilon": config.epsilon, "least_std": config.least_std}
 
     def _process(self, steps: Tensor, rollouts: Rollouts) -> Tensor:
         """[B, T]: the advantages of decisions by the rewards of steps that end at them or later."""
-        config = self.config
         by = {"rewards": advantages.process_supervision, "returns": advantages.process_returns}
-        relative = by[config.steps](
-            steps,
-            rollouts.groups,
-            scale=self.scale,
-            epsilon=config.epsilon,
-            least_std=config.least_std,
-        )
+        relative = by[self.config.steps](steps, rollouts.groups, **self._comparison)
         missing = rollouts.mask.shape[1] - relative.shape[1]
         return torch.nn.functional.pad(relative, (0, missing))
 

@@ -1,0 +1,39 @@
+"""Anchors: turns of a group that began in the same state are compared with each other; GiGPO.
+
+When to use it: the episodes of a prompt pass through the same states again and again (rooms, pages,
+boards), so that turns there are several answers to one question. The environment names the states.
+A turn whose state no other turn of the group shares has the credit of the episode alone.
+
+Where implementations differ: the authors' code divides both comparisons by stds, or neither; here
+`scale` decides for both. It can also take states that are only similar for the same: name them
+alike for that.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise.advantages import group_relative
+from groupwise.algorithms.credit.table import Table
+
+
+def of_anchors(
+    table: Table,
+    outcome: Tensor,
+    episode: Tensor,
+    *,
+    discount: float,
+    weight: float,
+    **compared: Any,
+) -> Tensor:
+    """[B, K]: A + weight (R_k - mean) / (std + epsilon); GiGPO, arXiv:2505.10978, section 4.
+
+    R_k = r_k + discount R_(k+1); mean and std are over the group's turns in the state of turn k.
+
+    outcome: [B], added to the reward of the last turn; NaN for none: then A is 0. episode: [B], A,
+    the advantage of the whole episode. compared: as of `group_relative`.
+    """
+    returns = table.returns(outcome, discount).masked_fill(table.states < 0, torch.nan)
+    own = group_relative(returns.flatten(), table.same(table.states).flatten(), **compared)
+    return episode.unsqueeze(1) + weight * own.view_as(returns)

@@ -1,0 +1,97 @@
+"""Credit: how the turns of an episode share its advantage."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+from torch import Tensor
+
+from groupwise.algorithms.credit.anchors import of_anchors
+from groupwise.algorithms.credit.mixture import of_mixture
+from groupwise.algorithms.credit.returns import of_returns
+from groupwise.algorithms.credit.table import Table
+from groupwise.algorithms.parts.composed import Options
+from groupwise.errors import UserError
+from groupwise.rollouts import Rollouts
+
+DEFAULTS: Mapping[str, Mapping[str, float]] = {
+    "outcome": {},
+    "turns": {"weight": 0.5},
+    "return": {"discount": 1.0},
+    "gigpo": {"discount": 0.95, "weight": 1.0},
+}
+"""By name, the options that it has, and their values if unset."""
+
+
+class Credit(Options):
+    """The advantages of the turns of an episode, in `algorithms/credit`."""
+
+    name: Literal["outcome", "turns", "return", "gigpo"] = Field(
+        "outcome",
+        description="the outcome for all turns alike (outcome); each turn's own reward, and in "
+        "part the outcome (turns); the rewards from a turn on (return); the outcome, and returns "
+        "of turns that began in the same state (gigpo)",
+    )
+    discount: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="of return and gigpo: a reward counts times this for each turn between; 1, "
+        "for gigpo 0.95, if unset",
+    )
+    weight: float | None = Field(
+        None,
+        ge=0,
+        description="of turns: that of the outcome's advantage where a turn has a reward, 0.5 if "
+        "unset; of gigpo: that of the comparison by states, 1 if unset",
+    )
+
+    @model_validator(mode="after")
+    def _has_these_options(self) -> Self:
+        for option in ("discount", "weight"):
+            if getattr(self, option) is not None and option not in DEFAULTS[self.name]:
+                raise ValueError(f"credit: {self.name} has no {option}; leave it out")
+        return self
+
+    @property
+    def options(self) -> dict[str, float]:
+        """The options of its formula, by name."""
+        defaults = DEFAULTS[self.name].items()
+        return {n: x if getattr(self, n) is None else getattr(self, n) for n, x in defaults}
+
+    def advantages(
+        self, rollouts: Rollouts, outcome: Tensor, episode: Tensor, **compared: Any
+    ) -> Tensor:
+        """[B], or [B, T] unless all turns have the outcome alike.
+
+        outcome: [B], the reward of each episode, NaN for none; episode: [B], its advantage;
+        compared: as of `advantages.group_relative`. Raises UserError if the environment returns
+        neither the rewards nor the states that it needs.
+        """
+        if self.name == "outcome" or not len(rollouts):
+            return episode
+        table, options = Table(rollouts), {**self.options, **compared}
+        if self.name == "return":
+            return table.placed(of_returns(table, outcome, **options))
+        if self.name == "turns":
+            _check_any(~table.rewards.isnan(), "turns", "compares rewards of turns", "turn_rewards")
+            return table.placed(of_mixture(table, outcome, episode, **options))
+        _check_any(table.states >= 0, "gigpo", "compares turns that began in one state", "states")
+        return table.placed(of_anchors(table, outcome, episode, **options))
+
+
+def _check_any(given: Tensor, name: str, does: str, column: str) -> None:
+    if not bool(given.any()):
+        raise UserError(
+            f"algorithm.credit: {name} {does}, and the environment returns no `{column}`: return "
+            f"them from `play`, or set credit: return, which needs none"
+        )
+
+
+def _section(value: Any) -> Any:
+    """A word is a section that has only a name."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+CreditOption = Annotated[Credit, BeforeValidator(_section)]
+"""The type of an option: a word, or a section."""

@@ -1,0 +1,29 @@
+"""Rehearsal: a policy without weights, whose completions are placeholders.
+
+`groupwise check` plays an episode with it, and shows what the policy reads.
+"""
+
+from typing import Any
+
+from groupwise.errors import UserError
+from groupwise.policy import Policy
+from groupwise.rollouts import LogProbs
+
+
+class Rehearsal(Policy):
+    """What `Policy.rehearsal` returns: its `sample` (of a `TurnSampler` also its `draw`) writes
+    placeholders.
+
+    transcripts: what was read and written in each rollout, as text, for the person who checks a
+        configuration. fault: the first error by which the policy would refuse what it reads.
+    """
+
+    greedy = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transcripts: list[str] = []
+        self.fault: UserError | None = None
+
+    def forward(self, *args: Any, **kwargs: Any) -> LogProbs:
+        raise NotImplementedError("a rehearsal has no weights")

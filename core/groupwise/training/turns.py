@@ -1,0 +1,58 @@
+"""Turns: what is counted of the turns of a step's episodes, beside their means.
+
+Turns are checked against what was drawn, since a context that is rendered or encoded again may have
+other tokens than those of the policy.
+"""
+
+from collections.abc import Sequence
+
+from groupwise.metric_names import Family
+from groupwise.rollouts import Rollouts
+from groupwise.sampler import TurnSampler
+from groupwise.training.calls import Call
+from groupwise.training.episodes import Episodes
+from groupwise.training.tally import Tally
+
+
+def compare(sampler: TurnSampler, rollouts: Rollouts, rows: Sequence[Sequence[Call]]) -> None:
+    """Note of each call whether its rollout has its turn as it was drawn.
+
+    rows: the calls of each rollout.
+    """
+    chains = [calls[-1].context_calls for calls in rows]
+    held = sampler.holds(rollouts, [[call.drawn for call in chain] for chain in chains])
+    for chain, flags in zip(chains, held or [[]] * len(chains), strict=True):
+        for call, flag in zip(chain, flags, strict=held is not None):
+            call.is_held = flag and call.is_held is not False
+
+
+def counted(episodes: Episodes) -> Tally:
+    """Of turns that are drawn turn by turn, means; and counts of episodes that failed.
+
+    `turns/as_sampled`: whether a rollout has them as they were drawn; `turns/continued`: whether
+    those that follow another turn of their player go on in its rollout; `turns/calls`: how many
+    calls of tools were parsed in a turn that was shown tools; `turns/parsed`: of all that look like
+    calls, those that were. `failed/environment/ERROR`: episodes in which `play` raised it.
+    """
+    tally = Tally()
+    calls = [call for rows in episodes.calls.values() for own in rows for call in own]
+    checked = [call for call in calls if call.is_held is not None]
+    if checked:
+        later = [call for call in checked if call.turn]
+        tally.mean(
+            f"{Family.TURNS}/as_sampled", sum(call.is_held for call in checked), len(checked)
+        )
+        tally.mean(
+            f"{Family.TURNS}/continued",
+            sum(call.goes_on_from is not None for call in later),
+            len(later),
+        )
+    if shown := [call for call in calls if call.row.get("tools")]:
+        tally.mean(f"{Family.TURNS}/calls", sum(call.parsed for call in shown), len(shown))
+    if made := sum(call.parsed + call.unparsed for call in calls):
+        tally.mean(f"{Family.TURNS}/parsed", sum(call.parsed for call in calls), made)
+    failed = {call.episode: None for call in calls} | dict.fromkeys(episodes.lost)
+    for episode in failed:
+        if episode.error is not None:
+            tally.total(f"{Family.FAILED}/{Family.ENVIRONMENT}/{episode.error}", 1)
+    return tally

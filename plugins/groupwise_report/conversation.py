@@ -1,0 +1,133 @@
+"""A conversation as HTML: turns with their rewards, calls of tools, folded answers and thinking.
+
+Messages are untrusted: every character of them is escaped, and any form of them is shown.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+
+from groupwise.environment import ToolCall
+from groupwise_report.wording import brief, display, number, text
+
+MOST_CHARACTERS = 8000
+MOST_MESSAGES = 40
+MOST_CALLS = 20  # of a message
+SHORT = 120  # characters of an answer that is not folded
+THINKING = ("<think>", "</think>"), ("[THINK]", "[/THINK]")
+_KEYS_OF_THINKING = ("reasoning_content", "thinking")
+
+
+def words(value: object, rewards: Sequence[object] = ()) -> str:
+    """A prompt or a completion, a string or a list of messages, as blocks of text.
+
+    rewards: of the turns, the assistant's messages in order.
+    """
+    if not isinstance(value, list | tuple):
+        return f'<div class="words" dir="auto">{shortened(value)}</div>'
+    shown = [_message(*block) for block in _with_rewards(value, rewards)]
+    if (left_out := len(shown) - MOST_MESSAGES) > 0:  # of the middle: answers are at the end
+        shown[MOST_MESSAGES // 2 : -MOST_MESSAGES // 2] = [_cut(left_out, "messages")]
+    return "".join(shown)
+
+
+def turns(value: object) -> int:
+    """How many messages of a completion are the assistant's."""
+    messages = value if isinstance(value, list | tuple) else ()
+    return sum(_role(message) == "assistant" for message in messages)
+
+
+def _with_rewards(
+    messages: Sequence[object], rewards: Sequence[object]
+) -> Iterator[tuple[object, object]]:
+    turn = count()
+    known = rewards if len(rewards) == turns(messages) else ()
+    for message in messages:
+        place = next(turn) if _role(message) == "assistant" else -1
+        yield message, known[place] if 0 <= place < len(known) else None
+
+
+def _role(message: object) -> object:
+    return message.get("role") if isinstance(message, Mapping) else None
+
+
+def _message(message: object, reward: object) -> str:
+    if not isinstance(message, Mapping):
+        return words(str(message))
+    whole = _content(message.get("content"))
+    if message.get("role") == "tool":
+        return _answer(message, whole)
+    role, value = brief(message.get("role", "message")), number(reward)
+    role += "" if value is None else f" · reward <b>{display(value)}</b>"
+    thinking, said = _parted(message, whole)
+    parts = [_folded("thinking", thinking)] if thinking.strip() else []
+    parts += [shortened(said)] if said.strip() or not parts else []
+    calls = message.get("tool_calls")
+    parts += _calls(calls) if isinstance(calls, list | tuple) else []
+    return f'<div class="words" dir="auto"><small>{role}</small>\n{"".join(parts)}</div>'
+
+
+def _content(content: object) -> str:
+    if isinstance(content, list):
+        return "\n".join(_part(part) for part in content)
+    return "" if content is None else str(content)
+
+
+def _part(part: object) -> str:
+    if isinstance(part, Mapping):
+        return str(part["text"]) if "text" in part else f"[{part.get('type', 'part')}]"
+    return str(part)
+
+
+def _parted(message: Mapping[str, object], whole: str) -> tuple[str, str]:
+    """Thinking that has ended, and what is said after it."""
+    own = next((message[key] for key in _KEYS_OF_THINKING if message.get(key)), None)
+    if own is not None:
+        return str(own), whole
+    for opening, closing in THINKING:
+        thinking, tag, said = whole.partition(closing)
+        # Many templates begin the thinking themselves, so that the message has the end alone.
+        if tag and (thinking.lstrip().startswith(opening) or opening not in whole):
+            return thinking.lstrip().removeprefix(opening).strip(), said.lstrip()
+    return "", whole
+
+
+def _calls(calls: Sequence[object]) -> list[str]:
+    """The calls of tools in a message, as name(arguments)."""
+    shown = [f'<div class="call">{shortened(_call(call))}</div>' for call in calls[:MOST_CALLS]]
+    left_out = len(calls) - MOST_CALLS
+    return shown + ([_cut(left_out, "calls")] if left_out > 0 else [])
+
+
+def _call(call: object) -> str:
+    read = ToolCall.of(call)
+    return str(read) if read.fault is None else str(call)
+
+
+def _answer(message: Mapping[str, object], whole: str) -> str:
+    """What a tool answered; folded, with its size, unless it is short."""
+    name = f" {brief(message['name'])}" if message.get("name") else ""
+    if len(whole) <= SHORT and "\n" not in whole.strip():
+        inside = f"<small>tool{name}</small> {text(whole.strip())}"
+    else:
+        inside = _folded(f"tool{name}", whole)
+    return f'<div class="words tool" dir="auto">{inside}</div>'
+
+
+def _folded(title: str, whole: str) -> str:
+    """Text that opens at a click, with its size; title: HTML."""
+    size = f"{len(whole):,} character{'' if len(whole) == 1 else 's'}"
+    return f"<details><summary>{title} · {size}</summary>{shortened(whole)}</details>"
+
+
+def shortened(value: object, most: int = MOST_CHARACTERS) -> str:
+    """The escaped text; the middle of a very long one is left out, since answers are at the end."""
+    whole = str(value)
+    if len(whole) <= most:
+        return text(whole)
+    half = most // 2
+    left_out = _cut(len(whole) - 2 * half, "characters")
+    return f"{text(whole[:half])}\n{left_out}\n{text(whole[-half:])}"
+
+
+def _cut(count: int, what: str) -> str:
+    return f'<span class="cut">[{count:,} {what} left out]</span>'
