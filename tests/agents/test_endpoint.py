@@ -42,7 +42,9 @@ def test_replies_that_come_back_are_the_players_own():
     assert called == replies[0].message
     assert right == replies[1].message
     assert (answer["name"], answer["content"], asked) == ("add", "3", user("Sure?"))
-    assert [context == player.contexts[-1][: len(context)] for context in player.contexts] == [True] * 3
+    assert [context == player.contexts[-1][: len(context)] for context in player.contexts] == [
+        True
+    ] * 3
     assert (outcome["turns"], outcome["calls"], outcome["drifts"]) == (3, 1, 0)
 
 

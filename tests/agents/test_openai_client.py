@@ -3,7 +3,6 @@
 import json
 import random
 import time
-from dataclasses import replace
 
 import pytest
 import torch
@@ -85,14 +84,22 @@ def test_the_decisions_are_those_that_the_agent_received():
     assert float(gap[rollouts.mask].max()) < 1e-5
 
 
-def test_a_stream_has_all_of_an_answer():
-    def streams(base_url, api_key, model):
-        with openai.OpenAI(base_url=base_url, api_key=api_key) as client:
-            asked = {"model": model, "messages": [user("Hi")]}
-            with client.chat.completions.stream(**asked) as events:
-                streamed = events.get_final_completion().choices[0]
-            (choice,) = client.chat.completions.create(**asked).choices
-            assert streamed.message.to_dict() == choice.message.to_dict()
-            assert streamed.finish_reason == choice.finish_reason == "tool_calls"
+def test_what_a_stream_brought_is_recognised_when_it_comes_back():
+    reasons = []
 
-    played(streams, says("Hello", ADD, content=""), says("Hello", replace(ADD, id="call00000")))
+    def streams(base_url, api_key, model):
+        messages = [user("Hi")]
+        with openai.OpenAI(base_url=base_url, api_key=api_key) as client:
+            for _ in range(2):
+                with client.chat.completions.stream(model=model, messages=messages) as events:
+                    choice = events.get_final_completion().choices[0]
+                reasons.append(choice.finish_reason)
+                messages.append(choice.message)
+            messages.append(user("Why?"))
+            client.chat.completions.create(model=model, messages=messages)
+
+    replies = says("<add>", ADD, content=""), says("It is 3.")
+    outcome, player = played(streams, *replies)
+    assert reasons == ["tool_calls", "stop"]
+    assert outcome["drifts"] == 0
+    assert player.contexts[-1] == [user("Hi"), *(reply.message for reply in replies), user("Why?")]

@@ -8,9 +8,7 @@ from typing import Any
 
 from groupwise.environment import Reply
 
-READ = frozenset(
-    {"model", "messages", "tools", "stream", "max_tokens", "max_completion_tokens"}
-)
+READ = frozenset({"model", "messages", "tools", "stream", "max_tokens", "max_completion_tokens"})
 FIXED: Mapping[str, Sequence[Any]] = {
     "n": (1,),
     "stop": ("", []),
