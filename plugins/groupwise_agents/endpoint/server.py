@@ -1,6 +1,7 @@
 """Server: OpenAI's chat completions on this machine, for the episodes that are being played."""
 
 import asyncio
+import secrets
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,9 +31,13 @@ class Endpoint:
 
     An address has a key that is drawn for its episode, so that no program on this machine can
     answer, or ask, in the place of an agent without having been given it.
+
+    common_url: an address for clients that all episodes share, which name their conversations (see
+    `name`); it has a key of its own.
     """
 
     def __init__(self) -> None:
+        self._key = secrets.token_urlsafe(24)
         self._sessions: dict[str, Session] = {}
         self._port = 0
         self._server: uvicorn.Server | None = None
@@ -75,9 +80,22 @@ class Endpoint:
         session = Session(players, keeps_drift=keeps_drift)
         self._sessions[session.key] = session
         try:
-            yield session, f"http://{HOST}:{self._port}/{session.key}/v1"
+            yield session, self._url(session.key)
         finally:
-            del self._sessions[session.key]
+            for name in [name for name, own in self._sessions.items() if own is session]:
+                del self._sessions[name]
+
+    def name(self, key: str, conversation: str) -> None:
+        """From now on, requests to `common_url` that name this conversation (X-Session-ID) belong
+        to the session with this key."""
+        self._sessions[conversation] = self._sessions[key]
+
+    @property
+    def common_url(self) -> str:
+        return self._url(self._key)
+
+    def _url(self, key: str) -> str:
+        return f"http://{HOST}:{self._port}/{key}/v1"
 
     def _app(self) -> Starlette:
         async def complete(request: Request) -> Response:
@@ -105,7 +123,10 @@ class Endpoint:
         )
 
     def _session(self, request: Request) -> Session:
-        session = self._sessions.get(request.path_params["key"])
+        key = request.path_params["key"]
+        if key == self._key:
+            key = request.headers.get(CONVERSATION, "")
+        session = self._sessions.get(key)
         if session is None:
             raise over()
         return session
