@@ -10,8 +10,9 @@ from tests.command_line import call
 BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
 TEMPLATE = (
     "{% for tool in tools or [] %}({{ tool['function']['name'] }}){% endfor %}"
-    "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}<|end|>"
-    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>"
+    "{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {}}}
 ENVIRONMENTS = f'''
@@ -95,18 +96,20 @@ def test_a_completion_is_shown_after_its_prompt(check):
 
 def test_an_episode_is_shown_with_its_tools_and_an_answer(check):
     result = check("Tools")
-    assert shown(result) == [
+    (line,) = shown(result)
+    assert line == (
         "(add)<user>0 + 1 =<|end|><assistant>[what the model writes]<|end|>"
         "<tool>[what the tool answers]<|end|><assistant>"
-    ]
+    )
     assert "it ended: done; calls 0" in result.stdout
 
 
 def test_an_episode_of_several_turns_is_shown(check):
-    assert shown(check("Asks")) == [
+    (line,) = shown(check("Asks"))
+    assert line == (
         "<user>0 + 1 =<|end|><assistant>[what the model writes]<|end|>"
         "<user>6*7<|end|><assistant>[what the model writes]<|end|>"
-    ]
+    )
 
 
 def test_a_template_that_changes_earlier_turns_is_refused(check):
@@ -134,5 +137,5 @@ def test_of_a_long_episode_the_middle_is_left_out(check, monkeypatch):
     assert shown(result) == [
         "0 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + ",
         "[357 characters left out]",
-        "+ 1 =[what the model writes]<|end|>",
+        " + 1 + 1 =[what the model writes]<|end|>",
     ]

@@ -13,6 +13,8 @@ from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.episodes import Episodes
 from groupwise.training.sampling import Sampling
 
+PATIENCE = 20.0
+"""Seconds that the environment may take between two completions."""
 MOST = 4_000
 """Characters of an episode; the middle of a longer one is left out."""
 
@@ -46,7 +48,9 @@ def _played(parts: Parts, players: Mapping[str, Rehearsal]) -> list[str]:
     rows = parts.prompts.rows()
     row = next(row for row in rows if not any(each.skips(row) for each in receivers))
     with closing(
-        EpisodeSampler(parts.players.environment, samplings, dict.fromkeys(samplings, 1))
+        EpisodeSampler(
+            parts.players.environment, samplings, dict.fromkeys(samplings, 1), deadline=PATIENCE
+        )
     ) as sampler:
         sampler.follow({}, 0)
         return [*_ends(Episodes.concat([*sampler.draw([Draw(0, row)])]), sampler)]

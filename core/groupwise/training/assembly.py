@@ -67,7 +67,7 @@ class Assembly:
                 made, content = sampler.tool_calls(context)
                 call.parsed = sum(each.fault is None for each in made)
                 call.unparsed = len(made) - call.parsed
-                if not made:
+                if not made and call.row.get("tools"):
                     call.unparsed = int(sampler.resembles_call(turn.text))
                 cut = turn.ended == "length"
                 call.reply = Reply(turn.text, call.label, cut, tuple(made), content, source=call)

@@ -19,19 +19,11 @@ def compare(sampler: TurnSampler, rollouts: Rollouts, rows: Sequence[Sequence[Ca
 
     rows: the calls of each rollout.
     """
-    chains = [_in_context(calls[-1]) for calls in rows]
+    chains = [calls[-1].context_calls for calls in rows]
     held = sampler.holds(rollouts, [[call.drawn for call in chain] for chain in chains])
     for chain, flags in zip(chains, held or [[]] * len(chains), strict=True):
         for call, flag in zip(chain, flags, strict=held is not None):
             call.is_held = flag and call.is_held is not False
-
-
-def _in_context(call: Call) -> list[Call]:
-    """The calls whose turns are in the context of this one, in order, and itself."""
-    chain = [call]
-    while (before := chain[-1].goes_on_from) is not None:
-        chain.append(before)
-    return chain[::-1]
 
 
 def counted(episodes: Episodes) -> Tally:
