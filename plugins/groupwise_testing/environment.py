@@ -178,6 +178,7 @@ def _record(episodes: Episodes) -> list[Any]:
         [repr(row) for own in rows for row in own.prompts],
         {name: [*map(repr, column)] for name, column in episodes.judged.facts.items()},
         episodes.judged.ended,
+        [(own.turns, own.roles) for own in rows],
     ]
 
 

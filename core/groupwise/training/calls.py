@@ -202,7 +202,7 @@ def calls_for(
         number, first, size, branch = episode.identity, 0, grouped, f"{branch}*"
     else:
         number, first, size = episode.draw.number, episode.index, episode.size
-    group = number if grouped is not None else episode.draw.number + turn * TURN
+    group = (number if grouped is not None else episode.draw.number) + turn * TURN
     return [
         Call(
             label=label,
