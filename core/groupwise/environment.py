@@ -145,6 +145,13 @@ class Environment(ABC):
         replies has it, unless they are cut off or failed. Unset, it is "environment" if this raises
         EpisodeEnded, and "refused" if it raises ContextRefused.
 
+        The columns `turn_rewards` and `states` are for an algorithm's `credit`, lists with an entry
+        for each turn: each reply of the judged one's player up to itself, without those of rollouts
+        that are judged apart. `turn_rewards` has numbers, which are added to no reward, or None;
+        `states` what names the state before the turn (a string, a number or a tuple of these).
+        `role` is a word for whom the player plays. Rewards receive these columns only if `columns`
+        names them.
+
         An exception other than EpisodeEnded and UserError fails the episode: its replies have no
         reward and no gradient, and are counted.
         """

@@ -58,9 +58,10 @@ def test_a_turn_has_its_reward_and_state_and_those_of_later_ones(lab):
         ]
         assert [turn.decisions for turn in turns] == [len(texts[own])] + [0] * (len(path) - 1)
         for call, turn in zip(path, turns, strict=True):
-            assert states.setdefault(call.turn, turn.state) == turn.state
-    assert sorted(states) == [0, 1, 2]
-    assert len({*states.values()}) == 3
+            draw = call.episode.draw.number
+            assert states.setdefault((draw, call.turn), turn.state) == turn.state
+    assert {turn for _, turn in states} == {0, 1, 2}
+    assert len({*states.values()}) == len(states)
     assert {len(turns) for turns in rollouts.turns} == {1, 2, 3}
 
 
@@ -164,25 +165,29 @@ def test_a_turn_without_a_number_has_no_reward(lab):
 
 
 class Tree(Environment):
-    """Three candidates for each of three turns; the longest goes on (AT-GRPO's sampling)."""
+    """Three candidates for each turn, of which the longest goes on: the sampling of AT-GRPO."""
+
+    def __init__(self, turns):
+        self.turns = turns
 
     async def play(self, row, players):
         (player,) = players.values()
         judged, context = [], row
-        for _ in range(3):
+        for _ in range(self.turns):
             candidates = await player.group(context)
             judged += candidates
             context = max(candidates, key=lambda reply: len(reply.text))
         return [(reply, {}) for reply in judged]
 
 
-def test_candidates_are_compared_with_those_of_their_own_turn_and_context(lab):
-    episodes = play(lab, Tree(), size=3)
+@pytest.mark.parametrize("turns", [3, 45])
+def test_candidates_are_compared_with_those_of_their_own_turn_and_context(lab, turns):
+    episodes = play(lab, Tree(turns), size=3)
     groups, contexts = {}, {}
     pairs = zip(episodes.rollouts("policy").groups.tolist(), episodes.calls["policy"], strict=True)
     for group, (call,) in pairs:
         context = (call.episode.identity, call.turn)
         contexts.setdefault(group, set()).add(context)
         groups.setdefault(context, set()).add(group)
-    assert len(contexts) == 4 * 3 * 3
+    assert len(contexts) == 4 * 3 * turns
     assert all(len(own) == 1 for own in (*groups.values(), *contexts.values()))

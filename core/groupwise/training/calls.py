@@ -8,6 +8,7 @@ from typing import Any
 from groupwise.environment import Context, Outcome, Reply
 from groupwise.prompt_source import Row
 from groupwise.prompts.draws import Draw
+from groupwise.prompts.seeds import seed_for
 from groupwise.rollouts import Rollouts
 
 TURN = 2**40
@@ -203,6 +204,8 @@ def calls_for(
     else:
         number, first, size = episode.draw.number, episode.index, episode.size
     group = (number if grouped is not None else episode.draw.number) + turn * TURN
+    if number >= TURN:  # of a parent that follows many turns of several candidates
+        group = seed_for(0, f"group{turn}", number, 0)
     return [
         Call(
             label=label,

@@ -77,7 +77,7 @@ class Toy(Policy):
             groups=torch.arange(len(prompts)).repeat_interleave(group_size),
             mask=mask,
             truncated=lengths == PLACES,
-            turns=[_turns(own) for own in mask.tolist()],
+            turns=[_turns(own, row // group_size) for row, own in enumerate(mask.tolist())],
             sampler_log_probs=torch.where(mask, even, 0.0),
             trajectory={"symbols": symbols, "places": places.expand_as(symbols)},
         )
@@ -125,10 +125,11 @@ class Toy(Policy):
         ]
 
 
-def _turns(mask: Sequence[bool]) -> list[Turn]:
-    """The turns of a rollout; all that are not the first began in the same state."""
+def _turns(mask: Sequence[bool], group: int) -> list[Turn]:
+    """The turns of a rollout; the second ones of a group began in the same state."""
     before, behind = sum(mask[: HOLE.stop]), sum(mask[HOLE.stop :])
-    return [Turn(before, state=0), *([Turn(behind, state=1)] if behind else [])]
+    second = [Turn(behind, state=2 * group + 1)] if behind else []
+    return [Turn(before, state=2 * group), *second]
 
 
 def as_log_probs(outputs: Mapping[str, Tensor]) -> LogProbs:
