@@ -190,4 +190,5 @@ def test_candidates_are_compared_with_those_of_their_own_turn_and_context(lab, t
         contexts.setdefault(group, set()).add(context)
         groups.setdefault(context, set()).add(group)
     assert len(contexts) == 4 * 3 * turns
+    assert len({*episodes.rollouts("policy").episodes.tolist()}) == 3 * len(contexts)
     assert all(len(own) == 1 for own in (*groups.values(), *contexts.values()))
