@@ -204,6 +204,15 @@ class TurnSampler(Sampler):
         whatever form; for the metric `turns/parsed`."""
         return False
 
+    @classmethod
+    def examine_turns(cls, config: Any) -> Sequence[str]:
+        """`turn_notes` of a policy with this `Config`, without weights, for `groupwise check`."""
+        return ()
+
+    def turn_notes(self) -> Sequence[str]:
+        """What a run should say whose episodes have several turns, at its start."""
+        return ()
+
     def check_tools(self) -> None:
         """Raise UserError if tools cannot be shown in contexts, or `tool_calls` would miss calls;
         called before the first context with an episode's own tools."""

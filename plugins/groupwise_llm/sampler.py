@@ -60,6 +60,10 @@ class TextSampler(TurnSampler):
     def resembles_call(self, text: str) -> bool:
         return LIKE_A_CALL.search(text) is not None
 
+    def turn_notes(self) -> Sequence[str]:
+        """Whether the chat template keeps earlier turns; see `Suffixes.notes`."""
+        return self.codec.suffixes.notes()
+
     def check_tools(self) -> None:
         """See `Calls.check`."""
         self.codec.calls.check()

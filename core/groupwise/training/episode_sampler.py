@@ -9,7 +9,7 @@ from groupwise.environment import Environment
 from groupwise.errors import UserError
 from groupwise.prompts.draws import Draw
 from groupwise.prompts.seeds import seed_for
-from groupwise.sampler import Purpose
+from groupwise.sampler import Purpose, TurnSampler
 from groupwise.training.assembly import Assembly
 from groupwise.training.calls import Episode, Request
 from groupwise.training.endings import ENDED
@@ -103,6 +103,15 @@ class EpisodeSampler:
             problem = f"environment: `open` raised {type(error).__name__}: {error}"
             raise UserError(problem) from error
         self._is_open = True
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the run should say of its players' turns."""
+        if not self.environment.multi_turn:
+            return ()
+        samplers = [sampling.sampler for sampling in self.samplings.values()]
+        own = [s.turn_notes() for s in samplers if isinstance(s, TurnSampler)]
+        return [*dict.fromkeys(note for notes in own for note in notes)]
 
     @property
     def draws_itself(self) -> bool:
