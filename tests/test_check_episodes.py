@@ -10,8 +10,9 @@ from tests.command_line import call
 BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
 TEMPLATE = (
     "{% for tool in tools or [] %}({{ tool['function']['name'] }}){% endfor %}"
-    "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}<|end|>"
-    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>"
+    "{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {}}}
 ENVIRONMENTS = f'''
@@ -95,27 +96,27 @@ def test_a_completion_is_shown_after_its_prompt(check):
 
 def test_an_episode_is_shown_with_its_tools_and_an_answer(check):
     result = check("Tools")
-    assert shown(result) == [
+    (line,) = shown(result)
+    assert line == (
         "(add)<user>0 + 1 =<|end|><assistant>[what the model writes]<|end|>"
         "<tool>[what the tool answers]<|end|><assistant>"
-    ]
+    )
     assert "it ended: done; calls 0" in result.stdout
 
 
 def test_an_episode_of_several_turns_is_shown(check):
-    assert shown(check("Asks")) == [
+    (line,) = shown(check("Asks"))
+    assert line == (
         "<user>0 + 1 =<|end|><assistant>[what the model writes]<|end|>"
         "<user>6*7<|end|><assistant>[what the model writes]<|end|>"
-    ]
-
-
-def test_a_template_that_changes_earlier_turns_is_refused(check):
-    lost = TEMPLATE.replace("message['content']", "message['content'].split('</think>')[-1]")
-    result = check("Tools", template=lost)
-    assert result.exit_code == 2
-    assert "drops the assistant's thinking once a message of the role 'tool' follows" in (
-        result.stderr.replace("\n", " ")
     )
+
+
+def test_a_template_that_cannot_show_the_tools_is_refused(check):
+    bare = TEMPLATE[TEMPLATE.index("{% for message") :]
+    result = check("Tools", template=bare)
+    assert result.exit_code == 2
+    assert "its chat template does not show tools" in result.stderr.replace("\n", " ")
 
 
 def test_what_goes_wrong_in_an_environment_is_a_note(check):
@@ -134,5 +135,5 @@ def test_of_a_long_episode_the_middle_is_left_out(check, monkeypatch):
     assert shown(result) == [
         "0 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + ",
         "[357 characters left out]",
-        "+ 1 =[what the model writes]<|end|>",
+        " + 1 + 1 =[what the model writes]<|end|>",
     ]

@@ -258,13 +258,6 @@ class Environment(ABC):
         all episodes that are compared with each other, and when a resumed run plays them again.
         """
 
-    async def open(self) -> None:  # noqa: B027
-        """Called once before the first episode, in the event loop in which all are played.
-
-        What episodes share is started here: tasks that `play` starts end with its episode. An
-        exception ends the run with its message.
-        """
-
     async def close(self) -> None:  # noqa: B027
-        """Called once when the run ends, also after an error, and if nothing was opened; it may
-        take half a minute."""
+        """Called once when the run ends, also after an error, in the event loop of its episodes;
+        it may take half a minute."""

@@ -199,14 +199,23 @@ class TurnSampler(Sampler):
         fault, None for all of it; by default there are none."""
         return (), None
 
-    def check_tools(self) -> None:
-        """Raise UserError if tools cannot be shown in contexts, or `tool_calls` would miss calls;
-        called before the first context with an episode's own tools."""
-
     def resembles_call(self, text: str) -> bool:
         """Whether the text of a turn without `tool_calls` looks as if it were to call a tool, in
         whatever form; for the metric `turns/parsed`."""
         return False
+
+    @classmethod
+    def examine_turns(cls, config: Any) -> Sequence[str]:
+        """`turn_notes` of a policy with this `Config`, without weights, for `groupwise check`."""
+        return ()
+
+    def turn_notes(self) -> Sequence[str]:
+        """What a run should say whose episodes have several turns, at its start."""
+        return ()
+
+    def check_tools(self) -> None:
+        """Raise UserError if tools cannot be shown in contexts, or `tool_calls` would miss calls;
+        called before the first context with an episode's own tools."""
 
     def shortened(self, text: str, most: int) -> str:
         """See `Player.shortened`; by default the text as it is."""

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from groupwise.errors import UserError
+from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.prompts import Prompts
-from groupwise_llm.files.loading import config_of, outline, positions_of, tokenizer_of
+from groupwise_llm.files.loading import config_of, end_tokens, outline, positions_of, tokenizer_of
 from groupwise_llm.model import rotary
 from groupwise_llm.model.coverage import coverage, experts_without_adapters
 from groupwise_llm.settings import Settings
@@ -26,6 +27,13 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
     if settings.lora is not None:
         notes += [coverage(whole), *experts_without_adapters(whole)]
     return notes
+
+
+def examine_turns(settings: Settings) -> Sequence[str]:
+    """Notes on what the chat template does with earlier turns."""
+    model, tokenizer = config_of(settings), tokenizer_of(settings)
+    ends = end_tokens(outline(settings, model), tokenizer)
+    return Codec(tokenizer, settings, ends, positions=None).suffixes.notes()
 
 
 def check_uncut(settings: Settings, sampler: str) -> None:

@@ -1,9 +1,10 @@
-"""TextRehearsal: a language model without weights, whose turns are placeholders, for `groupwise check`.
+"""TextRehearsal: a language model without weights, whose turns are placeholders.
 
 It reads prompts and answers by the model's own tokenizer and chat template, as a run does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -41,15 +42,21 @@ class TextRehearsal(TextSampler, Rehearsal):
         return self.codec.prompts.skips(row)
 
     def encode(self, rows: Sequence[Mapping[str, Any]]) -> list[Context]:
-        try:
+        with self._noting_faults():
             return super().encode(rows)
-        except UserError as fault:
-            self.fault = fault
-            raise
 
     def extend(self, context: Context, replies: str | Sequence[Message]) -> Context:
-        try:
+        with self._noting_faults():
             return super().extend(context, replies)
+
+    def check_tools(self) -> None:
+        with self._noting_faults():
+            super().check_tools()
+
+    @contextmanager
+    def _noting_faults(self) -> Iterator[None]:
+        try:
+            yield
         except UserError as fault:
             self.fault = fault
             raise
@@ -88,7 +95,8 @@ class TextRehearsal(TextSampler, Rehearsal):
         *,
         groups: Sequence[int] | None = None,
     ) -> Rollouts:
-        """As `TextSampler.assemble`; where tools are shown, the transcript goes on with an answer."""
+        """As `TextSampler.assemble`; where tools are shown, the transcript goes on with an
+        answer."""
         self.transcripts += [self.text(self._answered(context)) for context in contexts]
         return super().assemble(rows, contexts, groups=groups)
 

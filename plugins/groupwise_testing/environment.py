@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, wraps
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -198,19 +199,27 @@ def _completion(written: Any) -> Any:
     return [{**assistant_message(""), "tool_calls": calls}]
 
 
-def _record(episodes: Episodes) -> list[Any]:
-    """What was played, without tensors, and without the seconds that it took."""
-    rows = [episodes.rollouts(label) for label in episodes.players]
-    return [
-        *([*map(repr, own.completions)] for own in rows),
-        [repr(row) for own in rows for row in own.prompts],
-        {
-            name: [*map(repr, column)]
-            for name, column in episodes.judged.facts.items()
-            if name != ENVIRONMENTS and not name.startswith("_") and not name.endswith("_seconds")
-        },
-        episodes.judged.ended,
-    ]
+def _record(episodes: Episodes) -> dict[str, list[str]]:
+    """What was played, in the order in which it can differ; without the seconds that it took."""
+    record: dict[str, list[str]] = {}
+    for label in episodes.players:
+        rollouts = episodes.rollouts(label)
+        record[f"the context of a completion of {label!r}"] = [*map(repr, rollouts.prompts)]
+        record[f"a completion of {label!r}"] = [*map(repr, rollouts.completions)]
+    for name, column in episodes.judged.facts.items():
+        if name != ENVIRONMENTS and not name.startswith("_") and not name.endswith("_seconds"):
+            record[f"column {name!r}"] = [*map(repr, column)]
+    record["`ended`"] = [*map(repr, episodes.judged.ended)]
+    return record
+
+
+def _difference(one: Mapping[str, list[str]], other: Mapping[str, list[str]]) -> str | None:
+    """The first difference of two records, in words."""
+    for name, values in one.items():
+        for value, another in zip_longest(values, other.get(name, ()), fillvalue="nothing"):
+            if value != another:
+                return f"{name} was {value:.200}, and then {another:.200}"
+    return None
 
 
 @law(
@@ -257,10 +266,10 @@ def rows_unchanged(case: Case) -> str | None:
 )
 def alone(case: Case) -> str | None:
     expected = _record(case.episodes)
-    if _record(case.play()) != expected:
-        return "played again, it went another way"
-    if _record(case.play(batch=1)) != expected:
-        return "with completions sampled one by one, it went another way"
+    if again := _difference(expected, _record(case.play())):
+        return f"played again, it went another way: {again}"
+    if alone := _difference(expected, _record(case.play(batch=1))):
+        return f"with completions sampled one by one, it went another way: {alone}"
     return None
 
 

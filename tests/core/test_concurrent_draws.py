@@ -49,6 +49,9 @@ class Turns(TurnSampler):
     def sample(self, *args, **options):
         raise AssertionError("episodes of several turns are drawn turn by turn")
 
+    def turn_notes(self):
+        return ["turns stay"]
+
     def encode(self, rows):
         return [Context(row["id"]) for row in rows]
 
@@ -139,7 +142,7 @@ class Answered(Environment):
         return [(reply, {"thoughts": text, "ended": ended}) for reply in thoughts]
 
 
-def train(lab, folder, environment, *, rewards=None, **options):
+def train(lab, folder, environment, *, rewards=None, quiet=True, **options):
     """A run with a `Turns` of these options; returns its sampler and its result."""
     policy = lab.Tabular(length=14)
     known = {"steps": 2, "groups_per_step": 3, "group_size": 4, "learning_rate": 0.05}
@@ -155,7 +158,7 @@ def train(lab, folder, environment, *, rewards=None, **options):
         evaluation={"prompts": 2, "samples": 2, "greedy": False},
         output=folder,
         reports=[],
-        quiet=True,
+        quiet=quiet,
     )
     return sampler, result
 
@@ -190,6 +193,11 @@ def test_draws_at_the_same_time_are_those_of_batches(lab, tmp_path, ahead):
         sampler, result = train(lab, folder, environment, concurrency=concurrency, **options)
         assert record(folder, result) == expected
         assert sampler.most == concurrency
+
+
+def test_a_run_says_what_is_to_be_known_of_turns(lab, tmp_path, capsys):
+    train(lab, tmp_path / "run", Answered(), quiet=False)
+    assert capsys.readouterr().err.count("note: turns stay") == 1
 
 
 class Branches(Environment):

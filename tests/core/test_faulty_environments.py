@@ -3,7 +3,8 @@
 import asyncio
 import json
 import threading
-from contextlib import closing
+from contextlib import closing, redirect_stderr
+from io import StringIO
 
 import pytest
 from tests.core.test_environments import arguments
@@ -226,52 +227,46 @@ def test_as_many_threads_as_wait_run_at_once(lab):
 
 
 class Leaves(Environment):
-    """Polls beside its episodes."""
+    """Polls beside its episodes, which share what the first of them has started."""
 
     def __init__(self):
         self.polls = []
         self.shared = None
 
-    async def open(self):
-        assert self.shared is None
-        self.shared = asyncio.create_task(asyncio.sleep(100))
-
     async def play(self, row, players):
         async def poll():
             await asyncio.sleep(100)
 
+        if self.shared is None:
+            self.shared = asyncio.create_task(asyncio.sleep(100))
+        assert not self.shared.done()
         self.polls.append(asyncio.create_task(poll()))
         self.polls.append(asyncio.create_task(asyncio.sleep(0)))  # ends by itself
-        assert not self.shared.done()
         (player,) = players.values()
         await player(row)
 
 
-def test_tasks_that_an_episode_leaves_are_cancelled_and_named(lab, capsys):
+def test_tasks_that_episodes_leave_are_cancelled_and_named(lab, capsys):
     environment = Leaves()
     assert not play(lab, environment).judged.failed.any()
     assert [task.cancelled() for task in environment.polls] == [True, False] * 8
     printed = capsys.readouterr().err
-    assert printed.count("warning: an episode left a task running") == 1
-    assert f"Leaves.play.<locals>.poll {line(Leaves.play, 2)}. It was cancelled" in printed
+    assert printed.count("warning: episodes leave a task running") == 1
+    assert f"Leaves.play.<locals>.poll {line(Leaves.play, 2)}. These are cancelled" in printed
 
 
-def test_what_open_started_lives_as_long_as_the_run(lab, tmp_path, capsys):
+def test_what_episodes_share_lives_as_long_as_the_run(lab, tmp_path):
     environment = Leaves()
-    groupwise.train(**arguments(lab, tmp_path, environment=environment))
+    result = groupwise.train(**arguments(lab, tmp_path, environment=environment))
+    assert "failed" not in result.after  # it asserts that
     assert environment.shared.cancelled()  # at the end, with the loop
 
 
 class Door(Environment):
-    """opening, closing: awaited in `open` and in `close`."""
+    """closing: awaited in `close`."""
 
-    def __init__(self, opening=None, closing=None):
-        self.opening, self.closing = opening, closing
-        self.closed = 0
-
-    async def open(self):
-        if self.opening is not None:
-            await self.opening()
+    def __init__(self, closing=None):
+        self.closing, self.closed = closing, 0
 
     async def play(self, row, players):
         (player,) = players.values()
@@ -292,30 +287,15 @@ async def refuses():
 
 
 @pytest.mark.parametrize(
-    ("opening", "problem"),
-    [(refuses, "`open` raised ConnectionError: no server"), (forever, "`open` did not end within")],
-)
-def test_an_environment_that_cannot_be_opened_ends_the_run_and_is_closed(
-    lab, tmp_path, opening, problem
-):
-    environment = Door(opening=opening)
-    sections = {"environment": {"name": environment, "turn_deadline": 0.2}}
-    with pytest.raises(UserError, match=f"environment: {problem}"):
-        groupwise.train(**arguments(lab, tmp_path, **sections))
-    assert environment.closed == 1
-
-
-@pytest.mark.parametrize(
     ("closing", "problem"),
     [(refuses, "`close` raised ConnectionError: no server"), (forever, "`close` did not end with")],
 )
-def test_an_environment_that_cannot_be_closed_changes_no_result(
-    lab, tmp_path, capsys, monkeypatch, closing, problem
-):
-    monkeypatch.setattr("groupwise.training.episode_sampler.CLOSING", 0.2)
-    result = groupwise.train(**arguments(lab, tmp_path, environment=Door(closing=closing)))
+def test_an_environment_that_cannot_be_closed_changes_no_result(lab, tmp_path, closing, problem):
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(StringIO()) as printed:
+        patch.setattr("groupwise.training.episode_sampler.CLOSING", 0.2)
+        result = groupwise.train(**arguments(lab, tmp_path, environment=Door(closing=closing)))
     assert result.steps == 2
-    assert f"warning: environment: {problem}" in capsys.readouterr().err
+    assert f"warning: environment: {problem}" in printed.getvalue()
 
 
 def test_an_environment_is_closed_after_an_error(lab, tmp_path):

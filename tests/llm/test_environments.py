@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from groupwise import Environment
+from groupwise import Environment, ToolCall
 from groupwise.errors import UserError
 from groupwise.testing import play_episodes
+from groupwise_llm.codec.codec import Codec
+from groupwise_llm.codec.contexts import Turn
 
 CHAT = [{"prompt": [{"role": "user", "content": content}]} for content in ("12+34=", "Hi", "7-5")]
 TEXTS = [{"prompt": text} for text in ("12+34=", "Hi ", "7-5=")]
@@ -151,3 +153,111 @@ def test_a_rollout_holds_its_turns_as_they_were_drawn(make):
 )
 def test_text_that_looks_like_a_call_is_noticed(make, text, resembles):
     assert make("llama").resembles_call(text) is resembles
+
+
+SHOWING = (
+    "{% if tools %}tools:{{ tools | map(attribute='function.name') | join(',') }}"
+    "{% endif %}{% for m in messages %}{{ m['role'] + ':' + m['content'] }}"
+    "{% for c in m['tool_calls'] or [] %}<tool_call>{{ c.function | tojson }}</tool_call>"
+    "{% endfor %}<|turn|>{% endfor %}{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
+)
+ADD, NOW = ({"type": "function", "function": {"name": name}} for name in ("add", "now"))
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+
+
+class Calls(Environment):
+    """Two calls of a tool, then other tools."""
+
+    def __init__(self):
+        self.replies = []
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        messages = [*row["prompt"]]
+        for tools in ([ADD], None, [ADD], [NOW]):
+            reply = await player(messages, tools=tools)
+            self.replies.append(reply)
+            answers = [{"role": "tool", "content": "2"} for _ in reply.calls]
+            messages += [reply.message, *answers]
+
+
+@pytest.fixture
+def calling(make, monkeypatch):
+    """A policy whose every turn is a call after a word, and whose template shows tools."""
+
+    def build(template=SHOWING, **settings):
+        policy = make("llama", **settings)
+        policy.tokenizer.chat_template = template
+        own = policy.config.model_copy(update={"max_new_tokens": 400})
+        policy.codec = Codec(policy.tokenizer, own, policy.ends, positions=None)
+        ids = tuple(policy.tokenizer("So " + CALL)["input_ids"])
+        turn = Turn(ids=ids, text="So " + CALL, ended="stop", log_probs=(0.0,) * len(ids))
+        monkeypatch.setattr(policy, "draw", lambda contexts, **_: [turn] * len(contexts))
+        return policy
+
+    return build
+
+
+def test_calls_of_tools_in_an_episode(calling):
+    environment = Calls()
+    episodes = play(calling(), environment, CHAT[:1])
+    assert all(reply.calls == (ToolCall("add", {"a": 1}),) for reply in environment.replies)
+    rollouts = episodes.rollouts("policy")
+    assert len(rollouts) == 8  # three turns go on, other tools begin anew
+    decode = calling().tokenizer.decode
+    prompts = [decode(ids) for ids in rollouts.trajectory["prompt_ids"]]
+    assert [prompt.startswith("tools:add") for prompt in prompts] == [True, False] * 4
+    assert [prompt.startswith("tools:now") for prompt in prompts] == [False, True] * 4
+    assert prompts[1].count(CALL) == 3
+    completion, last = rollouts.completions[:2]
+    assert [message["role"] for message in completion] == ["assistant", "tool"] * 2 + ["assistant"]
+    for message in (*completion[::2], *last):
+        assert message == {**environment.replies[0].message}
+        assert message["content"] == "So"
+        assert message["tool_calls"] == [ToolCall("add", {"a": 1}).chat]
+    assert rollouts.mask[0].sum() == 3 * len("So " + CALL)
+
+
+def test_tools_that_the_template_does_not_show_end_the_run(calling):
+    with pytest.raises(UserError, match="chat template does not show tools to the model"):
+        play(calling(SHOWING.replace("if tools", "if false")), Calls(), CHAT[:1])
+
+
+class Tagged(Environment):
+    """A call in a string."""
+
+    def __init__(self):
+        self.calls = []
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        reply = await player(row["prompt"])
+        self.calls += reply.calls
+        await player(row["prompt"] + reply.text + "\n2\n")
+
+
+def test_calls_by_tags_in_strings(calling):
+    tags = {"format": "tags", "begin": "<tool_call>", "end": "</tool_call>"}
+    environment = Tagged()
+    rollouts = play(calling(tool_calls=tags), environment, TEXTS[:1]).rollouts("policy")
+    assert environment.calls == [ToolCall("add", {"a": 1})] * 4
+    assert rollouts.completions == [f"So {CALL}\n2\nSo {CALL}"] * 4
+
+
+class Cuts(Environment):
+    """Texts that are cut to some of the player's tokens."""
+
+    def __init__(self):
+        self.texts = []
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        self.texts = [await player.shortened("äbc", most) for most in (9, 3, 2, 1, 0)]
+        await player(row)
+
+
+def test_a_text_is_cut_to_tokens_of_the_player(make):
+    environment = Cuts()
+    play(make("llama", max_new_tokens=4), environment, TEXTS[:1])
+    cut = " [... cut]"  # tokens are bytes, and "ä" has two
+    assert environment.texts == ["äbc", f"äb{cut}", f"ä{cut}", cut, cut]

@@ -1,5 +1,6 @@
-"""Suffixes: what templates put after a turn, as ids; templates that rewrite turns are refused."""
+"""Suffixes: what templates put after a turn, as ids, also where they rewrite earlier turns."""
 
+import re
 from importlib import resources
 
 import pytest
@@ -38,7 +39,8 @@ FORGETS_OPENING = CHATML.replace("assistant\n'", "assistant\n<think>\n\n</think>
     "m['content']", "m['content'].replace('<think>\n\n</think>\n\n', '')"
 )
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|begin|>", "<|header|>", "<|/header|>", "<|eot|>"]
-SPECIAL += ["<|call|>", "<|return|>", "<|observation|>", "<|user|>", "<|assistant|>"]
+DEEPSEEK = "<｜end▁of▁sentence｜>"  # noqa: RUF001
+SPECIAL += [DEEPSEEK, "<|call|>", "<|return|>", "<|observation|>", "<|user|>", "<|assistant|>"]
 
 
 @pytest.fixture
@@ -160,41 +162,69 @@ def test_a_reply_cannot_pass_for_the_end_of_the_turn(codec):
     )
 
 
-# ---- refused
+# ---- templates that change earlier turns
+
+
+@pytest.mark.parametrize(
+    ("template", "change"),
+    [
+        (REWRITES, "drops the assistant's thinking before replies of tools and drops"),
+        (FORGETS_OPENING, "begins the assistant's turn with .*, but not an earlier turn before"),
+        ("qwen3", "before replies of tools; it drops the assistant's thinking before replies of u"),
+        ("deepseek_r1_distill", "drops the assistant's thinking before replies of"),
+    ],
+)
+def test_a_context_keeps_what_a_template_would_drop(codec, template, change):
+    end = DEEPSEEK if template == "deepseek_r1_distill" else "<|im_end|>"
+    own = codec(template, end)
+    (note,) = own.suffixes.notes()
+    assert re.search(change, note)
+    row = {"prompt": [USER]}
+    (context,) = own.encode([row])
+    prompt = own.tokenizer.decode(context.ids)
+    thought = "<think>\nSum.\n</think>\n\nSeven"
+    text, context = extended(own, thought + end, [USER], row)
+    assert text.startswith(prompt + thought + end)
+    # What follows is the template's own.
+    later = [USER, {"role": "assistant", "content": "Seven"}, USER]
+    expected = own.prompts.template.render(later)
+    assert text[-60:].rpartition("Seven")[2] == expected[-60:].rpartition("Seven")[2]
+    assert context.completion[0]["content"] == thought
+
+
+def test_a_run_says_that_earlier_turns_are_kept(codec):
+    (note,) = codec(CHATML, "<|im_end|>").suffixes.notes()
+    assert "keeps them, too, before replies of tools and users" in note
+    (note,) = codec(NUMBERED, "<|im_end|>").suffixes.notes()
+    assert note == "m: earlier turns of an episode stay as they were drawn"
+    own = codec(CHATML)
+    own.tokenizer.chat_template = None
+    assert own.suffixes.notes() == []
 
 
 @pytest.mark.parametrize(
     ("template", "fault"),
     [
-        (REWRITES, "drops the assistant's thinking once a message of the role 'tool' follows"),
-        (NUMBERED, "writes an earlier turn of the assistant otherwise than the last one"),
-        (OTHER_END, "writes an earlier turn of the assistant otherwise than the last one"),
-        (LEAVES_OUT, "leaves out a message of the role 'tool'"),
-        (FORGETS_OPENING, "begins the assistant's turn with .*, but not an earlier turn"),
-        ("deepseek_r1_distill", "drops the assistant's thinking"),
-        ("gemma4", "leaves out a message of the role 'tool'"),
+        (
+            NUMBERED,
+            "'tool', its .* writes an earlier turn of the assistant otherwise than the last",
+        ),
+        (OTHER_END, "'tool', its .* writes an earlier turn of the assistant otherwise than"),
+        (LEAVES_OUT, "before messages of the role 'tool', its chat template leaves them out"),
+        ("gemma4", "before messages of the role 'tool', its chat template leaves them out"),
         ("gemma3", "refuses the prompt: Conversation roles must alternate"),
     ],
 )
-def test_templates_that_do_not_keep_turns_are_refused(codec, template, fault):
+def test_templates_without_a_suffix_are_refused(codec, template, fault):
     own = codec(template, "<|im_end|>")
-    with pytest.raises(UserError, match=f"m: its chat template {fault}"):
+    with pytest.raises(UserError, match=f"m: .*{fault}"):
         extended(own, "Seven", row={"prompt": [USER]})
 
 
-def test_a_template_may_keep_turns_before_tools_alone(codec):
-    own = codec("qwen3", "<|im_end|>")
-    extended(own, "<think>\nSum.\n</think>\n\nSeven<|im_end|>")
-    with pytest.raises(UserError, match=r"thinking once .* 'user' follows"):
-        extended(own, "Seven", [USER])
-    other = codec("qwen3", "<|im_end|>", chat_template=CHATML)
-    extended(other, "Seven", [USER])
-
-
-def test_a_template_is_checked_once(codec, monkeypatch):
+def test_a_template_is_examined_once(codec, monkeypatch):
     own = codec(CHATML, "<|im_end|>")
-    calls, check = [], own.suffixes._check
-    monkeypatch.setattr(own.suffixes, "_check", lambda *a: calls.append(a) or check(*a))
+    calls, examine = [], own.suffixes._change
+    monkeypatch.setattr(own.suffixes, "_change", lambda *a: calls.append(a) or examine(*a))
     for _ in range(3):
         extended(own, "Seven<|im_end|>")
     assert len(calls) == 1

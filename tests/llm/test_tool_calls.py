@@ -324,3 +324,30 @@ def test_several_parts_of_a_turn_are_one_message(codec):
     assert message["content"] == "A. B.  B. "
     assert message["tool_calls"] == [ROME.chat, ROME.chat]
     assert json.dumps(message)
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=[own[:20] for own in TEMPLATES])
+def test_a_conversation_goes_on_after_calls_as_the_template_writes_it(codec, template):
+    own = codec(template)
+    count = 1 if template in ONE_CALL else 2
+    calls = [ToolCall("weather", {"city": city}, id=f"{n:09d}") for n, city in enumerate("AB")]
+    calls = calls[:count]
+    answers = [
+        {"role": "tool", "name": "weather", "tool_call_id": call.id, "content": f"{call.id[-1]} C"}
+        for call in calls
+    ]
+    text = written(own, assistant_message("", calls))
+    (context,) = own.encode([ROW])
+    context = context.with_turn(own.calls.read(context, turn(own, text)))
+    (message,) = context.completion
+    assert [call["function"] for call in message["tool_calls"]] == [
+        call.chat["function"] for call in calls
+    ]
+    later = own.extend(context, answers)
+    # Some templates write thinking, or close it, in the last turn alone.
+    messages = [USER, assistant_message("", calls), *answers]
+    expected = own.prompts.template.render(messages, TOOLS)
+    suffix = own.tokenizer.decode(later.completion_ids[len(context.completion_ids) :])
+    assert expected.endswith(text.rpartition("</think>")[2].lstrip() + suffix)
+    assert all(answer["content"] in suffix for answer in answers)
+    assert later.completion == (message, *answers)

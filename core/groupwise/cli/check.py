@@ -19,6 +19,7 @@ from groupwise.run.build import build_parts, check_sections
 from groupwise.run.overlap import with_overlap
 from groupwise.run.parts import Parts, checked_rows
 from groupwise.run.policies import check_teachers
+from groupwise.sampler import TurnSampler
 
 ENGINE = "held while the sampler draws"
 
@@ -52,6 +53,8 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
             continue
         configs[label] = settings
         notes += policy.examine(settings, parts.rows() if label in parts.players.receivers else ())
+        if parts.players.environment.multi_turn and issubclass(policy, TurnSampler):
+            notes += policy.examine_turns(settings)
         notes += parts.algorithms[label].examine(settings)
         rates[label] = policy.least_rate(settings)
         sizes[label] = estimate(parts, label, policy, settings, processes=processes, shards=shards)

@@ -13,6 +13,8 @@ from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.episodes import Episodes
 from groupwise.training.sampling import Sampling
 
+PATIENCE = 20.0
+"""Seconds that the environment may take between two completions."""
 MOST = 4_000
 """Characters of an episode; the middle of a longer one is left out."""
 
@@ -23,13 +25,13 @@ def preview(parts: Parts, policies: Mapping[str, type[Policy]], settings: Mappin
 
     settings: the `Config` of each policy. Raises UserError if a policy refuses what it reads.
     """
-    if not all(label in settings for label in policies):
-        return ""
-    rehearsals = {label: kind.rehearsal(settings[label]) for label, kind in policies.items()}
-    players = {label: each for label, each in rehearsals.items() if each is not None}
-    if len(players) < len(policies):
-        return ""
+    players = dict[str, Rehearsal]()
     try:
+        for label, own in settings.items():
+            rehearsal = policies[label].rehearsal(own)
+            players |= {} if rehearsal is None else {label: rehearsal}
+        if players.keys() != policies.keys():
+            return ""
         ended = _played(parts, players)
     except Exception as error:  # of the environment: it may need what only a run has
         for each in players.values():
@@ -46,7 +48,9 @@ def _played(parts: Parts, players: Mapping[str, Rehearsal]) -> list[str]:
     rows = parts.prompts.rows()
     row = next(row for row in rows if not any(each.skips(row) for each in receivers))
     with closing(
-        EpisodeSampler(parts.players.environment, samplings, dict.fromkeys(samplings, 1))
+        EpisodeSampler(
+            parts.players.environment, samplings, dict.fromkeys(samplings, 1), deadline=PATIENCE
+        )
     ) as sampler:
         sampler.follow({}, 0)
         return [*_ends(Episodes.concat([*sampler.draw([Draw(0, row)])]), sampler)]

@@ -17,10 +17,13 @@ from groupwise.run.symptoms import Symptoms
 from groupwise.run.trainer import Trainer, unit
 from groupwise.storage import disk
 from groupwise.storage.files import AFTER, BEFORE, BEFORE_METRICS, METRICS, MODEL, RESULT
-from groupwise.storage.metrics import MetricsFile, as_json
+from groupwise.storage.metrics import MetricsFile, as_json, finite
 from groupwise.storage.run_folder import RunFolder
 from groupwise.storage.run_info import write_config
 from groupwise.storage.samples import read_samples, with_completions, write_samples
+
+SAMPLED = ("reward", "length", "truncated")
+"""Metrics that tell whether a resumed run samples what it did before."""
 
 
 class Recorder:
@@ -123,8 +126,25 @@ class Recorder:
             prefix = "" if len(labels) == len(self.symptoms) else f"{', '.join(labels)}: "
             self.display.say(f"step {step}: {prefix}{warning}")
         self._warn_of_failures(self.trainer.experience.failures)
+        self._compare(step, metrics)
         for callback in self.callbacks:
             callback.on_step(step, metrics)
+
+    def _compare(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Say where the first step of a resumed run is not that which was lost, if it was made."""
+        before, self.metrics.dropped = self.metrics.dropped.get(step), {}
+        changed = [
+            f"{name} is {finite(metrics[name])} and was {before[name]}"
+            for name in (SAMPLED if before and not self.former_config else ())
+            if name in before and before[name] != finite(metrics.get(name))
+        ]
+        if changed:
+            self.display.say(
+                f"note: step {step} was made before the interruption, too, and went another way: "
+                f"{', '.join(changed)}. Episodes are played again exactly where the environment, "
+                f"the rewards and the sampler depend on nothing but their seeds; this run is now "
+                f"another one than without the interruption"
+            )
 
     def evaluation(self, step: int, evaluation: Evaluation) -> dict[str, float]:
         """Pass an evaluation to callbacks; returns its metrics for the step's line."""

@@ -117,6 +117,7 @@ def _train(
         callbacks, reports = build_callbacks(parts, accelerator), build_reports(loaded)
         # Loading a model may have added notes to the policy.
         notes = [*notes, *parts.notes, *(n for p in trainer.policies.values() for n in p.notes)]
+        notes += trainer.experience.sampler.notes
         notes += filter(None, [idle_processes(loaded.config, accelerator.num_processes)])
         snapshot.check(trainer)
         # Only now: a mistake in the configuration must not touch the run to be replaced.

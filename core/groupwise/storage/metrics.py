@@ -11,10 +11,14 @@ from groupwise.storage.disk import only_files, read_text, write
 
 
 class MetricsFile:
-    """Appends one line per step; after a kill, only the last line can be incomplete."""
+    """Appends one line per step; after a kill, only the last line can be incomplete.
+
+    dropped: by step, the first line of each that `truncate_after` dropped.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.dropped: dict[int, Mapping[str, Any]] = {}
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         line = json.dumps({"step": step, **{k: finite(v) for k, v in metrics.items()}})
@@ -26,6 +30,7 @@ class MetricsFile:
         if not os.path.lexists(self.path):  # a broken link is replaced by a file
             return None
         lines, damaged = self._lines()
+        self.dropped = {line["step"]: line for line in reversed(lines) if line["step"] > step}
         self._replace([line for line in lines if line["step"] <= step])
         return f"{damaged} lines of {self.path} are damaged and were dropped" if damaged else None
 

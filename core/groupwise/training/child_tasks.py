@@ -1,12 +1,13 @@
-"""ChildTasks: the tasks that an episode starts, which end with it."""
+"""ChildTasks: the tasks that episodes start, and those that they leave running."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 GRACE = 0.2
-"""Seconds that tasks have to end by themselves after their episode, and again once cancelled."""
+"""Seconds that tasks have to end by themselves after a batch, and again once cancelled."""
 
 Task = asyncio.Task[Any]
 _own: ContextVar[set[Task] | None] = ContextVar("own", default=None)
@@ -31,23 +32,35 @@ def owning(tasks: set[Task]) -> Context:
     return context
 
 
-async def end(tasks: Iterable[Task], place: Callable[[Any], str]) -> list[str]:
-    """Cancel the tasks that do not end by themselves; these in words, such as "poll (line 12 of
-    calculator.py)".
+async def end_leaks(episodes: Sequence[Collection[Task]], place: Callable[[Any], str]) -> list[str]:
+    """Cancel tasks of one kind that half of the episodes or more have left running; the kinds, such
+    as "poll (line 12 of calculator.py)".
 
-    place: where a coroutine waits.
+    Others may be what episodes share: a client's or a server's, started by the first that needs it.
+
+    episodes: the tasks of each; place: where a coroutine waits.
     """
-    left = await _wait([*tasks])
-    coroutines = [task.get_coro() for task in left]
-    names = [f"{getattr(own, '__qualname__', own)}{place(own)}" for own in coroutines]
-    for task in left:
+    await _wait([task for own in episodes for task in own])
+    kinds: dict[str, list[Task]] = {}
+    counts = Counter[str]()
+    for own in episodes:
+        left = [(_kind(task, place), task) for task in own if not task.done()]
+        counts.update({kind for kind, _ in left})
+        for kind, task in left:
+            kinds.setdefault(kind, []).append(task)
+    leaks = [kind for kind, count in counts.items() if count >= max(2, len(episodes) / 2)]
+    cancelled = [task for kind in leaks for task in kinds[kind]]
+    for task in cancelled:
         task.cancel()
-    await _wait(left)
-    return names
+    await _wait(cancelled)
+    return leaks
 
 
-async def _wait(tasks: list[Task]) -> list[Task]:
-    """Those that do not end within `GRACE`."""
+def _kind(task: Task, place: Callable[[Any], str]) -> str:
+    coroutine = task.get_coro()
+    return f"{getattr(coroutine, '__qualname__', coroutine)}{place(coroutine)}"
+
+
+async def _wait(tasks: Collection[Task]) -> None:
     if tasks:
         await asyncio.wait(tasks, timeout=GRACE)
-    return [task for task in tasks if not task.done()]

@@ -6,15 +6,14 @@ from contextlib import ExitStack
 from groupwise import processes
 from groupwise.config.environment import TURN_DEADLINE
 from groupwise.environment import Environment
-from groupwise.errors import UserError
 from groupwise.prompts.draws import Draw
 from groupwise.prompts.seeds import seed_for
-from groupwise.sampler import Purpose
+from groupwise.sampler import Purpose, TurnSampler
 from groupwise.training.assembly import Assembly
 from groupwise.training.calls import Episode, Request
 from groupwise.training.endings import ENDED
 from groupwise.training.episodes import Episodes
-from groupwise.training.loop_thread import LoopThread, Overdue, say
+from groupwise.training.loop_thread import BlockedError, LoopThread, Overdue, say
 from groupwise.training.places import Places
 from groupwise.training.player_sampler import PlayerSampler
 from groupwise.training.playing import Playing
@@ -51,7 +50,6 @@ class EpisodeSampler:
         self.logged_columns = environment.logged(self.labels)
         self.judged = environment.judged(self.labels)
         self._thread = LoopThread(deadline=deadline, place=Places(environment).runs)
-        self._is_open = False
 
     def begin(self, step: int) -> None:
         for sampling in self.samplings.values():
@@ -77,6 +75,8 @@ class EpisodeSampler:
         problem = None
         try:
             self._thread.run(self.environment.close(), within=CLOSING)
+        except BlockedError:
+            pass  # the run says so
         except Overdue:
             problem = f"`close` did not end within {CLOSING:g} s"
         except Exception as error:
@@ -86,23 +86,14 @@ class EpisodeSampler:
             say(f"environment: {problem}; what it has opened may still be open")
         return problem
 
-    def _open(self) -> None:
-        """Open the environment before its first episode; raises UserError if that fails."""
-        if self._is_open:
-            return
-        try:
-            self._thread.run(self.environment.open(), within=self.deadline)
-        except UserError:
-            raise
-        except Overdue:
-            raise UserError(
-                f"environment: `open` did not end within {self.deadline:g} s; `turn_deadline` "
-                f"allows more"
-            ) from None
-        except Exception as error:
-            problem = f"environment: `open` raised {type(error).__name__}: {error}"
-            raise UserError(problem) from error
-        self._is_open = True
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the run should say of its players' turns."""
+        if not self.environment.multi_turn:
+            return ()
+        samplers = [sampling.sampler for sampling in self.samplings.values()]
+        own = [s.turn_notes() for s in samplers if isinstance(s, TurnSampler)]
+        return [*dict.fromkeys(note for notes in own for note in notes)]
 
     @property
     def draws_itself(self) -> bool:
@@ -166,7 +157,6 @@ class EpisodeSampler:
         sizes: by cast, the episodes of a draw; groups: by label, for `Player.group`; dummy: a draw
         that is sampled and dropped where other processes of a sharded policy have more prompts.
         """
-        self._open()
         labels = [label for label in self.labels if any(label in self.casts[c] for c in sizes)]
         episodes = self._episodes(draws, sizes, space)
         samplings = {label: self.samplings[label] for label in labels}

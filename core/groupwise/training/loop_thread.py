@@ -24,6 +24,10 @@ class Overdue(Exception):  # noqa: N818
     """A coroutine has not ended in time, and is cancelled."""
 
 
+class BlockedError(UserError):
+    """Code that does not wait keeps the loop busy."""
+
+
 class LoopThread:
     """An event loop in a thread of its own: the caller's thread samples, and in a notebook it has a
     running loop already. One for a whole run, so that environments can keep async clients.
@@ -37,7 +41,7 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._end: weakref.finalize[..., LoopThread] | None = None
-        self._error: UserError | None = None
+        self._error: BlockedError | None = None
         # Whether the loop has answered since it was last asked to, and when that was.
         self._answered, self._asked, self._has_warned = threading.Event(), 0.0, False
         self._answered.set()
@@ -45,9 +49,9 @@ class LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, T], *, within: float | None = None) -> T:
         """Run a coroutine in the loop, and wait for its result.
 
-        Raises Overdue if it takes longer than `within` seconds; and UserError if the loop has been
-        busy for longer than the deadline, now and in all later calls: what keeps it cannot be ended
-        and no episode can go on.
+        Raises Overdue if it takes longer than `within` seconds; and BlockedError if the loop has
+        been busy for longer than the deadline, now and in all later calls: what keeps it cannot be
+        ended, and no episode can go on.
         """
         if self._error is not None:
             coroutine.close()
@@ -69,7 +73,7 @@ class LoopThread:
         self._loop = self._end = None
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ask the loop for an answer; raise UserError if it gives none for too long."""
+        """Ask the loop for an answer; raise BlockedError if it gives none for too long."""
         if self._answered.is_set():
             self._answered.clear()
             self._asked = time.monotonic()
@@ -79,7 +83,8 @@ class LoopThread:
         if seconds > self.deadline:
             if self._end is not None:
                 self._end.detach()  # the thread cannot be waited for
-            self._error = UserError(
+            loop.call_soon_threadsafe(loop.stop)  # should it ever be free again
+            self._error = BlockedError(
                 f"environment: {self._blocked(seconds)}, and no episode can go on. This cannot be "
                 f"ended, so the run ends here; its last checkpoint is intact (`turn_deadline` sets "
                 f"how long it may take)"

@@ -88,19 +88,17 @@ class Playing:
             request.answer.set_result(None)
 
     async def stop(self) -> None:
-        """End what still runs, and say what episodes that are over have left running."""
+        """End what still runs, and what many episodes have left running."""
         for task in self._draws:
             task.cancel()
-        left = set[asyncio.Task[Any]]()
         for episode in self.episodes:
-            if episode.over:
-                left |= episode.tasks - {episode.task}
-            else:
+            if not episode.over:
                 _cancel(episode)
-        for name in dict.fromkeys(await child_tasks.end(left, self.places.waits)):
+        left = [own.tasks - {own.task} for own in self.episodes if own.over]
+        for kind in await child_tasks.end_leaks(left, self.places.waits):
             _warn_once(
-                f"an episode left a task running: {name}. It was cancelled, since what an episode "
-                f"starts ends with it; what episodes share is started in the environment's `open`"
+                f"episodes leave a task running: {kind}. These are cancelled; `play` should await "
+                f"or cancel what it starts"
             )
 
     async def waiting(self) -> Sequence[Request] | None:
@@ -249,8 +247,7 @@ def _fault(episode: Episode, outcome: Outcome) -> str | None:
     """What is wrong with what `play` returned or did."""
     if not episode.was_called:
         return "`play` called no player (is an `await` missing?)"
-    pairs = [] if outcome is None or isinstance(outcome, Mapping) else outcome
-    for pair in pairs if isinstance(pairs, Sequence) else []:
+    for pair in outcome if isinstance(outcome, Sequence) else ():
         match pair:
             case (Reply(source=call), _) if call not in episode.calls:
                 return "`play` returned a reply of another episode"

@@ -12,8 +12,10 @@ from groupwise.evaluation import Sample
 from groupwise.policy import Policy
 from groupwise.prompt_source import Row
 from groupwise.rewards import Scores
+from groupwise.training.calls import Call
 from groupwise.training.episodes import Episodes, Refusal
 from groupwise.training.facts import recorded
+from groupwise.training.turn_rewards import REWARDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,7 @@ class Samples:
                 # What rewards logged by TRL's `log_extra`, as text if it is no JSON value.
                 **({"extra": {k: _plain(v[row]) for k, v in extra.items()}} if extra else {}),
                 **({"ended": ended[row]} if self.multi_turn else {}),
+                **_rewards_of_turns(episodes.judged_calls[row]),
             }
             for row in range(len(rollouts))
         ]
@@ -105,6 +108,12 @@ class Samples:
             "greedy": self.greedy,
             **({"learner": self.learner} if self.learner else {}),
         }
+
+
+def _rewards_of_turns(judged: Call) -> dict[str, list[float | None]]:
+    """The rewards that the environment gave to the turns of a judged call's rollout, if any."""
+    rewards = [call.reward for call in judged.context_calls]
+    return {} if rewards == [None] * len(rewards) else {REWARDS: rewards}
 
 
 def _values(scores: Scores, row: int) -> dict[str, float | None]:

@@ -70,8 +70,8 @@ class Codec:
             raise ValueError(
                 "extend: replies follow a turn, and none was drawn since the last ones"
             )
-        last = context.segments[-1].ids
-        ids = self.suffixes.after(last, replies, context.tools)
+        last, calls = context.segments[-1].ids, context.completion[-1].get("tool_calls", ())
+        ids = self.suffixes.after(last, replies, context.tools, calls)
         return context.with_replies(replies, ids)
 
     def room(self, context: Context) -> int:

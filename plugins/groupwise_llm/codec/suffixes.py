@@ -6,7 +6,7 @@ conversation with a placeholder in the turn's place.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from groupwise.errors import UserError
@@ -14,35 +14,45 @@ from groupwise_llm.codec.template import FINISHED, ChatTemplate
 
 Message = Mapping[str, Any]
 Tools = Sequence[Mapping[str, Any]] | None
+Calls = Sequence[Mapping[str, Any]]
 
 ASK, THOUGHT, TURN, REPLY = "Question?", "Consideration", "Placeholder", "Observation"
 """Words of the placeholder conversation: the user's, the assistant's thinking, its answer, and what
 a tool or the user replies."""
+OTHERWISE = "writes an earlier turn of the assistant otherwise than the last one"
 THINKING = {"<think>": f"<think>\n{THOUGHT}\n</think>\n\n", "[THINK]": f"[THINK]{THOUGHT}[/THINK]"}
 
 
 @dataclass(frozen=True)
 class _Form:
-    """A placeholder turn that the template keeps: its text, and whether it also calls tools."""
+    """A placeholder turn that the template keeps: its text, and whether it also calls tools.
+
+    change: what the template changes in other turns once replies follow, "" for nothing.
+    """
 
     content: str
     calls: bool
+    change: str = ""
 
-    def turn(self, replies: Sequence[Message]) -> dict[str, Any]:
-        """The turn before these replies; it calls the tools that reply."""
+    def turn(self, replies: Sequence[Message], calls: Calls) -> dict[str, Any]:
+        """The turn before these replies, with the calls that it made, else calls of the tools that
+        reply."""
         turn = {"role": "assistant", "content": self.content}
         if not self.calls:
             return turn
         tools = [reply for reply in replies if reply.get("role") == "tool"]
-        calls = [
-            {
-                "id": str(reply.get("tool_call_id") or f"{number:09d}"),
-                "type": "function",
-                "function": {"name": str(reply.get("name") or "tool"), "arguments": {}},
-            }
-            for number, reply in enumerate(tools)
+        made = [(call.get("id"), call["function"]["name"]) for call in calls] or [
+            (reply.get("tool_call_id"), reply.get("name")) for reply in tools
         ]
-        return {**turn, "tool_calls": calls}
+        numbered = [
+            {
+                "id": str(id_ or f"{number:09d}"),
+                "type": "function",
+                "function": {"name": str(name or "tool"), "arguments": {}},
+            }
+            for number, (id_, name) in enumerate(made)
+        ]
+        return {**turn, "tool_calls": numbered}
 
 
 class Suffixes:
@@ -51,55 +61,93 @@ class Suffixes:
     def __init__(self, template: ChatTemplate, ends: Collection[int]) -> None:
         self.template, self.tokenizer = template, template.tokenizer
         self.ends = frozenset(ends)
-        self._forms: dict[tuple[tuple[Any, ...], bool], _Form] = {}
+        self._forms: dict[Any, _Form] = {}
 
-    def after(self, turn: Sequence[int], replies: Sequence[Message], tools: Tools) -> list[int]:
+    def after(
+        self, turn: Sequence[int], replies: Sequence[Message], tools: Tools, calls: Calls = ()
+    ) -> list[int]:
         """The ids that follow those of a turn: its end, unless the model drew one, the replies of
-        tools or the user, and what begins the next turn.
+        tools or the user, and what begins the next turn. calls: those of the turn's message.
 
-        Raises UserError where the template writes earlier turns differently once replies follow
-        them: the model would be trained on contexts that the template never makes in use.
+        Raises UserError where the template has nothing that could follow a turn, as it writes all
+        earlier turns otherwise. See `notes` for one that drops their thinking.
         """
-        key = tuple(reply.get("role") for reply in replies), bool(tools)
-        if key not in self._forms:
-            self._forms[key] = self._form(replies, tools)
-        form = self._forms[key]
-        finished, whole = self._rendered(form, replies, tools)
-        start = self._end_of_turn(form, finished, whole)
-        ids = self._encoded(whole[start:])
+        form = self._form(replies, tools, calls)
+        finished, whole = self._rendered(form, replies, tools, calls)
+        tails = self._tails(form, finished, whole, tools)
+        if tails is None:
+            raise self._error(OTHERWISE, replies)
+        finished, whole = tails
+        ids = self._encoded(whole)
         if not (turn and turn[-1] in self.ends):
             return ids
         # Some templates have no end token: the next turn's first token ends the one before.
-        common = _common(ids, self._encoded(finished[start:]))
+        common = _common(ids, self._encoded(finished))
         end = self._first_end(ids[:common])
         if end is None and ids[:1] == [turn[-1]]:
             end = 0
         return ids if end is None else ids[end + 1 :]
 
+    def notes(self) -> list[str]:
+        """Whether the template, too, keeps earlier turns as they were drawn, once tools or users
+        reply; nothing for a model without a template."""
+        if not self.template.exists:
+            return []
+        kept, changes = list[str](), list[str]()
+        for role, name in (("tool", "tools"), ("user", "users")):
+            try:
+                change = self._form([{"role": role, "content": REPLY}], None, ()).change
+            except UserError:
+                continue  # it is raised where an environment replies so
+            if change:
+                changes.append(f"{change} before replies of {name}")
+            else:
+                kept.append(name)
+        own = f"{self.template.settings.model}: earlier turns of an episode stay as they were drawn"
+        if kept:
+            own += f"; its chat template keeps them, too, before replies of {' and '.join(kept)}"
+        if changes:
+            own += f"; it {' and '.join(changes)}, so in use its contexts differ from those of "
+            own += "training, unless they are continued by token ids as here"
+        return [own]
+
     # ---- which placeholder the template keeps
 
-    def _form(self, replies: Sequence[Message], tools: Tools) -> _Form:
-        """The first form that the template keeps. Raises UserError with the fault of the first."""
-        faults = []
-        probes = [{**reply, "content": REPLY} for reply in replies]
-        for form in self._candidates(replies, tools):
-            try:
-                self._check(form, probes, tools)
-                return form
-            except UserError as fault:
-                faults.append(fault)
-        raise faults[0]
+    def _form(self, replies: Sequence[Message], tools: Tools, calls: Calls) -> _Form:
+        key = tuple(reply.get("role") for reply in replies), bool(tools), len(calls)
+        if key not in self._forms:
+            self._forms[key] = self._kept(replies, tools, calls)
+        return self._forms[key]
 
-    def _candidates(self, replies: Sequence[Message], tools: Tools) -> Iterator[_Form]:
-        """A turn that thinks, as the prompt begins it; and with calls, which some templates require
-        before a tool's reply."""
+    def _kept(self, replies: Sequence[Message], tools: Tools, calls: Calls) -> _Form:
+        """The first form that the template keeps. Raises UserError with the fault of the first."""
+        changes, errors = list[str](), list[UserError]()
+        probes = [{**reply, "content": REPLY} for reply in replies]
+        for form in self._candidates(replies, tools, calls):
+            try:
+                change = self._change(form, probes, tools, calls)
+            except UserError as refused:
+                errors.append(refused)
+                continue
+            if not change:
+                return replace(form, change=changes[0] if form.content == TURN and changes else "")
+            changes.append(change)
+            errors.append(self._error(change, replies))
+        raise errors[0]
+
+    def _candidates(
+        self, replies: Sequence[Message], tools: Tools, calls: Calls
+    ) -> Iterator[_Form]:
+        """A turn that thinks, as the prompt begins it, and one that does not; each with calls, too,
+        which some templates require before a tool's reply, and first if it has calls."""
         opened = self._opened(tools)
         tag = next((tag for tag in THINKING if opened.startswith(tag)), "<think>")
         closed = opened.strip() != "" and opened.strip() != tag
-        content = (opened if closed else THINKING[tag]) + TURN
-        yield _Form(content, calls=False)
-        if any(reply.get("role") == "tool" for reply in replies):
-            yield _Form(content, calls=True)
+        replied = any(reply.get("role") == "tool" for reply in replies)
+        called = (True, False) if calls else (False, True) if replied else (False,)
+        for content in ((opened if closed else THINKING[tag]) + TURN, TURN):
+            for each in called:
+                yield _Form(content, calls=each)
 
     def _opened(self, tools: Tools) -> str:
         """The thinking that the template begins for the assistant, "" if none."""
@@ -107,46 +155,54 @@ class Suffixes:
         places = [place for tag in THINKING if (place := opening.find(tag)) >= 0]
         return opening[min(places) :] if places else ""
 
-    def _check(self, form: _Form, replies: Sequence[Message], tools: Tools) -> None:
-        """Raise UserError where the template does not keep this turn before the replies."""
-        finished, whole = self._rendered(form, replies, tools)
-        role = f"a message of the role {replies[0].get('role')!r}"
+    def _change(self, form: _Form, replies: Sequence[Message], tools: Tools, calls: Calls) -> str:
+        """What the template changes in this turn before the replies, "" for nothing."""
+        finished, whole = self._rendered(form, replies, tools, calls)
         prompt = self._render([], tools)
         if TURN not in finished:
-            raise self._fault("leaves out what the assistant writes")
+            return "leaves out what the assistant writes"
         if THOUGHT in form.content and THOUGHT not in whole:
-            raise self._fault(f"drops the assistant's thinking once {role} follows")
-        self._end_of_turn(form, finished, whole)
-        if not finished.startswith(prompt):
-            raise self._fault(
-                f"begins the assistant's turn with {prompt[-60:]!r}, but not an earlier turn"
-            )
-        if whole.count(REPLY) < len(replies):
-            raise self._fault(f"leaves out {role}")
+            return "drops the assistant's thinking"
+        if self._tails(form, finished, whole, tools) is None:
+            return OTHERWISE
+        if form.content != TURN and not finished.startswith(prompt):
+            return f"begins the assistant's turn with {prompt[-60:]!r}, but not an earlier turn"
+        return "leaves them out" if whole.count(REPLY) < len(replies) else ""
 
-    def _end_of_turn(self, form: _Form, finished: str, whole: str) -> int:
-        """The character of the conversation at which the turn's own text ends.
+    def _tails(
+        self, form: _Form, finished: str, whole: str, tools: Tools
+    ) -> tuple[str, str] | None:
+        """What follows the turn's own text in both conversations; None if they have no end of the
+        turn in common.
 
         finished: the conversation up to the turn; whole: with what follows.
         """
-        common = finished[: _common(finished, whole)]
-        stop = common.rfind(TURN) + len(TURN)
-        if TURN in common and not form.calls:
-            ids = self._encoded(finished[stop:])
-            kept = ids[: _common(ids, self._encoded(whole[stop:]))]
-            if self._first_end(ids) is None or self._first_end(kept) is not None:
-                return stop
-        elif TURN in common:
-            last = max(common.rfind(self.tokenizer.decode([end]), stop) for end in self.ends)
-            if last >= 0:
-                return last
-        raise self._fault("writes an earlier turn of the assistant otherwise than the last one")
+        same = _common(finished, whole)
+        if form.content == TURN:
+            known = len(self._render([], tools, **FINISHED)) <= same
+            place, other = finished.find(TURN), whole.find(TURN)
+        else:
+            place = other = finished[:same].rfind(TURN)
+            known = True
+        if not known or min(place, other) < 0:
+            return None
+        tails = finished[place + len(TURN) :], whole[other + len(TURN) :]
+        if form.calls:
+            common = tails[0][: _common(*tails)]
+            last = max(common.rfind(self.tokenizer.decode([end])) for end in self.ends)
+            return (tails[0][last:], tails[1][last:]) if last >= 0 else None
+        ids = self._encoded(tails[0])
+        kept = ids[: _common(ids, self._encoded(tails[1]))]
+        ended = self._first_end(ids) is None or self._first_end(kept) is not None
+        return tails if ended else None
 
     # ---- rendering and encoding
 
-    def _rendered(self, form: _Form, replies: Sequence[Message], tools: Tools) -> tuple[str, str]:
+    def _rendered(
+        self, form: _Form, replies: Sequence[Message], tools: Tools, calls: Calls
+    ) -> tuple[str, str]:
         """The placeholder conversation up to its turn, and with the replies."""
-        turn = form.turn(replies)
+        turn = form.turn(replies, calls)
         return self._render([turn], tools, **FINISHED), self._render([turn, *replies], tools)
 
     def _render(self, messages: Sequence[Message], tools: Tools, **options: bool) -> str:
@@ -164,11 +220,12 @@ class Suffixes:
     def _first_end(self, ids: Sequence[int]) -> int | None:
         return next((place for place, token in enumerate(ids) if token in self.ends), None)
 
-    def _fault(self, fault: str) -> UserError:
+    def _error(self, change: str, replies: Sequence[Message]) -> UserError:
+        roles = ", ".join(sorted({repr(reply.get("role")) for reply in replies}))
         return UserError(
-            f"{self.template.settings.model}: its chat template {fault}, so a model trained on "
-            f"several turns would meet other contexts in use; set a template that keeps earlier "
-            f"turns as they were (policy.chat_template: {{chat_template: ...}})"
+            f"{self.template.settings.model}: before messages of the role {roles}, its chat "
+            f"template {change}, so a conversation cannot be continued; set a template that keeps "
+            f"earlier turns as they were (policy.chat_template: {{chat_template: ...}})"
         )
 
 

@@ -26,7 +26,7 @@ class ChatTemplate:
         Raises UserError where there is no template, or it refuses the messages.
         """
         model = self.settings.model
-        if self.tokenizer.chat_template is None and "chat_template" not in self.arguments:
+        if not self.exists:
             raise UserError(
                 f"{model}: the prompt is a list of messages, but this model's "
                 f"tokenizer has no chat template; use plain text (no `chat: true` in prompts), or "
@@ -58,6 +58,10 @@ class ChatTemplate:
         ask = [{"role": "user", "content": "Question?"}]
         prompt, rest = self.render(ask, tools), self.render(ask, tools, **FINISHED)
         return prompt[common_prefix(rest, prompt) :]
+
+    @property
+    def exists(self) -> bool:
+        return self.tokenizer.chat_template is not None or "chat_template" in self.arguments
 
     @property
     def arguments(self) -> Mapping[str, Any]:

@@ -1,0 +1,110 @@
+"""A run that is killed in the middle of an episode plays it again, exactly or with a note."""
+
+import json
+import shutil
+
+import yaml
+from tests import tiny_model
+from tests.core.launching import Job
+
+TALK = '''
+import asyncio, os, random, signal
+from pathlib import Path
+
+from groupwise import Environment
+
+KILL = int(os.environ.get("KILL_IN_EPISODE", 0))  # the number of an episode, from 1
+BEGUN = []
+
+
+class Talk(Environment):
+    """Three turns; after each an answer by the seed, and a wait of any length."""
+
+    def columns(self, labels):
+        return ["rolls"]
+
+    async def play(self, row, players, seed=0):
+        (player,) = players.values()
+        BEGUN.append(row)
+        is_last = len(BEGUN) == KILL
+        dice = random.Random(seed)
+        text, rolls = row["prompt"], []
+        for turn in range(3):
+            text += (await player(text, limit=4)).text
+            if is_last and turn == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            await asyncio.sleep(random.random() * 0.002)
+            rolls.append(dice.randrange(10))
+            text += f" {rolls[-1]} "
+        return {"rolls": sum(rolls)}
+
+
+def rolled(completions, rolls):
+    return [own + len(text) % 7 for own, text in zip(rolls, completions, strict=True)]
+'''
+IN_STEP_4 = 2 + 3 * 8 + 3
+"""The third episode of the fourth step, after 2 of the first evaluation and 8 of each step; the
+third step is lost with it, since the last checkpoint is of the second."""
+
+
+def project(folder):
+    """A folder with a configuration of four steps, and the environment."""
+    folder.mkdir()
+    (folder / "talk.py").write_text(TALK)
+    rows = [{"prompt": f"{n} + 1 ="} for n in range(20)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    model = {"name": "language_model", "model": str(tiny_model.folder()), "max_new_tokens": 40}
+    config = {
+        "policy": model,
+        "environment": "talk:Talk",
+        "prompts": {"name": "dataset", "path": "rows.jsonl", "held_out": 0.3},
+        "rewards": [{"name": "talk:rolled"}],
+        "train": {"steps": 4, "groups_per_step": 2, "group_size": 4, "checkpoint_every": 2},
+        "evaluation": {"prompts": 2, "samples": 1, "greedy": False},
+        "output": "run",
+        "reports": [],
+    }
+    (folder / "run.yaml").write_text(yaml.safe_dump(config))
+    return folder
+
+
+def train(folder, monkeypatch, *arguments, kill=0):
+    """The exit code and the output of a process that is killed in this episode."""
+    monkeypatch.chdir(folder)
+    environment = {"KILL_IN_EPISODE": str(kill)}
+    command = ("-m", "groupwise", *arguments)
+    imports = ["groupwise_llm.policy"]
+    job = Job(*command, terminals=folder / "out", environment=environment, imports=imports)
+    (code,), (text,) = job.end()
+    return code, " ".join(text.split())
+
+
+def outcome(folder):
+    """Metrics without times, samples, and the weights of the last checkpoint."""
+    run = folder / "run"
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    timed = ("time/", "reward_time/", "decisions_per_second")
+    metrics = [{n: v for n, v in line.items() if not n.startswith(timed)} for line in lines]
+    weights = (run / "checkpoints" / "step_4" / "weights.safetensors").read_bytes()
+    return metrics, (run / "samples" / "after.jsonl").read_text(), weights
+
+
+def test_a_run_killed_in_an_episode_is_resumed_to_the_same_bits_or_says_that_it_is_not(
+    tmp_path, monkeypatch
+):
+    whole, home = project(tmp_path / "whole"), project(tmp_path / "home")
+    code, text = train(whole, monkeypatch, "train", "run.yaml")
+    assert code == 0, text
+    assert train(home, monkeypatch, "train", "run.yaml", kill=IN_STEP_4)[0] == -9
+    lines = (home / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 1, 2, 3]
+    killed = shutil.copytree(home, tmp_path / "killed")
+    code, text = train(home, monkeypatch, "resume", "run")
+    assert code == 0, text
+    assert "went another way" not in text
+    assert outcome(home) == outcome(whole)
+    # The same with rolls that do not depend on the seed.
+    (killed / "talk.py").write_text(TALK.replace("Random(seed)", "Random()"))
+    code, text = train(killed, monkeypatch, "resume", "run")
+    assert code == 0, text
+    assert text.count("note: step 3 was made before the interruption, too, and went another") == 1
