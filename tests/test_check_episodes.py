@@ -112,20 +112,18 @@ def test_an_episode_of_several_turns_is_shown(check):
     )
 
 
-def test_a_template_that_changes_earlier_turns_is_refused(check):
-    lost = TEMPLATE.replace("message['content']", "message['content'].split('</think>')[-1]")
-    result = check("Tools", template=lost)
+def test_a_template_that_cannot_show_the_tools_is_refused(check):
+    bare = TEMPLATE[TEMPLATE.index("{% for message") :]
+    result = check("Tools", template=bare)
     assert result.exit_code == 2
-    assert "drops the assistant's thinking once a message of the role 'tool' follows" in (
-        result.stderr.replace("\n", " ")
-    )
+    assert "its chat template does not show tools" in result.stderr.replace("\n", " ")
 
 
 def test_what_goes_wrong_in_an_environment_is_a_note(check):
     result = check("Breaks")
     assert shown(result)
     assert "the environment raised ConnectionError: no server" in result.stdout
-    assert result.stdout.count("note: ") == 1
+    assert "note: with placeholders for what the model writes, a completion failed" in result.stdout
     result = check("Closed")
     assert result.exit_code == 0
     assert "not open" in result.output

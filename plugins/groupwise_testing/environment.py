@@ -200,7 +200,7 @@ def _completion(written: Any) -> Any:
 
 
 def _record(episodes: Episodes) -> dict[str, list[str]]:
-    """What was played, in the order in which it can differ, without the seconds that it took."""
+    """What was played, in the order in which it can differ; without the seconds that it took."""
     record: dict[str, list[str]] = {}
     for label in episodes.players:
         rollouts = episodes.rollouts(label)

@@ -97,6 +97,8 @@ def test_rewards_of_several_policies_are_shown_if_they_fit(
 def test_an_evaluation_shows_accuracy_and_reward() -> None:
     metrics = {"accuracy": 0.5, "greedy_accuracy": 0.75, "reward": 0.6, "length": 9, "prompts": 4}
     assert brief(metrics).startswith("accuracy 0.5  greedy 0.75  reward 0.6  length 9  (4")
+    tools = {"environment/turns": 2.5, "environment/calls": 1.25, "environment/won": 0.1}
+    assert "length 9  turns 2.5  calls 1.25  (4" in brief(metrics | tools)
     del metrics["accuracy"]
     assert brief(metrics).startswith("reward 0.6  length 9  (4")
     del metrics["length"]

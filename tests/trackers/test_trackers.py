@@ -90,6 +90,10 @@ def test_one_completion_is_sent_for_each_prompt():
 
 def test_messages_become_text_and_long_ones_keep_their_end():
     assert words([{"role": "user", "content": "a"}, {"role": "tool"}]) == "user: a\ntool: "
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "to": "b"}}}
+    called = [{"role": "assistant", "content": "so", "tool_calls": [call, call]}]
+    arrow = "\N{RIGHTWARDS ARROW}"
+    assert words(called) == f'assistant: so\n{arrow} add(a=1, to="b")\n{arrow} add(a=1, to="b")'
     assert words(None) == ""
     long = words("x" * 50_000 + "the answer")
     assert len(long) < LONGEST + 50

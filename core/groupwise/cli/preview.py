@@ -25,13 +25,13 @@ def preview(parts: Parts, policies: Mapping[str, type[Policy]], settings: Mappin
 
     settings: the `Config` of each policy. Raises UserError if a policy refuses what it reads.
     """
-    if not all(label in settings for label in policies):
-        return ""
-    rehearsals = {label: kind.rehearsal(settings[label]) for label, kind in policies.items()}
-    players = {label: each for label, each in rehearsals.items() if each is not None}
-    if len(players) < len(policies):
-        return ""
+    players = dict[str, Rehearsal]()
     try:
+        for label, own in settings.items():
+            rehearsal = policies[label].rehearsal(own)
+            players |= {} if rehearsal is None else {label: rehearsal}
+        if players.keys() != policies.keys():
+            return ""
         ended = _played(parts, players)
     except Exception as error:  # of the environment: it may need what only a run has
         for each in players.values():

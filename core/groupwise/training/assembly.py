@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from groupwise.environment import Columns, Environment, Reply, calls_of
+from groupwise.environment import Columns, Environment, Reply, ToolCall, calls_of
 from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Drawn
@@ -55,6 +55,7 @@ class Assembly:
             if reasons[at] is None:
                 completion = rollouts.completions[at]
                 made = calls_of(completion)
+                _count(call, made)
                 call.reply = Reply(completion, call.label, truncated[at], made, source=call)
         self._added = part, calls
 
@@ -65,8 +66,7 @@ class Assembly:
             if turn.ended != "failed":
                 sampler = self.samplings[call.label].turn_sampler
                 made, content = sampler.tool_calls(context)
-                call.parsed = sum(each.fault is None for each in made)
-                call.unparsed = len(made) - call.parsed
+                _count(call, made)
                 if not made and call.row.get("tools"):
                     call.unparsed = int(sampler.resembles_call(turn.text))
                 cut = turn.ended == "length"
@@ -187,6 +187,12 @@ class Assembly:
             prompts=[call.episode.draw.row for call in judged],
             groups=torch.tensor([call.episode.draw.number for call in judged]),
         )
+
+
+def _count(call: Call, made: Sequence[ToolCall]) -> None:
+    """Count the calls of tools in a turn."""
+    call.parsed = sum(each.fault is None for each in made)
+    call.unparsed = len(made) - call.parsed
 
 
 def _is_lost(episode: Episode) -> bool:

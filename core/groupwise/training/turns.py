@@ -21,8 +21,10 @@ def compare(sampler: TurnSampler, rollouts: Rollouts, rows: Sequence[Sequence[Ca
     """
     chains = [calls[-1].context_calls for calls in rows]
     held = sampler.holds(rollouts, [[call.drawn for call in chain] for chain in chains])
-    for chain, flags in zip(chains, held or [[]] * len(chains), strict=True):
-        for call, flag in zip(chain, flags, strict=held is not None):
+    if held is None:
+        return
+    for chain, flags in zip(chains, held, strict=True):
+        for call, flag in zip(chain, flags, strict=True):  # a turn may be in several rollouts
             call.is_held = flag and call.is_held is not False
 
 
@@ -38,15 +40,11 @@ def counted(episodes: Episodes) -> Tally:
     calls = [call for rows in episodes.calls.values() for own in rows for call in own]
     checked = [call for call in calls if call.is_held is not None]
     if checked:
-        later = [call for call in checked if call.turn]
-        tally.mean(
-            f"{Family.TURNS}/as_sampled", sum(call.is_held for call in checked), len(checked)
-        )
-        tally.mean(
-            f"{Family.TURNS}/continued",
-            sum(call.goes_on_from is not None for call in later),
-            len(later),
-        )
+        held = sum(call.is_held is True for call in checked)
+        tally.mean(f"{Family.TURNS}/as_sampled", held, len(checked))
+    if later := [call for call in checked if call.turn]:
+        continued = sum(call.goes_on_from is not None for call in later)
+        tally.mean(f"{Family.TURNS}/continued", continued, len(later))
     if shown := [call for call in calls if call.row.get("tools")]:
         tally.mean(f"{Family.TURNS}/calls", sum(call.parsed for call in shown), len(shown))
     if made := sum(call.parsed + call.unparsed for call in calls):
