@@ -9,6 +9,7 @@ from groupwise.algorithms.parts.composed import Composed, Options
 from groupwise.algorithms.parts.divisor import Divisor
 from groupwise.algorithms.parts.entropy import EntropyBonus
 from groupwise.algorithms.parts.importance import ImportanceWeights
+from groupwise.algorithms.parts.observations import Observations
 from groupwise.algorithms.parts.reference import Reference, ReferenceKL
 from groupwise.algorithms.parts.teacher import Teacher
 from groupwise.algorithms.parts.usual import Usual
@@ -22,6 +23,7 @@ __all__ = [
     "GroupCentred",
     "GroupRelative",
     "ImportanceWeights",
+    "Observations",
     "Options",
     "Reference",
     "ReferenceKL",
