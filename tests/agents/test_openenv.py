@@ -65,6 +65,21 @@ def test_completions_are_steps_until_the_environment_is_done(steps):
     assert (outcome["turns"], outcome["call_errors"]) == (4, 1)
 
 
+def test_a_configuration_names_functions_and_the_client_follows(steps, tools):
+    named = {"base_url": steps, "action": f"{__name__}:guess", "reset": ["word"], "turns": 1}
+    outcome, _ = play(OpenEnv(OpenEnv.Config(**named)), ROW, say("cat"))
+    assert outcome["reward"] == 1.0
+    (tool,) = OpenEnv(OpenEnv.Config(base_url=tools)).opening(ROW)["tools"]
+    assert tool["function"]["name"] == "guess"
+    sessions = OpenEnv(OpenEnv.Config(sessions=f"{__name__}:Sessions"))
+    assert play(sessions, ROW, say("done"))[0]["reward"] == 0.5
+    with pytest.raises(UserError, match="the column 'level', which the rows do not have"):
+        play(OpenEnv(OpenEnv.Config(**{**named, "reset": ["level"]})), ROW, say("cat"))
+    for wrong in ({}, {"sessions": "a:b", "action": "a:b"}):
+        with pytest.raises(ValueError, match=r"needs `base_url`|neither"):
+            OpenEnv.Config(**wrong)
+
+
 def test_steps_without_a_reward_are_not_worth_0(steps):
     environment = by_steps(steps, reset=["word"], turns=2)
     outcome, _ = play(environment, ROW, say("dog"))

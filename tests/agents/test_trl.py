@@ -42,6 +42,24 @@ def test_a_class_is_played_as_it_is():
     assert environment_reward(reward=[outcome["reward"]]) == [0.5]
 
 
+def test_a_configuration_names_classes_and_further_tools():
+    names = {"game": "tests.agents.word_game:WordGame"}
+    config = TRLEnvironment.Config(factory=names, tools=[f"{__name__}:shout"], turns=1)
+    row = TRLEnvironment(config).opening({**ROW, "environment": "game"})
+    assert [tool["function"]["name"] for tool in row["tools"]] == ["shout", "guess", "hint"]
+    config = TRLEnvironment.Config(factory=names["game"])
+    assert play(TRLEnvironment(config), ROW, say())[0]["turns"] == 1
+
+
+def shout(text: str) -> str:
+    """Say it loudly.
+
+    Args:
+        text: what is said
+    """
+    return text.upper()
+
+
 def test_an_exception_is_an_answer_in_trls_form_and_counted():
     outcome, player = play(
         TRLEnvironment(WordGame), ROW, say(guess={"word": "horse"}), say(hint={"place": 9}), say()
