@@ -26,13 +26,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from small_qwen2 import make_model
 from word_game.game import WordGame
-from word_game.words import GUESSES, WORDS, marks
+from word_game.words import GUESSES, LETTERS, WORDS, marks
 
 HERE = Path(__file__).parent
 END = "<|end|>"
 ROLES = ["<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"]
 CALL = json.dumps({"name": "guess", "arguments": {"word": "*"}}).split("*")
-TAGS = ["<tool_call>", "</tool_call>", *CALL]
+MARKS = [letter + mark for letter in LETTERS for mark in "+-"]
+TAGS = ["<tool_call>", "</tool_call>", *CALL, *MARKS]
 TOOLS = [get_json_schema(WordGame().guess)]
 
 
@@ -53,7 +54,7 @@ def game(chance: random.Random, skill: float) -> list[dict[str, Any]]:
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Single bytes, and what is the same in every call as one token."""
+    """Single bytes; letters with their marks, and what is the same in every call, are one token."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: number for number, token in enumerate([END, *ROLES, *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
