@@ -47,8 +47,8 @@ class OpenEnv(Environment):
         observation: str | None = Field(
             None, description="a function from an observation to text; by default its own text"
         )
-        reset: tuple[str, ...] = Field(
-            (), description="columns of a row that `reset` receives, beside `seed`"
+        reset: list[str] = Field(
+            [], description="columns of a row that `reset` receives, beside `seed`"
         )
         sessions: str | None = Field(
             None, description="a ResourceSessionFactory, or what makes one, as `module:Class`"
