@@ -1,6 +1,7 @@
 """Environments as one writes them for an OpenEnv server, and the server on this machine."""
 
 import threading
+import time
 from contextlib import contextmanager
 from random import Random
 
@@ -14,6 +15,14 @@ from openenv.core.env_server.types import Action, Observation, State
 
 WORDS = ("cat", "dog", "owl", "hen")
 open_sessions: list[object] = []
+
+
+def all_closed():
+    """Whether no session is left, once the server has seen that their connections are closed."""
+    until = time.monotonic() + 30
+    while open_sessions and time.monotonic() < until:
+        time.sleep(0.01)
+    return not open_sessions
 
 
 class Guess(Action):

@@ -13,9 +13,11 @@ from tests.agents.word_game import Silent, WordGame, solved
 
 from groupwise.environment import Reply, ToolCall
 from groupwise.errors import UserError
-from groupwise.testing import check_environment
+from groupwise.testing import check_environment, check_reward
+from groupwise_agents.ordered import OrderedToolbox
 from groupwise_agents.rewards import environment_reward
 from groupwise_agents.trl.environment import TRLEnvironment
+from groupwise_agents.trl.pool import Pool
 
 ROW = {"prompt": [{"role": "user", "content": "Guess."}], "word": "cat"}
 
@@ -38,6 +40,24 @@ def test_a_class_is_played_as_it_is():
     assert (outcome["turns"], outcome["calls"], outcome["call_errors"]) == (3, 2, 0)
     assert solved(environments=[outcome["environments"]]) == [1.0]
     assert environment_reward(reward=[outcome["reward"]]) == [0.5]
+
+
+def test_a_configuration_names_classes_and_further_tools():
+    names = {"game": "tests.agents.word_game:WordGame"}
+    config = TRLEnvironment.Config(factory=names, tools=[f"{__name__}:shout"], turns=1)
+    row = TRLEnvironment(config).opening({**ROW, "environment": "game"})
+    assert [tool["function"]["name"] for tool in row["tools"]] == ["shout", "guess", "hint"]
+    config = TRLEnvironment.Config(factory=names["game"])
+    assert play(TRLEnvironment(config), ROW, say())[0]["turns"] == 1
+
+
+def shout(text: str) -> str:
+    """Say it loudly.
+
+    Args:
+        text: what is said
+    """
+    return text.upper()
 
 
 def test_an_exception_is_an_answer_in_trls_form_and_counted():
@@ -138,16 +158,20 @@ def test_a_method_that_hangs_is_abandoned_with_its_object():
             release.wait()
             return "done"
 
-    environment = TRLEnvironment(Hangs, deadline=0.01)
+    async def hang(instance):
+        toolbox = OrderedToolbox(instance.tools, deadline=0.01)
+        first = await toolbox.answers([ToolCall("wait")])
+        toolbox.deadline = 60.0
+        return [*first.messages, *(await toolbox.answers([ToolCall("wait")])).messages]
+
+    pool = Pool(Hangs, "Hangs")
     try:
-        outcome, player = play(environment, ROW, say(wait={}), say(wait={}), say())
-        assert "did not answer" in player.contexts[1][-1]["content"]
-        assert "has not ended" in player.contexts[2][-1]["content"]
-        assert outcome["call_errors"] == 2
-        del outcome
-        gc.collect()
-        play(environment, ROW, say())
-        assert len(made) == 2  # the first one is not used again
+        first, second = asyncio.run(hang(instance := pool.take()))
+        assert "did not answer" in first["content"]
+        assert second["content"] == str({"error": "an earlier call has not ended"})
+        pool.put(instance)
+        assert pool.take() is not instance
+        assert len(made) == 2
     finally:
         release.set()
 
@@ -309,6 +333,12 @@ def test_messages_and_schemas_are_those_of_trls_own_loop():
     assert player.tools == schemas
     assert [*player.contexts[-1][1:], replies[-1].message] == theirs
     assert outcome["reward"] == target.get_reward()
+
+
+def test_the_laws_of_its_reward():
+    rows = [ROW, {**ROW, "word": "dog"}]
+    facts = {"reward": [0.5, None, 0.0, 1.0]}
+    check_reward(environment_reward, rows, ["a", "b", "c", "d"], group_size=2, facts=facts)
 
 
 def test_it_keeps_the_laws():

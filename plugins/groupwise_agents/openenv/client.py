@@ -14,6 +14,8 @@ FULL = ("CAPACITY_REACHED", "at capacity")
 """In the errors of a server that takes no further session."""
 PATIENCE = 5.0
 """Seconds in which a session of an earlier episode may still be closing."""
+CLOSING = 10.0
+"""Seconds that a connection has to be closed."""
 
 
 class _ServerFullError(Exception):
@@ -147,7 +149,7 @@ class Connection:
     async def close(self) -> None:
         """Close the client; the episode is over, so an error changes nothing."""
         try:
-            async with asyncio.timeout(self.deadline):
+            async with asyncio.timeout(CLOSING):
                 await self.client.close()
         except Exception:
             pass

@@ -47,8 +47,8 @@ class OpenEnv(Environment):
         observation: str | None = Field(
             None, description="a function from an observation to text; by default its own text"
         )
-        reset: tuple[str, ...] = Field(
-            (), description="columns of a row that `reset` receives, beside `seed`"
+        reset: list[str] = Field(
+            [], description="columns of a row that `reset` receives, beside `seed`"
         )
         sessions: str | None = Field(
             None, description="a ResourceSessionFactory, or what makes one, as `module:Class`"
@@ -76,9 +76,8 @@ class OpenEnv(Environment):
         if isinstance(config, OpenEnv.Config):
             self.limits: Limits = config
             reset, client = config.reset, _client(config)
-            action = config.action and _imported(config.action)
-            observation = config.observation and _imported(config.observation)
-            sessions = config.sessions and _imported(config.sessions)
+            action, observation = _imported(config.action), _imported(config.observation)
+            sessions = _imported(config.sessions)
         else:
             self.limits, client = Limits(**limits), config
         self.action, self.observation = action, observation or text_of_observation
@@ -151,14 +150,17 @@ class OpenEnv(Environment):
 
 
 def _client(config: OpenEnv.Config) -> Callable[[], Any] | None:
-    """What makes a client. Raises UserError if openenv, or the class, cannot be imported."""
-    if config.base_url is None:
+    """What makes a client; None for sessions. Raises UserError if openenv, or the class, cannot be
+    imported."""
+    if config.sessions is not None:
         return None
     name = config.client or f"openenv.core:{GENERIC if config.action else MCP}"
     return partial(_imported(name), base_url=config.base_url, **config.options)
 
 
-def _imported(name: str) -> Any:
+def _imported(name: str | None) -> Any:
+    if name is None:
+        return None
     try:
         return import_target(name, f"environment openenv: {name!r}")
     except UserError as error:

@@ -39,8 +39,8 @@ class TRLEnvironment(Environment):
             description="a class without arguments, or a function that makes such objects, as "
             "`module:Class`; or several by name, of which the column `environment` chooses"
         )
-        tools: tuple[str, ...] = Field(
-            (), description="further tools, functions without state, as `module:function`"
+        tools: list[str] = Field(
+            [], description="further tools, functions without state, as `module:function`"
         )
 
     def __init__(
