@@ -1,4 +1,4 @@
-"""What a test needs of a client: one request, and an agent's episode with a player that is scripted."""
+"""What a test needs of a client: a request, and an episode whose player is scripted."""
 
 import asyncio
 import json

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from groupwise_verifiers.environment import Verifiers
+from groupwise_verifiers.tasks import Tasks
 
 import groupwise
 from groupwise.errors import UserError
@@ -12,8 +14,6 @@ from groupwise.testing import play_episodes
 from groupwise_agents.rewards import environment_reward
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
-from groupwise_verifiers.environment import Verifiers
-from groupwise_verifiers.tasks import Tasks
 
 MODEL = Path(__file__).parents[2] / "arithmetic" / "base"
 TASKSET = {"id": "sums_taskset"}

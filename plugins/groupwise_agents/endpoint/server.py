@@ -119,7 +119,7 @@ class Endpoint:
                 Route("/{key}/v1/chat/completions", complete, methods=["POST"]),
                 Route("/{key}/v1/models", listed, methods=["GET"]),
             ],
-            exception_handlers={Refusal: _refused, HTTPException: _unknown},
+            exception_handlers={Refusal: _refused, HTTPException: _not_served},
         )
 
     def _session(self, request: Request) -> Session:
@@ -132,16 +132,14 @@ class Endpoint:
         return session
 
 
-async def _refused(request: Request, refusal: Exception) -> Response:
+async def _refused(_: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refusal)
     # The same request would be refused again.
     return JSONResponse(refusal.body, refusal.status, headers={"x-should-retry": "false"})
 
 
-async def _unknown(request: Request, error: Exception) -> Response:
+async def _not_served(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    text = (
-        f"{request.method} {request.url.path.partition('/v1')[2] or '/'} is not served here, but "
-        f"POST /chat/completions and GET /models"
-    )
+    path = request.url.path.partition("/v1")[2] or "/"
+    text = f"{request.method} {path} is not served here, but POST /chat/completions, GET /models"
     return await _refused(request, Refusal(error.status_code, "not_served", text))
