@@ -64,7 +64,6 @@ def played(agent, *replies, row=None, labels=("policy",), **options):
     environment, player = Agent(agent, **options), Player([*replies])
 
     async def play():
-        await environment.open()
         try:
             return await environment.play(row or {"prompt": "Hi"}, dict.fromkeys(labels, player))
         finally:

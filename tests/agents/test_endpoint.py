@@ -158,7 +158,6 @@ def test_requests_after_the_end_of_an_episode_are_refused():
     player = Player([says("Hello")])
 
     async def play():
-        await environment.open()
         await environment.play({}, {"policy": player})
         ended.set()
         while not answers:
@@ -202,7 +201,6 @@ def test_parameters_without_effect_are_named_once(capsys):
     environment, player = Agent(agent), Player([says("Hello")])
 
     async def play():
-        await environment.open()
         await environment.play({}, {"policy": player})
         await environment.play({}, {"policy": player})
         await environment.close()

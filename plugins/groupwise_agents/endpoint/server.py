@@ -5,6 +5,7 @@ import secrets
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import Context
 
 import uvicorn
 from starlette.applications import Starlette
@@ -44,7 +45,9 @@ class Endpoint:
         self._serving: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to serve in the running event loop."""
+        """Begin to serve in the running event loop, unless it does."""
+        if self._server is not None:
+            return
         own = socket.socket()
         own.bind((HOST, 0))  # a free port
         own.listen()  # requests wait until the server takes them
@@ -60,7 +63,8 @@ class Endpoint:
             timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
-        self._serving = asyncio.create_task(self._server.serve(sockets=[own]))
+        serving = self._server.serve(sockets=[own])
+        self._serving = asyncio.create_task(serving, context=Context())  # of no episode
 
     async def close(self) -> None:
         """End the agents that still run, and the server."""
