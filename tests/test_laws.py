@@ -30,6 +30,7 @@ HELD_BY = {
     "agents/test_trl.py::test_it_keeps_the_laws": ("trl",),
     "agents/test_trl.py::test_the_laws_of_its_reward": ("environment_reward",),
     "agents/test_openenv.py::test_it_keeps_the_laws": ("openenv",),
+    "agents/test_endpoint.py::test_laws": ("agent",),
     "llm/test_laws.py::test_architectures": ("language_model",),
     "llm/vllm/test_sampler.py::test_it_passes_check_sampler": ("vllm",),
     "flow/test_laws.py::test_policy": ("flow",),

@@ -1,4 +1,4 @@
-"""What a test needs of a client: one request, and an agent's episode with a player that is scripted."""
+"""What a test needs of a client: a request, and an episode whose player is scripted."""
 
 import asyncio
 import json
@@ -64,7 +64,6 @@ def played(agent, *replies, row=None, labels=("policy",), **options):
     environment, player = Agent(agent, **options), Player([*replies])
 
     async def play():
-        await environment.open()
         try:
             return await environment.play(row or {"prompt": "Hi"}, dict.fromkeys(labels, player))
         finally:

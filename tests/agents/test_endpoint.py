@@ -158,7 +158,6 @@ def test_requests_after_the_end_of_an_episode_are_refused():
     player = Player([says("Hello")])
 
     async def play():
-        await environment.open()
         await environment.play({}, {"policy": player})
         ended.set()
         while not answers:
@@ -178,8 +177,11 @@ def test_limits_and_tools_are_the_requests():
         chat(base_url, user("Hi"), max_tokens=7, tools=tools)
         chat(base_url, user("Hi"), max_completion_tokens=8, tools=tools, tool_choice="none")
 
-    _, player = played(agent, says("Hello"))
+    outcome, player = played(agent, says("Hello"))
     assert player.options == [(7, tools), (8, [])]
+    assert outcome["calls"] == outcome["call_errors"] == 0
+    outcome, _ = played(lambda base_url: chat(base_url, user("Hi")) and None, says("Hello"))
+    assert outcome["calls"] is None  # without tools, no call is missing
 
 
 def test_the_reason_of_an_end():
@@ -202,7 +204,6 @@ def test_parameters_without_effect_are_named_once(capsys):
     environment, player = Agent(agent), Player([says("Hello")])
 
     async def play():
-        await environment.open()
         await environment.play({}, {"policy": player})
         await environment.play({}, {"policy": player})
         await environment.close()

@@ -86,7 +86,7 @@ def command(end):
 
 def test_a_command_reads_its_row_and_prints_its_columns():
     end = "print(json.dumps({'reward': float(said == row['answer']), 'said': said}))"
-    outcome, player = played(command(end), says("3"), row=ROW)
+    outcome, _ = played(command(end), says("3"), row=ROW)
     assert (outcome["reward"], outcome["said"], outcome["turns"]) == (1.0, "3", 1)
     assert played(command("print(0.5)"), says("3"), row=ROW)[0]["reward"] == 0.5
     assert "reward" not in played(command(""), says("3"), row=ROW)[0]

@@ -29,7 +29,7 @@ WITHOUT_EFFECT = frozenset(
 
 
 class Refusal(Exception):  # noqa: N818
-    """A request that is not answered: an HTTP status, a code for programs, a sentence for people."""
+    """A request that is not answered: HTTP status, a code for programs, a sentence for people."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)

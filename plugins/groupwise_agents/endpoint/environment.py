@@ -84,10 +84,8 @@ class Served(Environment):
     def logged(self, labels: Sequence[str]) -> Sequence[str]:
         return COUNTED
 
-    async def open(self) -> None:
-        self.endpoint.start()
-
     async def play(self, row: Row, players: Mapping[str, Player]) -> Outcome:
+        self.endpoint.start()
         keeps_drift = self.config.drift == "new_rollout"
         with self.endpoint.session(players, keeps_drift=keeps_drift) as (session, url):
             address = Address(url, session.key, next(iter(players)))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,10 +104,8 @@ def _read_call(call: Any) -> Mapping[str, Any]:
         case _:
             raise Refusal(400, "invalid_request", f"{call!r:.200} in `tool_calls` is no call")
     if isinstance(arguments, str):
-        try:
+        with suppress(ValueError):  # text that is no JSON stays text
             arguments = json.loads(arguments or "{}")
-        except ValueError:
-            pass  # stays text
     own = {"name": name, "arguments": arguments or {}}
     return {"id": str(call.get("id") or ""), "type": "function", "function": own}
 

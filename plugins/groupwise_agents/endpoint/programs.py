@@ -100,7 +100,9 @@ class Command:
             )
         except OSError as error:
             raise UserError(f"environment.command: cannot start: {error}") from error
-        assert process.stdin and process.stdout and process.stderr
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         tails = [asyncio.create_task(_tail(own)) for own in (process.stdout, process.stderr)]
         try:
             with suppress(ConnectionError):  # it need not read
@@ -108,6 +110,10 @@ class Command:
                 await process.stdin.drain()
                 process.stdin.close()
             code = await process.wait()
+        except BaseException:
+            for tail in tails:
+                tail.cancel()
+            raise
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # also what it has started

@@ -5,6 +5,7 @@ import secrets
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import Context
 
 import uvicorn
 from starlette.applications import Starlette
@@ -44,7 +45,9 @@ class Endpoint:
         self._serving: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to serve in the running event loop."""
+        """Begin to serve in the running event loop, unless it does."""
+        if self._server is not None:
+            return
         own = socket.socket()
         own.bind((HOST, 0))  # a free port
         own.listen()  # requests wait until the server takes them
@@ -60,7 +63,8 @@ class Endpoint:
             timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
-        self._serving = asyncio.create_task(self._server.serve(sockets=[own]))
+        serving = self._server.serve(sockets=[own])
+        self._serving = asyncio.create_task(serving, context=Context())  # of no episode
 
     async def close(self) -> None:
         """End the agents that still run, and the server."""
@@ -119,7 +123,7 @@ class Endpoint:
                 Route("/{key}/v1/chat/completions", complete, methods=["POST"]),
                 Route("/{key}/v1/models", listed, methods=["GET"]),
             ],
-            exception_handlers={Refusal: _refused, HTTPException: _unknown},
+            exception_handlers={Refusal: _refused, HTTPException: _not_served},
         )
 
     def _session(self, request: Request) -> Session:
@@ -132,16 +136,14 @@ class Endpoint:
         return session
 
 
-async def _refused(request: Request, refusal: Exception) -> Response:
+async def _refused(_: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refusal)
     # The same request would be refused again.
     return JSONResponse(refusal.body, refusal.status, headers={"x-should-retry": "false"})
 
 
-async def _unknown(request: Request, error: Exception) -> Response:
+async def _not_served(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    text = (
-        f"{request.method} {request.url.path.partition('/v1')[2] or '/'} is not served here, but "
-        f"POST /chat/completions and GET /models"
-    )
+    path = request.url.path.partition("/v1")[2] or "/"
+    text = f"{request.method} {path} is not served here, but POST /chat/completions, GET /models"
     return await _refused(request, Refusal(error.status_code, "not_served", text))

@@ -25,7 +25,8 @@ class Session:
 
     key: in the address of its requests, and known to its agent alone; replies: so far; latest: the
     last one by the name that the client gives to a conversation, if it does (X-Session-ID);
-    columns: numbers of the episode so far; ignored: parameters of requests that the run does not
+    columns: numbers of the episode so far, None for those of calls where no tool was shown;
+    ignored: parameters of requests that the run does not
     follow.
     """
 
@@ -40,17 +41,18 @@ class Session:
         self._waiting = deque[_Waiting]()
         self._changed = asyncio.Event()
         self._latest: tuple[Any, asyncio.Future[Any]] | None = None
-        self._over = False
+        self._over = self._shows_tools = False
         self._agent: asyncio.Future[Any] | None = None
         self._refused: ContextRefused | None = None
 
     @property
-    def columns(self) -> dict[str, float]:
+    def columns(self) -> dict[str, float | None]:
         calls = [call for reply in self.replies for call in reply.calls]
+        may_call = self._shows_tools or bool(calls)
         return {
             "turns": len(self.replies),
-            "calls": len(calls),
-            "call_errors": sum(call.fault is not None for call in calls),
+            "calls": len(calls) if may_call else None,
+            "call_errors": sum(call.fault is not None for call in calls) if may_call else None,
             "tool_seconds": self.seconds,
             "drifts": self.history.drifts,
         }
@@ -113,6 +115,7 @@ class Session:
         request = waiting.request
         self._refused = None
         self.ignored.update(request.ignored)
+        self._shows_tools |= bool(request.tools)
         try:
             context = self.history.context(request.messages)
             player = self.players.get(request.model)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextvars import Context
 from typing import Any
 
 import verifiers.v1 as vf
@@ -9,6 +10,7 @@ from pydantic import Field
 from verifiers.v1.configs.client import EvalClientConfig
 
 from groupwise.environment import Outcome
+from groupwise.errors import UserError
 from groupwise.prompt_source import Row
 from groupwise_agents.endpoint.address import Address
 from groupwise_agents.endpoint.environment import Served
@@ -48,32 +50,37 @@ class Verifiers(Served):
     def columns(self, labels: Sequence[str]) -> Sequence[str]:
         return [*super().columns(labels), "agent"]
 
-    async def open(self) -> None:
-        await super().open()
-        client = EvalClientConfig(base_url=self.endpoint.common_url, api_key_var=NO_KEY)
-        self.client = client  # one for all episodes, whose connections are shared
-        self._serving = asyncio.create_task(self._serve())
+    async def _open(self) -> None:
+        """Start the servers of the environment's tools, once, and wait until they are ready.
+
+        Raises UserError where they cannot start.
+        """
+        if self._serving is None:
+            self._serving = asyncio.create_task(self._serve(), context=Context())  # of no episode
         ready = asyncio.create_task(self._ready.wait())
         await asyncio.wait({self._serving, ready}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
         if self._serving.done():
-            ready.cancel()
-            await self._serving  # raises
+            error = self._serving.exception()
+            raise UserError(f"verifiers: the servers of its tools do not start: {error}") from error
 
     async def _serve(self) -> None:
-        """The servers of the environment's tools, entered and left by one task."""
-        async with self.env.serving():
+        async with self.env.serving():  # entered and left by one task
             self._ready.set()
             await self._end.wait()
 
     async def close(self) -> None:
         if self._serving is not None:
             self._end.set()
-            await self._serving
+            await asyncio.wait({self._serving})
         await super().close()
 
     async def run(self, address: Address, row: Row) -> vf.Episode:
+        await self._open()
         (slot,) = self.env.slots(self.tasks[row["task"]], n=1)
-        context = vf.ModelContext(address.model, self.client, vf.SamplingConfig())
+        # One configuration for all episodes, whose connections are then shared.
+        client = EvalClientConfig(base_url=self.endpoint.common_url, api_key_var=NO_KEY)
+        context = vf.ModelContext(address.model, client, vf.SamplingConfig())
 
         def begins(trace: vf.Trace) -> None:
             self.endpoint.name(address.api_key, trace.id)
