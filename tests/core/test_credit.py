@@ -280,7 +280,7 @@ def test_an_episode_without_a_reward_teaches_nothing_and_changes_no_other(lab, c
 def test_a_group_has_a_signal_if_only_its_turns_differ(lab, credit):
     algorithm = GRPO(GRPO.Config(credit=credit))
     turns = [[Turn(1, 0.5, 1), Turn(1, 0.5, 2)], [Turn(1, 0.1, 1), Turn(1, 0.5, 2)]]
-    same = [[turn._replace(reward=0.5) for turn in own] for own in turns]
+    same = [[Turn(1, 0.5, turn.state + 2) for turn in own] for own in turns]
     rollouts = with_turns(lab, [*turns, *same], [0, 0, 1, 1])
     no_signal = algorithm.no_signal(lab.scores_of(torch.ones(4)), rollouts)
     assert no_signal.tolist() == [False, False, True, True]
