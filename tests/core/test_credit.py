@@ -374,6 +374,26 @@ def test_averages_of_rae_move_after_the_step_by_each_episode_once(lab):
     assert len(expected) == 2
 
 
+def test_completions_that_are_kept_for_replay_keep_their_turns(lab, reloaded):
+    def right(completions, **_):
+        return [1.0] * len(completions)
+
+    right.judges = True
+    replay, restored = lab.replay_of(right), lab.replay_of(right)
+    rollouts = Turny.of(lab)().sample(lab.rows(1), group_size=8, seeds=range(8))
+    rollouts = replace(rollouts, versions=torch.zeros(8, dtype=torch.int64))
+    long = int(rollouts.lengths.argmax())
+    assert len(rollouts.turns[long]) == 2
+    replay.fill(rollouts, lab.scores_of((torch.arange(8) == long).double()), 0)
+    restored.load_state_dict(reloaded(replay.state_dict()))
+    wrong = rollouts.select([row for row in range(8) if row != long])
+    for own in (replay, restored):
+        filled = own.fill(wrong, lab.scores_of(torch.zeros(7)), 0)
+        (row,) = filled.replayed.nonzero().flatten().tolist()
+        assert filled.rollouts.turns[row] == rollouts.turns[long]
+        assert filled.rollouts.roles[row] == rollouts.roles[long]
+
+
 # ---- mistakes
 
 
