@@ -152,8 +152,9 @@ class Drawn(Protocol):
 class TurnSampler(Sampler):
     """A sampler that also draws turn by turn, in contexts that go on after what others say.
 
-    The calls of a player in an episode then make one rollout, with holes where others spoke.
-    Contexts are the sampler's own objects, never changed in place.
+    The calls of a player in an episode then make one rollout, with holes where others spoke; its
+    `turns`, which `assemble` sets, say how many decisions are of each call. Contexts are the
+    sampler's own objects, never changed in place.
 
     concurrency: the most calls of `draw` at the same time. With 1, the calls of all episodes that
         wait are drawn as a batch. With more, as for an engine that batches requests as they arrive,

@@ -10,10 +10,15 @@ NAME = "its state survives a checkpoint"
 HINT = "`state_dict` and `load_state_dict`: numbers, strings, tensors, lists and mappings"
 
 
+def has_state(part: Any) -> bool:
+    """Whether a part keeps something from one step to the next."""
+    return isinstance(part, HasState)
+
+
 def lost_in_checkpoint(part: Any, restored: Any, who: str) -> str | None:
     """How the state of a part differs once `restored` has loaded it; None if it does not, or if
     the part has no state."""
-    if not isinstance(part, HasState):
+    if not has_state(part):
         return None
     saved = encode(part.state_dict(), who)
     restored.load_state_dict(decode(*saved))

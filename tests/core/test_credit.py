@@ -280,7 +280,7 @@ def test_an_episode_without_a_reward_teaches_nothing_and_changes_no_other(lab, c
 def test_a_group_has_a_signal_if_only_its_turns_differ(lab, credit):
     algorithm = GRPO(GRPO.Config(credit=credit))
     turns = [[Turn(1, 0.5, 1), Turn(1, 0.5, 2)], [Turn(1, 0.1, 1), Turn(1, 0.5, 2)]]
-    same = [[turn._replace(reward=0.5) for turn in own] for own in turns]
+    same = [[Turn(1, 0.5, turn.state + 2) for turn in own] for own in turns]
     rollouts = with_turns(lab, [*turns, *same], [0, 0, 1, 1])
     no_signal = algorithm.no_signal(lab.scores_of(torch.ones(4)), rollouts)
     assert no_signal.tolist() == [False, False, True, True]
@@ -372,6 +372,26 @@ def test_averages_of_rae_move_after_the_step_by_each_episode_once(lab):
             expected[role] = 0.8 * expected.get(role, 0.0) + (1 - 0.8) * reward
         assert trainer.algorithm.averages == pytest.approx(expected)
     assert len(expected) == 2
+
+
+def test_completions_that_are_kept_for_replay_keep_their_turns(lab, reloaded):
+    def right(completions, **_):
+        return [1.0] * len(completions)
+
+    right.judges = True
+    replay, restored = lab.replay_of(right), lab.replay_of(right)
+    rollouts = Turny.of(lab)().sample(lab.rows(1), group_size=8, seeds=range(8))
+    rollouts = replace(rollouts, versions=torch.zeros(8, dtype=torch.int64))
+    long = int(rollouts.lengths.argmax())
+    assert len(rollouts.turns[long]) == 2
+    replay.fill(rollouts, lab.scores_of((torch.arange(8) == long).double()), 0)
+    restored.load_state_dict(reloaded(replay.state_dict()))
+    wrong = rollouts.select([row for row in range(8) if row != long])
+    for own in (replay, restored):
+        filled = own.fill(wrong, lab.scores_of(torch.zeros(7)), 0)
+        (row,) = filled.replayed.nonzero().flatten().tolist()
+        assert filled.rollouts.turns[row] == rollouts.turns[long]
+        assert filled.rollouts.roles[row] == rollouts.roles[long]
 
 
 # ---- mistakes

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from groupwise.rollouts import Rollouts
-from groupwise.storage.state import HasState
 from groupwise_testing.algorithm.case import LIMIT, REWARDS, Case
 from groupwise_testing.laws import law
+from groupwise_testing.state import has_state
 
 
 @law(
@@ -68,7 +68,7 @@ def weights(case: Case) -> str | None:
     hint="`advantages`: relative to the group, also if all rewards are equal",
 )
 def equal_rewards(case: Case) -> str | None:
-    if case.algorithm.target_inputs or isinstance(case.algorithm, HasState):
+    if case.algorithm.target_inputs or has_state(case.algorithm):
         return None  # outputs of the policy, such as values, or earlier steps may be the baseline
     targets = case.targets([0.3] * len(case.rollouts))
     if "advantages" not in targets:
