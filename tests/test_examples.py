@@ -63,9 +63,26 @@ def test_two_steps_of_a_chain(tmp_path):
     assert all(json.loads(line)["extra"]["writer"] for line in samples)
 
 
+def test_two_steps_with_a_calculator(tmp_path):
+    overrides = ["train.groups_per_step=2", "train.steps=2", "evaluation.prompts=16"]
+    loaded = load_config(EXAMPLES / "calculator.yaml", [*overrides, f"output={tmp_path / 'run'}"])
+    assert train_from_config(loaded, quiet=True).steps == 2
+    lines = (tmp_path / "run" / "samples" / "before.jsonl").read_text().splitlines()
+    samples = [json.loads(line) for line in lines]
+    asked = [sample for sample in samples if sample["extra"]["calls"]]
+    assert 0 < len(asked) < len(samples)
+    assert all(sample["extra"]["turns"] == 1 + sample["extra"]["calls"] for sample in samples)
+    right = [sample["reward"] for sample in asked if not sample["extra"]["call_errors"]]
+    assert sum(right) > 0.8 * len(right)
+
+
 @pytest.mark.parametrize(
     ("name", "metric", "limit"),
-    [("shapes", "accuracy", 0.65), ("glyphs", "rewards/image_text", 0.6)],
+    [
+        ("shapes", "accuracy", 0.65),
+        ("glyphs", "rewards/image_text", 0.6),
+        ("calculator", "accuracy", 0.4),
+    ],
 )
 def test_the_shipped_model_succeeds_sometimes(name, metric, limit, tmp_path):
     overrides = ["train.steps=0", "evaluation.prompts=25", "evaluation.samples=2"]

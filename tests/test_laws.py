@@ -26,6 +26,7 @@ HELD_BY = {
         *("dppo", "gmpo", "maxrl", "opo", "pass_at_k", "rae"),
     ),
     "core/test_laws.py::test_environments": ("single", "pool", "chain"),
+    "agents/test_environment.py::test_laws": ("tools",),
     "llm/test_laws.py::test_architectures": ("language_model",),
     "llm/vllm/test_sampler.py::test_it_passes_check_sampler": ("vllm",),
     "flow/test_laws.py::test_policy": ("flow",),

@@ -36,18 +36,18 @@ class ToolCall:
         own = call if isinstance(call, Mapping) else {}
         function = own.get("function", own)
         function = function if isinstance(function, Mapping) else {}
-        name, arguments, id_ = function.get("name"), function.get("arguments"), own.get("id")
-        known = {"name": name if isinstance(name, str) else "", "id": str(id_ or "")}
-        if not known["name"]:
-            return cls(**known, fault="the call names no function")
+        name, arguments, id_ = function.get("name"), function.get("arguments"), own.get("id") or ""
+        if not (isinstance(name, str) and name):
+            return cls("", id=str(id_), fault="the call names no function")
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments)
-            except ValueError as error:
-                return cls(**known, fault=f"the arguments are not valid JSON: {error}")
+            except (ValueError, RecursionError) as error:
+                fault = f"the arguments are not valid JSON: {error}"
+                return cls(name, id=str(id_), fault=fault)
         if not isinstance(arguments, Mapping | None):
-            return cls(**known, fault="the arguments are not a JSON object")
-        return cls(**known, arguments=arguments or {})
+            return cls(name, id=str(id_), fault="the arguments are not a JSON object")
+        return cls(name, arguments or {}, str(id_))
 
     def __str__(self) -> str:
         """As name(argument=value, ...), for people; values are JSON."""

@@ -239,6 +239,11 @@ class Policy(nn.Module, Sampler):
         return None
 
     @classmethod
+    def examine_tools(cls, config: Any) -> None:
+        """Raise UserError if a model of this `Config` could not call the tools that an environment
+        shows to it; needs no weights, and by default checks nothing."""
+
+    @classmethod
     def least_rate(cls, config: Any) -> float:
         """The least usual learning rate of the adapters that this `Config` trains, for a warning of
         `groupwise check`; 0 for none, as for whole models."""

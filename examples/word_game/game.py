@@ -1,10 +1,10 @@
 """WordGame: a class as one writes it for the `environment_factory` of TRL's trainers."""
 
-from words import GUESSES, WORDS, marks
+from word_game.words import GUESSES, WORDS, marks
 
 
 class WordGame:
-    """Four guesses for an animal of three letters."""
+    """Four guesses for a word of three letters, each of them a, b, c or d."""
 
     def __init__(self) -> None:
         self.word, self.left, self.solved = "", 0, False
@@ -14,18 +14,18 @@ class WordGame:
         self.word, self.left, self.solved = word, GUESSES, False
 
     def guess(self, word: str) -> str:
-        """Guess the animal.
+        """Guess the word.
 
         Args:
-            word: an animal of three letters
+            word: three letters, each of them a, b, c or d
 
         Returns:
-            Of each letter `+` if it is at its place, `?` if at another one, else `-`.
+            Each letter with a plus if it is right, else with a minus.
         """
         if self.solved or not self.left:
             raise ValueError("the game is over")
         if word not in WORDS:
-            raise ValueError(f"{word!r} is no animal of three letters")
+            raise ValueError(f"{word!r} is not three of the letters a, b, c and d")
         self.left -= 1
         self.solved = word == self.word
         return marks(word, self.word)

@@ -1,19 +1,17 @@
 """Words: the games of `examples/word_game.yaml`, one for each row, and how guesses are answered."""
 
 import random
+from itertools import product
 
-WORDS = (
-    *("ant", "ape", "asp", "bat", "bee", "boa", "bug", "cat", "cod", "cow", "cub", "doe"),
-    *("dog", "eel", "elk", "emu", "ewe", "fly", "fox", "gnu", "hen", "hog", "jay", "kid"),
-    *("kit", "koi", "nit", "owl", "pig", "pug", "ram", "rat", "sow", "tit", "yak"),
-)
+LETTERS = "abcd"
+WORDS = tuple(map("".join, product(LETTERS, repeat=3)))
 GUESSES = 4
 
 
 def marks(guess: str, word: str) -> str:
-    """Of each letter of a guess `+` if it is at its place, `?` if at another, else `-`."""
+    """Each letter of a guess with `+` if it is right, else with `-`: `a+ b- d+`."""
     pairs = zip(guess, word, strict=True)
-    return " ".join(a + ("+" if a == b else "?" if a in word else "-") for a, b in pairs)
+    return " ".join(own + ("+" if own == other else "-") for own, other in pairs)
 
 
 class Words:
@@ -27,4 +25,4 @@ class Words:
     def __getitem__(self, index: int) -> dict[str, str | int]:
         number = range(len(self))[index]
         word = random.Random(number).choice(WORDS)
-        return {"prompt": "Guess the animal.", "game": number, "word": word}
+        return {"prompt": "Guess the word.", "game": number, "word": word}

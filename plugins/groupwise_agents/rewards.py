@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 
-def environment_reward(reward: Sequence[float | None], **columns: object) -> list[float | None]:
+def environment_reward(reward: Sequence[float | None]) -> list[float | None]:
     """The environment's own reward: of TRL's `get_reward`, or the sum of an OpenEnv server's.
 
     reward: the column of that name, which the environment returns; None where it gave none, which

@@ -23,9 +23,9 @@ class Tools(Environment):
     """
 
     class Config(Limits):
-        tools: tuple[str, ...] = Field((), description="functions, as `module:function`")
-        mcp: tuple[ServerConfig, ...] = Field(
-            (),
+        tools: list[str] = Field([], description="functions, as `module:function`")
+        mcp: list[ServerConfig] = Field(
+            [],
             description="MCP servers, whose tools are added: of each its command line, its URL, "
             "or a mapping of its options",
         )
@@ -33,7 +33,7 @@ class Tools(Environment):
     def __init__(self, tools: Config | Sequence[Tool | Callable[..., Any]], **options: Any) -> None:
         if isinstance(tools, Tools.Config):
             self.config = tools
-            tools = [import_target(name, f"tool {name!r}") for name in tools.tools]
+            tools = [_function(name) for name in tools.tools]
         else:
             self.config = self.Config(**options)
         self.servers = [Server(each) for each in self.config.mcp]
@@ -52,14 +52,26 @@ class Tools(Environment):
     def columns(self, labels: Sequence[str]) -> Sequence[str]:
         return COLUMNS
 
+    def logged(self, labels: Sequence[str]) -> Sequence[str]:
+        return COLUMNS
+
     def opening(self, row: Row) -> Row:
         return {**row, "prompt": messages_of(row), "tools": self.toolbox.schemas}
 
     async def play(self, row: Row, players: Mapping[str, Player]) -> Mapping[str, Any]:
         (player,) = players.values()
+        for server in self.servers:
+            await server.open()  # before the deadline of a call begins
         talk = await converse(player, messages_of(row), self.toolbox, self.config)
         return talk.outcome
 
     async def close(self) -> None:
         for server in self.servers:
             await server.close()
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """What `module:function` names. Raises UserError if there is no such function."""
+    if ":" not in name:
+        raise UserError(f"tools: expected module:function, found {name!r}")
+    return import_target(name, f"tool {name!r}")

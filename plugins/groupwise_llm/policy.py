@@ -30,7 +30,7 @@ from groupwise_llm.files.saving import save
 from groupwise_llm.in_process import InProcess
 from groupwise_llm.model import adapters, rotary
 from groupwise_llm.model.causal import CausalModel
-from groupwise_llm.preflight import check_teacher, check_uncut, examine
+from groupwise_llm.preflight import check_teacher, check_uncut, examine, examine_tools
 from groupwise_llm.probing import probes
 from groupwise_llm.probing.capturing import with_graphs
 from groupwise_llm.rehearsal import TextRehearsal
@@ -193,6 +193,10 @@ class LanguageModel(InProcess, Policy):
         """Prompts and answers by the model's tokenizer and chat template, with placeholders for
         what it writes."""
         return TextRehearsal(config)
+
+    @classmethod
+    def examine_tools(cls, config: Settings) -> None:
+        examine_tools(config)
 
     @classmethod
     def least_rate(cls, config: Settings) -> float:

@@ -31,9 +31,18 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
 
 def examine_turns(settings: Settings) -> Sequence[str]:
     """Notes on what the chat template does with earlier turns."""
+    return _codec(settings).suffixes.notes()
+
+
+def examine_tools(settings: Settings) -> None:
+    """Raise UserError unless the template shows tools, and it is known how the model calls them."""
+    _codec(settings).calls.check()
+
+
+def _codec(settings: Settings) -> Codec:
     model, tokenizer = config_of(settings), tokenizer_of(settings)
     ends = end_tokens(outline(settings, model), tokenizer)
-    return Codec(tokenizer, settings, ends, positions=None).suffixes.notes()
+    return Codec(tokenizer, settings, ends, positions=None)
 
 
 def check_uncut(settings: Settings, sampler: str) -> None:

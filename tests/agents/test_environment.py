@@ -1,6 +1,7 @@
 """The environment `tools`: laws, its section of a configuration, and models without tools."""
 
 import random
+from pathlib import Path
 
 import pytest
 from tests import tiny_model
@@ -26,7 +27,7 @@ def untyped(left):
     """Has no type hint."""
 '''
 CONFIG = """
-policy: {{name: language_model, model: {model}, max_new_tokens: 16}}
+policy: {{name: language_model, model: {model}, max_new_tokens: 16, max_prompt_tokens: {tokens}}}
 environment: {environment}
 prompts: {{name: dataset, path: rows.jsonl, held_out: 0}}
 rewards: [{{name: exact_answer}}]
@@ -54,9 +55,10 @@ def check(tmp_path, monkeypatch):
     (tmp_path / "rows.jsonl").write_text(rows, encoding="utf-8")
     (tmp_path / "tools_of_this_test.py").write_text(MODULE, encoding="utf-8")
 
-    def run(environment):
+    def run(environment, *, model=None, tokens=64):
         config = tmp_path / "run.yaml"
-        text = CONFIG.format(model=tiny_model.folder(), environment=environment)
+        model = model or tiny_model.folder()
+        text = CONFIG.format(model=model, environment=environment, tokens=tokens)
         config.write_text(text, encoding="utf-8")
         return CliRunner().invoke(app, ["check", str(config)])
 
@@ -86,13 +88,22 @@ def test_laws():
         ("{name: tools, tools: ['tools_of_this_test:add', 'tools_of_this_test:add']}", "two tools"),
         ("{name: tools}", "there are no tools"),
         ("{name: tools, tools: ['tools_of_this_test:add'], turn: 3}", "did you mean 'turns'?"),
-        ("{name: tools, tools: ['tools_of_this_test:add']}", "chat template ignores tools"),
+        ("{name: tools, tools: ['tools_of_this_test:add']}", "does not show tools"),
     ],
 )
 def test_mistakes_are_shown_before_the_run(check, environment, problem):
     result = check(environment)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert problem in result.output
+
+
+def test_prompts_are_checked_with_the_tools_that_are_shown(check):
+    environment = "{name: tools, tools: ['tools_of_this_test:add']}"
+    model = Path(__file__).parents[2] / "examples" / "calculator" / "base"
+    for tokens, code in ((12, 0), (11, 2)):  # the prompt alone has 8 of them
+        result = check(environment, model=model, tokens=tokens)
+        assert result.exit_code == code, result.output
+    assert "a prompt of 12 tokens is longer than policy.max_prompt_tokens: 11" in result.output
 
 
 def test_one_policy_calls_the_tools():

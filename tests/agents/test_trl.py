@@ -96,7 +96,7 @@ def test_the_column_environment_chooses_a_class_and_only_its_tools():
     assert environment_reward(reward=[outcome["reward"]]) == [None]  # not 0
     play(TRLEnvironment({"seen": Seen}), {**ROW, "environment": "seen"}, say())
     assert given == [ROW]  # the column that chooses is not passed on
-    with pytest.raises(UserError, match="'gane'.*did you mean 'game'"):
+    with pytest.raises(UserError, match=r"'gane'.*did you mean 'game'"):
         environment.opening({**ROW, "environment": "gane"})
 
 

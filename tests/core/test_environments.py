@@ -320,6 +320,41 @@ def train(lab, folder, **settings):
     return metrics, read_samples(folder / "samples" / "after.jsonl")
 
 
+class Holds(Environment):
+    """Returns an object, and what lasts as long as the episode's rollout."""
+
+    def columns(self, labels):
+        return ["environments", "drafts"]
+
+    async def play(self, row, players):
+        (writer,) = players.values()
+        return {"drafts": (await writer(row)).text, "environments": self, "_lease": object()}
+
+
+def test_rewards_receive_the_object_of_an_episode_and_samples_do_not_show_it(lab, tmp_path):
+    received = []
+
+    def reward(environments, drafts, **columns):
+        received.append((environments, [*columns]))
+        return [1.0] * len(drafts)
+
+    environment = Holds()
+    groupwise.train(
+        environment=environment,
+        policy=lab.Tabular(),
+        prompts={"name": lab.rows(), "held_out": 0.4},
+        rewards=[reward],
+        evaluation={"prompts": 2, "samples": 2},
+        output=tmp_path / "run",
+        quiet=True,
+        train={"steps": 1, "groups_per_step": 2, "group_size": 2},
+    )
+    assert {each for own, _ in received for each in own} == {environment}
+    assert "_lease" not in {name for _, names in received for name in names}
+    samples = read_samples(tmp_path / "run" / "samples" / "after.jsonl")
+    assert {tuple(sample["extra"]) for sample in samples} == {("drafts",)}
+
+
 def short(completions, drafts, **_):
     return [1.0 / (1 + len(text) + len(own)) for text, own in zip(completions, drafts, strict=True)]
 

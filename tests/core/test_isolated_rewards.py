@@ -325,6 +325,13 @@ def test_columns_that_cannot_be_sent_are_refused(lab, scorer):
         scorer(replace(batch, facts={"images": [threading.Lock(), None]}))
 
 
+def test_environments_are_not_sent_to_a_reward_that_does_not_name_them(lab, scorer):
+    batch = rollouts(lab, "measures")
+    objects = {"environments": [threading.Lock()] * 2, "_lease": [threading.Lock()] * 2}
+    with_objects = replace(batch, facts={**batch.facts, **objects})
+    assert scorer(with_objects).values.equal(scorer(batch).values)
+
+
 def test_a_worker_does_not_inherit_the_rank_of_its_run(lab, user_module, monkeypatch):
     """With a rank it would wait for the other processes."""
     monkeypatch.setenv("RANK", "1")

@@ -39,6 +39,7 @@ def test_calls_in_the_forms_of_chat_messages(written, expected):
     ("written", "fault"),
     [
         ({"name": "add", "arguments": '{"a": 1'}, "not valid JSON"),
+        ({"name": "add", "arguments": "[" * 100_000}, "not valid JSON"),
         ({"name": "add", "arguments": "[1]"}, "not a JSON object"),
         ({"name": "add", "arguments": 3}, "not a JSON object"),
         ({"name": 3}, "names no function"),

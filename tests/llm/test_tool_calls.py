@@ -6,6 +6,7 @@ import random
 from importlib import resources
 
 import pytest
+from trl.chat_template_utils import add_response_schema
 
 from groupwise import ToolCall
 from groupwise.environment import assistant_message
@@ -351,3 +352,25 @@ def test_a_conversation_goes_on_after_calls_as_the_template_writes_it(codec, tem
     assert expected.endswith(text.rpartition("</think>")[2].lstrip() + suffix)
     assert all(answer["content"] in suffix for answer in answers)
     assert later.completion == (message, *answers)
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["qwen2_5", "qwen3", "qwen3_5_think", "glm4moe", "gptoss", "llama3_1", "gemma4", "lfm2_2_5"],
+)
+def test_response_templates_as_published(codec, template):
+    own = codec(template)
+    add_response_schema(own.tokenizer)
+    assert type(own.calls.format).__name__ == "Templated"
+    own.calls.check()
+    calls = [ToolCall("weather", {"city": city, "days": 3}) for city in ("Rome", "Oslo")]
+    calls = calls[:1] if template in ONE_CALL else calls
+    read = drawn(own, written(own, assistant_message("", calls)))
+    assert list(read.calls) == calls
+    assert read.content == ""
+    assert drawn(own, "It rains.").calls == ()
+    generator = random.Random(3)
+    text = written(own, assistant_message("", calls))
+    for _ in range(20):
+        piece = text[generator.randrange(len(text)) :] + text[: generator.randrange(len(text))]
+        assert all(isinstance(call, ToolCall) for call in drawn(own, piece).calls)

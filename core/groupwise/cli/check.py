@@ -52,6 +52,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
         if settings is None:
             continue
         configs[label] = settings
+        parts.check_tools(label, policy, settings)
         notes += policy.examine(settings, parts.rows() if label in parts.players.receivers else ())
         if parts.players.environment.multi_turn and issubclass(policy, TurnSampler):
             notes += policy.examine_turns(settings)

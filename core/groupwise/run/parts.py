@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 from groupwise.algorithm import Algorithm
 from groupwise.config.learners import LearnerSettings
@@ -100,6 +101,12 @@ class Parts:
             columns = {name: None for name in prompts.source[0] if name != "prompt"}
             for reward in self._measures:
                 reward.check_columns(columns, facts)
+
+    def check_tools(self, label: str, policy: type[Policy], settings: Any) -> None:
+        """Raise UserError if the environment shows tools to a policy that cannot call them."""
+        row = {k: v for k, v in self.prompts.source[0].items() if k != "tools"}
+        if label in self.players.receivers and self.players.environment.opening(row).get("tools"):
+            policy.examine_tools(settings)
 
     @property
     def _sources(self) -> Sequence[Prompts]:

@@ -22,8 +22,10 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
     config = parts.config
     policies = {}
     for label, learning in config.learners.items():
-        _, settings = kind_and_settings(parts.loaded, (*learning.path, "policy"))
+        kind, settings = kind_and_settings(parts.loaded, (*learning.path, "policy"))
         parts.algorithms[label].check(settings)
+        if isinstance(kind, type) and settings is not None:
+            parts.check_tools(label, kind, settings)
         # Only initialisation (of adapters, say) draws from the global generators.
         set_seed(config.seed)
         policies[label] = make_part(parts.loaded, (*learning.path, "policy"))

@@ -64,8 +64,8 @@ class Clients:
         """Wait for connections that are being closed."""
         await asyncio.gather(*self._closing)
 
-    def check(self, ask: Callable[["Connection"], Coroutine[Any, Any, Any]]) -> Any:
-        """What an async function returns of a first connection, before the run.
+    def check(self, ask: Callable[["Connection"], Coroutine[Any, Any, Any]] | None) -> Any:
+        """Make a first connection, before the run; returns what an async function does of it.
 
         Raises UserError if the server is away.
         """
@@ -74,7 +74,7 @@ class Clients:
             connection = Connection(self.make(), self.deadline)
             try:
                 await connection.request(connection.client.connect)
-                return await ask(connection)
+                return await ask(connection) if ask is not None else ()
             finally:
                 await connection.close()
 

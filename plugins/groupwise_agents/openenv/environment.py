@@ -25,7 +25,7 @@ GENERIC, MCP = "GenericEnvClient", "MCPToolClient"
 
 
 class OpenEnv(Environment):
-    """Episodes with an OpenEnv server: every episode has a connection, and so a session, of its own.
+    """Episodes with an OpenEnv server, each with a connection, and so a session, of its own.
 
     Take it to train on an environment that runs behind a server. With `action` each completion is a
     step of the environment; without it the server's MCP tools are called; with `sessions` an
@@ -88,7 +88,7 @@ class OpenEnv(Environment):
         self.clients = Clients(client, self.limits.deadline) if client else None
         self.listing: Sequence[Any] = ()
         if self.clients is not None:
-            self.listing = self.clients.check(_nothing if action else listed)
+            self.listing = self.clients.check(None if action else listed)
         elif self.sessions is None:
             raise UserError("environment openenv: expected a client, or `sessions`")
         advice = "its `reset` must take the argument `seed` and depend on nothing else"
@@ -148,10 +148,6 @@ class OpenEnv(Environment):
     async def close(self) -> None:
         if self.clients is not None:
             await self.clients.close()
-
-
-async def _nothing(connection: Connection) -> Sequence[Any]:
-    return ()
 
 
 def _client(config: OpenEnv.Config) -> Callable[[], Any] | None:

@@ -94,13 +94,11 @@ class Prompts:
     def check(self, rows: Iterable[Mapping[str, Any]]) -> list[str]:
         """Check the length of all prompts; notes say how many are skipped or cut.
 
-        Raises UserError for a prompt without tokens, a long one with `long_prompts: error`, and
-        for tools that the template does not show.
+        Raises UserError for a prompt without tokens, or a long one with `long_prompts: error`.
         """
         rows, count, total = iter(rows), 0, 0
         while batch := list(islice(rows, BATCH)):
             total += len(batch)
-            self._check_tools(batch)
             for row, length in zip(batch, self.lengths(batch), strict=True):
                 if not length:
                     raise UserError(f"a prompt has no tokens: {row['prompt']!r}")
@@ -114,20 +112,6 @@ class Prompts:
         action = "left out" if self.settings.long_prompts == "skip" else "cut to their last tokens"
         text = f"{count} of {total} prompts are longer than {self.limit} tokens and are {action}"
         return [f"{text} (policy.long_prompts)"]
-
-    def _check_tools(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Raise UserError if the template shows none of the tools, by the first row with some."""
-        row = next((r for r in rows if not isinstance(r["prompt"], str) and tools_of(r)), None)
-        if row is None:
-            return
-        if self.template.render(row["prompt"], tools_of(row)) == self.template.render(
-            row["prompt"]
-        ):
-            raise UserError(
-                f"{self.settings.model}: its chat template ignores tools, so the model would never "
-                f"learn of them; use a model that was trained to call tools, or a template that "
-                f"shows them (policy.chat_template: {{chat_template: ...}})"
-            )
 
     def lengths(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
         """Tokens of each prompt; 1 for prompts so short that they surely fit, which saves time."""

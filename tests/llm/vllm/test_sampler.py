@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from groupwise import Environment
+from groupwise import Environment, ToolCall
 from groupwise.errors import UserError
 from groupwise.testing import check_sampler
+from groupwise_llm.codec.contexts import Turn
 from groupwise_llm.settings import Choice, Lora
 
 
@@ -233,6 +234,20 @@ def test_turns_by_a_server_are_those_in_process(make, engine, sampler, rows):
     ]
     for own in requests:
         assert any(ids[: len(own["token_ids"])] == own["token_ids"] for ids in whole)
+
+
+def test_calls_of_tools_are_read_from_a_servers_turns(make, engine, sampler):
+    tags = {"format": "tags", "begin": "<call>", "end": "</call>"}
+    policy = make("llama", tool_calls=tags)
+    vllm = sampler(policy, engine())
+    (context,) = vllm.encode([{"prompt": [{"role": "user", "content": "1+1"}]}])
+    text = 'So <call>{"name": "add"}</call>'
+    ids = tuple(policy.tokenizer(text)["input_ids"])
+    context = vllm.with_turn(context, Turn(ids=ids, text=text, ended="stop"))
+    assert vllm.tool_calls(context) == ((ToolCall("add"),), "So")
+    (message,) = context.completion
+    assert message["tool_calls"] == [ToolCall("add").chat]
+    assert vllm.turn_notes() == policy.turn_notes() != []
 
 
 def test_servers_stay_awake_for_a_session(make, engine, sampler, rows):
