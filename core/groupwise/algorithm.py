@@ -17,6 +17,8 @@ from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.weights import KeptWeights
 
 Batch = Mapping[str, Tensor]
+OBSERVATIONS = "observations"
+"""The name in `target_inputs` of a mask, `Policy.observations`."""
 
 
 class Algorithm(ABC):
@@ -33,7 +35,8 @@ class Algorithm(ABC):
     moves_reference: True if `end_step` keeps or blends the reference again, so that a policy must
         hold a copy of it.
     target_inputs: outputs that `targets` receives: "old_" and a name ("old_value"), computed by an
-        extra pass before the first update, or "reference_" and one of the names in `reference`.
+        extra pass before the first update; "reference_" and one of the names in `reference`; or
+        "observations", the positions of `Policy.observations`.
     couples_decisions: True if the loss of a decision depends on others of its rollout (a
         sequence-level ratio); a micro-batch then holds whole rollouts.
     smallest_group: the least `train.group_size`: 2 if the algorithm compares the completions of a

@@ -250,6 +250,13 @@ class Environment(ABC):
         isolated reward receives it only if its signature names it. A column whose name begins with
         an underscore lasts as long as the episode's rollout, and no reward receives it.
 
+        The columns `turn_rewards` and `states` are for an algorithm's `credit`, lists with an entry
+        for each turn: each reply of the judged one's player up to itself, without those of rollouts
+        that are judged apart. `turn_rewards` has numbers, which are added to no reward, or None;
+        `states` what names the state before the turn (a string, a number or a tuple of these).
+        `role` is a word for whom the player plays. Rewards receive these columns only if `columns`
+        names them.
+
         An exception other than EpisodeEnded and UserError fails the episode: its replies have no
         reward and no gradient, and are counted.
 

@@ -30,8 +30,8 @@ class Family(StrEnum):
     REWARD_TIME = "reward_time"
     REWARDS = "rewards"
     TIME = "time"
-    TURN_REWARD = "turn_reward"
     TURNS = "turns"
+    TURN_REWARD = "turn_reward"
     WATCH = "watch"
     WEIGHTS = "weights"
 

@@ -175,6 +175,13 @@ class Policy(nn.Module, Sampler):
         those in `provides` that will be read, None for all.
         """
 
+    def observations(self, rollouts: Rollouts) -> Tensor:
+        """[B, T] bool: the positions, none of them a decision, at which an environment's words
+        stand that the policy has log-probs of: `observation_log_probs` [b, t], if it `provides`
+        these. Called only where an algorithm needs them; none by default.
+        """
+        return torch.zeros_like(rollouts.mask)
+
     def with_constants(self, rollouts: Rollouts) -> Rollouts:
         """The rollouts with whatever `forward` treats as a constant of its gradient by intent.
 

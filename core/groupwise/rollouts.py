@@ -39,8 +39,8 @@ class Turn(NamedTuple):
 
     decisions: how many it has; 0 for a later turn of the episode, which is in another rollout.
     reward: the environment's, in addition to those of the episode; None if it gave none.
-    state: a number that is equal for turns before which the environment was in the same state; None
-        if it does not name its states.
+    state: a number that is equal for turns of a prompt's episodes that began in the same state of
+        the environment; None if it does not name its states.
     """
 
     decisions: int

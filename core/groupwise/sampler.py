@@ -199,11 +199,6 @@ class TurnSampler(Sampler):
         fault, None for all of it; by default there are none."""
         return (), None
 
-    def resembles_call(self, text: str) -> bool:
-        """Whether the text of a turn without `tool_calls` looks as if it were to call a tool, in
-        whatever form; for the metric `turns/parsed`."""
-        return False
-
     @classmethod
     def examine_turns(cls, config: Any) -> Sequence[str]:
         """`turn_notes` of a policy with this `Config`, without weights, for `groupwise check`."""
@@ -216,6 +211,11 @@ class TurnSampler(Sampler):
     def check_tools(self) -> None:
         """Raise UserError if tools cannot be shown in contexts, or `tool_calls` would miss calls;
         called before the first context with an episode's own tools."""
+
+    def resembles_call(self, text: str) -> bool:
+        """Whether the text of a turn without `tool_calls` looks as if it were to call a tool, in
+        whatever form; for the metric `turns/parsed`."""
+        return False
 
     def shortened(self, text: str, most: int) -> str:
         """See `Player.shortened`; by default the text as it is."""

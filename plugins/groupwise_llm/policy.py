@@ -15,7 +15,7 @@ from groupwise.policy import Microbatch, Outputs, Policy, Uncopied
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Sampler
 from groupwise_llm.card import card_of
-from groupwise_llm.codec.codec import Codec
+from groupwise_llm.codec.codec import OBSERVED, Codec
 from groupwise_llm.estimates.memory import estimate
 from groupwise_llm.files import sharding
 from groupwise_llm.files.loading import (
@@ -49,7 +49,8 @@ class LanguageModel(InProcess, Policy):
     trajectory: `prompt_ids`, one tensor of token ids per rollout; `completion_ids` [B, T], all
         tokens after the prompt, including those that a tool returned; `attention` [B, T] bool,
         True for tokens, False for padding. `Rollouts.mask` is True for the tokens that the model
-        sampled: only these are trained on, the others are context.
+        sampled: only these are trained on, the others are context. `observations` [B, T] bool, only
+        where their log-probs are read: see the method of this name.
 
     facts: `completion_ids`, the tokens of each completion, those of a tool's answer included, which
         decode to its text; `thinking_prefix`, the text from the tag on with which the prompt has
@@ -60,7 +61,7 @@ class LanguageModel(InProcess, Policy):
         `completion_mask`, for each of `completion_ids` whether the model sampled it.
     """
 
-    provides = frozenset({"log_probs", "entropy"})
+    provides = frozenset({"log_probs", "entropy", OBSERVED})
     facts = frozenset({"completion_ids", "sampled_mass", "entropy", "thinking_prefix"})
     optional_facts = frozenset({"character_ends", "completion_mask"})
     logged = frozenset({"sampled_mass", "entropy"})
@@ -90,8 +91,8 @@ class LanguageModel(InProcess, Policy):
         self.mesh = mesh
 
     def prepare(self, *, outputs: Outputs, facts: frozenset[str]) -> None:
-        """Note the facts; log-probs and entropy are always computed together."""
-        self.requested = facts
+        """Note what `assemble` adds; log-probs and entropy are always computed together."""
+        self.requested = facts | (outputs & {OBSERVED})
 
     def place(self, device: torch.device | str) -> None:
         """Load the model, move it to the device, and probe there which fast paths give the right
@@ -208,9 +209,11 @@ class LanguageModel(InProcess, Policy):
     def forward(
         self, rollouts: Rollouts, decisions: slice = slice(None), outputs: Outputs | None = None
     ) -> LogProbs:
-        """Log-probs and entropy [b, t] of the policy's tokens, always both; all other tokens are
-        context."""
-        sequences, placed = self.pass_inputs(rollouts, decisions)
+        """Log-probs and entropy [b, t] of the policy's tokens, always both; of an environment's
+        tokens `observation_log_probs` [b, t], where these are asked for. All others are context."""
+        observed = outputs is None or OBSERVED in outputs
+        places = self.observations(rollouts) | rollouts.mask if observed else rollouts.mask
+        sequences, placed = self.pass_inputs(rollouts, decisions, places)
         log_probs, entropy = passes.likelihood(
             self.causal,
             self.ability.numerics,
@@ -218,29 +221,47 @@ class LanguageModel(InProcess, Policy):
             by=self.ability.training,
             temperature=self.config.temperature,
         )
-        return LogProbs(log_probs=placed(log_probs), entropy=placed(entropy))
+        every, entropy = placed(log_probs), placed(entropy)
+        if not observed:
+            return LogProbs(log_probs=every, entropy=entropy)
+        others = ~rollouts.mask[:, decisions].to(self.device)
+        return LogProbs(
+            log_probs=every.masked_fill(others, 0.0),
+            entropy=entropy.masked_fill(others, 0.0),
+            extra={OBSERVED: every.masked_fill(~others, 0.0)},
+        )
+
+    def observations(self, rollouts: Rollouts) -> Tensor:
+        """[B, T] bool: the tokens of what the environment said, without those that the chat
+        template put around it; all tokens that were not drawn, if a sampler does not tell."""
+        if "observations" in rollouts.trajectory:
+            return rollouts.tensor("observations")
+        return rollouts.tensor("attention") & ~rollouts.mask
 
     def pass_inputs(
-        self, rollouts: Rollouts, decisions: slice
+        self, rollouts: Rollouts, decisions: slice, places: Tensor | None = None
     ) -> tuple[Sequences, Callable[[Tensor], Tensor]]:
-        """Inputs of a pass over k decisions, and the function that scatters its results [k] to
-        [b, t]."""
+        """Inputs of a pass over k tokens, and the function that scatters its results [k] to [b, t].
+
+        places: [b, T] bool, the tokens whose log-probs are computed; the decisions if unset.
+        """
         stop = decisions.indices(rollouts.mask.shape[1])[1]
         ids, attention, mask = [
             tensor[:, :stop].to(self.device)
             for tensor in (
                 rollouts.tensor("completion_ids"),
                 rollouts.tensor("attention"),
-                rollouts.mask,
+                rollouts.mask if places is None else places,
             )
         ]
-        places = mask.nonzero(as_tuple=True)  # once: each use of a mask as index would synchronise
+        # Once, since each use of a mask as index would synchronise.
+        chosen = mask.nonzero(as_tuple=True)
 
         def placed(values: Tensor) -> Tensor:
-            return values.new_zeros(ids.shape).index_put(places, values)[:, decisions]
+            return values.new_zeros(ids.shape).index_put(chosen, values)[:, decisions]
 
         prompts = list(rollouts.trajectory["prompt_ids"])
-        return Sequences.of(prompts, ids, attention, places), placed
+        return Sequences.of(prompts, ids, attention, chosen), placed
 
     def microbatches(
         self,

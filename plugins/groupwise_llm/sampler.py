@@ -57,9 +57,6 @@ class TextSampler(TurnSampler):
         """How many tokens may follow: `max_new_tokens`, less the completion's own so far."""
         return self.codec.room(context)
 
-    def resembles_call(self, text: str) -> bool:
-        return LIKE_A_CALL.search(text) is not None
-
     def turn_notes(self) -> Sequence[str]:
         """Whether the chat template keeps earlier turns; see `Suffixes.notes`."""
         return self.codec.suffixes.notes()
@@ -67,6 +64,9 @@ class TextSampler(TurnSampler):
     def check_tools(self) -> None:
         """See `Calls.check`."""
         self.codec.calls.check()
+
+    def resembles_call(self, text: str) -> bool:
+        return LIKE_A_CALL.search(text) is not None
 
     def shortened(self, text: str, most: int) -> str:
         return self.codec.shortened(text, most)

@@ -44,6 +44,8 @@ CHARTS = (  # title, unit, key, name, percent, note
      "Distance from the reference policy: mean over trained decisions."),
     ("KL to the teacher", "nats", "teacher_kl", "KL", False,
      "Mean over trained decisions; 0 where the policy is its teacher."),
+    ("Surprise at answers", "nats", "observation_loss", "-log_prob", False,
+     "Of tools and environments, mean over the tokens of their answers."),
     ("Entropy", "nats", "entropy", "entropy", False,
      "Of the policy, mean over all decisions. Near 0 all samples of a prompt are alike."),
     ("Truncated", "", "truncated", "truncated", True, "Completions cut off by the length limit."),

@@ -206,6 +206,7 @@ def _record(episodes: Episodes) -> dict[str, list[str]]:
         rollouts = episodes.rollouts(label)
         record[f"the context of a completion of {label!r}"] = [*map(repr, rollouts.prompts)]
         record[f"a completion of {label!r}"] = [*map(repr, rollouts.completions)]
+        record[f"the turns of {label!r}"] = [repr((rollouts.turns, rollouts.roles))]
     for name, column in episodes.judged.facts.items():
         if name != ENVIRONMENTS and not name.startswith("_") and not name.endswith("_seconds"):
             record[f"column {name!r}"] = [*map(repr, column)]

@@ -34,6 +34,9 @@ def user(text):
     return {"role": "user", "content": text}
 
 
+GOOD = {"model": "policy", "messages": [user("Hi")]}
+
+
 def says(text="", *calls, **options):
     return Reply(text, "policy", calls=calls, **options)
 
@@ -61,6 +64,7 @@ def played(agent, *replies, row=None, labels=("policy",), **options):
     environment, player = Agent(agent, **options), Player([*replies])
 
     async def play():
+        await environment.open()
         try:
             return await environment.play(row or {"prompt": "Hi"}, dict.fromkeys(labels, player))
         finally:

@@ -9,7 +9,7 @@ import time
 from urllib.parse import urlsplit
 
 import pytest
-from tests.agents.requests import ADD, Player, ask, chat, played, says, user
+from tests.agents.requests import ADD, GOOD, Player, ask, chat, played, says, user
 
 from groupwise.environment import CompletionFailed, ContextRefused, ToolCall
 from groupwise.errors import UserError
@@ -91,9 +91,6 @@ def test_other_conversations_are_no_drift():
     assert player.contexts[0] == player.contexts[1]
 
 
-GOOD = {"model": "policy", "messages": [user("Hi")]}
-
-
 @pytest.mark.parametrize(
     ("body", "status", "code", "words"),
     [
@@ -104,7 +101,7 @@ GOOD = {"model": "policy", "messages": [user("Hi")]}
         ({**GOOD, "tools": {"add": 1}}, 400, "invalid_request", "`tools`"),
         ({**GOOD, "max_tokens": 0}, 400, "invalid_request", "max_tokens: 0"),
         ({**GOOD, "n": 2}, 400, "unsupported_parameter", "n: 2"),
-        ({**GOOD, "stream": True}, 400, "unsupported_parameter", "stream"),
+        ({**GOOD, "logprobs": True}, 400, "unsupported_parameter", "logprobs"),
         ({**GOOD, "stop": ["\n"]}, 400, "unsupported_parameter", "stop"),
         ({**GOOD, "tool_choice": "required"}, 400, "unsupported_parameter", "tool_choice"),
         ({**GOOD, "model": "gpt-5"}, 404, "model_not_found", "'gpt-5'; expected policy"),
@@ -161,6 +158,7 @@ def test_requests_after_the_end_of_an_episode_are_refused():
     player = Player([says("Hello")])
 
     async def play():
+        await environment.open()
         await environment.play({}, {"policy": player})
         ended.set()
         while not answers:
@@ -204,6 +202,7 @@ def test_parameters_without_effect_are_named_once(capsys):
     environment, player = Agent(agent), Player([says("Hello")])
 
     async def play():
+        await environment.open()
         await environment.play({}, {"policy": player})
         await environment.play({}, {"policy": player})
         await environment.close()

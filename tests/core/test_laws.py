@@ -64,6 +64,12 @@ def test_algorithms_with_a_teacher(name, provides):
     testing.check_algorithm(algorithm)
 
 
+@pytest.mark.parametrize("credit", ["return", {"name": "gigpo", "discount": 1.0}], ids=str)
+def test_algorithms_with_credit_over_turns(credit):
+    kind = installed().load("algorithms", "grpo")
+    testing.check_algorithm(kind(kind.Config(credit=credit)))
+
+
 @pytest.mark.parametrize("name", ["grpo", "gspo", "sapo"])
 def test_algorithms_by_the_ratio_to_the_sampler(name):
     kind = installed().load("algorithms", name)

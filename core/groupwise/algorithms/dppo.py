@@ -27,6 +27,7 @@ from groupwise.algorithms.parts import (
     Divisor,
     EntropyBonus,
     GroupRelative,
+    Observations,
     Options,
     ReferenceKL,
     Teacher,
@@ -37,7 +38,7 @@ Divergence = Literal["tv", "kl"]
 LIMITS: Mapping[Divergence, float] = {"tv": 0.15, "kl": 0.05}
 
 
-class DPPO(GroupRelative, Divisor, EntropyBonus, ReferenceKL, Teacher):
+class DPPO(GroupRelative, Divisor, Observations, EntropyBonus, ReferenceKL, Teacher):
     """DPPO, arXiv:2602.04879: limit changes of probabilities, not ratios; for large vocabularies.
 
         rho = p / q, the probability of the decision now and when it was drawn
@@ -49,6 +50,7 @@ class DPPO(GroupRelative, Divisor, EntropyBonus, ReferenceKL, Teacher):
 
     class Config(
         Divisor.Config,
+        Observations.Config,
         EntropyBonus.Config,
         ReferenceKL.Config,
         Teacher.Config,

@@ -8,10 +8,9 @@ enough. It assumes rewards on one scale, and that the strength of the sides chan
 A role is the word that the environment returns as `role`; without it every learner has one role of
 its own, as where each side is another learner.
 
-Where implementations differ: the average of a step is that of all earlier ones, and moves at its
-end, by each episode in turn. So the baseline does not depend on the reward that it is subtracted
-from. In the paper's algorithm it moves by each episode before it is subtracted, which makes the
-advantage smaller by the factor `decay`.
+Where implementations differ: averages move at the end of a step here, by each of its episodes in
+turn, in the authors' code after each game of an actor. In both the baseline does not depend on the
+reward that it is subtracted from.
 """
 
 import math

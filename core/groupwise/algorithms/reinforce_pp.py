@@ -24,6 +24,7 @@ from groupwise.algorithms.parts import (
     Divisor,
     EntropyBonus,
     ImportanceWeights,
+    Observations,
     Options,
     Reference,
     Teacher,
@@ -33,7 +34,14 @@ from groupwise.rollouts import Rollouts
 
 
 class ReinforcePP(
-    Clipped, Advantages, Teacher, ImportanceWeights, Divisor, EntropyBonus, Reference
+    Clipped,
+    Advantages,
+    Teacher,
+    ImportanceWeights,
+    Divisor,
+    Observations,
+    EntropyBonus,
+    Reference,
 ):
     """REINFORCE++, arXiv:2501.03262: the batch is the baseline, for rewards of one scale.
 
@@ -45,6 +53,7 @@ class ReinforcePP(
     class Config(
         ImportanceWeights.Config,
         Divisor.Config,
+        Observations.Config,
         EntropyBonus.Config,
         Reference.Config,
         Teacher.Config,

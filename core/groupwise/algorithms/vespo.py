@@ -24,6 +24,7 @@ from groupwise.algorithms.parts import (
     Divisor,
     EntropyBonus,
     GroupRelative,
+    Observations,
     Options,
     ReferenceKL,
     Teacher,
@@ -31,7 +32,7 @@ from groupwise.algorithms.parts import (
 from groupwise.rollouts import LogProbs
 
 
-class VESPO(GroupRelative, Divisor, EntropyBonus, ReferenceKL, Teacher):
+class VESPO(GroupRelative, Divisor, Observations, EntropyBonus, ReferenceKL, Teacher):
     """VESPO, arXiv:2602.10693: weight whole completions by their ratio, for old rollouts.
 
         W = exp(sum of the completion's log-ratios, policy to sampler)
@@ -44,6 +45,7 @@ class VESPO(GroupRelative, Divisor, EntropyBonus, ReferenceKL, Teacher):
 
     class Config(
         Divisor.Config,
+        Observations.Config,
         EntropyBonus.Config,
         ReferenceKL.Config,
         Teacher.Config,

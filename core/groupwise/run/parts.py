@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from groupwise.algorithm import Algorithm
+from groupwise.algorithm import OBSERVATIONS, Algorithm
 from groupwise.config.learners import LearnerSettings
 from groupwise.config.load import LoadedConfig
 from groupwise.config.sections import RunConfig
@@ -128,7 +128,7 @@ class Parts:
         self, algorithm: Algorithm, learning: LearnerSettings, policy: "Policy | type[Policy]"
     ) -> None:
         name = learning.algorithm.name
-        for tensor in sorted(algorithm.target_inputs):
+        for tensor in sorted(algorithm.target_inputs - {OBSERVATIONS}):
             kind, _, output = tensor.partition("_")
             if kind != "old" and (kind != "reference" or output not in algorithm.reference):
                 raise UserError(

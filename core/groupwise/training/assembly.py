@@ -142,7 +142,7 @@ class Assembly:
         else:
             rollouts = _gathered([calls[0] for calls in rows])
         if not self.plain:
-            episodes = [calls[0].identity for calls in rows]
+            episodes = [calls[0].episode_number for calls in rows]
             rollouts = replace(rollouts, episodes=torch.tensor(episodes, dtype=torch.int64))
         pairs = zip(rollouts.failures or [None] * len(rows), rows, strict=True)
         reasons = [reason or calls[0].episode.failure for reason, calls in pairs]

@@ -8,6 +8,7 @@ from typing import Any
 from groupwise.environment import Context, Outcome, Reply, Tools
 from groupwise.prompt_source import Row
 from groupwise.prompts.draws import Draw
+from groupwise.prompts.seeds import seed_for
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Drawn
 
@@ -131,6 +132,15 @@ class Call:
         return self.number * self.size + self.index
 
     @property
+    def episode_number(self) -> int:
+        """A number for the rollouts that count as one episode: those that follow each other, but
+        every one of `Player.group`, and what follows it, by itself."""
+        first = self
+        while first.parent is not None and first.size == 1:
+            first = first.parent
+        return self.identity + first.turn * TURN
+
+    @property
     def space(self) -> str:
         """The name space of its seed, within that of its player."""
         return (f"/{self.turn}" if self.turn else "") + self.branch
@@ -216,11 +226,13 @@ def calls_for(
         branch += f"+{repeated}"
     if parent is not None:
         number, first, size = parent.identity, 0, grouped or 1
+        if grouped is not None and number >= TURN:  # after many turns of several candidates
+            number = seed_for(0, "call", number, 0) % TURN
     elif grouped is not None:
         number, first, size, branch = episode.identity, 0, grouped, f"{branch}*"
     else:
         number, first, size = episode.draw.number, episode.index, episode.size
-    group = number if grouped is not None else episode.draw.number + turn * TURN
+    group = (number if grouped is not None else episode.draw.number) + turn * TURN
     return [
         Call(
             label=label,

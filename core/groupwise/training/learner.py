@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from groupwise import processes
-from groupwise.algorithm import Algorithm
+from groupwise.algorithm import OBSERVATIONS, Algorithm
 from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.policy import Policy
@@ -150,7 +150,7 @@ class Learner:
         own: Tensor | None,
     ) -> dict[str, Tensor]:
         """`reference_*`, `teacher_*` and `old_*` tensors [B, T, ...] on the CPU, from before the
-        updates.
+        updates; and `observations`, if the algorithm reads them.
 
         Old ones are computed only for rollouts of later updates, or for all if `targets` needs
         them.
@@ -166,6 +166,8 @@ class Learner:
         if algorithm.teacher:
             of_teacher = self.updater.outputs(rollouts, algorithm.teacher, of=self.teacher)
             outputs |= _named("teacher", of_teacher)
+        if OBSERVATIONS in algorithm.target_inputs:
+            outputs[OBSERVATIONS] = self.policy.observations(rollouts).cpu()
         for_targets = algorithm.old_for_targets
         later = torch.cat([torch.empty(0, dtype=torch.int64), *plan[1:]]).unique()
         names = algorithm.old | for_targets if len(plan) > 1 else for_targets

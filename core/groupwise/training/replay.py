@@ -32,7 +32,7 @@ from groupwise.config.train import ReplaySection
 from groupwise.errors import UserError
 from groupwise.prompts.identity import fingerprint
 from groupwise.rewards import Scores
-from groupwise.rollouts import Rollouts
+from groupwise.rollouts import Rollouts, Turn
 from groupwise.training.judge import Judge
 
 
@@ -156,6 +156,8 @@ class Replay:
             "sampler_log_probs": rollouts.sampler_log_probs,
             "versions": rollouts.versions,
             "trajectory": dict(rollouts.trajectory),
+            "turns": None if rollouts.turns is None else [*map(list, rollouts.turns)],
+            "roles": rollouts.roles,
             "rewards": list(scores.names),
             "values": scores.values,
             "failed": scores.failed,
@@ -173,12 +175,15 @@ class Replay:
                 "version of groupwise wrote them, and this one needs them by row; resume without "
                 "train.replay, or start the run anew"
             )
+        turns = state.get("turns")  # None also in those of a version without turns
         rollouts = _bare(
             mask=state["mask"],
             truncated=state["truncated"],
             sampler_log_probs=state["sampler_log_probs"],
             versions=state["versions"],
             trajectory=state["trajectory"],
+            turns=turns and [[Turn(*turn) for turn in own] for own in turns],
+            roles=state.get("roles"),
         )
         scores = Scores(
             names=tuple(state["rewards"]),
@@ -212,6 +217,8 @@ def _light(rollouts: Rollouts, scores: Scores, row: Tensor) -> Kept:
         truncated=_copied(rollout.truncated),
         sampler_log_probs=_copied(rollout.sampler_log_probs),
         versions=_copied(rollout.versions),
+        turns=rollout.turns,
+        roles=rollout.roles,
         trajectory={name: _copied(column) for name, column in rollout.trajectory.items()},
     )
     return Kept(bare, scores.select(row[None]))

@@ -42,7 +42,7 @@ def note(judged: Sequence[tuple[Call, Columns]], rows: Rows) -> Mapping[Call, Se
             and (row_of[each] in own or row_of[each] not in judged_rows)
         ][::-1]
         rewards = [_number(x) for x in _column(columns, REWARDS, call, len(turns))]
-        states = [_name(x) for x in _column(columns, STATES, call, len(turns))]
+        states = [_name(x, call) for x in _column(columns, STATES, call, len(turns))]
         role = _role(columns)
         for place, turn in enumerate(turns):
             turn.reward, turn.state, turn.role = rewards[place], states[place], role
@@ -116,8 +116,8 @@ def _number(value: Any) -> float | None:
     return float(value)
 
 
-def _name(state: Any) -> int | None:
-    """A hash of a state, which is small and the same on all processes."""
+def _name(state: Any, call: Call) -> int | None:
+    """A hash of a prompt's draw and a state, which is small and the same on all processes."""
     if state is None:
         return None
     if not _is_plain(state):
@@ -125,7 +125,8 @@ def _name(state: Any) -> int | None:
             f"environment: `play` returned {state!r:.100} ({type(state).__name__}) in `{STATES}`, "
             f"expected what names the state: a string, a number or a tuple of these"
         )
-    key = hashlib.blake2b(repr(state).encode(), digest_size=8)
+    named = f"{call.episode.draw.number}/{state!r}"
+    key = hashlib.blake2b(named.encode(errors="surrogatepass"), digest_size=8)
     return int.from_bytes(key.digest(), "big") >> 1
 
 

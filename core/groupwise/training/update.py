@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from groupwise import objective, processes
-from groupwise.algorithm import Algorithm
+from groupwise.algorithm import OBSERVATIONS, Algorithm
 from groupwise.policy import Decisions, Microbatch, Outputs, Policy
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
@@ -134,6 +134,9 @@ class Updater:
             tally.mean("loss", loss, 0)
             tally.total("trained_decisions", mask.sum())
             tally.decisions(mask, self.algorithm.measure(current, batch))
+            if OBSERVATIONS in batch:
+                surprise = -current.extra["observation_log_probs"]
+                tally.decisions(batch[OBSERVATIONS], {"observation_loss": surprise})
             finiteness.add(current, batch)
             old = current.log_probs if update.first else batch.get("old_log_probs")
             if update.compared and sampled is not None and old is not None:

@@ -1,5 +1,6 @@
-"""Chat: requests and answers in the form of OpenAI's chat completions, streaming off."""
+"""Chat: requests and answers in the form of OpenAI's chat completions."""
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,10 +8,9 @@ from typing import Any
 
 from groupwise.environment import Reply
 
-READ = frozenset({"model", "messages", "tools", "max_tokens", "max_completion_tokens"})
+READ = frozenset({"model", "messages", "tools", "stream", "max_tokens", "max_completion_tokens"})
 FIXED: Mapping[str, Sequence[Any]] = {
     "n": (1,),
-    "stream": (False,),
     "stop": ("", []),
     "logprobs": (False,),
     "top_logprobs": (0,),
@@ -29,11 +29,7 @@ WITHOUT_EFFECT = frozenset(
 
 
 class Refusal(Exception):  # noqa: N818
-    """A request that is not answered: an HTTP status, a code for programs, a sentence for people.
-
-    is_final: whether the same request has no better chance again; the `openai` client otherwise
-    repeats those with a status of 500 and above.
-    """
+    """A request that is not answered: an HTTP status, a code for programs, a sentence for people."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -42,9 +38,7 @@ class Refusal(Exception):  # noqa: N818
     @property
     def body(self) -> Mapping[str, Any]:
         kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return {
-            "error": {"message": str(self), "type": kind, "param": None, "code": self.code},
-        }
+        return {"error": {"message": str(self), "type": kind, "param": None, "code": self.code}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +67,7 @@ class Request:
                     400,
                     "unsupported_parameter",
                     f"{name}: {sent[name]!r} is not supported: a run answers with one completion "
-                    f"at a time, as its policy samples it, not streamed; leave `{name}` out",
+                    f"at a time, as its policy samples it; leave `{name}` out",
                 )
         model, messages, tools = sent.get("model"), sent.get("messages"), sent.get("tools", [])
         if not isinstance(model, str):
@@ -112,6 +106,21 @@ def answer(number: int, reply: Reply, message: Mapping[str, Any]) -> Mapping[str
         "model": reply.label,
         "choices": [choice],
     }
+
+
+def streamed(answered: Mapping[str, Any]) -> str:
+    """An answer as server-sent events, for clients that ask for a stream: all of it at once."""
+    (choice,) = answered["choices"]
+    delta = dict(choice["message"])
+    if "tool_calls" in delta:
+        delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(delta["tool_calls"])]
+    common = {**answered, "object": "chat.completion.chunk"}
+    parts = [
+        {"index": 0, "delta": delta, "finish_reason": None},
+        {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]},
+    ]
+    events = [json.dumps({**common, "choices": [part]}) for part in parts]
+    return "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"])
 
 
 def models(labels: Sequence[str]) -> Mapping[str, Any]:

@@ -9,29 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from groupwise.errors import UserError
 from groupwise.prompt_source import Row
+from groupwise_agents.endpoint.address import Address
 from groupwise_agents.threads import in_thread
 
 TAIL = 64 * 1024
 """Bytes that are kept of what a command prints."""
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where an agent finds its model: what the `openai` client takes."""
-
-    base_url: str
-    api_key: str
-    model: str
-
-
-class Program(Protocol):
-    """An agent; returns what it has to say of the episode."""
-
-    async def __call__(self, address: Address, row: Row) -> Any: ...
 
 
 @dataclass(frozen=True)

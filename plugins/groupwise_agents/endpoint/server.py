@@ -1,6 +1,7 @@
 """Server: OpenAI's chat completions on this machine, for the episodes that are being played."""
 
 import asyncio
+import secrets
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from groupwise.environment import Player
-from groupwise_agents.endpoint.chat import Refusal, invalid, models
+from groupwise_agents.endpoint.chat import Refusal, invalid, models, streamed
 from groupwise_agents.endpoint.session import Session, over
 
 HOST = "127.0.0.1"
@@ -21,24 +22,29 @@ HOST = "127.0.0.1"
 RETRIES = "x-stainless-retry-count"
 """The header in which OpenAI's clients count how often they have repeated a request."""
 
+CONVERSATION = "x-session-id"
+"""The header in which some clients, as that of verifiers, name a conversation."""
+
 
 class Endpoint:
     """A server in the event loop of the episodes, with an address for each episode.
 
     An address has a key that is drawn for its episode, so that no program on this machine can
     answer, or ask, in the place of an agent without having been given it.
+
+    common_url: an address for clients that all episodes share, which name their conversations (see
+    `name`); it has a key of its own.
     """
 
     def __init__(self) -> None:
+        self._key = secrets.token_urlsafe(24)
         self._sessions: dict[str, Session] = {}
         self._port = 0
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to serve in the running event loop, unless it does."""
-        if self._server is not None:
-            return
+        """Begin to serve in the running event loop."""
         own = socket.socket()
         own.bind((HOST, 0))  # a free port
         own.listen()  # requests wait until the server takes them
@@ -68,15 +74,28 @@ class Endpoint:
 
     @contextmanager
     def session(
-        self, players: Mapping[str, Player], *, deadline: float, keeps_drift: bool
+        self, players: Mapping[str, Player], *, keeps_drift: bool
     ) -> Iterator[tuple[Session, str]]:
         """The session of an episode and its base URL, which is valid within this context."""
-        session = Session(players, deadline=deadline, keeps_drift=keeps_drift)
+        session = Session(players, keeps_drift=keeps_drift)
         self._sessions[session.key] = session
         try:
-            yield session, f"http://{HOST}:{self._port}/{session.key}/v1"
+            yield session, self._url(session.key)
         finally:
-            del self._sessions[session.key]
+            for name in [name for name, own in self._sessions.items() if own is session]:
+                del self._sessions[name]
+
+    def name(self, key: str, conversation: str) -> None:
+        """From now on, requests to `common_url` that name this conversation (X-Session-ID) belong
+        to the session with this key."""
+        self._sessions[conversation] = self._sessions[key]
+
+    @property
+    def common_url(self) -> str:
+        return self._url(self._key)
+
+    def _url(self, key: str) -> str:
+        return f"http://{HOST}:{self._port}/{key}/v1"
 
     def _app(self) -> Starlette:
         async def complete(request: Request) -> Response:
@@ -86,7 +105,11 @@ class Endpoint:
             except ValueError as error:
                 raise invalid(f"the body is not JSON: {error}") from error
             again = request.headers.get(RETRIES, "0") != "0"
-            return JSONResponse(await session.ask(body, again=again))
+            name = request.headers.get(CONVERSATION)
+            answered = await session.ask(body, again=again, name=name)
+            if body.get("stream"):
+                return Response(streamed(answered), media_type="text/event-stream")
+            return JSONResponse(answered)
 
         async def listed(request: Request) -> Response:
             return JSONResponse(models([*self._session(request).players]))
@@ -100,7 +123,10 @@ class Endpoint:
         )
 
     def _session(self, request: Request) -> Session:
-        session = self._sessions.get(request.path_params["key"])
+        key = request.path_params["key"]
+        if key == self._key:
+            key = request.headers.get(CONVERSATION, "")
+        session = self._sessions.get(key)
         if session is None:
             raise over()
         return session

@@ -5,6 +5,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from groupwise.environment import ContextRefused, Player, Reply
@@ -20,23 +21,23 @@ class Session:
     The order alone names the seed of each answer, so an agent that asks the same gets the same,
     however long it takes in between.
 
-    players: by label, which is the name of the model in a request; deadline: the seconds that the
-    agent may take besides those in which it waits for answers.
+    players: by label, which is the name of the model in a request; keeps_drift: see `History`.
 
-    key: in the address of its requests, and known to its agent alone; columns: numbers of the
-    episode so far; ignored: parameters of requests that the run does not follow.
+    key: in the address of its requests, and known to its agent alone; replies: so far; latest: the
+    last one by the name that the client gives to a conversation, if it does (X-Session-ID);
+    columns: numbers of the episode so far; ignored: parameters of requests that the run does not
+    follow.
     """
 
-    def __init__(
-        self, players: Mapping[str, Player], *, deadline: float, keeps_drift: bool
-    ) -> None:
-        self.players, self.deadline = players, deadline
+    def __init__(self, players: Mapping[str, Player], *, keeps_drift: bool) -> None:
+        self.players = players
         self.key = secrets.token_urlsafe(24)
         self.history = History(keeps_drift=keeps_drift)
         self.replies: list[Reply] = []
+        self.latest: dict[str | None, Reply] = {}
         self.seconds = 0.0
         self.ignored: set[str] = set()
-        self._waiting = deque[tuple[Request, asyncio.Future[Any]]]()
+        self._waiting = deque[_Waiting]()
         self._changed = asyncio.Event()
         self._latest: tuple[Any, asyncio.Future[Any]] | None = None
         self._over = False
@@ -54,11 +55,13 @@ class Session:
             "drifts": self.history.drifts,
         }
 
-    async def ask(self, body: Any, *, again: bool) -> Mapping[str, Any]:
+    async def ask(
+        self, body: Any, *, again: bool = False, name: str | None = None
+    ) -> Mapping[str, Any]:
         """The answer to the body of a request. Raises Refusal.
 
         again: whether the client repeats a request, since the answer took too long or was lost: it
-        gets the answer to the first.
+        gets the answer to the first; name: of the conversation.
         """
         if again and self._latest is not None and self._latest[0] == body:
             return await self._latest[1]
@@ -67,21 +70,21 @@ class Session:
             raise over()
         future = asyncio.get_running_loop().create_future()
         self._latest = body, future
-        self._waiting.append((request, future))
+        self._waiting.append(_Waiting(request, name, future))
         self._changed.set()
         return await future
 
     async def serve(self, agent: Awaitable[T]) -> T:
         """Answer requests until the agent is done; returns what it returned, or raises that.
 
-        Raises TimeoutError after the deadline, ContextRefused if an agent raises because it was
-        refused one, and what players raise. The agent is cancelled then.
+        Raises ContextRefused if an agent raises because it was refused one, and what players raise.
+        The agent is cancelled then.
         """
         self._agent = task = asyncio.ensure_future(agent)
         task.add_done_callback(lambda _: self._changed.set())
         try:
             while (waiting := await self._next(task)) is not None:
-                await self._answer(*waiting)
+                await self._answer(waiting)
             if self._refused is not None and task.exception() is not None:
                 raise self._refused
             return task.result()
@@ -91,32 +94,23 @@ class Session:
     async def close(self) -> None:
         """Refuse requests from now on, and end the agent."""
         self._over = True
-        for _, future in self._waiting:
-            _settle(future, over())
+        for waiting in self._waiting:
+            waiting.settle(over())
         if self._agent is not None:
             self._agent.cancel()
             await asyncio.wait({self._agent})
 
-    async def _next(
-        self, agent: "asyncio.Future[Any]"
-    ) -> "tuple[Request, asyncio.Future[Any]] | None":
+    async def _next(self, agent: "asyncio.Future[Any]") -> "_Waiting | None":
         """The next request; None when the agent is done."""
         began = time.monotonic()
-        try:
-            async with asyncio.timeout(max(0.0, self.deadline - self.seconds)):
-                while not agent.done() and not self._waiting:
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            raise TimeoutError(
-                f"the agent took more than {self.deadline:g} s besides those in which it waited "
-                f"for the model (environment.deadline)"
-            ) from None
-        finally:
-            self.seconds += time.monotonic() - began
+        while not agent.done() and not self._waiting:
+            self._changed.clear()
+            await self._changed.wait()
+        self.seconds += time.monotonic() - began
         return None if agent.done() else self._waiting.popleft()
 
-    async def _answer(self, request: Request, future: "asyncio.Future[Any]") -> None:
+    async def _answer(self, waiting: "_Waiting") -> None:
+        request = waiting.request
         self._refused = None
         self.ignored.update(request.ignored)
         try:
@@ -130,18 +124,36 @@ class Session:
                 )
             reply = await player(context, limit=request.limit, tools=request.tools)
         except Refusal as refusal:
-            _settle(future, refusal)
+            waiting.settle(refusal)
         except ContextRefused as error:
             self._refused = error
             text = "no room is left for this context (policy.max_new_tokens)"
-            _settle(future, Refusal(400, "context_length_exceeded", text))
+            waiting.settle(Refusal(400, "context_length_exceeded", text))
         except BaseException as error:
-            _settle(future, Refusal(500, "no_completion", f"{type(error).__name__}: {error}"))
+            waiting.settle(Refusal(500, "no_completion", f"{type(error).__name__}: {error}"))
             raise
         else:
             message = self.history.record(context, reply)
             self.replies.append(reply)
-            _settle(future, answer(len(self.replies), reply, message))
+            self.latest[waiting.name] = reply
+            waiting.settle(answer(len(self.replies), reply, message))
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    """A request that waits for its answer; name: of its conversation."""
+
+    request: Request
+    name: str | None
+    answer: "asyncio.Future[Any]"
+
+    def settle(self, answered: Any) -> None:
+        if self.answer.done():
+            return
+        if isinstance(answered, Refusal):
+            self.answer.set_exception(answered)
+        else:
+            self.answer.set_result(answered)
 
 
 def over() -> Refusal:
@@ -151,12 +163,3 @@ def over() -> Refusal:
         "this address belongs to no episode that is being played: each has an address of its own, "
         "until its end",
     )
-
-
-def _settle(future: "asyncio.Future[Any]", answered: Any) -> None:
-    if future.done():
-        return
-    if isinstance(answered, Refusal):
-        future.set_exception(answered)
-    else:
-        future.set_result(answered)

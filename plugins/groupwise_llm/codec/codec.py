@@ -20,6 +20,8 @@ from groupwise_llm.codec.prompts import Prompts, tools_of
 from groupwise_llm.codec.suffixes import Suffixes
 from groupwise_llm.settings import Settings
 
+OBSERVED = "observation_log_probs"
+"""The output of the policy for which `assemble` adds `observations` to the trajectory."""
 NOT_FINITE = "the model's logits are not finite; a lower train.learning_rate may help"
 """Why a completion failed whose last turn did."""
 
@@ -100,8 +102,9 @@ class Codec:
         """A rollout for each context, which is in the episode of the row at its place.
 
         groups: the number of each one's group; each is a group of its own if None. requested:
-        optional facts. For `trajectory` and facts see `LanguageModel`. `versions` are the oldest of
-        each one's turns, None where turns state none; so are `sampler_log_probs`.
+        optional facts, and outputs of the policy. For `trajectory` and facts see `LanguageModel`.
+        `versions` are the oldest of each one's turns, None where turns state none; so are
+        `sampler_log_probs`.
         """
         tokens = [context.completion_ids for context in contexts]
         mask = _padded([torch.tensor(own.decisions, dtype=torch.bool) for own in contexts])
@@ -109,6 +112,10 @@ class Codec:
         turns = [context.turns for context in contexts]
         failed = [any(turn.ended == "failed" for turn in own) for own in turns]
         completions = [self.completions.of(context) for context in contexts]
+        observations = {}
+        if OBSERVED in requested:
+            observed = [torch.tensor(self.completions.observed(own)).bool() for own in contexts]
+            observations = {"observations": _padded(observed).to(device)}
         return Rollouts(
             prompts=rows,
             completions=completions,
@@ -130,6 +137,7 @@ class Codec:
                 "prompt_ids": [context.prompt_ids for context in contexts],
                 "completion_ids": _padded([_int64(own) for own in tokens]).to(device),
                 "attention": (torch.arange(mask.shape[1]) < lengths.unsqueeze(1)).to(device),
+                **observations,
             },
         )
 

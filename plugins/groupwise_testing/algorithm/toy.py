@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from groupwise.policy import Decisions, Microbatch, Outputs, Policy
 from groupwise.rewards import Scores
-from groupwise.rollouts import LogProbs, Rollouts
+from groupwise.rollouts import LogProbs, Rollouts, Turn
 from groupwise.sampler import Purpose
 
 Extra = Callable[[Tensor], Tensor]
@@ -22,8 +22,9 @@ HOLE = slice(2, 4)
 class Toy(Policy):
     """Draws one of three symbols at each position; all outputs are tables of parameters.
 
-    Rollouts have 1 to 6 positions; those longer than `HOLE` have no decisions there. Samples are
-    uniform; with `spread` 0 the policy's distribution is uniform, too.
+    Rollouts have 1 to 6 positions; those longer than `HOLE` have no decisions there, and two turns,
+    one before it and one behind. Samples are uniform; with `spread` 0 the policy's distribution is
+    uniform, too.
 
     Besides log-probs and entropy it returns `mean` [b, t, 4], `std` and `interval` [b, t], which do
     not depend on weights, `value` [b, t], and `extras`; of all these only what is asked for.
@@ -76,6 +77,7 @@ class Toy(Policy):
             groups=torch.arange(len(prompts)).repeat_interleave(group_size),
             mask=mask,
             truncated=lengths == PLACES,
+            turns=[_turns(own, row // group_size) for row, own in enumerate(mask.tolist())],
             sampler_log_probs=torch.where(mask, even, 0.0),
             trajectory={"symbols": symbols, "places": places.expand_as(symbols)},
         )
@@ -121,6 +123,13 @@ class Toy(Policy):
             for rows, decisions in parts
             for start in range(0, decisions.stop, 2)
         ]
+
+
+def _turns(mask: Sequence[bool], group: int) -> list[Turn]:
+    """The turns of a rollout; the second ones of a group began in the same state."""
+    before, behind = sum(mask[: HOLE.stop]), sum(mask[HOLE.stop :])
+    second = [Turn(behind, state=2 * group + 1)] if behind else []
+    return [Turn(before, state=2 * group), *second]
 
 
 def as_log_probs(outputs: Mapping[str, Tensor]) -> LogProbs:

@@ -1,8 +1,8 @@
-"""Anchors: turns of a group that began in the same state are compared with each other; GiGPO.
+"""Anchors: turns that began in the same state are compared with each other; GiGPO.
 
 When to use it: the episodes of a prompt pass through the same states again and again (rooms, pages,
 boards), so that turns there are several answers to one question. The environment names the states.
-A turn whose state no other turn of the group shares has the credit of the episode alone.
+A turn whose state no other turn of the prompt's episodes shares has the credit of its episode.
 
 Where implementations differ: the authors' code divides both comparisons by stds, or neither; here
 `scale` decides for both. It can also take states that are only similar for the same: name them
@@ -27,13 +27,14 @@ def of_anchors(
     weight: float,
     **compared: Any,
 ) -> Tensor:
-    """[B, K]: A + weight (R_k - mean) / (std + epsilon); GiGPO, arXiv:2505.10978, section 4.
+    """[B, K]: A + weight (R_k - mean) / (std + epsilon); GiGPO, arXiv:2505.10978.
 
-    R_k = r_k + discount R_(k+1); mean and std are over the group's turns in the state of turn k.
+    R_k = r_k + discount R_(k+1); mean and std are over all turns of the prompt's episodes that
+    began in the state of turn k.
 
     outcome: [B], added to the reward of the last turn; NaN for none: then A is 0. episode: [B], A,
     the advantage of the whole episode. compared: as of `group_relative`.
     """
     returns = table.returns(outcome, discount).masked_fill(table.states < 0, torch.nan)
-    own = group_relative(returns.flatten(), table.same(table.states).flatten(), **compared)
+    own = group_relative(returns.flatten(), table.states.flatten(), **compared)
     return episode.unsqueeze(1) + weight * own.view_as(returns)

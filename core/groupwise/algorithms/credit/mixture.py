@@ -22,7 +22,7 @@ def of_mixture(
 ) -> Tensor:
     """[B, K]: A_k = (r_k - mean of the group's r_k) / (std + epsilon) + weight A; MT-GRPO.
 
-    A where there is no r_k; arXiv:2505.11821, section 4.
+    A where there is no r_k; arXiv:2505.11821.
     outcome: [B], NaN for an episode without one: then A is 0. episode: [B], A, the advantage of the
     whole episode. Rewards are compared with those of the same turn. compared: as of
     `group_relative`.

@@ -44,14 +44,9 @@ class Table:
     @cached_property
     def same_turn(self) -> Tensor:
         """[B, K] int64, equal for turns of a group that have the same number."""
-        return self.same(torch.arange(self.exists.shape[1]).expand(self.exists.shape))
-
-    def same(self, values: Tensor) -> Tensor:
-        """[B, K] int64, equal for turns of a group with the same value; values: [B, K] int64."""
-        groups = self.rollouts.groups.unsqueeze(1).expand(values.shape)
-        pairs = torch.stack([groups, values], dim=-1).flatten(0, 1)
-        _, index = pairs.unique(dim=0, return_inverse=True)
-        return index.view_as(values)
+        _, groups = self.rollouts.groups.unique(return_inverse=True)
+        most = self.exists.shape[1]
+        return groups.unsqueeze(1) * most + torch.arange(most)
 
     def returns(self, outcome: Tensor, discount: float) -> Tensor:
         """[B, K]: R_k = r_k + discount R_(k+1), where r_k is the reward of turn k, 0 if it has

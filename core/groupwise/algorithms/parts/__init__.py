@@ -10,6 +10,7 @@ from groupwise.algorithms.parts.credit import Credit
 from groupwise.algorithms.parts.divisor import Divisor
 from groupwise.algorithms.parts.entropy import EntropyBonus
 from groupwise.algorithms.parts.importance import ImportanceWeights
+from groupwise.algorithms.parts.observations import Observations
 from groupwise.algorithms.parts.reference import Reference, ReferenceKL
 from groupwise.algorithms.parts.teacher import Teacher
 from groupwise.algorithms.parts.usual import Usual
@@ -24,6 +25,7 @@ __all__ = [
     "GroupCentred",
     "GroupRelative",
     "ImportanceWeights",
+    "Observations",
     "Options",
     "Reference",
     "ReferenceKL",

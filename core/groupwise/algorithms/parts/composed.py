@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from groupwise import objective
-from groupwise.algorithm import Algorithm, Batch
+from groupwise.algorithm import OBSERVATIONS, Algorithm, Batch
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 
@@ -21,18 +21,21 @@ class Options(BaseModel):
 
 
 class Composed(Algorithm):
-    """weights x (importance x surrogate + beta KL - entropy bonus), summed over decisions.
+    """weights x (importance x surrogate + beta KL - entropy bonus), summed over decisions; and the
+    cross-entropy of what the environment says, which is at other positions.
 
     A part is a subclass that fills in one of the methods below, with a nested `Config` of its
     options; a variant inherits from the parts that it takes, and its `Config` from theirs.
 
-    beta, entropy: weights of the KL and of the entropy bonus in the loss; parts set them.
+    beta, entropy, observation: weights of the KL, of the entropy bonus and of that cross-entropy in
+    the loss; parts set them.
     """
 
     Config: ClassVar[type[Options]] = Options
     config: Options
     beta: float = 0.0
     entropy: float = 0.0
+    observation: float = 0.0
 
     def __init__(self, config: Options | None = None) -> None:
         self.config = config or self.Config()
@@ -73,22 +76,30 @@ class Composed(Algorithm):
     def targets(
         self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Mapping[str, Tensor]:
-        """`advantages` [B], or [B, T] with process rewards; `weights` [B, T]; both float32."""
-        return {
+        """`advantages` [B], or [B, T] with process rewards; `weights` [B, T]; and, if observations
+        have a loss, `observation_weights` [B, T]. All float32."""
+        targets = {
             "advantages": self.advantages(scores, rollouts, inputs).to(torch.float32),
             "weights": self.loss_weights(rollouts),
         }
+        if self.observation:
+            share = objective.weights(inputs[OBSERVATIONS] > 0, normalize="token")
+            targets["observation_weights"] = self.observation * share
+        return targets
 
     def active(self, targets: Mapping[str, Tensor]) -> Tensor:
         """[B] bool: weight != 0, and advantage != 0 unless KL, entropy or a teacher have a gradient
-        anyway."""
-        weighted = (targets["weights"] != 0).any(dim=1)
-        if self.beta or self.entropy or self.teacher:
-            return weighted
-        return weighted & (objective.per_decision(targets["advantages"]) != 0).any(dim=1)
+        anyway; or observations that have a loss."""
+        active = (targets["weights"] != 0).any(dim=1)
+        if not (self.beta or self.entropy or self.teacher):
+            active &= (objective.per_decision(targets["advantages"]) != 0).any(dim=1)
+        if self.observation:
+            active |= (targets["observation_weights"] != 0).any(dim=1)
+        return active
 
     def loss(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t]: weights x (importance x surrogate + beta KL - entropy bonus)."""
+        """[b, t]: weights x (importance x surrogate + beta KL - entropy bonus), and at observations
+        their weights x -log_prob."""
         loss, importance = self.surrogate(current, batch), self.importance(batch)
         if importance is not None:
             loss = loss * importance
@@ -98,7 +109,10 @@ class Composed(Algorithm):
             assert current.entropy is not None
             loss = loss - self.entropy * current.entropy
         # torch.where, not only a product: padding may hold anything, and 0 x inf is NaN.
-        return torch.where(batch["mask"], loss * batch["weights"], 0.0)
+        loss = torch.where(batch["mask"], loss * batch["weights"], 0.0)
+        if self.observation:
+            loss = loss - batch["observation_weights"] * current.extra["observation_log_probs"]
+        return loss
 
     def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """`clip_metrics`; importance weights; the KL, where there is a reference;

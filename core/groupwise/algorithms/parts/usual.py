@@ -3,12 +3,13 @@
 from groupwise.algorithms.parts.divisor import Divisor
 from groupwise.algorithms.parts.entropy import EntropyBonus
 from groupwise.algorithms.parts.importance import ImportanceWeights
+from groupwise.algorithms.parts.observations import Observations
 from groupwise.algorithms.parts.reference import ReferenceKL
 from groupwise.algorithms.parts.teacher import Teacher
 
 
-class Usual(Teacher, ImportanceWeights, Divisor, EntropyBonus, ReferenceKL):
-    """A divisor, importance weights, an entropy bonus, a KL in the loss and a teacher.
+class Usual(Teacher, ImportanceWeights, Divisor, Observations, EntropyBonus, ReferenceKL):
+    """A divisor, importance weights, observations, an entropy bonus, a KL in the loss, a teacher.
 
     What is missing are advantages and a surrogate.
     """
@@ -16,6 +17,7 @@ class Usual(Teacher, ImportanceWeights, Divisor, EntropyBonus, ReferenceKL):
     class Config(
         ImportanceWeights.Config,
         Divisor.Config,
+        Observations.Config,
         EntropyBonus.Config,
         ReferenceKL.Config,
         Teacher.Config,

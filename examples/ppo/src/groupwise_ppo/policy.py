@@ -92,7 +92,9 @@ class LanguageModelWithCritic(LanguageModel):
         if self.critic is None or (outputs is not None and "value" not in outputs):
             return super().forward(rollouts, decisions, outputs)
         alone = outputs is not None and not outputs & WITHOUT_HEAD
-        output = LogProbs(log_probs=None) if alone else super().forward(rollouts, decisions)
+        output = LogProbs(log_probs=None)
+        if not alone:
+            output = super().forward(rollouts, decisions, outputs)
         sequences, placed = self.pass_inputs(rollouts, decisions)
         # Prompt sharing was probed on the policy's architecture only, so others go row by row.
         alike = type(self.critic.body.causal.config) is type(self.causal.causal.config)
@@ -101,7 +103,7 @@ class LanguageModelWithCritic(LanguageModel):
             replace(self.ability.numerics, plain_head=True, head=None),
             by=self.ability.training if alike else "plain",
         )
-        return replace(output, extra={"value": placed(value)})
+        return replace(output, extra={**output.extra, "value": placed(value)})
 
     def save_pretrained(self, path: Path) -> None:
         super().save_pretrained(path)

@@ -1,0 +1,1 @@
+"""Environments of verifiers (0.4) for Groupwise."""
