@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,6 @@ from groupwise.errors import UserError
 from groupwise.memory import Workload
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Sampler
-
-if TYPE_CHECKING:
-    from groupwise.rehearsal import Rehearsal
 
 Decisions = slice
 Outputs = frozenset[str]
@@ -237,12 +234,9 @@ class Policy(nn.Module, Sampler):
         return ()
 
     @classmethod
-    def rehearsal(cls, config: Any) -> "Rehearsal | None":
-        """A stand-in without weights, with which `groupwise check` plays an episode and shows what
-        this policy would read; None if there is none, as by default.
-
-        config: the policy's `Config`. Raises UserError.
-        """
+    def rehearsal(cls, config: Any) -> "Policy | None":
+        """A `groupwise.rehearsal.Rehearsal`, with which `groupwise check` shows what this policy
+        would read in an episode; None if there is none, as by default."""
         return None
 
     @classmethod

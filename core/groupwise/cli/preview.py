@@ -29,7 +29,8 @@ def preview(parts: Parts, policies: Mapping[str, type[Policy]], settings: Mappin
     try:
         for label, own in settings.items():
             rehearsal = policies[label].rehearsal(own)
-            players |= {} if rehearsal is None else {label: rehearsal}
+            if isinstance(rehearsal, Rehearsal):
+                players[label] = rehearsal
         if players.keys() != policies.keys():
             return ""
         ended = _played(parts, players)

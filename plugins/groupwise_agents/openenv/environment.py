@@ -101,6 +101,9 @@ class OpenEnv(Environment):
     def columns(self, labels: Sequence[str]) -> Sequence[str]:
         return [*COLUMNS, "reward"]
 
+    def logged(self, labels: Sequence[str]) -> Sequence[str]:
+        return COLUMNS
+
     def opening(self, row: Row) -> Row:
         schemas = [schema_of(tool) for tool in self.listing]
         return {**row, "prompt": messages_of(row), **({"tools": schemas} if schemas else {})}

@@ -86,6 +86,9 @@ class TRLEnvironment(Environment):
         scored = any(pool.has_reward for pool in self.pools.values())
         return [*COLUMNS, *(["reward"] if scored else []), ENVIRONMENTS]
 
+    def logged(self, labels: Sequence[str]) -> Sequence[str]:
+        return COLUMNS
+
     def opening(self, row: Row) -> Row:
         schemas = [tool.schema for tool in self.tools] + self.pools[self._chosen(row)].schemas
         return {**row, "prompt": messages_of(row), "tools": schemas}
