@@ -8,12 +8,15 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, *, positions: int) -> Qwen2ForCausalLM:
-    """A model with random weights; positions: most tokens of prompt and answer together."""
+def make_model(
+    tokenizer: PreTrainedTokenizerFast, *, positions: int, width: int = 128
+) -> Qwen2ForCausalLM:
+    """A model with random weights; positions: most tokens of prompt and answer together; width: of
+    its hidden states."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=384,
+        hidden_size=width,
+        intermediate_size=3 * width,
         num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
