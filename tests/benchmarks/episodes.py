@@ -5,7 +5,8 @@
     python tests/benchmarks/episodes.py trl --rounds 3        # needs `pip install trl`
 
 A random model of `works.py` on a CPU with one thread. `turns` and `trl` measure processor time,
-sides in turns, so that a busy machine matters little; `tools` measures the time of the clock.
+sides in turns, so that a busy machine matters little; `tools` measures the time of the clock,
+and in brackets the processor's.
 """
 
 import argparse
@@ -161,26 +162,29 @@ def tools(_: Any) -> None:
     with closing(VLLM(VLLM.Config(servers=[engine.url], folder=str(home)), policy)) as vllm:
         draws = [Draw(n, {"prompt": prompt}) for n, prompt in enumerate(SMALL.prompts(ROWS))]
 
-        def seconds(parts: Sequence[Sequence[Draw]], sampler: Any, wait: float) -> float:
+        def seconds(
+            parts: Sequence[Sequence[Draw]], sampler: Any, wait: float
+        ) -> tuple[float, float]:
+            """By the clock, and of the processor."""
             sampling = Sampling(policy, sampler, seed=0, batch=512)
             played = EpisodeSampler(talk(TURNS, 2, wait), {"policy": sampling}, {"policy": 1})
             with closing(played):
                 played.follow({}, 0)
                 played.begin(0)
-                started = time.perf_counter()
+                started, begun = time.perf_counter(), time.process_time()
                 for part in parts:
                     for _ in played.draw(part):
                         pass
-                return time.perf_counter() - started
+                return time.perf_counter() - started, time.process_time() - begun
 
         alone = [[draw] for draw in draws]
-        print(
-            "| sampler | tools | all at once | one after the other | ratio |\n|---|---|---|---|---|"
-        )
+        print("| sampler | tools take | all at once | one after the other | ratio |")
+        print("|---|---|---|---|---|")
         for name, sampler in (("stand-in for vLLM", vllm), ("in process", policy)):
             for wait in (0.0, WAIT):
                 once, each = seconds([draws], sampler, wait), seconds(alone, sampler, wait)
-                print(f"| {name} | {wait:g} s | {once:.2f} s | {each:.2f} s | {each / once:.1f} |")
+                times = " | ".join(f"{own[0]:.2f} s ({own[1]:.2f} s)" for own in (once, each))
+                print(f"| {name} | {wait:g} s | {times} | {each[0] / once[0]:.1f} |")
     engine.stop()
 
 
@@ -189,10 +193,15 @@ def tools(_: Any) -> None:
 
 def beside_trl(options: Any) -> None:
     """Processor seconds of a step, decisions, peak memory; the same model, prompts and tool."""
+    from transformers import AutoTokenizer
+
     print("| | seconds a step | decisions a step | peak GB |\n|---|---|---|---|")
     results: dict[str, list[Any]] = {side: [] for side in SIDES}
     folder = Path(tempfile.mkdtemp()) / "model"
     make(TALKING, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
     for _ in range(options.rounds):
         for side, own in results.items():
             command = [sys.executable, __file__, "trl", "--side", side, "--model", str(folder)]
@@ -253,7 +262,7 @@ def trl(model: Path, tick: Tick) -> None:
 
     grpo_trainer.parse_response = parsed
     tokenizer = AutoTokenizer.from_pretrained(model)
-    tokenizer.chat_template, tokenizer.response_template = TEMPLATE, {}
+    tokenizer.response_template = {}
 
     class Ticking(TrainerCallback):
         def on_log(self, args: Any, state: Any, control: Any, logs: Any, **_: Any) -> None:
@@ -308,7 +317,6 @@ def ours(model: Path, tick: Tick) -> None:
         policy={
             "name": "language_model",
             "model": str(model),
-            "chat_template": TEMPLATE,
             "max_new_tokens": ROOM,
             "precision": "float32",
         },

@@ -132,10 +132,10 @@ class Recorder:
 
     def _compare(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Say where the first step of a resumed run is not that which was lost, if it was made."""
-        before, self.metrics.dropped = self.metrics.dropped.get(step), {}
+        before, self.metrics.dropped = self.metrics.dropped.get(step, {}), {}
         changed = [
             f"{name} is {finite(metrics[name])} and was {before[name]}"
-            for name in (SAMPLED if before and not self.former_config else ())
+            for name in SAMPLED
             if name in before and before[name] != finite(metrics.get(name))
         ]
         if changed:

@@ -150,6 +150,7 @@ def _train(
                 write_config(folder, loaded.config)
             elif changed:
                 recorder.former_config = f"config.until_step_{trainer.step}.yaml"
+                recorder.metrics.dropped = {}  # they may differ
         context = RunContext(
             folder=folder,
             settings=written(loaded.config),

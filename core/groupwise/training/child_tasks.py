@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
@@ -14,9 +14,7 @@ _own: ContextVar[set[Task] | None] = ContextVar("own", default=None)
 """The tasks of the episode whose code runs."""
 
 
-def started(
-    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any
-) -> Task:
+def started(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Task:
     """A loop's task factory: a task belongs to the episode whose code started it."""
     task = asyncio.Task(coroutine, loop=loop, **options)
     if (own := (options.get("context") or copy_context()).get(_own)) is not None:
