@@ -17,7 +17,7 @@ def make_model(
     spread: float = 0.02,
 ) -> Qwen2ForCausalLM:
     """A model with random weights of the std `spread`; positions: most tokens of prompt and answer
-    together."""
+    together; width: of its hidden states."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=width,

@@ -92,6 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=50)
     parser.add_argument("--think-share", type=float, default=0.4)
+    parser.add_argument("--width", type=int, default=128, help="of the model's hidden states")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "base")
@@ -103,7 +104,7 @@ def main() -> None:
     tokenizer = make_tokenizer(
         [text for e in sample for text in (e["question"] + "\n", completion(e, True))]
     )
-    model = make_model(tokenizer, positions=512)
+    model = make_model(tokenizer, positions=512, width=options.width)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=options.learning_rate, weight_decay=0.01, betas=(0.9, 0.98)
     )
