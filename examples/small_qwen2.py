@@ -1,6 +1,6 @@
 """A Qwen2 of less than a million parameters, and pairs of texts to supervise it on.
 
-`arithmetic/make_base.py`, `chain/make_base.py` and `calculator/make_base.py` train it.
+`make_base.py` of `arithmetic`, `chain` and `calculator` train it, that of `nim` a smaller one.
 """
 
 import torch
@@ -9,15 +9,21 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 
 def make_model(
-    tokenizer: PreTrainedTokenizerFast, *, positions: int, width: int = 128
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    positions: int,
+    width: int = 128,
+    layers: int = 4,
+    spread: float = 0.02,
 ) -> Qwen2ForCausalLM:
-    """A model with random weights; positions: most tokens of prompt and answer together; width: of
-    its hidden states."""
+    """A model with random weights of the std `spread`; positions: most tokens of prompt and answer
+    together; width: of its hidden states."""
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=width,
         intermediate_size=3 * width,
-        num_hidden_layers=4,
+        num_hidden_layers=layers,
+        initializer_range=spread,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=positions,

@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from groupwise.config.load import load_config
 from groupwise.prompts.split import held_out
 from groupwise.run.train import train_from_config
+from groupwise.testing import check_environment
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL = (
@@ -34,7 +36,7 @@ def imports_from(monkeypatch):
 
     def prepend(name):
         monkeypatch.setattr(sys, "path", [str(EXAMPLES / name), str(EXAMPLES), *sys.path])
-        for module in ("make_base", "scenes", "strings", "by_scene", "curves"):
+        for module in ("make_base", "scenes", "strings", "by_scene", "curves", "game", "score"):
             monkeypatch.delitem(sys.modules, module, raising=False)
 
     return prepend
@@ -74,6 +76,54 @@ def test_two_steps_with_a_calculator(tmp_path):
     assert all(sample["extra"]["turns"] == 1 + sample["extra"]["calls"] for sample in samples)
     right = [sample["reward"] for sample in asked if not sample["extra"]["call_errors"]]
     assert sum(right) > 0.8 * len(right)
+
+
+@pytest.mark.parametrize("players", [2, 1])
+def test_two_steps_of_self_play(players, imports_from, tmp_path):
+    """Two learners play each other, or one plays both sides."""
+    imports_from("nim")
+    import score
+
+    written = yaml.safe_load((EXAMPLES / "nim.yaml").read_text(encoding="utf-8"))
+    written["train"] |= {"steps": 2, "groups_per_step": 3, "group_size": 4}
+    written["evaluation"] |= {"prompts": 4, "every": 0}
+    if players == 1:
+        written["policy"] = written.pop("players")[0]["policy"]
+    (tmp_path / "nim").symlink_to(EXAMPLES / "nim")
+    (tmp_path / "nim.yaml").write_text(yaml.safe_dump(written), encoding="utf-8")
+    loaded = load_config(tmp_path / "nim.yaml", [f"output={tmp_path / 'run'}"])
+    assert train_from_config(loaded, quiet=True).steps == 2
+    folders = score.models_of(tmp_path / "run")
+    assert len(folders) == players
+    optimal, broken, *wins = score.row_of(score.strategy_of(folders[0]))
+    assert 0 < optimal < 1
+    assert 0 < broken < 0.2
+    assert all(0 < own < 1 for own in wins)
+
+
+def test_the_moves_of_nim_are_scored_by_enumeration(imports_from):
+    imports_from("nim")
+    import game
+    import score
+
+    assert [stones for stones in game.POSITIONS if game.is_lost(stones)] == [4, 8, 12]
+    optimal, broken, *wins = score.row_of(score.perfect_player())
+    assert (optimal, broken) == (1, 0)
+    assert wins[0] == pytest.approx(1)
+    random_wins = score.winning(score.random_player(), score.random_player())
+    assert random_wins[3] == pytest.approx((0.5 + 0 + 1) / 3)  # after taking one, two, three
+
+
+def test_each_move_of_nim_has_the_outcome_for_its_side(imports_from):
+    imports_from("nim")
+    import game
+
+    def player(context, random):
+        return random.choice([" one", " two", " three", "a rule is broken"])
+
+    rows = list(game.Positions())
+    check_environment(game.Nim(), rows, {"first": player, "second": player})
+    check_environment(game.Nim(), rows, player)
 
 
 @pytest.mark.parametrize(
