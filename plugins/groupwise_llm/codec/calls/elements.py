@@ -20,7 +20,7 @@ class Elements(Scanned):
 
     def __init__(self, name: str, argument: str, closing: str, form: str) -> None:
         self.name, self.argument = re.compile(name), re.compile(argument, re.DOTALL)
-        self.closing, self.form = re.compile(rf"\s*{closing}\s*{END}"), form
+        self.closing, self.form = re.compile(rf"\s*{closing}{END}"), form
 
     def read(self, text: str, opened: re.Match[str], tools: Tools) -> Written:
         header = self.name.match(text, opened.end())
@@ -46,7 +46,7 @@ class Elements(Scanned):
 QWEN3_CODER = Elements(
     name=r"\s*<function=([^>\n]+)>",
     argument=r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>(?=\s*(?:<parameter=|</function>))",
-    closing="</function>",
+    closing=r"</function>\s*",
     form="<tool_call>\n<function=NAME>\n<parameter=ARGUMENT>\nVALUE\n</parameter>\n</function>\n"
     "</tool_call>",
 )

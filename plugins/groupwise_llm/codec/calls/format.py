@@ -67,16 +67,18 @@ class Scanned(Format):
     def parse(self, text: str, tools: Tools, before: str) -> Parsed:
         calls, kept = list[ToolCall](), list[str]()
         start = place = 0  # of the text that is kept; of what is not read yet
-        closing = _closing(before)
+        closing, thought = _closing(before), OPENING.search(text)
         while True:
             if closing is not None:
                 at = text.find(closing, place)
                 if at < 0:
                     break
                 place, closing = at + len(closing), None
-            opened, thought = self.opening.search(text, place), OPENING.search(text, place)
+            opened = self.opening.search(text, place)
             if opened is None:
                 break
+            if thought is not None and thought.start() < place:
+                thought = OPENING.search(text, place)
             if thought is not None and thought.start() < opened.start():
                 place, closing = thought.end(), THINKING[thought[0]]
                 continue

@@ -8,7 +8,7 @@ from groupwise_llm.codec.calls.format import Scanned, Tools, Written, json_at, m
 
 LIST = '[TOOL_CALLS][{"name": ..., "arguments": {...}}]'
 NAMED = "[TOOL_CALLS]NAME[ARGS]{...}"
-HEADER = re.compile(r"\s*([^\[\]{}]+?)\s*(?:\[CALL_ID\]\s*([^\[\]{}]*?)\s*)?\[ARGS\]")
+HEADER = re.compile(r"\s*([^\s\[\]{}]+)\s*(?:\[CALL_ID\]\s*([^\s\[\]{}]*)\s*)?\[ARGS\]")
 
 
 class Mistral(Scanned):

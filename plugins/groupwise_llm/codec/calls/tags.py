@@ -21,6 +21,7 @@ class Tags(Scanned):
     ) -> None:
         self.begin, self.end, self.call = begin, end, call
         self.opening = re.compile(re.escape(begin))
+        self.ending = re.compile(f"{re.escape(end)}|(?={re.escape(begin)})")
 
     def read(self, text: str, opened: re.Match[str], tools: Tools) -> Written:
         if self.call is not None:
@@ -48,8 +49,5 @@ class Tags(Scanned):
 
     def _after(self, text: str, start: int) -> int:
         """Where a malformed call ends: with the mark, else where the next one begins."""
-        stop = text.find(self.end, start)
-        following = self.opening.search(text, start)
-        if stop >= 0 and (following is None or stop < following.start()):
-            return stop + len(self.end)
-        return len(text) if following is None else following.start()
+        stop = self.ending.search(text, start)
+        return len(text) if stop is None else stop.end()
