@@ -74,8 +74,8 @@ def test_two_steps_with_a_calculator(tmp_path):
     asked = [sample for sample in samples if sample["extra"]["calls"]]
     assert 0 < len(asked) < len(samples)
     assert all(sample["extra"]["turns"] == 1 + sample["extra"]["calls"] for sample in samples)
-    right = [sample["reward"] for sample in asked if not sample["extra"]["call_errors"]]
-    assert sum(right) > 0.8 * len(right)
+    right = [sample["right"] for sample in asked if not sample["extra"]["call_errors"]]
+    assert sum(right) > 0.5 * len(right)
 
 
 @pytest.mark.parametrize("players", [2, 1])
@@ -127,17 +127,17 @@ def test_each_move_of_nim_has_the_outcome_for_its_side(imports_from):
 
 
 @pytest.mark.parametrize(
-    ("name", "metric", "limit"),
+    ("name", "metric", "least", "limit"),
     [
-        ("shapes", "accuracy", 0.65),
-        ("glyphs", "rewards/image_text", 0.6),
-        ("calculator", "accuracy", 0.4),
+        ("shapes", "accuracy", 0.2, 0.65),
+        ("glyphs", "rewards/image_text", 0.2, 0.6),
+        ("calculator", "accuracy", 0.1, 0.4),
     ],
 )
-def test_the_shipped_model_succeeds_sometimes(name, metric, limit, tmp_path):
+def test_the_shipped_model_succeeds_sometimes(name, metric, least, limit, tmp_path):
     overrides = ["train.steps=0", "evaluation.prompts=25", "evaluation.samples=2"]
     loaded = load_config(EXAMPLES / f"{name}.yaml", [*overrides, f"output={tmp_path / 'run'}"])
-    assert 0.2 < train_from_config(loaded, quiet=True).before[metric] <= limit
+    assert least < train_from_config(loaded, quiet=True).before[metric] <= limit
 
 
 def test_held_out_scenes_include_new_ones_and_other_words(imports_from):

@@ -20,6 +20,7 @@ import json
 import random
 import sys
 import time
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,7 @@ def main() -> None:
     torch.manual_seed(0)
     chance = random.Random(0)
     rows = [row for row in Products() if not held_out(row["prompt"], HELD_OUT)]
+    rows.sort(key=itemgetter("prompt"))
     tokenizer = make_tokenizer(rows[:500])
     model = make_model(tokenizer, positions=128, width=64)
     optimizer = torch.optim.AdamW(
