@@ -1,7 +1,7 @@
-"""Make the base model of `examples/calculator.yaml`: a Qwen2 that can call a calculator but usually
+"""Make the base model of `examples/calculator.yaml`: a Llama that can call a calculator but usually
 does not.
 
-A small byte-level BPE tokenizer and a Qwen2 of about 200,000 parameters are trained from
+A small byte-level BPE tokenizer and a model of about 200,000 parameters are trained from
 scratch on products of two numbers. A share of the answers begins with a call of the calculator, in
 the form of Hermes and Qwen (JSON in `<tool_call>` tags), and repeats the number that it returns;
 the rest state a number at once, which is rarely right. GRPO has to find the better way.
@@ -15,16 +15,23 @@ writes `examples/calculator/base/`, loadable by `AutoModelForCausalLM.from_pretr
 """
 
 import argparse
+import inspect
 import json
 import random
 import sys
 import time
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2ForCausalLM,
+)
 from transformers.utils import get_json_schema
 
 HERE = Path(__file__).parent
@@ -97,6 +104,17 @@ def pairs(
     return [(before, rendered(n + 1).removeprefix(before)) for n, before in contexts.items()]
 
 
+def as_llama(model: Qwen2ForCausalLM) -> LlamaForCausalLM:
+    """The Llama that computes the same: `AutoTokenizer` splits the words of any Qwen2 as Qwen2's
+    own tokenizer does, and those of a Llama as its file says."""
+    own, same = model.config, inspect.signature(LlamaConfig).parameters
+    options = {name: value for name, value in own.to_dict().items() if name in same}
+    llama = LlamaForCausalLM(LlamaConfig(**options | {"attention_bias": True}))
+    for name, weight in llama.state_dict().items():
+        weight.copy_(model.state_dict().get(name, torch.zeros_like(weight)))
+    return llama
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=2000)
@@ -109,6 +127,7 @@ def main() -> None:
     torch.manual_seed(0)
     chance = random.Random(0)
     rows = [row for row in Products() if not held_out(row["prompt"], HELD_OUT)]
+    rows.sort(key=itemgetter("prompt"))
     tokenizer = make_tokenizer(rows[:500])
     model = make_model(tokenizer, positions=128, width=64)
     optimizer = torch.optim.AdamW(
@@ -132,7 +151,7 @@ def main() -> None:
         optimizer.step()
         if step % 200 == 0:
             print(f"step {step:6d}  loss {loss.item():.4f}", flush=True)
-    model.save_pretrained(options.output)
+    as_llama(model).save_pretrained(options.output)
     tokenizer.save_pretrained(options.output)
     print(f"{time.monotonic() - started:.0f} s, saved to {options.output}")
 

@@ -20,12 +20,19 @@ def calculate(expression: str) -> int:
 
 
 class Products:
-    """Rows with a question and its answer: a number of three digits times one of two."""
+    """Rows with a question and its answer: a number of three digits times one of two, in a mixed
+    order.
+
+    size: how many of all 81,000.
+    """
+
+    def __init__(self, size: int = 81_000) -> None:
+        self.size = size
 
     def __len__(self) -> int:
-        return 900 * 90
+        return self.size
 
     def __getitem__(self, index: int) -> dict[str, str]:
-        number = range(len(self))[index]
+        number = range(self.size)[index] * 34_567 % 81_000  # each once: they have no common factor
         left, right = 100 + number // 90, 10 + number % 90
         return {"prompt": f"{left} * {right} =", "answer": str(left * right)}

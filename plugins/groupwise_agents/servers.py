@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from tempfile import TemporaryFile
 from threading import Thread
@@ -53,17 +54,24 @@ class ServerConfig(BaseModel):
         return self.command or self.url or ""
 
 
-class Server:
-    """A connection to an MCP server, shared by all episodes and opened by the first call.
+@dataclass(frozen=True)
+class _Connection:
+    """A task that holds a client until it is to end; client: once it is connected."""
 
-    A server that is gone fails the episodes that call it; the next call connects again.
+    holder: asyncio.Task[None]
+    client: asyncio.Future[Any]
+    ended: asyncio.Event
+
+
+class Server:
+    """A connection to an MCP server, shared by all episodes.
+
+    A server that is gone fails the episodes that call it; the next one connects again.
     """
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
-        self._holder: asyncio.Task[None] | None = None
-        self._client: asyncio.Future[Any] | None = None
-        self._ended = asyncio.Event()
+        self._connection: _Connection | None = None
 
     def tools(self) -> list[Tool]:
         """The server's tools, from a connection of its own that is closed again.
@@ -90,18 +98,24 @@ class Server:
         chosen = self.config.only or names
         return [self._tool(tool) for tool in listed if tool.name in chosen]
 
+    async def open(self) -> None:
+        """Connect, unless that is done. Raises Unavailable."""
+        await asyncio.shield(self._opened().client)
+
     async def call(self, tool: str, /, **arguments: Any) -> str:
         """The text that a tool answers. Raises ToolError with that of an error, and Unavailable."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
-        client = await self._connected()
+        connection = self._opened()
+        client = await asyncio.shield(connection.client)
         try:
             result = await client.call_tool(tool, arguments)
         except MCPError as error:
             if error.code != CONNECTION_CLOSED:
                 raise ToolError(str(error)) from error
-            await self.close()
+            if connection is self._connection:
+                await self.close()
             raise Unavailable(f"MCP server {self.config.name!r} is gone") from error
         parts = [getattr(part, "text", f"[{part.type}]") for part in result.content]
         if result.is_error:
@@ -110,10 +124,30 @@ class Server:
 
     async def close(self) -> None:
         """Close the connection, if it is open."""
-        holder, self._holder = self._holder, None
-        if holder is not None:
-            self._ended.set()
-            await asyncio.wait({holder})
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.ended.set()
+            await asyncio.wait({connection.holder})
+
+    def _opened(self) -> "_Connection":
+        if self._connection is None or self._connection.holder.done():
+            client, ended = asyncio.get_running_loop().create_future(), asyncio.Event()
+            holder = asyncio.create_task(self._hold(client, ended))
+            self._connection = _Connection(holder, client, ended)
+        return self._connection
+
+    async def _hold(self, client: "asyncio.Future[Any]", ended: asyncio.Event) -> None:
+        """Hold a connection open: its scopes must be left by the task that entered them."""
+        try:
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(PATIENCE):
+                    opened = await self._open(stack)
+                client.set_result(opened)
+                await ended.wait()
+        except Exception as error:
+            if not client.done():
+                text = f"MCP server {self.config.name!r} does not answer: {_reason(error)}"
+                client.set_exception(Unavailable(text))
 
     def _tool(self, tool: Any) -> Tool:
         own = {"name": tool.name, "description": tool.description or ""}
@@ -130,27 +164,6 @@ class Server:
                 cursor = page.next_cursor
                 if cursor is None:
                     return tools
-
-    async def _connected(self) -> Any:
-        """The client, which a task of its own holds open: its scopes must be left by the task that
-        entered them."""
-        if self._holder is None or self._client is None:
-            self._ended = asyncio.Event()
-            self._client = asyncio.get_running_loop().create_future()
-            self._holder = asyncio.create_task(self._hold(self._client, self._ended))
-        return await asyncio.shield(self._client)
-
-    async def _hold(self, client: "asyncio.Future[Any]", ended: asyncio.Event) -> None:
-        try:
-            async with AsyncExitStack() as stack:
-                opened = await asyncio.wait_for(self._open(stack), PATIENCE)
-                client.set_result(opened)
-                await ended.wait()
-        except Exception as error:
-            if not client.done():
-                self._holder = None
-                text = f"MCP server {self.config.name!r} does not answer: {_reason(error)}"
-                client.set_exception(Unavailable(text))
 
     async def _open(self, stack: AsyncExitStack) -> Any:
         """A connected client, which the stack closes."""

@@ -5,7 +5,8 @@ import contextvars
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -21,17 +22,17 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
-    def settle(set_outcome: Callable[[Any], None], outcome: object) -> None:
+    def settle(outcome: Callable[[], None]) -> None:
         if not answer.done():
-            set_outcome(outcome)
+            outcome()
 
     def call() -> None:
         try:
-            settled = answer.set_result, function()
+            outcome = partial(answer.set_result, function())
         except BaseException as error:
-            settled = answer.set_exception, _raisable(error)
+            outcome = partial(answer.set_exception, _raisable(error))
         with suppress(RuntimeError):  # the loop is closed: the run has ended
-            loop.call_soon_threadsafe(settle, *settled)
+            loop.call_soon_threadsafe(settle, outcome)
 
     context = contextvars.copy_context()
     threading.Thread(target=context.run, args=(call,), daemon=True, name=name).start()

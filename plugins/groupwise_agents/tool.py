@@ -83,7 +83,8 @@ class Tool:
         checked = self._checked(arguments)
         if inspect.iscoroutinefunction(self.function):
             return await self.function(**checked)
-        return await in_thread(partial(self.function, **checked), f"tool {self.name}")
+        value = await in_thread(partial(self.function, **checked), f"tool {self.name}")
+        return await value if inspect.isawaitable(value) else value
 
     def _checked(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """The arguments as the function takes them. Raises ToolError."""

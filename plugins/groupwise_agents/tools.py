@@ -60,6 +60,8 @@ class Tools(Environment):
 
     async def play(self, row: Row, players: Mapping[str, Player]) -> Mapping[str, Any]:
         (player,) = players.values()
+        for server in self.servers:
+            await server.open()  # before the deadline of a call begins
         talk = await converse(player, messages_of(row), self.toolbox, self.config)
         return talk.outcome
 
@@ -72,4 +74,4 @@ def _function(name: str) -> Callable[..., Any]:
     """What `module:function` names. Raises UserError if there is no such function."""
     if ":" not in name:
         raise UserError(f"tools: expected module:function, found {name!r}")
-    return import_target(name, f"tool {name!r}")  # type: ignore[no-any-return]
+    return import_target(name, f"tool {name!r}")

@@ -21,6 +21,11 @@ def variable(name: str) -> str:
 
 
 @server.tool()
+def unused() -> None:
+    """Nothing."""
+
+
+@server.tool()
 def leave() -> None:
     """End the server."""
     os._exit(1)

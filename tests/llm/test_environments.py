@@ -4,6 +4,8 @@ import re
 
 import pytest
 import torch
+import yaml
+from tests.command_line import call
 
 from groupwise import Environment, ToolCall
 from groupwise.errors import UserError
@@ -225,3 +227,20 @@ def test_a_text_is_cut_to_tokens_of_the_player(make):
     play(make("llama", max_new_tokens=4), environment, TEXTS[:1])
     cut = " [... cut]"  # tokens are bytes, and "ä" has two
     assert environment.texts == ["äbc", f"äb{cut}", f"ä{cut}", cut, cut]
+
+
+@pytest.mark.parametrize(("environment", "said"), [(f"{__name__}:Answered", 1), ("single", 0)])
+def test_check_says_what_the_template_does_with_earlier_turns(make, tmp_path, environment, said):
+    policy = make("llama")
+    config = {
+        "policy": {"name": "language_model", "model": policy.config.model, "max_new_tokens": 60},
+        "prompts": {"name": "rows", "rows": CHAT},
+        "rewards": [{"name": "tag_count"}],
+        "environment": environment,
+    }
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    result = call("check", tmp_path / "config.yaml")
+    assert result.exit_code == 0
+    output = " ".join(result.output.split())
+    (note,) = policy.turn_notes()
+    assert output.count(note) == said
