@@ -290,7 +290,8 @@ def messages_under_trl(target, replies):
     left = [reply.message for reply in replies]
     tools = {name: getattr(target, name) for name in ("guess", "hint")}
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True).start()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
     trainer = SimpleNamespace(
         max_tool_calling_iterations=9,
         max_completion_length=99,
@@ -315,6 +316,8 @@ def messages_under_trl(target, replies):
         )
     finally:
         loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
     return completions[0], [get_json_schema(tool) for tool in tools.values()]
 
 
