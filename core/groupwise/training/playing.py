@@ -140,14 +140,14 @@ class Playing:
         except CompletionFailed:
             self._end(episode)  # its rollout says so
         except EpisodeEnded as error:
-            refused = isinstance(error, ContextRefused)
-            self._end(episode, ended="refused" if refused else "environment")
+            is_refused = isinstance(error, ContextRefused)
+            self._end(episode, ended="refused" if is_refused else "environment")
         except UserError as error:
             self._error = error
             self._end(episode)
         except BaseException as error:  # also SystemExit, which would end the event loop
-            name, where = type(error).__name__, self.places.raised(error)
-            failure = f"the environment raised {name}: {error}{where}"
+            name = type(error).__name__
+            failure = f"the environment raised {name}: {error}{self.places.raised(error)}"
             self._end(episode, failure=failure, error=name)
 
     def _end(self, episode: Episode, **how: Any) -> None:
@@ -247,11 +247,10 @@ def _fault(episode: Episode, outcome: Outcome) -> str | None:
     """What is wrong with what `play` returned or did."""
     if not episode.was_called:
         return "`play` called no player (is an `await` missing?)"
-    for pair in outcome if isinstance(outcome, Sequence) else ():
-        match pair:
-            case (Reply(source=call), _) if call not in episode.calls:
-                return "`play` returned a reply of another episode"
-    return None
+    pairs = outcome if isinstance(outcome, Sequence) else ()
+    replies = [pair[0] for pair in pairs if isinstance(pair, tuple) and pair]
+    foreign = any(isinstance(r, Reply) and r.source not in episode.calls for r in replies)
+    return "`play` returned a reply of another episode" if foreign else None
 
 
 def _cancel(episode: Episode) -> None:
