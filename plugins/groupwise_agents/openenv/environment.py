@@ -30,7 +30,7 @@ class OpenEnv(Environment):
     Take it to train on an environment that runs behind a server. With `action` each completion is a
     step of the environment; without it the server's MCP tools are called; with `sessions` an
     episode is a ResourceSession. The rewards of all steps together are the column `reward`, which
-    the reward `environment_reward` reads, those of each turn `turn_rewards`.
+    the reward `environment_reward` reads.
     """
 
     class Config(Limits):
