@@ -90,6 +90,27 @@ class IsCancelled(Faulty):
         await task
 
 
+class FailsBeside(Faulty):
+    """A tool fails in a group of tasks, which cancels the player's call."""
+
+    async def fault(self, player, reply):
+        async def tool():
+            raise ValueError("no such city")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(player(reply))
+            group.create_task(tool())
+
+
+class Impatient(Faulty):
+    """Waits for the player no longer than it takes to ask, and ends."""
+
+    async def fault(self, player, reply):
+        call = asyncio.ensure_future(player(reply))
+        await asyncio.sleep(0)
+        await asyncio.wait_for(call, 0)
+
+
 class Borrows(Faulty):
     """Goes on from a reply of another episode."""
 
@@ -127,6 +148,8 @@ FAULTS = {
     Exits: "the environment raised SystemExit: 3",
     ExitsInTask: "the environment raised SystemExit: 3",
     IsCancelled: "the environment raised CancelledError: ",
+    FailsBeside: "the environment raised ExceptionGroup: ",
+    Impatient: "the environment raised TimeoutError: ",
     Borrows: "raised ValueError: the context is a reply of another episode",
     Returns: "`play` returned a reply of another episode",
 }

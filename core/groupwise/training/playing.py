@@ -125,7 +125,7 @@ class Playing:
             raise self._error
         requests, self._requests = sorted(self._requests, key=lambda each: each.place), []
         for request in requests:
-            if request.episode.over:
+            if request.episode.over and not request.answer.done():
                 request.answer.set_exception(EpisodeEnded("the episode is over"))
         return [request for request in requests if not request.episode.over]
 
