@@ -269,13 +269,43 @@ class Leaves(Environment):
         await player(row)
 
 
-def test_tasks_that_episodes_leave_are_cancelled_and_named(lab, capsys):
+def test_tasks_that_episodes_leave_are_named_once_and_cancelled_at_the_end(lab, capsys):
     environment = Leaves()
-    assert not play(lab, environment).judged.failed.any()
-    assert [task.cancelled() for task in environment.polls] == [True, False] * 8
+    for _ in range(2):
+        assert not play(lab, environment).judged.failed.any()
+        environment.shared = None  # it was of a loop that is closed
+    assert [task.cancelled() for task in environment.polls] == [True, False] * 16
     printed = capsys.readouterr().err
     assert printed.count("warning: episodes leave a task running") == 1
-    assert f"Leaves.play.<locals>.poll {line(Leaves.play, 2)}. These are cancelled" in printed
+    assert f"Leaves.play.<locals>.poll {line(Leaves.play, 2)}. It goes on until the run ends" in printed
+
+
+class Pool(Environment):
+    """Each of the first episodes adds a connection with a reader, until there are eight."""
+
+    def __init__(self):
+        self.readers = []
+
+    async def play(self, row, players):
+        async def read():
+            await asyncio.Event().wait()
+
+        if len(self.readers) < 8:
+            self.readers.append(asyncio.create_task(read()))
+        assert not any(reader.done() for reader in self.readers)
+        (player,) = players.values()
+        await player(row)
+
+    async def close(self):
+        self.open = sum(not reader.done() for reader in self.readers)
+
+
+def test_a_pool_that_the_first_episodes_fill_lives_as_long_as_the_run(lab, tmp_path):
+    environment = Pool()
+    result = groupwise.train(**arguments(lab, tmp_path, environment=environment))
+    assert "failed" not in result.after  # it asserts that
+    assert environment.open == 8
+    assert all(reader.cancelled() for reader in environment.readers)
 
 
 def test_what_episodes_share_lives_as_long_as_the_run(lab, tmp_path):

@@ -7,7 +7,7 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 GRACE = 0.2
-"""Seconds that tasks have to end by themselves after a batch, and again once cancelled."""
+"""Seconds that tasks have to end by themselves after a batch."""
 
 Task = asyncio.Task[Any]
 _own: ContextVar[set[Task] | None] = ContextVar("own", default=None)
@@ -30,35 +30,23 @@ def owning(tasks: set[Task]) -> Context:
     return context
 
 
-async def end_leaks(episodes: Sequence[Collection[Task]], place: Callable[[Any], str]) -> list[str]:
-    """Cancel tasks of one kind that half of the episodes or more have left running; the kinds, such
-    as "poll (line 12 of calculator.py)".
+async def left(episodes: Sequence[Collection[Task]], place: Callable[[Any], str]) -> list[str]:
+    """Kinds of tasks that half of the episodes or more have left running, such as "poll (line 12 of
+    calculator.py)".
 
-    Others may be what episodes share: a client's or a server's, started by the first that needs it.
+    They go on until the run ends: what each episode forgot looks the same as what it put into a
+    pool that all share. Kinds of fewer episodes are more likely shared, as a client's are.
 
     episodes: the tasks of each; place: where a coroutine waits.
     """
-    await _wait([task for own in episodes for task in own])
-    kinds: dict[str, list[Task]] = {}
-    counts = Counter[str]()
-    for own in episodes:
-        left = [(_kind(task, place), task) for task in own if not task.done()]
-        counts.update({kind for kind, _ in left})
-        for kind, task in left:
-            kinds.setdefault(kind, []).append(task)
-    leaks = [kind for kind, count in counts.items() if count >= max(2, len(episodes) / 2)]
-    cancelled = [task for kind in leaks for task in kinds[kind]]
-    for task in cancelled:
-        task.cancel()
-    await _wait(cancelled)
-    return leaks
+    tasks = [task for own in episodes for task in own]
+    if tasks:
+        await asyncio.wait(tasks, timeout=GRACE)
+    kinds = [{_kind(task, place) for task in own if not task.done()} for own in episodes]
+    counts = Counter(kind for own in kinds for kind in own)
+    return [kind for kind, count in counts.items() if count >= max(2, len(episodes) / 2)]
 
 
 def _kind(task: Task, place: Callable[[Any], str]) -> str:
     coroutine = task.get_coro()
     return f"{getattr(coroutine, '__qualname__', coroutine)}{place(coroutine)}"
-
-
-async def _wait(tasks: Collection[Task]) -> None:
-    if tasks:
-        await asyncio.wait(tasks, timeout=GRACE)

@@ -88,17 +88,17 @@ class Playing:
             request.answer.set_result(None)
 
     async def stop(self) -> None:
-        """End what still runs, and what many episodes have left running."""
+        """End what still runs, and name what many episodes that are over have left running."""
         for task in self._draws:
             task.cancel()
         for episode in self.episodes:
             if not episode.over:
                 _cancel(episode)
         left = [own.tasks - {own.task} for own in self.episodes if own.over]
-        for kind in await child_tasks.end_leaks(left, self.places.waits):
+        for kind in await child_tasks.left(left, self.places.waits):
             _warn_once(
-                f"episodes leave a task running: {kind}. These are cancelled; `play` should await "
-                f"or cancel what it starts"
+                f"episodes leave a task running: {kind}. It goes on until the run ends; `play` "
+                f"should await or cancel what it starts, unless later episodes share it"
             )
 
     async def waiting(self) -> Sequence[Request] | None:
