@@ -2,7 +2,9 @@
 
 import json
 import statistics
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 import groupwise
@@ -72,6 +74,20 @@ def test_a_column_that_is_logged_must_be_a_number(lab, tmp_path):
         UserError, match=r"must return a number or None for it, received '\d' \(str"
     ):
         train(lab, tmp_path / "run", environment)
+
+
+@pytest.mark.parametrize(
+    ("kind", "native"), [(np.int64, int), (np.float32, float), (np.bool_, bool), (Fraction, float)]
+)
+def test_a_column_that_is_logged_may_be_any_kind_of_number(lab, tmp_path, kind, native):
+    environment = Drafts()
+    environment.value = lambda row, turns: kind(turns)
+    metrics = train(lab, tmp_path / "run", environment)
+    samples = read_samples(tmp_path / "run" / "samples" / "after.jsonl")
+    values = [own["extra"]["turns"] for own in samples]
+    assert {type(value) for value in values} == {native}
+    drawn = [own["extra"]["turns"] for own in samples if not own["greedy"]]
+    assert metrics["environment/turns"] == pytest.approx(statistics.fmean(drawn), rel=1e-4)
 
 
 def test_a_column_that_is_logged_must_be_declared(lab, tmp_path):

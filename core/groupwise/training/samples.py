@@ -3,8 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from groupwise.environment import ENVIRONMENTS
@@ -126,4 +128,8 @@ def _or_none(value: float) -> float | None:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    elif isinstance(value, Real) and not isinstance(value, int | float):  # a fraction
+        value = float(value)
     return value if isinstance(value, str | int | float | bool | None) else str(value)

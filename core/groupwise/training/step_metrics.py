@@ -3,8 +3,10 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
@@ -106,7 +108,7 @@ def column_value(name: str, value: Any) -> float:
     number."""
     if value is None:
         return math.nan
-    if isinstance(value, int | float):
+    if isinstance(value, Real | np.bool_):
         return float(value)
     raise UserError(
         f"environment: `logged` names the column {name!r}, so `play` must return a number or None "
