@@ -277,7 +277,10 @@ def test_tasks_that_episodes_leave_are_named_once_and_cancelled_at_the_end(lab, 
     assert [task.cancelled() for task in environment.polls] == [True, False] * 16
     printed = capsys.readouterr().err
     assert printed.count("warning: episodes leave a task running") == 1
-    assert f"Leaves.play.<locals>.poll {line(Leaves.play, 2)}. It goes on until the run ends" in printed
+    assert (
+        f"Leaves.play.<locals>.poll {line(Leaves.play, 2)}. It goes on until the run ends"
+        in printed
+    )
 
 
 class Pool(Environment):

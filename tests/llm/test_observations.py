@@ -11,6 +11,7 @@ from groupwise.algorithms.dppo import DPPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.rewards import Scores
 from groupwise.testing import play_episodes, updater_of
+from groupwise_llm.codec.contexts import Turn
 
 CHAT = [{"prompt": [{"role": "user", "content": text}]} for text in ("12+34=", "Hi")]
 TEXTS = [{"prompt": "12+34="}, {"prompt": "Hi "}]
@@ -77,6 +78,22 @@ def test_observations_are_what_the_environment_said_and_not_the_template(policy,
     assert not bool((observed & rollouts.mask).any())
     for ids, own in zip(rollouts.trajectory["completion_ids"], observed, strict=True):
         assert policy.tokenizer.decode(ids[own]) == said
+
+
+@pytest.mark.parametrize("answer", ["tool", "o", ":", "assistant", " 0 "])
+def test_an_answer_that_the_template_also_writes_is_observed_in_its_own_place(policy, answer):
+    policy.prepare(outputs=policy.provides, facts=frozenset())
+    (context,) = policy.encode(CHAT[:1])
+    (drawn,) = policy.tokenizer(["Hm"])["input_ids"]
+    context = context.with_turn(Turn(ids=tuple(drawn), text="Hm", ended="length"))
+    replies = [{"role": "tool", "content": answer}, {"role": "user", "content": answer}]
+    context = policy.extend(context, replies)
+    (observed,) = policy.observations(policy.assemble(CHAT[:1], [context]))
+    texts = map(policy.tokenizer.decode, context.completion_ids)
+    pairs = zip(texts, observed, strict=True)
+    marked = "".join(f"[{text}]" if own else text for text, own in pairs)
+    said = answer.replace(answer.strip(), "".join(f"[{own}]" for own in answer.strip()))
+    assert marked == f"Hm<|turn|>tool:{said}<|turn|>user:{said}<|turn|>assistant:"
 
 
 @pytest.mark.parametrize("algorithm", [GRPO, DPPO])

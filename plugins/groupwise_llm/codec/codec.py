@@ -16,6 +16,7 @@ from groupwise_llm.codec.calls.calls import Calls
 from groupwise_llm.codec.characters import UNKNOWN
 from groupwise_llm.codec.completions import Completions
 from groupwise_llm.codec.contexts import Context, Message, Segment, Turn, is_reply
+from groupwise_llm.codec.observations import Observations
 from groupwise_llm.codec.prompts import Prompts, tools_of
 from groupwise_llm.codec.suffixes import Suffixes
 from groupwise_llm.settings import Settings
@@ -39,6 +40,7 @@ class Codec:
         self.prompts = Prompts(tokenizer, settings, positions=positions)
         self.suffixes = Suffixes(self.prompts.template, ends)
         self.completions = Completions(tokenizer, ends, keep_special=settings.keep_special_tokens)
+        self.observations = Observations(self.suffixes)
         self.calls = Calls(self.prompts, self.completions, ends)
 
     def encode(self, rows: Sequence[Mapping[str, Any]]) -> list[Context]:
@@ -114,7 +116,7 @@ class Codec:
         completions = [self.completions.of(context) for context in contexts]
         observations = {}
         if OBSERVED in requested:
-            observed = [torch.tensor(self.completions.observed(own)).bool() for own in contexts]
+            observed = [torch.tensor(self.observations.of(own)).bool() for own in contexts]
             observations = {"observations": _padded(observed).to(device)}
         return Rollouts(
             prompts=rows,

@@ -54,30 +54,6 @@ class Completions:
             return segments[0].text
         return self.text([token for segment in segments for token in segment.ids])
 
-    def observed(self, context: Context) -> list[bool]:
-        """For each of `completion_ids` whether it is of what the environment said: of the contents
-        of its messages, not of what the template puts around them, unless the template changes a
-        content; or of a bare text."""
-        return [own for segment in context.segments for own in self._said(segment)]
-
-    def _said(self, segment: Segment) -> list[bool]:
-        if isinstance(segment, Turn):
-            return [False] * len(segment.ids)
-        whole = [True] * len(segment.ids)
-        if not segment.messages:
-            return whole
-        text, said, stop = self.tokenizer.decode(segment.ids), list[tuple[int, int]](), 0
-        for message in segment.messages:
-            own = content(message).strip()
-            start = text.find(own, stop)
-            if start < 0:
-                return whole
-            stop = start + len(own)
-            said.append((start, stop))
-        last = ends(self.tokenizer.decode, segment.ids, text)
-        spans = zip([0, *last], last, strict=False)
-        return [any(a < stop and start < b for start, stop in said) for a, b in spans]
-
     def optional_facts(
         self, requested: Collection[str], contexts: Sequence[Context], completions: Sequence[Any]
     ) -> dict[str, Sequence[Any]]:
