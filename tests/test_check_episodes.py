@@ -41,6 +41,15 @@ class Asks(Environment):
         await player([*messages, reply.message, {{"role": "user", "content": "6*7"}}])
 
 
+class Opens(Environment):
+    def opening(self, row):
+        return {{**row, "prompt": row["prompt"] * 99}} if row["answer"] == "1" else row
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        await player(self.opening(row))
+
+
 class Breaks(Environment):
     async def play(self, row, players):
         (player,) = players.values()
@@ -65,8 +74,8 @@ def check(tmp_path, monkeypatch):
     sys.modules.pop("worlds", None)
     Path("worlds.py").write_text(ENVIRONMENTS)
 
-    def run(environment=None, template=TEMPLATE, prompt="{} + 1 ="):
-        policy = {"name": "language_model", "model": str(BASE), "max_new_tokens": 40}
+    def run(environment=None, template=TEMPLATE, prompt="{} + 1 =", **settings):
+        policy = {"name": "language_model", "model": str(BASE), "max_new_tokens": 40, **settings}
         rows = [{"prompt": prompt.format(n), "answer": str(n + 1)} for n in range(8)]
         config = {
             "policy": {**policy, "chat_template": {"chat_template": template}},
@@ -102,6 +111,19 @@ def test_an_episode_is_shown_with_its_tools_and_an_answer(check):
         "<tool>[what the tool answers]<|end|><assistant>"
     )
     assert "it ended: done; calls 0" in result.stdout
+
+
+def test_a_template_without_the_role_of_tools_is_no_mistake(check):
+    # The environment may answer as a user.
+    refusal = "{% if message.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+    loop = "{% for message in messages %}"
+    (line,) = shown(check("Tools", template=TEMPLATE.replace(loop, loop + refusal)))
+    assert line == "(add)<user>0 + 1 =<|end|><assistant>[what the model writes]<|end|>"
+
+
+def test_an_episode_is_shown_of_a_row_whose_opening_has_room(check):
+    result = check("Opens", max_prompt_tokens=20, long_prompts="skip")
+    assert shown(result) == ["1 + 1 =[what the model writes]<|end|>"]
 
 
 def test_an_episode_of_several_turns_is_shown(check):

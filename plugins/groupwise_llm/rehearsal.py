@@ -101,12 +101,17 @@ class TextRehearsal(TextSampler, Rehearsal):
         return super().assemble(rows, contexts, groups=groups)
 
     def _answered(self, context: Context) -> Context:
-        """The context with an answer of its first tool after its last turn."""
+        """The context with an answer of its first tool after its last turn; as it is if the
+        template takes none, since the environment may answer otherwise."""
         if not context.tools or not context.turns or context.ended is None:
             return context
         schema = context.tools[0]
         name = schema.get("function", schema).get("name", "tool")
-        return self.extend(context, [{"role": "tool", "name": name, "content": ANSWER}])
+        answer = {"role": "tool", "name": name, "content": ANSWER}
+        try:
+            return self.codec.extend(context, [answer])
+        except UserError:
+            return context
 
     def text(self, context: Context) -> str:
         """A context as the model reads it, with `WRITTEN` in the place of its turns."""

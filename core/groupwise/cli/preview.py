@@ -46,12 +46,12 @@ def _played(parts: Parts, players: Mapping[str, Rehearsal]) -> list[str]:
     """Play an episode of the first prompt; returns lines on how it ended."""
     samplings = {label: Sampling(each, each, seed=0, batch=1) for label, each in players.items()}
     receivers = [players[label] for label in parts.players.receivers]
-    rows = parts.prompts.rows()
-    row = next(row for row in rows if not any(each.skips(row) for each in receivers))
+    environment, rows = parts.players.environment, parts.prompts.rows()
+    row = next(
+        row for row in rows if not any(each.skips(environment.opening(row)) for each in receivers)
+    )
     with closing(
-        EpisodeSampler(
-            parts.players.environment, samplings, dict.fromkeys(samplings, 1), deadline=PATIENCE
-        )
+        EpisodeSampler(environment, samplings, dict.fromkeys(samplings, 1), deadline=PATIENCE)
     ) as sampler:
         sampler.follow({}, 0)
         return [*_ends(Episodes.concat([*sampler.draw([Draw(0, row)])]), sampler)]

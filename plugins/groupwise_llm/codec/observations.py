@@ -1,4 +1,4 @@
-"""Observations: which tokens after a prompt an environment said, and not the template or the model."""
+"""Observations: which tokens an environment said, and not the template or the model."""
 
 import re
 from collections.abc import Sequence
