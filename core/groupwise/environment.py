@@ -32,22 +32,27 @@ class ToolCall:
     @classmethod
     def of(cls, call: Any) -> "ToolCall":
         """From the form that chat messages have, or that of its `function` alone; arguments may be
-        JSON. It has a fault if this is neither."""
+        JSON. It has a fault if this is neither, or holds half of a surrogate pair, which JSON can
+        name and tokenizers refuse."""
         own = call if isinstance(call, Mapping) else {}
         function = own.get("function", own)
         function = function if isinstance(function, Mapping) else {}
         name, arguments, id_ = function.get("name"), function.get("arguments"), own.get("id") or ""
+        if reason := _unreadable([name, id_ := str(id_)]):
+            return cls("", fault=f"the call's name or id {reason}")
         if not (isinstance(name, str) and name):
-            return cls("", id=str(id_), fault="the call names no function")
+            return cls("", id=id_, fault="the call names no function")
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments)
             except (ValueError, RecursionError) as error:
                 fault = f"the arguments are not valid JSON: {error}"
-                return cls(name, id=str(id_), fault=fault)
+                return cls(name, id=id_, fault=fault)
         if not isinstance(arguments, Mapping | None):
-            return cls(name, id=str(id_), fault="the arguments are not a JSON object")
-        return cls(name, arguments or {}, str(id_))
+            return cls(name, id=id_, fault="the arguments are not a JSON object")
+        if reason := _unreadable(dict(arguments or {})):
+            return cls(name, id=id_, fault=f"an argument {reason}")
+        return cls(name, arguments or {}, id_)
 
     def __str__(self) -> str:
         """As name(argument=value, ...), for people; values are JSON."""
@@ -62,6 +67,17 @@ class ToolCall:
         """As in the `tool_calls` of a chat message."""
         function = {"name": self.name, "arguments": dict(self.arguments)}
         return {**({"id": self.id} if self.id else {}), "type": "function", "function": function}
+
+
+def _unreadable(value: Any) -> str | None:
+    """Why no tokenizer or template takes a value, None if they do."""
+    try:
+        json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode()
+    except UnicodeEncodeError:
+        return "has an incomplete character"
+    except (ValueError, RecursionError):
+        return "is nested too deeply"
+    return None
 
 
 def assistant_message(content: str, calls: Sequence[ToolCall] = ()) -> dict[str, Any]:

@@ -29,6 +29,7 @@ def test_a_message_has_the_calls_that_can_be_made():
         ({"name": "add", "arguments": {"a": 1}, "id": "1"}, ADD),
         ({"id": "1", "function": {"name": "add", "arguments": '{"a": 1}'}}, ADD),
         ({"function": {"name": "now"}}, ToolCall("now")),
+        ({"name": "say", "arguments": r'{"a": "\ud83d\ude00"}'}, ToolCall("say", {"a": "😀"})),
     ],
 )
 def test_calls_in_the_forms_of_chat_messages(written, expected):
@@ -46,10 +47,16 @@ def test_calls_in_the_forms_of_chat_messages(written, expected):
         ({"function": "add"}, "names no function"),
         ("add", "names no function"),
         (None, "names no function"),
+        ({"name": "add", "arguments": r'{"a": ["\ud83d"]}'}, "an argument has an incomplete"),
+        ({"name": "add", "arguments": {"\ud83d": 1}}, "an argument has an incomplete character"),
+        ({"name": "\ud83d", "arguments": {}}, "name or id has an incomplete character"),
+        ({"id": "\udc00", "function": {"name": "add"}}, "name or id has an incomplete character"),
     ],
 )
 def test_a_malformed_call_says_what_is_wrong_with_it(written, fault):
-    assert fault in ToolCall.of(written).fault
+    call = ToolCall.of(written)
+    assert fault in call.fault
+    assert str(call).encode()
 
 
 class Adds(Environment):

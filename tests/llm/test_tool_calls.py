@@ -44,6 +44,7 @@ USER = {"role": "user", "content": "Rain?"}
 ROW = {"prompt": [USER], "tools": TOOLS}
 CALL = ToolCall("weather", {"city": 'São "Paulo"\n2', "days": 3, "tags": ["a", 1], "exact": True})
 OTHER = ToolCall("weather", {"city": "17", "days": -1})
+HALF = "an argument has an incomplete character"
 ONE_CALL = {"llama3_1", "llama3_2", "gptoss"}
 TEMPLATES = {
     **dict.fromkeys(["qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_vl"], "hermes"),
@@ -218,6 +219,15 @@ def test_forms_that_models_write(codec, template, text, calls, content):
         ("llama3_2", "<|python_tag|>", "", "nothing follows"),
         ("gptoss", " to=functions.f<|channel|>commentary json<|message|>{<|call|>", "f", "JSON"),
         ("gptoss", " to=functions.f<|channel|>commentary json<|message|>{}{}<|call|>", "f", "text"),
+        ("qwen3", r'<tool_call>{"name": "f", "arguments": {"a": "\ud83d"}}</tool_call>', "f", HALF),
+        ("llama3_2", r'{"name": "f", "parameters": {"a": "\ud83d"}}', "f", HALF),
+        (NAMED, r'[TOOL_CALLS]f[ARGS]{"a": "\ud83d"}', "f", HALF),
+        (
+            "qwen3_8",
+            r'</think><tool_call><function=f><parameter=a>["\ud83d"]</parameter></function></tool_call>',
+            "f",
+            HALF,
+        ),
     ],
 )
 def test_a_malformed_call_says_to_the_model_what_is_wrong(codec, template, text, name, fault):

@@ -35,7 +35,8 @@ class Elements(Scanned):
             name = "" if header is None else header[1].strip()
             return Written(self._after(text, place), (ToolCall(name, fault=fault),))
         name = header[1].strip()
-        return Written(closed.end(), (ToolCall(name, typed(name, pairs, tools)),))
+        call = ToolCall.of({"name": name, "arguments": typed(name, pairs, tools)})
+        return Written(closed.end(), (call,))
 
     def _after(self, text: str, start: int) -> int:
         """Where a malformed call ends: with its mark, else where the next one begins."""
