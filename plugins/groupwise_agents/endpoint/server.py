@@ -1,11 +1,13 @@
 """Server: OpenAI's chat completions on this machine, for the episodes that are being played."""
 
 import asyncio
+import json
 import secrets
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -25,6 +27,13 @@ RETRIES = "x-stainless-retry-count"
 
 CONVERSATION = "x-session-id"
 """The header in which some clients, as that of verifiers, name a conversation."""
+
+
+class ASCII(JSONResponse):
+    """JSON with escapes, which has any text, also half of a surrogate pair."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content).encode()
 
 
 class Endpoint:
@@ -113,10 +122,10 @@ class Endpoint:
             answered = await session.ask(body, again=again, name=name)
             if body.get("stream"):
                 return Response(streamed(answered), media_type="text/event-stream")
-            return JSONResponse(answered)
+            return ASCII(answered)
 
         async def listed(request: Request) -> Response:
-            return JSONResponse(models([*self._session(request).players]))
+            return ASCII(models([*self._session(request).players]))
 
         return Starlette(
             routes=[
@@ -139,7 +148,7 @@ class Endpoint:
 async def _refused(_: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refusal)
     # The same request would be refused again.
-    return JSONResponse(refusal.body, refusal.status, headers={"x-should-retry": "false"})
+    return ASCII(refusal.body, refusal.status, headers={"x-should-retry": "false"})
 
 
 async def _not_served(request: Request, error: Exception) -> Response:
