@@ -295,6 +295,28 @@ def test_answers_of_any_characters_are_encoded(make, rows):
         assert tokens[0] in ids[~mask].tolist()
 
 
+class Alternates(Environment):
+    """Sends messages that the template refuses, and goes on."""
+
+    def __init__(self):
+        self.errors = []
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        try:
+            await player([{"role": "user", "content": [{"type": "image_url"}]}])
+        except UserError as error:
+            self.errors.append(str(error))
+        await player(row["prompt"])
+
+
+def test_messages_that_a_policy_cannot_take_are_an_error_of_their_call(make):
+    environment = Alternates()
+    episodes = play(make("llama", max_new_tokens=4), environment, CHAT[:1])
+    assert len(episodes.rollouts("policy")) == len(environment.errors) == 4
+    assert "reads text alone" in environment.errors[0]
+
+
 @pytest.mark.parametrize(("environment", "said"), [(f"{__name__}:Answered", 1), ("single", 0)])
 def test_check_says_what_the_template_does_with_earlier_turns(make, tmp_path, environment, said):
     policy = make("llama")

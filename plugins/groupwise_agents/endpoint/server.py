@@ -49,6 +49,7 @@ class Endpoint:
     def __init__(self) -> None:
         self._key = secrets.token_urlsafe(24)
         self._sessions: dict[str, Session] = {}
+        self._answered = asyncio.Event()
         self._port = 0
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -90,7 +91,7 @@ class Endpoint:
         self, players: Mapping[str, Player], *, keeps_drift: bool
     ) -> Iterator[tuple[Session, str]]:
         """The session of an episode and its base URL, which is valid within this context."""
-        session = Session(players, keeps_drift=keeps_drift)
+        session = Session(players, keeps_drift=keeps_drift, answered=self._answered)
         self._sessions[session.key] = session
         try:
             yield session, self._url(session.key)
