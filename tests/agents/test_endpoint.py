@@ -191,6 +191,7 @@ def test_the_reason_of_an_end():
         for _ in range(3):
             _, answer = ask(base_url, GOOD)
             reasons.append(answer["choices"][0]["finish_reason"])
+            assert answer["usage"]["total_tokens"] == 0  # present, and not counted
 
     played(agent, says("Hello"), says("<add>", ADD), says("Hel", truncated=True))
     assert reasons == ["stop", "tool_calls", "length"]
