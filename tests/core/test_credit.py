@@ -16,6 +16,7 @@ from groupwise.algorithms.reinforce_pp_baseline import ReinforcePPBaseline
 from groupwise.algorithms.rloo import RLOO
 from groupwise.errors import UserError
 from groupwise.rollouts import Turn
+from groupwise.training.training_batch import TrainingBatch
 
 NAN = math.nan
 
@@ -372,6 +373,22 @@ def test_averages_of_rae_move_after_the_step_by_each_episode_once(lab):
             expected[role] = 0.8 * expected.get(role, 0.0) + (1 - 0.8) * reward
         assert trainer.algorithm.averages == pytest.approx(expected)
     assert len(expected) == 2
+
+
+def test_averages_of_rae_move_by_the_learners_own_episodes(lab):
+    """Though its groups are shared with another learner."""
+    policy, algorithm = lab.Tabular(), RAE(RAE.Config(decay=0.5, length=8))
+    rollouts = policy.sample(lab.rows(2), group_size=2, seeds=range(4))
+    own, others = (
+        TrainingBatch(rollouts=rollouts, scores=lab.scores_of(torch.tensor(rewards)))
+        for rewards in ([math.nan, math.nan, 1.0, 2.0], [8.0, 8.0, 8.0, 8.0])
+    )
+    batch = replace(own, rest_of_group=others)
+    updater = lab.updater(policy, algorithm, 100)
+    for _ in range(2):
+        updater.targets(batch, {})
+    algorithm.end_step(None, 1)
+    assert algorithm.averages == {"": 0.5 * (0.5 * 1.0) + 0.5 * 2.0}
 
 
 def test_completions_that_are_kept_for_replay_keep_their_turns(lab, reloaded):
