@@ -152,6 +152,22 @@ def test_turns_in_later_rollouts_count_in_returns(lab):
     assert by_turn(parts, advantages(algorithm, parts, [1.0, -1.0], lab)) == [[x] for x in first]
 
 
+def test_a_turn_in_a_later_rollout_is_compared_there_alone(lab):
+    """One episode begins in a state, another reaches it in its third turn; each is a rollout."""
+    here, there = Turn(1, None, 7), Turn(0, None, 7)
+    turns = [
+        [here],
+        [Turn(1, None, 8), Turn(0, None, 9), there],
+        [Turn(1, None, 9), there],
+        [here],
+    ]
+    rollouts = with_turns(lab, turns, [0, 0, 1, 2])
+    algorithm = DrGRPO(DrGRPO.Config(credit="gigpo"))
+    own = by_turn(rollouts, advantages(algorithm, rollouts, [1.0, 0.0, 0.0, 0.0], lab))
+    # With that of the episode, 0.5 and -0.5 for first turns, of which each has another.
+    assert own == [[0.5 + 0.5], [-0.5], [0.0], [-0.5]]
+
+
 # ---- enumeration
 
 
