@@ -95,6 +95,7 @@ class GroupCentred(Advantages):
                 f"credit: return compares what follows a turn, and {type(self).__name__} compares "
                 f"whole completions in a way of its own; set credit: turns, or take grpo or dr_grpo"
             )
+        self.couples_turns = self.config.credit.name == "gigpo"
 
     @property
     def scale(self) -> advantages.Scale:
