@@ -451,6 +451,12 @@ def test_options_that_a_credit_does_not_have_are_refused(credit, message):
         GRPO.Config(credit=credit)
 
 
+@pytest.mark.parametrize("credit", ["turns", "return", "gigpo"])
+def test_a_std_of_the_batch_is_refused_where_turns_are_compared(credit):
+    with pytest.raises(ValueError, match=rf"scale: batch is .* credit: {credit} compares turns"):
+        GRPO(GRPO.Config(credit=credit, scale="batch"))
+
+
 @pytest.mark.parametrize(("credit", "column"), [("turns", "turn_rewards"), ("gigpo", "states")])
 def test_what_the_environment_must_return_is_said(lab, credit, column):
     algorithm = GRPO(GRPO.Config(credit=credit))

@@ -95,6 +95,12 @@ class GroupCentred(Advantages):
                 f"credit: return compares what follows a turn, and {type(self).__name__} compares "
                 f"whole completions in a way of its own; set credit: turns, or take grpo or dr_grpo"
             )
+        if self.config.credit.name != "outcome" and self.scale == "batch":
+            raise ValueError(
+                f"scale: batch is the std of the rewards of whole completions, and credit: "
+                f"{self.config.credit.name} compares turns; set scale: group or none, or take "
+                f"reinforce_pp_baseline, which divides by the std over all decisions"
+            )
         self.couples_turns = self.config.credit.name == "gigpo"
 
     @property
