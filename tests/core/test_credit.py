@@ -14,7 +14,6 @@ from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.rae import RAE
 from groupwise.algorithms.reinforce_pp_baseline import ReinforcePPBaseline
 from groupwise.algorithms.rloo import RLOO
-from groupwise.errors import UserError
 from groupwise.rollouts import Turn
 from groupwise.training.training_batch import TrainingBatch
 
@@ -458,9 +457,15 @@ def test_a_std_of_the_batch_is_refused_where_turns_are_compared(credit):
 
 
 @pytest.mark.parametrize(("credit", "column"), [("turns", "turn_rewards"), ("gigpo", "states")])
-def test_what_the_environment_must_return_is_said(lab, credit, column):
+def test_a_step_in_which_no_turn_has_what_is_compared_says_so(lab, credit, column):
     algorithm = GRPO(GRPO.Config(credit=credit))
-    bare = [[Turn(1), Turn(1)]] * 2
-    rollouts = with_turns(lab, bare, [0, 0])
-    with pytest.raises(UserError, match=rf"algorithm.credit: {credit} .* returns no `{column}`"):
+    bare = with_turns(lab, [[Turn(1), Turn(1)]] * 2, [0, 0])
+    full = with_turns(lab, [[Turn(1, 1.0, 7), Turn(1)]] * 2, [0, 0])
+    plain = advantages(GRPO(), bare, [0.0, 1.0], lab)
+    assert algorithm.warning({}) is None
+    found = advantages(algorithm, bare, [0.0, 1.0], lab)
+    assert torch.equal(found, plain.unsqueeze(1) * bare.mask)
+    assert f"{credit} compares `{column}`, and in this step" in algorithm.warning({})
+    for rollouts in (full, bare):  # two updates of a step
         advantages(algorithm, rollouts, [0.0, 1.0], lab)
+    assert algorithm.warning({}) is None

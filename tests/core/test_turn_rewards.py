@@ -146,6 +146,16 @@ def test_turns_of_a_prompt_that_are_compared_are_in_one_update(lab, tmp_path, cr
     assert (not first & second) == together
 
 
+def test_a_run_whose_environment_names_no_states_says_so_once(lab, tmp_path, capsys):
+    sections = {"environment": Walk(lambda texts: {}), "quiet": False}
+    groupwise.train(
+        **arguments(lab, tmp_path, algorithm={"name": "grpo", "credit": "gigpo"}, **sections)
+    )
+    printed = capsys.readouterr()
+    text = " ".join((printed.out + printed.err).split())
+    assert text.count("algorithm.credit: gigpo compares `states`, and in this step") == 1
+
+
 def test_check_environment_plays_them(lab):
     rows = [{"prompt": "1"}, {"prompt": "2"}]
 

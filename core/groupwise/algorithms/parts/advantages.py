@@ -102,6 +102,7 @@ class GroupCentred(Advantages):
                 f"reinforce_pp_baseline, which divides by the std over all decisions"
             )
         self.couples_turns = self.config.credit.name == "gigpo"
+        self._credited: bool | None = None
 
     @property
     def scale(self) -> advantages.Scale:
@@ -110,7 +111,13 @@ class GroupCentred(Advantages):
 
     def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
         """[B] or [B, T]: the advantages; variants override this."""
+        self._credited = bool(self._credited) or self.config.credit.applies(rollouts)
         return self._compared(scores, rollouts)
+
+    def warning(self, metrics: Mapping[str, Any]) -> str | None:
+        """That no turn of the step had what `credit` compares."""
+        credited, self._credited = self._credited, None
+        return self.config.credit.missing if credited is False else super().warning(metrics)
 
     def no_signal(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B] bool: all advantages in the rollout's group are 0, as below `least_std`."""
