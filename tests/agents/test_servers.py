@@ -122,5 +122,5 @@ def test_a_connection_is_of_no_episode_and_may_be_cancelled(monkeypatch):
         await asyncio.wait_for(waiting, 10)
 
     monkeypatch.setattr("mcp.stdio_client", never)
-    with pytest.raises(Unavailable, match="'some-server' does not answer: .* cancelled"):
+    with pytest.raises(Unavailable, match=r"'some-server' does not answer: .* cancelled"):
         asyncio.run(cancelled())

@@ -257,9 +257,11 @@ def test_tasks_that_episodes_leave_are_cancelled_and_named(lab, capsys):
 
 
 def test_tasks_with_an_empty_context_are_of_no_episode(lab, capsys):
+    tasks = []
+
     class Apart(Environment):
         async def play(self, row, players):
-            asyncio.create_task(asyncio.sleep(100), context=Context())
+            tasks.append(asyncio.create_task(asyncio.sleep(100), context=Context()))
             (player,) = players.values()
             await player(row)
 

@@ -23,8 +23,8 @@ class Lease:
 class Pool:
     """Instances of what a factory makes; a new one only where all others are in use.
 
-    name: of the factory, for messages; tools: of the first instance, for their schemas. Constructs the first one. Raises UserError if that fails, or
-    if it is no environment.
+    name: of the factory, for messages; tools: of the first instance, for their schemas. Constructs
+    the first one. Raises UserError if that fails, or if it is no environment.
     """
 
     def __init__(self, factory: Callable[[], Any], name: str) -> None:
