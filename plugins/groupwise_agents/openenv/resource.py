@@ -16,8 +16,8 @@ T = TypeVar("T")
 class Resource:
     """A session, whose methods are sync and run in threads, one at a time.
 
-    rewards: those that its results stated so far, None where one stated none; is_lost: whether a call was
-    not waited for: it may still run, so no other is made.
+    rewards: of its results so far, None where one stated none; is_lost: whether a call was not
+    waited for: it may still run, so only `close` is called.
     """
 
     def __init__(self, session: Any) -> None:
