@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from contextlib import closing, redirect_stderr
+from contextvars import Context
 from io import StringIO
 
 import pytest
@@ -253,6 +254,19 @@ def test_tasks_that_episodes_leave_are_cancelled_and_named(lab, capsys):
     printed = capsys.readouterr().err
     assert printed.count("warning: episodes leave a task running") == 1
     assert f"Leaves.play.<locals>.poll {line(Leaves.play, 2)}. These are cancelled" in printed
+
+
+def test_tasks_with_an_empty_context_are_of_no_episode(lab, capsys):
+    tasks = []
+
+    class Apart(Environment):
+        async def play(self, row, players):
+            tasks.append(asyncio.create_task(asyncio.sleep(100), context=Context()))
+            (player,) = players.values()
+            await player(row)
+
+    assert not play(lab, Apart()).judged.failed.any()
+    assert "leave a task running" not in capsys.readouterr().err
 
 
 def test_what_episodes_share_lives_as_long_as_the_run(lab, tmp_path):
