@@ -161,7 +161,8 @@ class Player(Protocol):
         the earlier context, or of the row's column `tools`.
 
         Completions of the same turn are compared over all episodes of a prompt. Raises
-        ContextRefused and CompletionFailed.
+        ContextRefused and CompletionFailed, and UserError for messages that the policy cannot
+        take, which ends the run unless `play` catches it.
         """
 
     async def group(

@@ -20,15 +20,28 @@ SPENT = "no calls are left; answer without one"
 class Conversation:
     """A conversation so far.
 
-    messages: the context, all turns and answers included; reply: the last completion; columns: the
-    numbers of COLUMNS; ended: "turns" if the last completion has calls that were not made, "tool"
-    if a tool ended the episode.
+    messages: the context, all answered turns and their answers included; reply: the last
+    completion; columns: the numbers of COLUMNS; ended: "turns" if the last completion has calls
+    that were not made, "tool" if a tool ended the episode; answered: how many turns were answered.
     """
 
     messages: list[Mapping[str, Any]]
     reply: Reply | None = None
     columns: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COLUMNS, 0))
     ended: str | None = None
+    answered: int = 0
+
+    def answer(self, reply: Reply, answers: Sequence[Mapping[str, Any]]) -> None:
+        """Add a turn and its answers to the context."""
+        self.messages += [reply.message, *answers]
+        self.answered += 1
+
+    @property
+    def transcript(self) -> list[Mapping[str, Any]]:
+        """All messages, the last completion included, also if it was not answered."""
+        if self.reply is None or self.answered == self.columns["turns"]:
+            return self.messages
+        return [*self.messages, self.reply.message]
 
     @property
     def outcome(self) -> Mapping[str, Any]:
@@ -72,10 +85,12 @@ async def converse(
         if answers.is_final:
             talk.ended = "tool"
             return talk
-        talk.messages.append(reply.message)
-        for message in answers.messages:
-            text = await player.shortened(message["content"], limits.answer_tokens)
-            talk.messages.append({**message, "content": text})
+        texts = [
+            await player.shortened(message["content"], limits.answer_tokens)
+            for message in answers.messages
+        ]
+        pairs = zip(answers.messages, texts, strict=True)
+        talk.answer(reply, [{**message, "content": text} for message, text in pairs])
 
 
 def messages_of(row: Row) -> Sequence[Mapping[str, Any]]:

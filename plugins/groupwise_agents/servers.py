@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
+from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from tempfile import TemporaryFile
@@ -132,12 +133,14 @@ class Server:
     def _opened(self) -> "_Connection":
         if self._connection is None or self._connection.holder.done():
             client, ended = asyncio.get_running_loop().create_future(), asyncio.Event()
-            holder = asyncio.create_task(self._hold(client, ended))
+            holding = self._hold(client, ended)
+            holder = asyncio.create_task(holding, context=Context())  # of no episode
             self._connection = _Connection(holder, client, ended)
         return self._connection
 
     async def _hold(self, client: "asyncio.Future[Any]", ended: asyncio.Event) -> None:
         """Hold a connection open: its scopes must be left by the task that entered them."""
+        problem = "its connection was cancelled"
         try:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(PATIENCE):
@@ -145,8 +148,10 @@ class Server:
                 client.set_result(opened)
                 await ended.wait()
         except Exception as error:
+            problem = _reason(error)
+        finally:
             if not client.done():
-                text = f"MCP server {self.config.name!r} does not answer: {_reason(error)}"
+                text = f"MCP server {self.config.name!r} does not answer: {problem}"
                 client.set_exception(Unavailable(text))
 
     def _tool(self, tool: Any) -> Tool:

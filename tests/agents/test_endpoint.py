@@ -191,6 +191,7 @@ def test_the_reason_of_an_end():
         for _ in range(3):
             _, answer = ask(base_url, GOOD)
             reasons.append(answer["choices"][0]["finish_reason"])
+            assert answer["usage"]["total_tokens"] == 0  # present, and not counted
 
     played(agent, says("Hello"), says("<add>", ADD), says("Hel", truncated=True))
     assert reasons == ["stop", "tool_calls", "length"]
@@ -231,23 +232,77 @@ def test_a_context_without_room_ends_the_episode_unless_the_agent_goes_on():
 
 
 def test_what_a_player_raises_ends_the_episode():
-    statuses = []
+    statuses, is_answered = [], threading.Event()
 
     def agent(base_url):
         statuses.append(ask(base_url, GOOD)[0])
+        is_answered.set()
 
     with pytest.raises(CompletionFailed):
         played(agent, CompletionFailed("not finite"))
+    assert is_answered.wait(30)
+    assert statuses == [500]
+
+
+def test_messages_that_the_policy_cannot_take_are_refused_once_others_were_answered():
+    """A wrong configuration ends the run, an agent's wrong request does not."""
+    answers = []
+
+    def agent(base_url):
+        answers.append(ask(base_url, GOOD))
+
+    environment = Agent(agent)
+    players = [Player([UserError("roles must alternate")]), Player([says("Hello")])]
+
+    async def play(player):
+        await environment.play({}, {"policy": player})
+
+    async def episodes():
+        wrong, right = players
+        try:
+            with pytest.raises(UserError, match="alternate"):
+                await play(wrong)
+            await play(right)
+            await play(wrong)
+        finally:
+            await environment.close()
+
+    asyncio.run(episodes())
+    status, answer = answers[-1]
+    assert (status, answer["error"]["code"]) == (400, "unsupported_messages")
+    assert "roles must alternate" in answer["error"]["message"]
+
+
+def test_calls_of_any_characters_are_answered():
+    """JSON may escape half of a surrogate pair, which is no character."""
+    half = "\ud83d"
+
+    def agent(base_url):
+        (call,) = chat(base_url, user(half))["tool_calls"]
+        call["function"]["arguments"].encode()
+        assert json.loads(call["function"]["arguments"]) == {half: half}
+        chat(base_url, user(half), {"role": "assistant", "content": "", "tool_calls": [call]})
+
+    call = ToolCall(half, {half: half})
+    outcome, player = played(agent, says("<add>", call, content=""))
+    assert (outcome["turns"], outcome["drifts"]) == (2, 0)
+    assert player.contexts[1][0] == user(half)
 
 
 def test_a_request_that_a_client_repeats_is_answered_once():
     def agent(base_url):
         first = ask(base_url, GOOD, headers={"x-stainless-retry-count": "0"})
         assert ask(base_url, GOOD, headers={"x-stainless-retry-count": "1"}) == first
-        assert ask(base_url, GOOD)[1]["id"] != first[1]["id"]
+        second = ask(base_url, GOOD)
+        assert second[1]["id"] != first[1]["id"]
+        other = ask(base_url, {**GOOD, "messages": [user("Why?")]})
+        # Not only the latest, and whatever the order of its fields.
+        body = dict(reversed(GOOD.items()))
+        assert ask(base_url, body, headers={"x-stainless-retry-count": "1"}) == second
+        assert other[1]["id"] not in (first[1]["id"], second[1]["id"])
 
     outcome, player = played(agent, says("Hello"))
-    assert outcome["turns"] == len(player.contexts) == 2
+    assert outcome["turns"] == len(player.contexts) == 3
 
 
 def test_laws():

@@ -2,12 +2,13 @@
 
 import asyncio
 import socket
+import threading
 from random import Random
 
 import pytest
 from tests.agents.scripted import Player, play, say
 
-from groupwise.environment import EpisodeEnded
+from groupwise.environment import ContextRefused, EpisodeEnded
 from groupwise.errors import UserError
 from groupwise.testing import check_environment
 from groupwise_agents.openenv.environment import OpenEnv
@@ -218,6 +219,17 @@ def test_an_answer_that_is_late_fails_the_episode(steps):
     assert all_closed()
 
 
+def test_an_action_may_fail_at_capacity(steps):
+    class Hotel(GenericEnvClient):
+        async def _step_async(self, action, **_):
+            raise RuntimeError("the hotel is at capacity")
+
+    environment = OpenEnv(lambda: Hotel(base_url=steps), action=guess, turns=2)
+    outcome, player = play(environment, ROW, say("cat"))
+    assert player.contexts[-1][-1]["content"] == "error: the hotel is at capacity"
+    assert outcome["call_errors"] == 2
+
+
 def test_it_keeps_the_laws(steps):
     def model(messages, chance):
         return chance.choice(["cat", "dog", "owl", "two words"])
@@ -269,6 +281,70 @@ def test_resource_sessions_are_episodes():
     assert factory.log == [["user", "assistant", "tool", "assistant"], "closed"]
     outcome, _ = play(OpenEnv(sessions=Sessions), ROW, say("done"), seed=1)
     assert outcome["reward"] is None
+
+
+def test_a_session_verifies_each_message_once_where_a_context_was_refused():
+    class Short(Player):
+        async def __call__(self, context, **options):
+            if self.contexts:
+                raise ContextRefused("too long")
+            return await super().__call__(context, **options)
+
+    factory = Sessions()
+    environment = OpenEnv(sessions=factory)
+    asyncio.run(environment.play(ROW, {"policy": Short([say(count={})])}))
+    assert factory.log == [["user", "assistant", "tool"], "closed"]
+
+
+@pytest.mark.parametrize("then", [say(count={}), say("done")])
+def test_a_call_that_was_abandoned_loses_its_session(then):
+    released = threading.Event()
+
+    class Hangs(Session):
+        def call_tool(self, name, arguments):
+            self.log.append("call")
+            released.wait()
+
+    class Hanging(Sessions):
+        def create(self, task, seed=None, episode_id=None):
+            return Hangs(task, seed, self.log)
+
+    factory = Hanging()
+    try:
+        with pytest.raises(Unavailable, match="the session was lost"):
+            play(OpenEnv(sessions=factory, deadline=0.01), ROW, say(count={}), then)
+    finally:
+        released.set()
+    assert factory.log == ["call", "closed"]
+
+
+def test_a_session_that_is_made_after_its_episode_was_cancelled_is_closed():
+    creating, released, closed = (threading.Event() for _ in range(3))
+
+    class Closes(Session):
+        def close(self):
+            closed.set()
+
+    class Slow(Sessions):
+        def create(self, task, seed=None, episode_id=None):
+            creating.set()
+            released.wait()
+            return Closes(task, seed, self.log)
+
+    async def cancelled():
+        environment = OpenEnv(sessions=Slow())
+        task = asyncio.create_task(environment.play(ROW, {"policy": Player([])}))
+        while not creating.is_set():
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+
+    try:
+        asyncio.run(cancelled())
+        assert not closed.is_set()
+    finally:
+        released.set()
+    assert closed.wait(30)
 
 
 def test_steps_of_a_client_as_openenvs_own_session(steps):

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import threading
+import time
 
 import pytest
 from tests.agents.requests import GOOD, ask, chat, played, says, user
@@ -90,6 +91,13 @@ def test_a_command_reads_its_row_and_prints_its_columns():
     assert (outcome["reward"], outcome["said"], outcome["turns"]) == (1.0, "3", 1)
     assert played(command("print(0.5)"), says("3"), row=ROW)[0]["reward"] == 0.5
     assert "reward" not in played(command(""), says("3"), row=ROW)[0]
+
+
+def test_a_command_that_leaves_a_process_running_is_over_with_its_own_exit():
+    began = time.monotonic()
+    config = Agent.Config(command=["sh", "-c", "sleep 30 & sleep 0.2; echo 1.0"])
+    assert played(config, says("3"))[0]["reward"] == 1.0
+    assert time.monotonic() - began < 20
 
 
 def test_a_command_that_fails_says_why():

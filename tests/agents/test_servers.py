@@ -3,12 +3,15 @@
 import asyncio
 import os
 import sys
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
 
 from groupwise import ToolCall
 from groupwise.errors import UserError
+from groupwise_agents.servers import Server, ServerConfig
 from groupwise_agents.tool import Unavailable
 from groupwise_agents.tools import Tools
 
@@ -97,3 +100,27 @@ def test_a_server_that_is_away(server, reason):
 def test_a_server_has_one_address():
     with pytest.raises(ValueError, match="a `command` or a `url`"):
         Tools([], mcp=[{"command": "uvx some-server", "url": "http://127.0.0.1/mcp"}])
+
+
+def test_a_connection_is_of_no_episode_and_may_be_cancelled(monkeypatch):
+    episode, opening = ContextVar("episode", default=None), []
+
+    @asynccontextmanager
+    async def never(*_, **__):
+        opening.append((asyncio.current_task(), episode.get()))
+        yield await asyncio.Event().wait()
+
+    async def cancelled():
+        episode.set("first")
+        server = Server(ServerConfig(command="some-server"))
+        waiting = asyncio.create_task(server.open())
+        while not opening:
+            await asyncio.sleep(0)
+        ((holder, of),) = opening
+        assert of is None
+        holder.cancel()
+        await asyncio.wait_for(waiting, 10)
+
+    monkeypatch.setattr("mcp.stdio_client", never)
+    with pytest.raises(Unavailable, match=r"'some-server' does not answer: .* cancelled"):
+        asyncio.run(cancelled())

@@ -143,6 +143,19 @@ def test_objects_are_constructed_once_and_not_reset_while_a_reward_may_read_them
     assert {each.secret for each in made} == {"owl", "hen"}
 
 
+def test_further_objects_are_constructed_beside_the_event_loop():
+    threads = []
+
+    class Slow(WordGame):
+        def __init__(self):
+            threads.append(threading.current_thread())
+
+    environment = TRLEnvironment(Slow)
+    held = [play(environment, ROW, say()) for _ in range(2)]
+    assert len(held) == len(threads) == 2
+    assert threads[1] is not threading.main_thread()
+
+
 def test_a_method_that_hangs_is_abandoned_with_its_object():
     release, made = threading.Event(), []
 
@@ -158,19 +171,21 @@ def test_a_method_that_hangs_is_abandoned_with_its_object():
             release.wait()
             return "done"
 
-    async def hang(instance):
+    async def hang(pool):
+        instance = await pool.take()
         toolbox = OrderedToolbox(instance.tools, deadline=0.01)
         first = await toolbox.answers([ToolCall("wait")])
         toolbox.deadline = 60.0
-        return [*first.messages, *(await toolbox.answers([ToolCall("wait")])).messages]
+        second = await toolbox.answers([ToolCall("wait")])
+        pool.put(instance)
+        assert await pool.take() is not instance
+        return [*first.messages, *second.messages]
 
     pool = Pool(Hangs, "Hangs")
     try:
-        first, second = asyncio.run(hang(instance := pool.take()))
+        first, second = asyncio.run(hang(pool))
         assert "did not answer" in first["content"]
         assert second["content"] == str({"error": "an earlier call has not ended"})
-        pool.put(instance)
-        assert pool.take() is not instance
         assert len(made) == 2
     finally:
         release.set()

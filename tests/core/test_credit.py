@@ -14,8 +14,8 @@ from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.rae import RAE
 from groupwise.algorithms.reinforce_pp_baseline import ReinforcePPBaseline
 from groupwise.algorithms.rloo import RLOO
-from groupwise.errors import UserError
 from groupwise.rollouts import Turn
+from groupwise.training.training_batch import TrainingBatch
 
 NAN = math.nan
 
@@ -149,6 +149,22 @@ def test_turns_in_later_rollouts_count_in_returns(lab):
     algorithm = GRPO(GRPO.Config(credit={"name": "return", "discount": 0.9}))
     first = [own[0] for own in by_turn(whole, advantages(algorithm, whole, [1.0, -1.0], lab))]
     assert by_turn(parts, advantages(algorithm, parts, [1.0, -1.0], lab)) == [[x] for x in first]
+
+
+def test_a_turn_in_a_later_rollout_is_compared_there_alone(lab):
+    """One episode begins in a state, another reaches it in its third turn; each is a rollout."""
+    here, there = Turn(1, None, 7), Turn(0, None, 7)
+    turns = [
+        [here],
+        [Turn(1, None, 8), Turn(0, None, 9), there],
+        [Turn(1, None, 9), there],
+        [here],
+    ]
+    rollouts = with_turns(lab, turns, [0, 0, 1, 2])
+    algorithm = DrGRPO(DrGRPO.Config(credit="gigpo"))
+    own = by_turn(rollouts, advantages(algorithm, rollouts, [1.0, 0.0, 0.0, 0.0], lab))
+    # With that of the episode, 0.5 and -0.5 for first turns, of which each has another.
+    assert own == [[0.5 + 0.5], [-0.5], [0.0], [-0.5]]
 
 
 # ---- enumeration
@@ -374,6 +390,22 @@ def test_averages_of_rae_move_after_the_step_by_each_episode_once(lab):
     assert len(expected) == 2
 
 
+def test_averages_of_rae_move_by_the_learners_own_episodes(lab):
+    """Though its groups are shared with another learner."""
+    policy, algorithm = lab.Tabular(), RAE(RAE.Config(decay=0.5, length=8))
+    rollouts = policy.sample(lab.rows(2), group_size=2, seeds=range(4))
+    own, others = (
+        TrainingBatch(rollouts=rollouts, scores=lab.scores_of(torch.tensor(rewards)))
+        for rewards in ([math.nan, math.nan, 1.0, 2.0], [8.0, 8.0, 8.0, 8.0])
+    )
+    batch = replace(own, rest_of_group=others)
+    updater = lab.updater(policy, algorithm, 100)
+    for _ in range(2):
+        updater.targets(batch, {})
+    algorithm.end_step(None, 1)
+    assert algorithm.averages == {"": 0.5 * (0.5 * 1.0) + 0.5 * 2.0}
+
+
 def test_completions_that_are_kept_for_replay_keep_their_turns(lab, reloaded):
     def right(completions, **_):
         return [1.0] * len(completions)
@@ -418,10 +450,22 @@ def test_options_that_a_credit_does_not_have_are_refused(credit, message):
         GRPO.Config(credit=credit)
 
 
+@pytest.mark.parametrize("credit", ["turns", "return", "gigpo"])
+def test_a_std_of_the_batch_is_refused_where_turns_are_compared(credit):
+    with pytest.raises(ValueError, match=rf"scale: batch is .* credit: {credit} compares turns"):
+        GRPO(GRPO.Config(credit=credit, scale="batch"))
+
+
 @pytest.mark.parametrize(("credit", "column"), [("turns", "turn_rewards"), ("gigpo", "states")])
-def test_what_the_environment_must_return_is_said(lab, credit, column):
+def test_a_step_in_which_no_turn_has_what_is_compared_says_so(lab, credit, column):
     algorithm = GRPO(GRPO.Config(credit=credit))
-    bare = [[Turn(1), Turn(1)]] * 2
-    rollouts = with_turns(lab, bare, [0, 0])
-    with pytest.raises(UserError, match=rf"algorithm.credit: {credit} .* returns no `{column}`"):
+    bare = with_turns(lab, [[Turn(1), Turn(1)]] * 2, [0, 0])
+    full = with_turns(lab, [[Turn(1, 1.0, 7), Turn(1)]] * 2, [0, 0])
+    plain = advantages(GRPO(), bare, [0.0, 1.0], lab)
+    assert algorithm.warning({}) is None
+    found = advantages(algorithm, bare, [0.0, 1.0], lab)
+    assert torch.equal(found, plain.unsqueeze(1) * bare.mask)
+    assert f"{credit} compares `{column}`, and in this step" in algorithm.warning({})
+    for rollouts in (full, bare):  # two updates of a step
         advantages(algorithm, rollouts, [0.0, 1.0], lab)
+    assert algorithm.warning({}) is None

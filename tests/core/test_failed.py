@@ -394,7 +394,7 @@ def test_a_reward_that_is_away_ends_the_run_which_goes_on_when_it_is_back(
     lab, tmp_path, monkeypatch, reward, message
 ):
     rewards = [lab.ones, {**reward, "on_error": "skip"}]
-    more = sections(lab, tmp_path, train={"steps": 6, "group_size": 8}, rewards=rewards)
+    more = sections(lab, tmp_path, train={"steps": 6, "group_size": 2}, rewards=rewards)
     monkeypatch.setenv("AWAY", "1")
     with pytest.raises(UserError, match=message):
         groupwise.train(policy=lab.Tabular(), **more)

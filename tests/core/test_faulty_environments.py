@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from contextlib import closing, redirect_stderr
+from contextvars import Context
 from io import StringIO
 
 import pytest
@@ -309,6 +310,19 @@ def test_a_pool_that_the_first_episodes_fill_lives_as_long_as_the_run(lab, tmp_p
     assert "failed" not in result.after  # it asserts that
     assert environment.open == 8
     assert all(reader.cancelled() for reader in environment.readers)
+
+
+def test_tasks_with_an_empty_context_are_of_no_episode(lab, capsys):
+    tasks = []
+
+    class Apart(Environment):
+        async def play(self, row, players):
+            tasks.append(asyncio.create_task(asyncio.sleep(100), context=Context()))
+            (player,) = players.values()
+            await player(row)
+
+    assert not play(lab, Apart()).judged.failed.any()
+    assert "leave a task running" not in capsys.readouterr().err
 
 
 def test_what_episodes_share_lives_as_long_as_the_run(lab, tmp_path):

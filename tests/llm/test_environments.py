@@ -265,6 +265,58 @@ def test_a_text_is_cut_to_tokens_of_the_player(make):
     assert environment.texts == ["äbc", f"äb{cut}", f"ä{cut}", cut, cut]
 
 
+class Halves(Environment):
+    """Answers with half of a surrogate pair, which is no character."""
+
+    def __init__(self):
+        self.text = ""
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        self.text = await player.shortened("\ud83d", 2)
+        reply = await player(row["prompt"], limit=2)
+        if isinstance(row["prompt"], str):
+            await player(row["prompt"] + reply.text + "\ud83d", limit=2)
+        else:
+            answer = {"role": "tool", "content": "\ud83d"}
+            await player([*row["prompt"], reply.message, answer], limit=2)
+
+
+@pytest.mark.parametrize("rows", [CHAT[:1], TEXTS[:1]])
+def test_answers_of_any_characters_are_encoded(make, rows):
+    environment = Halves()
+    policy = make("llama", max_new_tokens=40)
+    episodes = play(policy, environment, rows)
+    assert environment.text == "?"
+    tokens = policy.tokenizer("?", add_special_tokens=False)["input_ids"]
+    rollouts = episodes.rollouts("policy")
+    assert len(rollouts) == 4
+    for ids, mask in zip(rollouts.trajectory["completion_ids"], rollouts.mask, strict=True):
+        assert tokens[0] in ids[~mask].tolist()
+
+
+class Alternates(Environment):
+    """Sends messages that the template refuses, and goes on."""
+
+    def __init__(self):
+        self.errors = []
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        try:
+            await player([{"role": "user", "content": [{"type": "image_url"}]}])
+        except UserError as error:
+            self.errors.append(str(error))
+        await player(row["prompt"])
+
+
+def test_messages_that_a_policy_cannot_take_are_an_error_of_their_call(make):
+    environment = Alternates()
+    episodes = play(make("llama", max_new_tokens=4), environment, CHAT[:1])
+    assert len(episodes.rollouts("policy")) == len(environment.errors) == 4
+    assert "reads text alone" in environment.errors[0]
+
+
 @pytest.mark.parametrize(("environment", "said"), [(f"{__name__}:Answered", 1), ("single", 0)])
 def test_check_says_what_the_template_does_with_earlier_turns(make, tmp_path, environment, said):
     policy = make("llama")

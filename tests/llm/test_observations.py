@@ -129,6 +129,18 @@ def test_episodes_of_equal_reward_teach_what_was_observed(policy):
     assert float(equal.norm()) > 0
 
 
+def test_truncated_episodes_teach_no_observations_if_they_are_masked(policy):
+    rollouts = played(policy)
+    cut = torch.arange(8) % 3 == 0
+    rollouts = replace(rollouts, truncated=cut)
+    config = GRPO.Config(observation_weight=0.1, mask_truncated=True)
+    ours, _ = gradient(policy, GRPO(config), rollouts, [1.0] * 8)
+    rest = rollouts.select(~cut)
+    expected, _ = gradient(policy, GRPO(config), rest, [1.0] * len(rest))
+    assert float(expected.norm()) > 0
+    close(ours, expected)
+
+
 def test_decisions_have_the_same_outputs_with_and_without_observations(policy):
     rollouts = played(policy)
     with torch.no_grad():

@@ -54,9 +54,11 @@ class RAE(Clipped, Advantages, Usual):
         rewards = zip(_roles(rollouts), scores.outcome.tolist(), strict=True)
         seen = dict[int, list[tuple[str, float]]]()
         for group, (role, reward) in zip(rollouts.groups.tolist(), rewards, strict=True):
+            own = seen.setdefault(group, [])
             if not math.isnan(reward):
-                seen.setdefault(group, []).append((role, reward))
-        self._rewards |= seen
+                own.append((role, reward))
+        # The first pass is over a learner's own rollouts, a second one over those of others, too.
+        self._rewards = seen | self._rewards
         return self._compared(scores, rollouts)
 
     def no_signal(self, scores: Scores, rollouts: Rollouts) -> Tensor:

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from groupwise.environment import Context, Outcome, Reply, Tools
+from groupwise.environment import Context, ContextRefused, Outcome, Reply, Tools
+from groupwise.errors import UserError
 from groupwise.prompt_source import Row
 from groupwise.prompts.draws import Draw
 from groupwise.prompts.seeds import seed_for
@@ -179,7 +180,7 @@ class Request:
     """Completions of one context by one player that an episode's coroutine waits for.
 
     limit: the most decisions of each, None for the policy's own limit; tools: shown from this
-    context on, None for those of the earlier one; refused: whether the context has no room.
+    context on, None for those of the earlier one; error: why the context has no completion, if so.
     """
 
     episode: Episode
@@ -188,11 +189,16 @@ class Request:
     answer: "asyncio.Future[None]"
     limit: int | None = None
     tools: Tools | None = None
-    refused: bool = False
+    error: ContextRefused | UserError | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the context has no room."""
+        return isinstance(self.error, ContextRefused)
 
     @property
     def is_answered(self) -> bool:
-        return self.refused or all(call.is_drawn for call in self.calls)
+        return self.error is not None or all(call.is_drawn for call in self.calls)
 
     @property
     def place(self) -> tuple[int, int]:

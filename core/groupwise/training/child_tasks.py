@@ -17,7 +17,10 @@ _own: ContextVar[set[Task] | None] = ContextVar("own", default=None)
 def started(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Task:
     """A loop's task factory: a task belongs to the episode whose code started it."""
     task = asyncio.Task(coroutine, loop=loop, **options)
-    if (own := (options.get("context") or copy_context()).get(_own)) is not None:
+    context = options.get("context")
+    if context is None:  # an empty one, of no episode, is false as well
+        context = copy_context()
+    if (own := context.get(_own)) is not None:
         own.add(task)
         task.add_done_callback(own.discard)
     return task

@@ -17,6 +17,7 @@ from groupwise.policy import Policy
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Sampler
 from groupwise.storage.state import HasState
+from groupwise.training.calls import TURN
 from groupwise.training.optimizer import Optimizer
 from groupwise.training.replay import Replay
 from groupwise.training.tally import Tally
@@ -207,8 +208,11 @@ class Learner:
     # ---- updates
 
     def _updates(self, rollouts: Rollouts) -> list[Tensor]:
-        """This process's rows for each update: whole groups, in the order of their draws."""
+        """This process's rows for each update: whole groups, in the order of their draws; all turns
+        of a draw together if the algorithm compares them."""
         groups = rollouts.groups.cpu()
+        if self.algorithm.couples_turns:
+            groups = groups % TURN
         parts = processes.union(groups).tensor_split(self.settings.updates_per_rollout)
         return [torch.isin(groups, part).nonzero().flatten() for part in parts if len(part)]
 

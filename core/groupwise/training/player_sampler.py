@@ -10,6 +10,7 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from groupwise import processes
+from groupwise.environment import ContextRefused
 from groupwise.errors import UserError
 from groupwise.prompt_source import Row
 from groupwise.prompts.seeds import seed_for
@@ -134,25 +135,31 @@ class PlayerSampler:
             self.assembly.add_turns(pairs, calls[start : start + len(pairs)])
             start += len(pairs)
             yield
-        if any(request.refused for request in requests):
+        if any(request.error is not None for request in requests):
             yield
 
     def _next_turns(
         self, requests: Sequence[Request]
     ) -> tuple[list[Call], list[Any], list[int], list[int]]:
-        """The calls of requests that are not refused, with the context, seed and limit of each."""
+        """The calls of requests whose contexts can go on, with the context, seed and limit of each;
+        of others the `error`."""
         sampler = self.sampling.turn_sampler
         calls, contexts, limits = list[Call](), list[Any](), list[int]()
         for request in requests:
-            context = self._context(request)
+            try:
+                context = self._context(request)
+            except UserError as error:  # of these messages: it is raised where `play` waits
+                request.error = error
+                continue
             room, count = sampler.room(context), len(request.calls)
             room = room if request.limit is None else min(room, request.limit)
-            request.refused = room < 1
-            if not request.refused:
+            if room >= 1:
                 calls += request.calls
                 contexts += [context] * count
                 limits += [room] * count
-            elif (earlier := request.calls[0].goes_on_from) is not None:
+                continue
+            request.error = ContextRefused("no room is left for this context")
+            if (earlier := request.calls[0].goes_on_from) is not None:
                 earlier.is_cut = True
         return calls, contexts, [self._seed(call) for call in calls], limits
 

@@ -82,8 +82,8 @@ class Playing:
             parent.refused_by = request.label
         if request.answer.done():  # cancelled: `play` waits for it no longer
             return
-        if request.refused:
-            request.answer.set_exception(ContextRefused("no room is left for this context"))
+        if request.error is not None:
+            request.answer.set_exception(request.error)
         else:
             request.answer.set_result(None)
 

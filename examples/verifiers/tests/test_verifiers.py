@@ -1,6 +1,8 @@
 """verifiers 0.4 as it is installed: its harness, environments and rewards, and the run's tokens."""
 
+import asyncio
 import json
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,15 @@ def test_it_is_trained(tmp_path):
 def test_a_taskset_that_is_not_installed():
     with pytest.raises(UserError, match="'no_such_taskset' not found"):
         Tasks(Tasks.Config(taskset={"id": "no_such_taskset"}))
+
+
+def test_servers_of_tools_that_were_cancelled(monkeypatch):
+    @asynccontextmanager
+    async def cancelled():
+        raise asyncio.CancelledError
+        yield
+
+    played = environment()
+    monkeypatch.setattr(played.env, "serving", cancelled)
+    with pytest.raises(UserError, match="do not run: they were cancelled"):
+        asyncio.run(played.run(None, rows(1)[0]))

@@ -20,6 +20,8 @@ FIXED: Mapping[str, Sequence[Any]] = {
     "functions": ([],),
 }
 """Parameters that ask for another kind of answer, with the values that ask for none."""
+NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+"""Tokens are not counted here, and clients may read the numbers without a check."""
 WITHOUT_EFFECT = frozenset(
     {
         *("metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier"),
@@ -105,6 +107,7 @@ def answer(number: int, reply: Reply, message: Mapping[str, Any]) -> Mapping[str
         "created": int(time.time()),
         "model": reply.label,
         "choices": [choice],
+        "usage": NO_USAGE,
     }
 
 

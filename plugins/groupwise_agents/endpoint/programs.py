@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 from groupwise.errors import UserError
 from groupwise.prompt_source import Row
@@ -17,7 +18,7 @@ from groupwise_agents.endpoint.address import Address
 from groupwise_agents.threads import in_thread
 
 TAIL = 64 * 1024
-"""Bytes that are kept of what a command prints."""
+"""Bytes that are read of what a command prints: its last ones."""
 
 
 @dataclass(frozen=True)
@@ -89,48 +90,44 @@ class Command:
 
     async def __call__(self, address: Address, row: Row) -> Any:
         own = {f"OPENAI_{name.upper()}": value for name, value in asdict(address).items()}
+        # Files, since a pipe stays open as long as any process that the command leaves running.
+        with TemporaryFile() as input_, TemporaryFile() as output, TemporaryFile() as errors:
+            input_.write(json.dumps(row, default=str).encode())
+            input_.seek(0)
+            code = await self._exit_code(own, input_, output, errors)
+            if code:
+                text = (_tail(errors).strip() or _tail(output).strip())[-500:]
+                raise RuntimeError(f"{self.command[0]} exited with {code}: {text}")
+            return _printed(_tail(output))
+
+    async def _exit_code(
+        self, own: Mapping[str, str], input_: IO[bytes], output: IO[bytes], errors: IO[bytes]
+    ) -> int:
+        """Run it with these variables and files, and kill what it leaves running."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *self.command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
+                stdin=input_,
+                stdout=output,
+                stderr=errors,
                 env=os.environ | own,
                 start_new_session=True,
             )
         except OSError as error:
             raise UserError(f"environment.command: cannot start: {error}") from error
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        tails = [asyncio.create_task(_tail(own)) for own in (process.stdout, process.stderr)]
         try:
-            with suppress(ConnectionError):  # it need not read
-                process.stdin.write(json.dumps(row, default=str).encode())
-                await process.stdin.drain()
-                process.stdin.close()
-            code = await process.wait()
-        except BaseException:
-            for tail in tails:
-                tail.cancel()
-            raise
+            return await process.wait()
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # also what it has started
             await process.wait()
-        output, errors = await asyncio.gather(*tails)
-        if code:
-            text = (errors.strip() or output.strip())[-500:]
-            raise RuntimeError(f"{self.command[0]} exited with {code}: {text}")
-        return _printed(output)
 
 
-async def _tail(stream: asyncio.StreamReader) -> str:
-    """The end of what a stream has."""
-    kept = b""
-    while part := await stream.read(TAIL):
-        kept = (kept + part)[-TAIL:]
-    return kept.decode(errors="replace")
+def _tail(file: IO[bytes]) -> str:
+    """The end of what a file has."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - TAIL))
+    return file.read().decode(errors="replace")
 
 
 def _printed(output: str) -> Any:

@@ -1,11 +1,13 @@
 """Server: OpenAI's chat completions on this machine, for the episodes that are being played."""
 
 import asyncio
+import json
 import secrets
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -27,6 +29,13 @@ CONVERSATION = "x-session-id"
 """The header in which some clients, as that of verifiers, name a conversation."""
 
 
+class ASCII(JSONResponse):
+    """JSON with escapes, which has any text, also half of a surrogate pair."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content).encode()
+
+
 class Endpoint:
     """A server in the event loop of the episodes, with an address for each episode.
 
@@ -40,6 +49,7 @@ class Endpoint:
     def __init__(self) -> None:
         self._key = secrets.token_urlsafe(24)
         self._sessions: dict[str, Session] = {}
+        self._answered = asyncio.Event()
         self._port = 0
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -81,7 +91,7 @@ class Endpoint:
         self, players: Mapping[str, Player], *, keeps_drift: bool
     ) -> Iterator[tuple[Session, str]]:
         """The session of an episode and its base URL, which is valid within this context."""
-        session = Session(players, keeps_drift=keeps_drift)
+        session = Session(players, keeps_drift=keeps_drift, answered=self._answered)
         self._sessions[session.key] = session
         try:
             yield session, self._url(session.key)
@@ -113,10 +123,10 @@ class Endpoint:
             answered = await session.ask(body, again=again, name=name)
             if body.get("stream"):
                 return Response(streamed(answered), media_type="text/event-stream")
-            return JSONResponse(answered)
+            return ASCII(answered)
 
         async def listed(request: Request) -> Response:
-            return JSONResponse(models([*self._session(request).players]))
+            return ASCII(models([*self._session(request).players]))
 
         return Starlette(
             routes=[
@@ -139,7 +149,7 @@ class Endpoint:
 async def _refused(_: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refusal)
     # The same request would be refused again.
-    return JSONResponse(refusal.body, refusal.status, headers={"x-should-retry": "false"})
+    return ASCII(refusal.body, refusal.status, headers={"x-should-retry": "false"})
 
 
 async def _not_served(request: Request, error: Exception) -> Response:

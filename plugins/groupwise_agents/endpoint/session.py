@@ -1,6 +1,7 @@
 """Session: the requests of one episode's agent, answered by its players."""
 
 import asyncio
+import json
 import secrets
 import time
 from collections import deque
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from groupwise.environment import ContextRefused, Player, Reply
+from groupwise.errors import UserError
 from groupwise_agents.endpoint.chat import Refusal, Request, answer
 from groupwise_agents.endpoint.history import History
 
@@ -21,17 +23,20 @@ class Session:
     The order alone names the seed of each answer, so an agent that asks the same gets the same,
     however long it takes in between.
 
-    players: by label, which is the name of the model in a request; keeps_drift: see `History`.
+    players: by label, which is the name of the model in a request; keeps_drift: see `History`;
+    answered: set once any request of the run was; from then on a request that a policy cannot take
+    is the agent's fault, and refused, while before that it ends the run.
 
     key: in the address of its requests, and known to its agent alone; replies: so far; latest: the
     last one by the name that the client gives to a conversation, if it does (X-Session-ID);
     columns: numbers of the episode so far, None for those of calls where no tool was shown;
-    ignored: parameters of requests that the run does not
-    follow.
+    ignored: parameters of requests that the run does not follow.
     """
 
-    def __init__(self, players: Mapping[str, Player], *, keeps_drift: bool) -> None:
-        self.players = players
+    def __init__(
+        self, players: Mapping[str, Player], *, keeps_drift: bool, answered: asyncio.Event
+    ) -> None:
+        self.players, self.answered = players, answered
         self.key = secrets.token_urlsafe(24)
         self.history = History(keeps_drift=keeps_drift)
         self.replies: list[Reply] = []
@@ -40,7 +45,7 @@ class Session:
         self.ignored: set[str] = set()
         self._waiting = deque[_Waiting]()
         self._changed = asyncio.Event()
-        self._latest: tuple[Any, asyncio.Future[Any]] | None = None
+        self._futures: dict[str, asyncio.Future[Any]] = {}  # the last one of each body
         self._over = self._shows_tools = False
         self._agent: asyncio.Future[Any] | None = None
         self._refused: ContextRefused | None = None
@@ -63,15 +68,16 @@ class Session:
         """The answer to the body of a request. Raises Refusal.
 
         again: whether the client repeats a request, since the answer took too long or was lost: it
-        gets the answer to the first; name: of the conversation.
+        gets the answer to the last one with this body; name: of the conversation.
         """
-        if again and self._latest is not None and self._latest[0] == body:
-            return await self._latest[1]
+        sent = json.dumps(body, sort_keys=True)
+        if again and sent in self._futures:
+            return await self._futures[sent]
         request = Request.of(body)
         if self._over:
             raise over()
         future = asyncio.get_running_loop().create_future()
-        self._latest = body, future
+        self._futures[sent] = future
         self._waiting.append(_Waiting(request, name, future))
         self._changed.set()
         return await future
@@ -132,12 +138,18 @@ class Session:
             self._refused = error
             text = "no room is left for this context (policy.max_new_tokens)"
             waiting.settle(Refusal(400, "context_length_exceeded", text))
+        except UserError as error:
+            if not self.answered.is_set():
+                waiting.settle(Refusal(500, "no_completion", str(error)))
+                raise
+            waiting.settle(Refusal(400, "unsupported_messages", str(error)))
         except BaseException as error:
             waiting.settle(Refusal(500, "no_completion", f"{type(error).__name__}: {error}"))
             raise
         else:
             message = self.history.record(context, reply)
             self.replies.append(reply)
+            self.answered.set()
             self.latest[waiting.name] = reply
             waiting.settle(answer(len(self.replies), reply, message))
 

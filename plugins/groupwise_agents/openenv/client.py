@@ -3,8 +3,8 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from groupwise.errors import UserError, first_line
@@ -39,14 +39,21 @@ class Clients:
 
         Raises Unavailable if the server is away, UserError if it takes no further session.
         """
+        connection = await self._begun(options)
+        try:
+            yield connection
+        finally:
+            await self._end(connection)
+
+    async def _begun(self, options: Mapping[str, Any]) -> "Connection":
         until = time.monotonic() + PATIENCE
         while True:
             connection = Connection(self.make(), self.deadline)
             try:
                 await connection.begin(options)
-                yield connection
-                return
+                return connection
             except _ServerFullError as error:
+                await self._end(connection)
                 if time.monotonic() > until:
                     raise UserError(
                         f"environment openenv: {error}. All episodes of a step are played at "
@@ -54,13 +61,17 @@ class Clients:
                         f"`max_concurrent_envs` of at least train.groups_per_step x "
                         f"train.group_size, or lower these"
                     ) from error
-            finally:
-                # In a task of its own: a cancelled episode must not leave its session open.
-                closing = asyncio.create_task(connection.close())
-                self._closing.add(closing)
-                closing.add_done_callback(self._closing.discard)
-                await asyncio.shield(closing)
+            except BaseException:
+                await self._end(connection)
+                raise
             await asyncio.sleep(0.1)
+
+    async def _end(self, connection: "Connection") -> None:
+        # In a task of its own: a cancelled episode must not leave its session open.
+        closing = asyncio.create_task(connection.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        await asyncio.shield(closing)
 
     async def close(self) -> None:
         """Wait for connections that are being closed."""
@@ -75,8 +86,9 @@ class Clients:
         async def first() -> Any:
             connection = Connection(self.make(), self.deadline)
             try:
-                await connection.request(connection.client.connect)
-                return await ask(connection) if ask is not None else ()
+                with _telling_full():
+                    await connection.request(connection.client.connect)
+                    return await ask(connection) if ask is not None else ()
             finally:
                 await connection.close()
 
@@ -100,9 +112,10 @@ class Connection:
         self.is_lost = False
 
     async def begin(self, options: Mapping[str, Any]) -> None:
-        """Connect and reset."""
-        await self.request(self.client.connect)
-        self.begun = await self.request(lambda: self.client.reset(**options))
+        """Connect and reset. Raises _ServerFullError too."""
+        with _telling_full():
+            await self.request(self.client.connect)
+            self.begun = await self.request(lambda: self.client.reset(**options))
 
     async def step(self, action: Any) -> Any:
         """The `StepResult` of a step; its reward is kept.
@@ -136,9 +149,7 @@ class Connection:
         except asyncio.CancelledError:
             self.is_lost = True
             raise
-        except RuntimeError as error:
-            if any(each in str(error) for each in FULL):
-                raise _ServerFullError(first_line(error)) from error
+        except RuntimeError:
             raise
         except Exception as error:  # of sockets, HTTP and JSON
             self.is_lost = True
@@ -153,6 +164,17 @@ class Connection:
                 await self.client.close()
         except Exception:
             pass
+
+
+@contextmanager
+def _telling_full() -> Iterator[None]:
+    """Raises _ServerFullError for the error of a full server, which it has before a first step."""
+    try:
+        yield
+    except RuntimeError as error:
+        if any(each in str(error) for each in FULL):
+            raise _ServerFullError(first_line(error)) from error
+        raise
 
 
 def _in_own_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:

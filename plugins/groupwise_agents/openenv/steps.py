@@ -49,4 +49,4 @@ async def play_steps(
             talk.ended = "done" if done else "turns"
             return talk
         text = await player.shortened(text, limits.answer_tokens)
-        talk.messages += [talk.reply.message, {"role": "user", "content": text}]
+        talk.answer(talk.reply, [{"role": "user", "content": text}])

@@ -6,7 +6,7 @@ from typing import Any
 from groupwise.environment import EpisodeEnded
 from groupwise.errors import UserError
 from groupwise_agents.openenv.client import Connection
-from groupwise_agents.threads import in_thread
+from groupwise_agents.openenv.resource import Resource
 from groupwise_agents.tool import Tool, ToolError
 from groupwise_agents.toolbox import text_of
 
@@ -58,19 +58,17 @@ def _step_of(connection: Connection, name: str) -> Callable[..., Any]:
     return call
 
 
-def tools_of_session(session: Any, rewards: list[float | None]) -> list[Tool]:
-    """The tools of an OpenEnv ResourceSession.
-
-    rewards: the rewards that results state are appended to it.
-    """
+def tools_of_session(resource: Resource) -> list[Tool]:
+    """The tools of an OpenEnv ResourceSession; the rewards that their results state are kept."""
+    session = resource.session
 
     def call_of(name: str) -> Callable[..., Any]:
         async def call(**arguments: Any) -> str:
-            result = await in_thread(lambda: session.call_tool(name, arguments), f"tool {name}")
+            result = await resource.call(lambda: session.call_tool(name, arguments), f"tool {name}")
             stated = result.metadata.get("reward")
             if stated is None and isinstance(result.data, dict):
                 stated = result.data.get("reward")
-            rewards.append(None if stated is None else float(stated))
+            resource.rewards.append(None if stated is None else float(stated))
             if result.done:
                 raise EpisodeEnded(name)
             if result.error is not None:

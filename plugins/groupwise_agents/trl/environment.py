@@ -74,8 +74,7 @@ class TRLEnvironment(Environment):
             for name, pool in self.pools.items()
         }
         for pool in self.pools.values():
-            pool.put(one := pool.take())
-            OrderedToolbox([*self.tools, *one.tools])  # no two of one name
+            OrderedToolbox([*self.tools, *pool.tools])  # no two of one name
 
     def casts(self, labels: Sequence[str]) -> Mapping[str, Sequence[str]]:
         if len(labels) > 1:
@@ -90,7 +89,8 @@ class TRLEnvironment(Environment):
         return COLUMNS
 
     def opening(self, row: Row) -> Row:
-        schemas = [tool.schema for tool in self.tools] + self.pools[self._chosen(row)].schemas
+        tools = [*self.tools, *self.pools[self._chosen(row)].tools]
+        schemas = [tool.schema for tool in tools]
         return {**row, "prompt": messages_of(row), "tools": schemas}
 
     async def play(
@@ -99,7 +99,7 @@ class TRLEnvironment(Environment):
         (player,) = players.values()
         name = self._chosen(row)
         pool, deadline = self.pools[name], self.limits.deadline
-        instance = pool.take()
+        instance = await pool.take()
         lease = pool.lease(instance)
         columns = {key: value for key, value in row.items() if key != CHOICE or not self.has_choice}
         observation = await instance.reset(columns, seed, deadline)

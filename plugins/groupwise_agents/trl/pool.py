@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from groupwise.errors import UserError, first_line
+from groupwise_agents.threads import in_thread
 from groupwise_agents.trl.instance import Instance
 
 
@@ -22,8 +23,8 @@ class Lease:
 class Pool:
     """Instances of what a factory makes; a new one only where all others are in use.
 
-    name: of the factory, for messages. Constructs the first one. Raises UserError if that fails, or
-    if it is no environment.
+    name: of the factory, for messages; tools: of the first instance, for their schemas. Constructs
+    the first one. Raises UserError if that fails, or if it is no environment.
     """
 
     def __init__(self, factory: Callable[[], Any], name: str) -> None:
@@ -35,14 +36,14 @@ class Pool:
             raise UserError(f"environment {name!r} cannot be constructed: {problem}") from error
         first = Instance(target)
         self.name, self.has_reward = first.name, first.has_reward
-        self.schemas = [tool.schema for tool in first.tools]
+        self.tools = first.tools
         self._free = deque([first])
 
-    def take(self) -> Instance:
-        try:
+    async def take(self) -> Instance:
+        """A free instance, else a new one, constructed in a thread: that may take its time."""
+        if self._free:
             return self._free.popleft()
-        except IndexError:
-            return Instance(self.factory())
+        return Instance(await in_thread(self.factory, self.name))
 
     def put(self, instance: Instance) -> None:
         """Take an instance back; one whose method still runs is abandoned."""

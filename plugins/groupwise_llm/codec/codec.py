@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from groupwise.rollouts import Rollouts
 from groupwise.rollouts import Turn as TurnOfRollout
 from groupwise_llm.codec.calls.calls import Calls
-from groupwise_llm.codec.characters import UNKNOWN
+from groupwise_llm.codec.characters import UNKNOWN, encodable
 from groupwise_llm.codec.completions import Completions
 from groupwise_llm.codec.contexts import Context, Message, Segment, Turn, is_reply
 from groupwise_llm.codec.observations import Observations
@@ -66,7 +66,7 @@ class Codec:
         where the template changes earlier turns (`Suffixes`).
         """
         if isinstance(replies, str):
-            (ids,) = self.tokenizer([replies], add_special_tokens=False)["input_ids"]
+            (ids,) = self.tokenizer([encodable(replies)], add_special_tokens=False)["input_ids"]
             return context.with_text(replies, ids)
         if isinstance(context.prompt, str):
             raise ValueError("extend: a prompt that is a text is continued by a text, not messages")
@@ -84,6 +84,7 @@ class Codec:
 
     def shortened(self, text: str, most: int) -> str:
         """The beginning of a text that has more than `most` tokens, with a mark; else the text."""
+        text = encodable(text)
         if len(text.encode()) <= most:  # a token is at least one byte
             return text
         (ids,) = self.tokenizer([text], add_special_tokens=False)["input_ids"]

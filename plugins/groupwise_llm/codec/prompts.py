@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from groupwise.errors import UserError
-from groupwise_llm.codec.characters import common_prefix
+from groupwise_llm.codec.characters import common_prefix, encodable
 from groupwise_llm.codec.template import ChatTemplate
 from groupwise_llm.settings import Settings
 
@@ -149,7 +149,9 @@ class Prompts:
 
     def _text(self, row: Mapping[str, Any]) -> str:
         prompt = row["prompt"]
-        return prompt if isinstance(prompt, str) else self.template.render(prompt, tools_of(row))
+        if isinstance(prompt, str):
+            return encodable(prompt)
+        return self.template.render(prompt, tools_of(row))
 
     def _too_long(self, row: Mapping[str, Any], length: int) -> UserError:
         settings = self.settings

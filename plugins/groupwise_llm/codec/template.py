@@ -6,7 +6,7 @@ from textwrap import shorten
 from typing import Any
 
 from groupwise.errors import UserError
-from groupwise_llm.codec.characters import common_prefix
+from groupwise_llm.codec.characters import common_prefix, encodable
 from groupwise_llm.settings import Settings
 
 FINISHED = {"add_generation_prompt": False, "continue_final_message": False}
@@ -51,7 +51,7 @@ class ChatTemplate:
             raise UserError(
                 f"{model}: its chat template refuses the prompt: {error}: {messages!r}"[:500]
             ) from error
-        return text
+        return encodable(text)
 
     def opening(self, tools: Sequence[Any] | None = None) -> str:
         """What the template begins an assistant's turn with."""

@@ -30,11 +30,12 @@ def of_anchors(
     """[B, K]: A + weight (R_k - mean) / (std + epsilon); GiGPO, arXiv:2505.10978.
 
     R_k = r_k + discount R_(k+1); mean and std are over all turns of the prompt's episodes that
-    began in the state of turn k.
+    began in the state of turn k. A turn in another rollout of the episode is compared there.
 
     outcome: [B], added to the reward of the last turn; NaN for none: then A is 0. episode: [B], A,
     the advantage of the whole episode. compared: as of `group_relative`.
     """
-    returns = table.returns(outcome, discount).masked_fill(table.states < 0, torch.nan)
+    elsewhere = (table.states < 0) | (table.decisions == 0)
+    returns = table.returns(outcome, discount).masked_fill(elsewhere, torch.nan)
     own = group_relative(returns.flatten(), table.states.flatten(), **compared)
     return episode.unsqueeze(1) + weight * own.view_as(returns)

@@ -95,6 +95,14 @@ class GroupCentred(Advantages):
                 f"credit: return compares what follows a turn, and {type(self).__name__} compares "
                 f"whole completions in a way of its own; set credit: turns, or take grpo or dr_grpo"
             )
+        if self.config.credit.name != "outcome" and self.scale == "batch":
+            raise ValueError(
+                f"scale: batch is the std of the rewards of whole completions, and credit: "
+                f"{self.config.credit.name} compares turns; set scale: group or none, or take "
+                f"reinforce_pp_baseline, which divides by the std over all decisions"
+            )
+        self.couples_turns = self.config.credit.name == "gigpo"
+        self._credited: bool | None = None
 
     @property
     def scale(self) -> advantages.Scale:
@@ -103,7 +111,13 @@ class GroupCentred(Advantages):
 
     def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
         """[B] or [B, T]: the advantages; variants override this."""
+        self._credited = bool(self._credited) or self.config.credit.applies(rollouts)
         return self._compared(scores, rollouts)
+
+    def warning(self, metrics: Mapping[str, Any]) -> str | None:
+        """That no turn of the step had what `credit` compares."""
+        credited, self._credited = self._credited, None
+        return self.config.credit.missing if credited is False else super().warning(metrics)
 
     def no_signal(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B] bool: all advantages in the rollout's group are 0, as below `least_std`."""

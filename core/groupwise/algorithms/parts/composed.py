@@ -46,6 +46,11 @@ class Composed(Algorithm):
     ) -> Tensor:
         """[B], or [B, T] with process rewards; arguments as of `targets`."""
 
+    def teaches(self, rollouts: Rollouts) -> Tensor:
+        """[B] bool: the rollouts that are learned from, their observations included; by default
+        all."""
+        return torch.ones_like(rollouts.truncated)
+
     @abstractmethod
     def loss_weights(self, rollouts: Rollouts) -> Tensor:
         """[B, T] float32: the loss weight of each decision."""
@@ -83,7 +88,8 @@ class Composed(Algorithm):
             "weights": self.loss_weights(rollouts),
         }
         if self.observation:
-            share = objective.weights(inputs[OBSERVATIONS] > 0, normalize="token")
+            observed = (inputs[OBSERVATIONS] > 0) & self.teaches(rollouts).unsqueeze(1)
+            share = objective.weights(observed, normalize="token")
             targets["observation_weights"] = self.observation * share
         return targets
 

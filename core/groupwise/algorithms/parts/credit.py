@@ -11,7 +11,6 @@ from groupwise.algorithms.credit.mixture import of_mixture
 from groupwise.algorithms.credit.returns import of_returns
 from groupwise.algorithms.credit.table import Table
 from groupwise.algorithms.parts.composed import Options
-from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 
 DEFAULTS: Mapping[str, Mapping[str, float]] = {
@@ -65,8 +64,8 @@ class Credit(Options):
         """[B], or [B, T] unless all turns have the outcome alike.
 
         outcome: [B], the reward of each episode, NaN for none; episode: [B], its advantage;
-        compared: as of `advantages.group_relative`. Raises UserError if the environment returns
-        neither the rewards nor the states that it needs.
+        compared: as of `advantages.group_relative`. Turns without the reward or state that it
+        compares have that of the episode.
         """
         if self.name == "outcome" or not len(rollouts):
             return episode
@@ -74,17 +73,25 @@ class Credit(Options):
         if self.name == "return":
             return table.placed(of_returns(table, outcome, **options))
         if self.name == "turns":
-            _check_any(~table.rewards.isnan(), "turns", "compares rewards of turns", "turn_rewards")
             return table.placed(of_mixture(table, outcome, episode, **options))
-        _check_any(table.states >= 0, "gigpo", "compares turns that began in one state", "states")
         return table.placed(of_anchors(table, outcome, episode, **options))
 
+    def applies(self, rollouts: Rollouts) -> bool:
+        """Whether any turn has what it compares: a reward, or a state."""
+        field = {"turns": "reward", "gigpo": "state"}.get(self.name)
+        if field is None or not len(rollouts):
+            return True
+        turns = (turn for own in rollouts.each_turn for turn in own)
+        return any(getattr(turn, field) is not None for turn in turns)
 
-def _check_any(given: Tensor, name: str, does: str, column: str) -> None:
-    if not bool(given.any()):
-        raise UserError(
-            f"algorithm.credit: {name} {does}, and the environment returns no `{column}`: return "
-            f"them from `play`, or set credit: return, which needs none"
+    @property
+    def missing(self) -> str:
+        """What to say where it applies to no turn."""
+        column = {"turns": "turn_rewards", "gigpo": "states"}[self.name]
+        return (
+            f"algorithm.credit: {self.name} compares `{column}`, and in this step the environment "
+            f"returned none, so every turn has the advantage of its episode; return them from "
+            f"`play`, or set credit: return, which needs none"
         )
 
 

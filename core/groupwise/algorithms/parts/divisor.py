@@ -46,13 +46,15 @@ class Divisor(Composed):
                 "policy has no limit; set algorithm.length"
             )
 
+    def teaches(self, rollouts: Rollouts) -> Tensor:
+        """[B] bool: all rollouts, or with `mask_truncated` those that were not cut off."""
+        teaches = super().teaches(rollouts)
+        return teaches & ~rollouts.truncated if self.config.mask_truncated else teaches
+
     def loss_weights(self, rollouts: Rollouts) -> Tensor:
         """[B, T] float32: the loss weight of each decision."""
-        mask = rollouts.mask
-        if self.config.mask_truncated:
-            mask = mask & ~rollouts.truncated.unsqueeze(1)
         return objective.weights(
-            mask,
+            rollouts.mask & self.teaches(rollouts).unsqueeze(1),
             normalize=self.config.normalize,
             length=self.length,
             episodes=rollouts.episodes,

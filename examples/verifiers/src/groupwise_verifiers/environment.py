@@ -61,8 +61,9 @@ class Verifiers(Served):
         await asyncio.wait({self._serving, ready}, return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
         if self._serving.done():
-            error = self._serving.exception()
-            raise UserError(f"verifiers: the servers of its tools do not start: {error}") from error
+            error = None if self._serving.cancelled() else self._serving.exception()
+            reason = error or "they were cancelled"
+            raise UserError(f"verifiers: the servers of its tools do not run: {reason}") from error
 
     async def _serve(self) -> None:
         async with self.env.serving():  # entered and left by one task
