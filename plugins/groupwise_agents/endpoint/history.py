@@ -14,11 +14,11 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class _Turn:
-    """A reply. context: the messages before it, as players receive them; said: what the agent
-    received, in a form to compare; message: the reply's own."""
+    """A reply. context: the messages before it, as players receive them; content: its text and
+    calls as the agent received them, to compare; message: the reply's own."""
 
     context: Sequence[Message]
-    said: tuple[Any, ...]
+    content: tuple[Any, ...]
     message: Message
 
 
@@ -47,13 +47,13 @@ class History:
             message = _without_nulls(sent)
             if message["role"] == "assistant":
                 names |= {call["id"]: call["function"]["name"] for call in _calls(message)}
-                said = _said(message)
+                content = _content(message)
                 turns = [turn for turn in self._turns if turn.context == context]
-                same = next((turn for turn in turns if turn.said == said), None)
+                same = next((turn for turn in turns if turn.content == content), None)
                 if same is not None:
                     message = same.message
                 elif turns and not has_drifted:
-                    self._drift(turns[-1].said, said)
+                    self._drift(turns[-1].content, content)
                     has_drifted = True
             elif message["role"] == "tool" and message.get("tool_call_id") in names:
                 message = {"name": names[message["tool_call_id"]], **message}
@@ -68,17 +68,17 @@ class History:
             number = len(self._turns)
             sent["content"] = sent["content"] or None
             sent["tool_calls"] = [_sent_call(call, number, n) for n, call in enumerate(calls)]
-        self._turns.append(_Turn(context, _said(_without_nulls(sent)), message))
+        self._turns.append(_Turn(context, _content(_without_nulls(sent)), message))
         return sent
 
-    def _drift(self, answered: tuple[Any, ...], said: tuple[Any, ...]) -> None:
+    def _drift(self, answered: tuple[Any, ...], returned: tuple[Any, ...]) -> None:
         self.drifts += 1
         if not self.keeps_drift:
             raise Refusal(
                 400,
                 "changed_reply",
                 f"an assistant's message was changed after the endpoint answered it: "
-                f"{_difference(answered, said)}. Send it back as it came, or set `environment: "
+                f"{_difference(answered, returned)}. Send it back as it came, or set `environment: "
                 f"{{drift: new_rollout}}`, which makes it part of the prompt of a new rollout",
             )
 
@@ -126,18 +126,18 @@ def _calls(message: Message) -> Sequence[Mapping[str, Any]]:
     return message.get("tool_calls", ())
 
 
-def _said(message: Message) -> tuple[Any, ...]:
+def _content(message: Message) -> tuple[Any, ...]:
     """The text of an assistant's message and its calls, without what clients add to these."""
-    content = message["content"]
-    if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in content)
-    return content, [(call["id"], call["function"]) for call in _calls(message)]
+    text = message["content"]
+    if isinstance(text, list):
+        text = "".join(str(part.get("text", "")) for part in text)
+    return text, [(call["id"], call["function"]) for call in _calls(message)]
 
 
-def _difference(answered: tuple[Any, ...], said: tuple[Any, ...]) -> str:
+def _difference(answered: tuple[Any, ...], returned: tuple[Any, ...]) -> str:
     """The first difference, in words."""
     names = "its text was", "its calls were"
     name, one, other = next(
-        each for each in zip(names, answered, said, strict=True) if each[1] != each[2]
+        each for each in zip(names, answered, returned, strict=True) if each[1] != each[2]
     )
     return f"{name} {one!r:.200}, and is now {other!r:.200}"
