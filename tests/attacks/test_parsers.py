@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-from tests.effort import Effort
+from tests.effort import cpu_within
 
 from groupwise_verifiable.completion import (
     content,
@@ -181,7 +182,5 @@ def test_no_text_takes_a_parser_a_second(name: str, full: bool, tries: Tries) ->
     parse("a first sentence, which loads models and tables")
     for unit in UNITS:
         text = (unit * (size // len(unit) + 1))[:size]
-        with Effort() as effort:
-            parse(text)
-        assert effort.cpu < (1.0 if full else 0.5), repr(unit[:20])
+        assert cpu_within(1.0 if full else 0.5, partial(parse, text)), repr(unit[:20])
         tries(1)
