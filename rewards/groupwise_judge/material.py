@@ -1,0 +1,53 @@
+"""Material: for each sample what its judge reads, from the arguments of a reward's call."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from groupwise_judge.messages import Exhibit, exhibits
+from groupwise_judge.settings import Shown
+
+REFERENCE = "reference answer"
+
+
+def contexts(
+    shown: Shown, prompts: Sequence[Any], columns: Mapping[str, Sequence[Any] | None]
+) -> list[list[Exhibit]]:
+    """For each sample the exhibits before its completion: prompt, pictures and reference answer.
+
+    The columns `image` and `images` hold a prompt's pictures, as for policies that see. Raises
+    ValueError for a missing column, and for a prompt or a picture that cannot be shown.
+    """
+    references = column(columns, shown.reference) if shown.reference else [None] * len(prompts)
+    found = []
+    for row, (prompt, reference) in enumerate(zip(prompts, references, strict=True)):
+        try:
+            before = exhibits("prompt", prompt, _pictures(columns, row)) if shown.prompt else []
+            blank = reference is None or reference != reference  # noqa: PLR0124 - NaN
+            after = [] if blank else exhibits(REFERENCE, _stated(reference))
+        except ValueError as error:
+            raise ValueError(f"sample {row}: {error}") from error
+        found.append([*before, *after])
+    return found
+
+
+def column(columns: Mapping[str, Sequence[Any] | None], name: str) -> Sequence[Any]:
+    """A column; ValueError, with the names that exist, if it is missing."""
+    values = columns.get(name)
+    if values is None:
+        names = ", ".join(sorted(columns)) or "none"
+        raise ValueError(f"the judge needs the column {name!r}; the columns are: {names}")
+    return values
+
+
+def _pictures(columns: Mapping[str, Sequence[Any] | None], row: int) -> list[Any]:
+    one, several = columns.get("image"), columns.get("images")
+    image = None if one is None else one[row]
+    images = None if several is None else several[row]
+    # An image policy's own fact `images` has tensors: its completions, not the prompt's pictures.
+    are_several = isinstance(images, Sequence) and not isinstance(images, str | bytes)
+    return [*([] if image is None else [image]), *(images if are_several else [])]
+
+
+def _stated(reference: Any) -> Any:
+    """Numbers as text; everything else as it is."""
+    return str(reference) if isinstance(reference, int | float) else reference
