@@ -1,6 +1,6 @@
 """The reward `judge_ranking`: how often a judge prefers a completion to the others of its group."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from groupwise_judge.form import Form
 from groupwise_judge.material import column, contexts, is_blank
 from groupwise_judge.messages import Exhibit, Message, digest, exhibits, messages
-from groupwise_judge.rewards import LogMetric, ServerReward, checked
+from groupwise_judge.rewards import LogExtra, LogMetric, ServerReward, checked
 from groupwise_judge.server import Question, Verdict
 from groupwise_judge.settings import ServerSettings
 
@@ -98,7 +98,7 @@ class JudgeRanking(ServerReward):
         references: Sequence[Sequence[Any]],
         *,
         purpose: str = "train",
-        log_extra: Callable[[str, Any], None] | None = None,
+        log_extra: LogExtra = None,
         log_metric: LogMetric = None,
         **columns: Sequence[Any],
     ) -> list[float | None]:
