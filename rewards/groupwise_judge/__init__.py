@@ -1,0 +1,1 @@
+"""Rewards by judges: language models that score, compare and criticise completions."""
