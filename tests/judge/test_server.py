@@ -12,7 +12,7 @@ from tests.judge.conftest import metric
 from tests.judge.stand_in import Reply, StandIn, text_of
 
 from groupwise.errors import UserError
-from groupwise.rewards import RewardError
+from groupwise.rewards import RewardError, SampleErrors
 from groupwise_judge import client
 from groupwise_judge.cache import Cache, key_of
 from groupwise_judge.grading import Judge
@@ -156,16 +156,41 @@ def test_a_server_that_never_answers_makes_failed_samples_and_no_zeros(serve, sc
 
 def test_a_request_has_a_deadline(serve, score):
     over = Event()
+    scores = score(judge(serve(lambda _: over.wait(30) and FOUR), timeout=0.1, retries=0), ["a"])
+    over.set()
+    assert scores.failed.tolist() == [True]
+    assert "did not answer within 0.1 s (`timeout`)" in scores.reasons[0]
+
+
+def test_at_the_deadline_of_the_reward_what_was_answered_counts(serve):
+    """The run cancels the call then."""
+    over, logged = Event(), {}
 
     def hangs(request):
         if "slow" in text_of(request):
             over.wait(30)
         return FOUR
 
-    scores = score(judge(serve(hangs), timeout=0.3, retries=0), ["slow", "quick"])
-    over.set()
-    assert scores.failed.tolist() == [True, False]
-    assert "did not answer within 0.3 s (`timeout`)" in scores.reasons[0]
+    async def called():
+        server = serve(hangs)
+        reward = judge(server)
+        await reward(["p"], ["quick"])
+        late = asyncio.create_task(
+            reward(["p"] * 2, ["slow", "quick"], log_metric=logged.setdefault)
+        )
+        while len(server.requests) < 2:
+            await asyncio.sleep(0.01)
+        late.cancel()
+        with pytest.raises(SampleErrors) as caught:
+            await late
+        over.set()
+        reward.close()
+        return caught.value
+
+    error = asyncio.run(called())
+    assert [str(value) for value in error.values] == ["nan", "0.75"]
+    assert error.errors == {0: "got no answer within the `deadline` of its reward"}
+    assert logged["unreadable_unanswered"] == 0.5
 
 
 def test_a_rejected_request_fails_its_sample_alone(serve, score):
