@@ -355,7 +355,7 @@ def make_processor(stand_in: StandIn) -> transformers.ProcessorMixin:
 
 
 def make_model(model_type: str, tokenizer: PreTrainedTokenizerFast) -> transformers.PreTrainedModel:
-    """Random weights by seed 7, biases too: those of zero would hide code that forgets a bias."""
+    """Random weights by seed 7, none of zero: it would hide code that forgets it."""
     stand_in = STAND_INS[model_type]
     ids = {key: tokenizer.convert_tokens_to_ids(token) for key, token in stand_in.ids.items()}
     text = {
@@ -371,8 +371,8 @@ def make_model(model_type: str, tokenizer: PreTrainedTokenizerFast) -> transform
     with torch.random.fork_rng():
         torch.manual_seed(7)
         model = AutoModelForImageTextToText.from_config(config)
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
+        for parameter in model.parameters():
+            if not parameter.any():  # biases, Gemma's projection of features
                 torch.nn.init.normal_(parameter, std=0.1)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
