@@ -158,6 +158,24 @@ QWEN3 = {
     "text": {**TEXT, "rope_parameters": {**SECTIONS, "mrope_interleaved": True}},
     "image_options": {**QWEN["image_options"], **QWEN_NORMS},
 }
+NEW_TOWER = {**QWEN_TOWER, "num_position_embeddings": 16}
+DEEP_TOWER = {**NEW_TOWER, "deepstack_visual_indexes": [0, 1]}
+HYBRID = {
+    **TEXT,
+    "head_dim": 16,
+    "rope_parameters": {**SECTIONS, "mrope_interleaved": True, "partial_rotary_factor": 0.5},
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+}
 SMOLVLM = {
     "processor": "Idefics3Processor",
     "images": "Idefics3ImageProcessor",
@@ -204,35 +222,13 @@ STAND_INS = {
             "vision": {**QWEN_TOWER, "window_size": TILE, "fullatt_block_indexes": [1]},
         }
     ),
-    "qwen3_vl": StandIn(
-        **{
-            **QWEN3,
-            "vision": {
-                **QWEN_TOWER,
-                "num_position_embeddings": 16,
-                "deepstack_visual_indexes": [0, 1],
-            },
-        }
+    "qwen3_vl": StandIn(**{**QWEN3, "vision": DEEP_TOWER}),
+    "qwen3_5": StandIn(**{**QWEN3, "vision": NEW_TOWER, "text": HYBRID}),
+    "qwen3_vl_moe": StandIn(
+        **{**QWEN3, "vision": DEEP_TOWER, "text": {**QWEN3["text"], **EXPERTS}},
     ),
-    "qwen3_5": StandIn(
-        **{
-            **QWEN3,
-            "vision": {**QWEN_TOWER, "num_position_embeddings": 16},
-            "text": {
-                **TEXT,
-                "head_dim": 16,
-                "rope_parameters": {
-                    **SECTIONS,
-                    "mrope_interleaved": True,
-                    "partial_rotary_factor": 0.5,
-                },
-                "layer_types": ["linear_attention", "full_attention"],
-                "linear_num_value_heads": 4,
-                "linear_num_key_heads": 2,
-                "linear_key_head_dim": 8,
-                "linear_value_head_dim": 8,
-            },
-        }
+    "qwen3_5_moe": StandIn(
+        **{**QWEN3, "vision": NEW_TOWER, "text": {**HYBRID, **EXPERTS}},
     ),
     "gemma3": StandIn(
         processor="Gemma3Processor",
