@@ -22,6 +22,9 @@ class VisionSettings(Settings):
     max_pixels: int | None = Field(
         None, ge=1, description="larger pictures are reduced to so many pixels"
     )
+    fetch_pictures: bool = Field(
+        False, description="whether pictures may be http(s) addresses, which are fetched"
+    )
     feature_tokens: int = Field(
         65536,
         ge=0,
