@@ -1,12 +1,17 @@
 """The reward `judge`: a model scores each completion by the aspects of a rubric."""
 
-from typing import Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 from pydantic import BaseModel, Field, model_validator
 
 from groupwise.options import PathOrName
 from groupwise_judge.form import Form
+from groupwise_judge.material import contexts
+from groupwise_judge.messages import Exhibit, Message, exhibits, messages
+from groupwise_judge.rewards import LogMetric, ServerReward, checked
 from groupwise_judge.rubric import Aspect, Rubric, read
+from groupwise_judge.server import Question, Verdict
 from groupwise_judge.settings import ServerSettings
 
 INSTRUCTIONS = """\
@@ -50,11 +55,60 @@ def form(rubric: Rubric, *, reasoning: bool) -> Form:
     return Form({aspect.name: aspect.scores for aspect in rubric.aspects}, reasoning)
 
 
-class Judge:
-    """Placeholder until the server's client is there."""
+class Judge(ServerReward):
+    """How good a completion is by a rubric, 0 to 1, as a language model judges it.
+
+    The weighted mean over the aspects of (score - lowest) / (highest - lowest); a score is the mean
+    of `answers` answers.
+    """
 
     class Config(ServerSettings, RubricSettings):
         """Settings of the reward `judge`."""
 
     def __init__(self, config: Config) -> None:
+        super().__init__(config)
         self.config, self.rubric = config, config.read()
+        self._instructions = instructions(self.rubric)
+        self._form = form(self.rubric, reasoning=config.reasoning)
+
+    async def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        *,
+        log_extra: Callable[[str, Any], None] | None = None,
+        log_metric: LogMetric = None,
+        **columns: Sequence[Any],
+    ) -> list[float | None]:
+        """Returns a value for each completion; raises SampleErrors where there is no verdict."""
+        before = contexts(self.config, prompts, columns)
+        questions = [
+            Question(self._messages(context, completion), self._form)
+            for context, completion in zip(before, completions, strict=True)
+        ]
+        verdicts = await self.ask(questions, len(completions), log_metric)
+        failures = {row: v.failure for row, v in enumerate(verdicts) if v.failure is not None}
+        scores = [None if v.failure else self._scores(v) for v in verdicts]
+        self._log(verdicts, scores, log_extra, log_metric)
+        return checked([s and self.rubric.value(s) for s in scores], failures)
+
+    def _messages(self, context: Sequence[Exhibit], completion: Any) -> list[Message]:
+        material = [*context, *exhibits("completion", completion)]
+        return messages(self._instructions, material, self._form.request())
+
+    def _scores(self, verdict: Verdict) -> dict[str, float]:
+        return {aspect.name: verdict.mean(aspect.name) for aspect in self.rubric.aspects}
+
+    def _log(
+        self,
+        verdicts: Sequence[Verdict],
+        scores: Sequence[Mapping[str, float] | None],
+        log_extra: Callable[[str, Any], None] | None,
+        log_metric: LogMetric,
+    ) -> None:
+        read = [each for each in scores if each is not None]
+        for aspect in self.rubric.aspects if log_metric and read else ():
+            log_metric(f"aspect_{aspect.name}", sum(each[aspect.name] for each in read) / len(read))
+        if log_extra is not None:
+            log_extra("judge_scores", scores)
+            log_extra("judge_reasons", [verdict.reasons[:1] for verdict in verdicts])

@@ -18,16 +18,15 @@ def contexts(
     ValueError for a missing column, and for a prompt or a picture that cannot be shown.
     """
     references = column(columns, shown.reference) if shown.reference else [None] * len(prompts)
-    found = []
+    before = []
     for row, (prompt, reference) in enumerate(zip(prompts, references, strict=True)):
         try:
-            before = exhibits("prompt", prompt, _pictures(columns, row)) if shown.prompt else []
-            blank = reference is None or reference != reference  # noqa: PLR0124 - NaN
-            after = [] if blank else exhibits(REFERENCE, _stated(reference))
+            asked = exhibits("prompt", prompt, _pictures(columns, row)) if shown.prompt else []
+            after = [] if is_blank(reference) else exhibits(REFERENCE, _stated(reference))
         except ValueError as error:
             raise ValueError(f"sample {row}: {error}") from error
-        found.append([*before, *after])
-    return found
+        before.append([*asked, *after])
+    return before
 
 
 def column(columns: Mapping[str, Sequence[Any] | None], name: str) -> Sequence[Any]:
@@ -37,6 +36,12 @@ def column(columns: Mapping[str, Sequence[Any] | None], name: str) -> Sequence[A
         names = ", ".join(sorted(columns)) or "none"
         raise ValueError(f"the judge needs the column {name!r}; the columns are: {names}")
     return values
+
+
+def is_blank(value: Any) -> bool:
+    """Whether a cell is empty: None, NaN, or blank text."""
+    is_nan = isinstance(value, float) and value != value  # noqa: PLR0124
+    return value is None or is_nan or (isinstance(value, str) and not value.strip())
 
 
 def _pictures(columns: Mapping[str, Sequence[Any] | None], row: int) -> list[Any]:

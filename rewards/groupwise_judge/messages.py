@@ -89,7 +89,7 @@ def _role(message: Mapping[str, Any]) -> str:
 def messages(instructions: str, material: Sequence[Exhibit], question: str) -> list[Message]:
     """The messages of one judgement: instructions and the rule of fences as the system's, the
     material in fences and then the question as the user's."""
-    mark = fence.mark_of(_identity(material))
+    mark = digest(material)
     parts: list[str | Image] = []
     for exhibit in material:
         shown = (fence.escaped(p) if isinstance(p, str) else p for p in exhibit.parts)
@@ -98,6 +98,11 @@ def messages(instructions: str, material: Sequence[Exhibit], question: str) -> l
         {"role": "system", "content": f"{instructions}\n\n{fence.RULE.format(mark=mark)}"},
         {"role": "user", "content": _content([*parts, question])},
     ]
+
+
+def digest(material: Sequence[Exhibit]) -> str:
+    """A hash of the material, which is also the name of its fence."""
+    return fence.mark_of(_identity(material))
 
 
 def _identity(material: Sequence[Exhibit]) -> Iterator[bytes]:

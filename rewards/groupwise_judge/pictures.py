@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 from base64 import b64decode, b64encode
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+REMEMBERED = 64
+"""Pictures whose addresses are kept in memory."""
 
 
 def is_picture(value: Any) -> bool:
@@ -68,8 +72,19 @@ def pixels(image: Image) -> bytes:
     return f"{image.mode} {image.size}".encode() + image.tobytes()
 
 
+_URLS: OrderedDict[int, tuple[Image, str]] = OrderedDict()
+"""The latest addresses by the picture's id; the picture is kept, so that its id stays its own."""
+
+
 def data_url(image: Image) -> str:
-    """The picture as a PNG inside an address, as chat completions take it."""
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}"
+    """The picture as a PNG inside an address, as chat completions take it.
+
+    The latest ones are remembered: a ranking sends the same picture in many requests.
+    """
+    if id(image) not in _URLS:
+        buffer = io.BytesIO()
+        image.save(buffer, "PNG", compress_level=1)
+        _URLS[id(image)] = image, f"data:image/png;base64,{b64encode(buffer.getvalue()).decode()}"
+        if len(_URLS) > REMEMBERED:
+            _URLS.popitem(last=False)
+    return _URLS[id(image)][1]

@@ -77,7 +77,9 @@ class ServerSettings(Shown):
     @classmethod
     def _address(cls, server: str) -> str:
         if not server.startswith(("http://", "https://")):
-            raise ValueError(f"expected an address such as http://localhost:8000/v1, got {server!r}")
+            raise ValueError(
+                f"expected an address such as http://localhost:8000/v1, got {server!r}"
+            )
         return server.rstrip("/").removesuffix("/chat/completions")
 
     @field_validator("options")

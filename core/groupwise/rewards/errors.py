@@ -8,7 +8,8 @@ from groupwise.errors import UserError
 class SampleErrors(Exception):  # noqa: N818
     """Raised by a reward that failed on some samples and scored the others.
 
-    values: a reward for each sample, None at the failed ones; errors: sample index -> reason.
+    values: a reward for each sample, None at the failed ones, or NaN at those that never stop a
+    run, whatever `on_error` is; errors: sample index -> reason.
     """
 
     def __init__(self, values: Sequence[float | None], errors: Mapping[int, str]) -> None:

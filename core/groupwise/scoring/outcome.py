@@ -52,8 +52,9 @@ class Outcome:
             values, at = [None] * size, self.call.reading or 0
             errors = dict.fromkeys([at, *range(size)], failure.reason)
             cause, is_final = failure.__cause__, failure.is_final
-        if errors and (is_final or self.reward.on_error == "stop"):
-            raise RewardError(self._message(errors, is_final)) from cause
+        stops = {row: why for row, why in errors.items() if not _is_plain_nan(values[row])}
+        if stops and (is_final or self.reward.on_error == "stop"):
+            raise RewardError(self._message(stops, is_final)) from cause
         self._keep(values, errors)
 
     @property
@@ -153,6 +154,11 @@ def _judges_steps(value: Any) -> bool:
 
 def _parts(value: Any) -> Sequence[Any]:
     return value if _judges_steps(value) else [value]
+
+
+def _is_plain_nan(value: Any) -> bool:
+    """Whether a value, which may be anything, is one number and NaN."""
+    return not _judges_steps(value) and _problem(value) is None and _is_nan(value)
 
 
 def _is_nan(value: Any) -> bool:

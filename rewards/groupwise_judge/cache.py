@@ -1,0 +1,86 @@
+"""Cache: answers on disk, by a hash of what was asked; safe with several processes and runs."""
+
+import json
+import sqlite3
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+PATIENCE = 30.0
+"""Seconds to wait while another process writes."""
+_TABLE = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT) WITHOUT ROWID"
+
+
+def key_of(request: Any) -> str:
+    """The hash of a request: JSON values, whatever the order of their keys."""
+    return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+class Cache:
+    """JSON values by key, in an SQLite file or, without one, in memory.
+
+    The file has a write-ahead log, so that processes read while one writes. Of two processes that
+    store an answer to the same question at the same time the first is kept, and both use it.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self.path = None if path is None else Path(path).expanduser()
+        self._connection: sqlite3.Connection | None = None
+        self._lock = Lock()
+
+    def open(self) -> None:
+        """Open or create the file; ValueError if that is not possible."""
+        with self._lock:
+            self._opened()
+
+    def get(self, key: str) -> Any:
+        """The value of a key, None if there is none."""
+        with self._lock:
+            rows = self._opened().execute("SELECT answer FROM answers WHERE key = ?", (key,))
+            found = rows.fetchone()
+        return None if found is None else json.loads(found[0])
+
+    def put(self, key: str, value: Any) -> Any:
+        """Store a value; returns the one that is stored, which may be another process's."""
+        with self._lock:
+            self._opened().execute(
+                "INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, json.dumps(value))
+            )
+        return self.get(key)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            try:
+                self._connection = self._new()
+            except (OSError, sqlite3.Error) as error:
+                raise ValueError(
+                    f"cache {str(self.path)!r} cannot be used as a file of answers: {error}; name "
+                    f"another file, or set cache: null"
+                ) from error
+        return self._connection
+
+    def _new(self) -> sqlite3.Connection:
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        # One statement is one transaction; calls come from the thread of rewards and the main one.
+        connection = sqlite3.connect(
+            self.path or ":memory:",
+            timeout=PATIENCE,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute(_TABLE)
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
