@@ -6,7 +6,7 @@ from typing import Any, Self
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from groupwise.rewards import SampleErrors
-from groupwise_judge.in_process.answers import Answers
+from groupwise_judge.in_process.answers import Answers, reading
 from groupwise_judge.in_process.loading import weight_bytes
 from groupwise_judge.in_process.model import JudgeModel
 from groupwise_judge.in_process.settings import ModelSettings
@@ -69,12 +69,12 @@ class GenerativeJudge:
 
         @model_validator(mode="after")
         def _distinct(self) -> Self:
-            words = [word.strip().casefold() for word in self.answers]
+            words = [reading(word) for word in self.answers]
             for word in words:
                 if not word or words.count(word) > 1:
                     raise ValueError(
-                        f"answers: {word!r} is blank or occurs twice; case and white space do not "
-                        f"tell answers apart"
+                        f"answers: {word!r} is blank or occurs twice; neither case nor white space "
+                        f"tells answers apart"
                     )
             if self.normalize and len({*self.answers.values()}) < 2:
                 raise ValueError(

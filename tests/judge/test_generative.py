@@ -99,7 +99,7 @@ def test_pictures_of_any_size_are_judged_as_by_transformers(family):
     captions = ["a cat", "three dogs and a cat", "x"]
     processor = AutoProcessor.from_pretrained(folder)
     model = AutoModelForImageTextToText.from_pretrained(folder).eval()
-    tokens = processor.tokenizer.convert_tokens_to_ids(["y", "Y", "n", "N"])
+    tokens = processor.tokenizer.convert_tokens_to_ids(["y", "n"])
     expected = []
     for picture, caption in zip(pictures, captions, strict=True):
         text = {"type": "text", "text": f"Is it {caption}?"}
@@ -112,7 +112,7 @@ def test_pictures_of_any_size_are_judged_as_by_transformers(family):
         )
         with torch.no_grad():
             chances = model(**inputs).logits[0, -1].softmax(dim=-1)[tokens]
-        expected.append((chances[:2].sum() / chances.sum()).item())
+        expected.append((chances[0] / chances.sum()).item())
     values = judge(folder, question="Is it {prompt}?", answers={"y": 1, "n": 0})(captions, pictures)
     assert values == pytest.approx(expected, rel=1e-4)
     assert len({round(value, 3) for value in values}) > 1

@@ -1,4 +1,4 @@
-"""A judge with random weights: a causal model with a token per byte, and a few words."""
+"""A judge of one layer with random weights: a causal model with a token per byte, and a few words."""
 
 import atexit
 import shutil
@@ -39,9 +39,9 @@ def folder(template: str | None = TEMPLATE, context: int = 2048) -> Path:
     words = tokenizer(template)
     config = LlamaConfig(
         vocab_size=len(words),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
         num_attention_heads=4,
         max_position_embeddings=context,
         initializer_range=0.3,

@@ -21,20 +21,17 @@ class Answers:
 
     @classmethod
     def of(cls, values: Mapping[str, float], tokenizer: Any) -> "Answers":
-        """The answers as tokens: all that read as a word, whatever their case and white space.
-
-        So "Yes", " Yes" and "yes" are one answer. Raises ValueError for a word that is no token.
-        """
+        """The answers as tokens: all that read as a word. Raises ValueError where none does."""
         tokens = list(range(len(tokenizer)))
         texts = tokenizer.batch_decode([[token] for token in tokens])
-        by_word: dict[str, list[int]] = {_read(word): [] for word in values}
+        by_word: dict[str, list[int]] = {reading(word): [] for word in values}
         for token, text in zip(tokens, texts, strict=True):
-            if (word := _read(text)) in by_word:
+            if (word := reading(text)) in by_word:
                 by_word[word].append(token)
         for word in values:
-            if not by_word[_read(word)]:
+            if not by_word[reading(word)]:
                 raise ValueError(_not_a_token(word, tokenizer))
-        ids = {word: by_word[_read(word)] for word in values}
+        ids = {word: by_word[reading(word)] for word in values}
         return cls(
             ids=torch.tensor([token for word in ids for token in ids[word]]),
             values=torch.tensor([values[word] for word in ids for _ in ids[word]]),
@@ -54,8 +51,10 @@ class Answers:
         return (probabilities * self.values).sum(dim=1), answered
 
 
-def _read(text: str) -> str:
-    return text.strip().casefold()
+def reading(text: str) -> str:
+    """What a text says as an answer: "Yes", " Yes" and "yes" say the same, but not "A" and "a"."""
+    word = text.strip()
+    return word if len(word) == 1 else word.casefold()
 
 
 def _not_a_token(word: str, tokenizer: Any) -> str:
