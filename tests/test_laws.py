@@ -50,6 +50,7 @@ HELD_BY = {
     "verifiable/test_laws.py::test_puzzles": ("reasoning_gym",),
     "verifiable/test_reward_model.py::test_it_passes_check_reward": ("reward_model",),
     "verifiable/test_learned_text.py::test_laws": ("learned_text",),
+    "judge/test_laws.py::test_rewards": ("judge", "judge_ranking", "constitution"),
     "clip/test_laws.py::test_rewards": (
         *("clip_similarity", "aesthetic", "learned_image", "preference"),
     ),

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
-from collections.abc import Mapping
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from time import monotonic, time
 from typing import Any
@@ -48,16 +50,20 @@ class Client:
         self.settings = settings
         key = settings.api_key
         authorization = {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
+        is_remote = settings.server.startswith("https:")
         self._options: dict[str, Any] = {
             # Nothing is decompressed: a kilobyte may become a gigabyte.
             "headers": {"Accept-Encoding": "identity", **authorization},
             "timeout": httpx.Timeout(None, connect=CONNECTING),
-            "trust_env": settings.server.startswith("https:"),
+            "trust_env": is_remote,
+            # Certificates take tens of milliseconds to load, so once.
+            "verify": ssl.create_default_context() if is_remote else False,
         }
         rate, processes = settings.requests_per_minute, int(os.environ.get("WORLD_SIZE", "1"))
         self._interval = 60 * processes / rate if rate else 0.0
         self._next = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._users = 0
 
     def check(self) -> None:
         """Raise JudgeError if the server cannot be reached, or refuses the key."""
@@ -78,11 +84,38 @@ class Client:
         Raises JudgeError; RejectedError; UnreadableError of the kind "unanswered" where the request
         failed as often as it may.
         """
-        self._bind()
+        async with self._connected() as http:
+            return await self._repeated(http, body, usage)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[httpx.AsyncClient]:
+        """The connections, which all requests in flight share; the last of them closes them.
+
+        Connections and the semaphore belong to one event loop, and a run may begin another.
+        """
+        if self._loop is not asyncio.get_running_loop():
+            self._loop, self._users = asyncio.get_running_loop(), 0
+            self._slots = asyncio.Semaphore(self.settings.concurrency)
+        if not self._users:
+            most = self.settings.concurrency
+            limits = httpx.Limits(max_connections=most, max_keepalive_connections=most)
+            self._http = httpx.AsyncClient(**self._options, limits=limits)
+        self._users += 1
+        http = self._http
+        try:
+            yield http
+        finally:
+            self._users -= 1
+            if not self._users:
+                await http.aclose()
+
+    async def _repeated(
+        self, http: httpx.AsyncClient, body: Mapping[str, Any], usage: Usage
+    ) -> dict[str, Any]:
         wait, retries = FIRST_WAIT, self.settings.retries
         for attempt in range(retries + 1):
             try:
-                return await self._once(body, usage)
+                return await self._once(http, body, usage)
             except _PassingError as error:
                 if attempt == retries:
                     reason = (
@@ -97,29 +130,16 @@ class Client:
             wait *= 2
         raise AssertionError
 
-    async def close(self) -> None:
-        """Close the connections, in the loop in which they were opened."""
-        if self._loop is asyncio.get_running_loop():
-            await self._http.aclose()
-        self._loop = None
-
-    def _bind(self) -> None:
-        """Connections and the semaphore belong to one event loop; a run may begin another."""
-        if self._loop is not asyncio.get_running_loop():
-            self._loop = asyncio.get_running_loop()
-            most = self.settings.concurrency
-            limits = httpx.Limits(max_connections=most, max_keepalive_connections=most)
-            self._http = httpx.AsyncClient(**self._options, limits=limits)
-            self._slots = asyncio.Semaphore(most)
-
-    async def _once(self, body: Mapping[str, Any], usage: Usage) -> dict[str, Any]:
+    async def _once(
+        self, http: httpx.AsyncClient, body: Mapping[str, Any], usage: Usage
+    ) -> dict[str, Any]:
         async with self._slots:
             await self._turn()
             usage.requests += 1
             began = monotonic()
             try:
                 async with asyncio.timeout(self.settings.timeout):
-                    status, headers, content = await self._exchange(body)
+                    status, headers, content = await self._exchange(http, body)
             except TimeoutError as error:
                 late = f"did not answer within {self.settings.timeout:g} s (`timeout`)"
                 raise _PassingError(late) from error
@@ -136,10 +156,12 @@ class Client:
         self._next = at + self._interval
         await asyncio.sleep(at - now)
 
-    async def _exchange(self, body: Mapping[str, Any]) -> tuple[int, httpx.Headers, bytes]:
+    async def _exchange(
+        self, http: httpx.AsyncClient, body: Mapping[str, Any]
+    ) -> tuple[int, httpx.Headers, bytes]:
         address = f"{self.settings.server}/chat/completions"
         sent = {**body, "messages": as_sent(body["messages"])}
-        async with self._http.stream("POST", address, json=sent) as answer:
+        async with http.stream("POST", address, json=sent) as answer:
             content = bytearray()
             async for part in answer.aiter_raw():
                 content += part

@@ -1,6 +1,6 @@
 """The reward `constitution`: principles judged one by one, of which the weakest is the score."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import BaseModel, Field, model_validator
@@ -9,7 +9,7 @@ from groupwise.options import PathOrName
 from groupwise_judge.form import Form
 from groupwise_judge.material import contexts
 from groupwise_judge.messages import exhibits, messages
-from groupwise_judge.rewards import LogMetric, ServerReward, checked
+from groupwise_judge.rewards import LogExtra, LogMetric, ServerReward, checked
 from groupwise_judge.rubric import Aspect, Rubric, read
 from groupwise_judge.server import Question
 from groupwise_judge.settings import ServerSettings
@@ -85,7 +85,7 @@ class Constitution(ServerReward):
         prompts: Sequence[Any],
         completions: Sequence[Any],
         *,
-        log_extra: Callable[[str, Any], None] | None = None,
+        log_extra: LogExtra = None,
         log_metric: LogMetric = None,
         **columns: Sequence[Any],
     ) -> list[float | None]:
@@ -116,7 +116,7 @@ class Constitution(ServerReward):
             for row, each in enumerate(rows)
         ]
         self._log(shares, log_extra, log_metric)
-        return checked([each and min(each.values()) for each in shares], failures)
+        return checked([None if s is None else min(s.values()) for s in shares], failures)
 
     def _question(self, principle: Aspect, material: Sequence[Any]) -> Question:
         form = Form({SCORE: principle.scores}, self.config.reasoning)
@@ -128,12 +128,13 @@ class Constitution(ServerReward):
     def _log(
         self,
         shares: Sequence[Mapping[str, float] | None],
-        log_extra: Callable[[str, Any], None] | None,
+        log_extra: LogExtra,
         log_metric: LogMetric,
     ) -> None:
         read = [each for each in shares if each is not None]
-        for name in (principle.name for principle in self.principles if log_metric and read):
-            log_metric(f"principle_{name}", sum(each[name] for each in read) / len(read))
+        if log_metric is not None and read:
+            for name in (principle.name for principle in self.principles):
+                log_metric(f"principle_{name}", sum(each[name] for each in read) / len(read))
         if log_extra is not None:
             weakest = [each and min(each, key=lambda name: each[name]) for each in shares]
             log_extra("weakest_principle", weakest)

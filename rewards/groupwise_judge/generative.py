@@ -1,6 +1,6 @@
 """The reward `generative_judge`: a model in this process, asked for one word."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
@@ -11,6 +11,7 @@ from groupwise_judge.in_process.loading import weight_bytes
 from groupwise_judge.in_process.model import JudgeModel
 from groupwise_judge.in_process.settings import ModelSettings
 from groupwise_judge.questions import Questions, is_whole
+from groupwise_judge.rewards import LogMetric
 from groupwise_judge.settings import Shown
 
 
@@ -103,7 +104,7 @@ class GenerativeJudge:
         prompts: Sequence[Any],
         completions: Sequence[Any],
         *,
-        log_metric: Callable[[str, float], None] | None = None,
+        log_metric: LogMetric = None,
         **columns: Sequence[Any],
     ) -> list[float | None]:
         """Returns the expected value of the answer about each completion: text or a picture.

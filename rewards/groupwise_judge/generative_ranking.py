@@ -13,8 +13,8 @@ from groupwise_judge.in_process.loading import weight_bytes
 from groupwise_judge.in_process.model import JudgeModel
 from groupwise_judge.in_process.settings import ModelSettings
 from groupwise_judge.material import contexts
-from groupwise_judge.ranking import LogExtra, Ranking, RankingSettings, opponents, pairs, published
-from groupwise_judge.rewards import LogMetric
+from groupwise_judge.ranking import Ranking, RankingSettings, opponents, pairs, published
+from groupwise_judge.rewards import LogExtra, LogMetric
 from groupwise_judge.server import Question
 from groupwise_judge.settings import Shown
 

@@ -1,6 +1,6 @@
 """The reward `judge`: a model scores each completion by the aspects of a rubric."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import BaseModel, Field, model_validator
@@ -9,7 +9,7 @@ from groupwise.options import PathOrName
 from groupwise_judge.form import Form
 from groupwise_judge.material import contexts
 from groupwise_judge.messages import Exhibit, Message, exhibits, messages
-from groupwise_judge.rewards import LogMetric, ServerReward, checked
+from groupwise_judge.rewards import LogExtra, LogMetric, ServerReward, checked
 from groupwise_judge.rubric import Aspect, Rubric, read
 from groupwise_judge.server import Question, Verdict
 from groupwise_judge.settings import ServerSettings
@@ -76,7 +76,7 @@ class Judge(ServerReward):
         prompts: Sequence[Any],
         completions: Sequence[Any],
         *,
-        log_extra: Callable[[str, Any], None] | None = None,
+        log_extra: LogExtra = None,
         log_metric: LogMetric = None,
         **columns: Sequence[Any],
     ) -> list[float | None]:
@@ -90,7 +90,7 @@ class Judge(ServerReward):
         failures = {row: v.failure for row, v in enumerate(verdicts) if v.failure is not None}
         scores = [None if v.failure else self._scores(v) for v in verdicts]
         self._log(verdicts, scores, log_extra, log_metric)
-        return checked([s and self.rubric.value(s) for s in scores], failures)
+        return checked([None if s is None else self.rubric.value(s) for s in scores], failures)
 
     def _messages(self, context: Sequence[Exhibit], completion: Any) -> list[Message]:
         material = [*context, *exhibits("completion", completion)]
@@ -103,12 +103,13 @@ class Judge(ServerReward):
         self,
         verdicts: Sequence[Verdict],
         scores: Sequence[Mapping[str, float] | None],
-        log_extra: Callable[[str, Any], None] | None,
+        log_extra: LogExtra,
         log_metric: LogMetric,
     ) -> None:
         read = [each for each in scores if each is not None]
-        for aspect in self.rubric.aspects if log_metric and read else ():
-            log_metric(f"aspect_{aspect.name}", sum(each[aspect.name] for each in read) / len(read))
+        if log_metric is not None and read:
+            for name in (aspect.name for aspect in self.rubric.aspects):
+                log_metric(f"aspect_{name}", sum(each[name] for each in read) / len(read))
         if log_extra is not None:
             log_extra("judge_scores", scores)
             log_extra("judge_reasons", [verdict.reasons[:1] for verdict in verdicts])

@@ -49,8 +49,9 @@ def _pictures(columns: Mapping[str, Sequence[Any] | None], row: int) -> list[Any
     image = None if one is None else one[row]
     images = None if several is None else several[row]
     # An image policy's own fact `images` has tensors: its completions, not the prompt's pictures.
-    are_several = isinstance(images, Sequence) and not isinstance(images, str | bytes)
-    return [*([] if image is None else [image]), *(images if are_several else [])]
+    if not isinstance(images, Sequence) or isinstance(images, str | bytes):
+        images = []
+    return [*([] if image is None else [image]), *images]
 
 
 def _stated(reference: Any) -> Any:

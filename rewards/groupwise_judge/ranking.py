@@ -1,6 +1,6 @@
 """Rankings: how often a judge prefers a completion to the others of its group."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
@@ -11,12 +11,10 @@ from groupwise.options import PathOrName
 from groupwise_judge.comparison import POINTS, WINNER, Comparison, Fenced
 from groupwise_judge.material import column, contexts, is_blank
 from groupwise_judge.messages import Exhibit, digest, exhibits
-from groupwise_judge.rewards import LogMetric, ServerReward, checked
+from groupwise_judge.rewards import LogExtra, LogMetric, ServerReward, checked
 from groupwise_judge.server import Question, Verdict
 from groupwise_judge.settings import ServerSettings
 from groupwise_judge.unified_reward import unified_reward
-
-LogExtra = Callable[[str, Any], None] | None
 
 
 class RankingSettings(BaseModel):

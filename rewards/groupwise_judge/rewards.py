@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from groupwise.rewards import SampleErrors
 from groupwise_judge.server import JudgeServer, Question, Verdict
@@ -9,6 +10,7 @@ from groupwise_judge.settings import ServerSettings
 from groupwise_judge.usage import Usage
 
 LogMetric = Callable[[str, float], None] | None
+LogExtra = Callable[[str, Sequence[Any]], None] | None
 
 
 class ServerReward:
@@ -24,9 +26,9 @@ class ServerReward:
         """Opens the cache, and checks that the server can be reached and takes the key."""
         self.server.load()
 
-    async def close(self) -> None:
-        """Closes connections and the cache."""
-        await self.server.close()
+    def close(self) -> None:
+        """Closes the cache."""
+        self.server.close()
 
     async def ask(
         self, questions: Sequence[Question], completions: int, log_metric: LogMetric

@@ -64,8 +64,8 @@ class JudgeServer:
         self._cache.open()
         self._client.check()
 
-    async def close(self) -> None:
-        await self._client.close()
+    def close(self) -> None:
+        """Close the cache."""
         self._cache.close()
 
     async def verdicts(self, questions: Sequence[Question], usage: Usage) -> list[Verdict]:

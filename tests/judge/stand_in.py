@@ -21,7 +21,10 @@ class Reply:
 
 
 class StandIn:
-    """judge: from a request's body to a reply; requests: all bodies so far; keys: their keys."""
+    """judge: from a request's body to a reply; requests: all bodies so far; keys: their keys.
+
+    key: what it requires, if anything; envelope: what is sent instead of a chat completion.
+    """
 
     def __init__(self, judge: Callable[[Request], Reply | str]) -> None:
         self.judge, self.requests, self.keys = judge, [], []
@@ -50,7 +53,8 @@ class StandIn:
                 message = {"role": "assistant", "content": reply.text}
                 choice = {"message": message, "finish_reason": reply.finish_reason}
                 usage = {"prompt_tokens": 100, "completion_tokens": 10}
-                self.answer(200, {"choices": [choice], "usage": usage}, reply.headers)
+                whole = {"choices": [choice], "usage": usage}
+                self.answer(200, stand_in.envelope(whole), reply.headers)
 
             def answer(self, status: int, body: Any, headers: Mapping[str, str]) -> None:
                 content = json.dumps(body).encode()
@@ -65,6 +69,7 @@ class StandIn:
                 pass
 
         self.key: str | None = None
+        self.envelope: Callable[[Any], Any] = lambda whole: whole
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._thread = Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)

@@ -1,4 +1,4 @@
-"""A judge of one layer with random weights: a causal model with a token per byte, and a few words."""
+"""A judge with random weights: a causal model with a token per byte, and a few words."""
 
 import atexit
 import shutil
