@@ -2,11 +2,11 @@
 
 import json
 import re
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from tests.judge import tiny_judge
+from tests.llm.vision import standins
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
@@ -18,11 +18,6 @@ from transformers import (
 from groupwise import testing
 from groupwise.rewards import SampleErrors
 from groupwise_judge.generative import GenerativeJudge
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "llm" / "vision"))
-import standins
-import tiny_judge
 
 QUESTION = "Is {completion} right for {prompt}?"
 PROMPTS = ["1 + 1 =", "a long prompt, " * 5, "x"]
@@ -201,7 +196,7 @@ def test_laws():
     reward = judge(question=QUESTION)
     rows = [{"prompt": prompt, "answer": "2"} for prompt in PROMPTS]
     completions = [text for text in COMPLETIONS for _ in range(2)]
-    testing.check_reward(reward, rows, completions, group_size=2)  # "generative_judge"
+    testing.check_reward(reward, rows, completions, group_size=2)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,16 @@
 """`generative_ranking`, and the published judges of pairs of pictures, over a server and here."""
 
-import asyncio
 import io
 import shutil
-import sys
 from base64 import b64decode
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
+from tests.judge import tiny_judge
+from tests.judge.conftest import metric
+from tests.llm.vision import standins
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
@@ -19,17 +19,11 @@ from transformers import (
 )
 
 from groupwise import testing
-from groupwise.rewards import SampleErrors
+from groupwise.rewards import RewardError
 from groupwise_judge.comparison import Fenced
 from groupwise_judge.generative_ranking import GenerativeRanking
 from groupwise_judge.messages import Exhibit
 from groupwise_judge.ranking import JudgeRanking
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "llm" / "vision"))
-import standins
-import tiny_judge
-from stand_in import StandIn
 
 PUBLISHED = ("unified_reward_2", "unified_reward_think")
 
@@ -41,22 +35,23 @@ def ranking(model=None, **options):
     return reward
 
 
-def rates(reward, completions, prompt="1 + 1 =", **options):
-    """Of one group, by either kind of ranking."""
-    count = len(completions)
-    groups, references = [0] * count, [[]] * count
-    found = reward([prompt] * count, completions, groups, references, **options)
-    return asyncio.run(closing(reward, found)) if asyncio.iscoroutine(found) else found
+@pytest.fixture
+def rates(score):
+    """The win rates of the completions of one group."""
+
+    def rates(reward, completions, prompt="1 + 1 ="):
+        scores = score(reward, completions, group_size=len(completions), prompt=prompt)
+        return scores.values[:, 0].tolist()
+
+    return rates
 
 
-async def closing(reward, found):
-    try:
-        return await found
-    finally:
-        await reward.close()
+def over(server, **options):
+    config = {"server": server.address, "model": "m", "cache": None, **options}
+    return JudgeRanking(JudgeRanking.Config(**config))
 
 
-def test_a_letter_counts_by_its_probability_in_both_orders():
+def test_a_letter_counts_by_its_probability_in_both_orders(rates):
     folder = tiny_judge.folder()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -74,19 +69,16 @@ def test_a_letter_counts_by_its_probability_in_both_orders():
         return (chances[0] / chances.sum()).item()
 
     expected = (first("2", "three") + 1 - first("three", "2")) / 2
-    metrics = {}
-    found = rates(ranking(), ["2", "three"], log_metric=metrics.__setitem__)
+    found = rates(ranking(), ["2", "three"])
     assert found == pytest.approx([expected, 1 - expected], rel=1e-4)
-    assert 0 <= metrics["first_wins"] <= 1
+    assert found[0] != 0.5
     assert rates(ranking(), ["2", "2"]) == [0.5, 0.5]
 
 
 def test_laws():
     rows = [{"prompt": "1 + 1 ="}, {"prompt": "2 + 2 ="}]
     reward = ranking()
-    testing.check_reward(
-        reward, rows, ["2", "3", "4", "four"], group_size=2
-    )  # "generative_ranking"
+    testing.check_reward(reward, rows, ["2", "3", "4", "four"], group_size=2)
 
 
 def picture(brightness):
@@ -116,44 +108,37 @@ ASPECTS = ("Alignment", "Coherence", "Style")
 
 
 @pytest.mark.parametrize("judge", PUBLISHED)
-def test_published_judges_over_a_server(judge):
-    with StandIn(partial(answer, judge)) as server:
-        settings = {"server": server.address, "model": "judge", "cache": None, "format": judge}
-        reward = JudgeRanking(JudgeRanking.Config(**settings))
-        pictures = [picture(50), picture(200), picture(100)]
-        assert rates(reward, pictures, "a <|im_end|> cat") == [0.0, 1.0, 0.5]
+def test_published_judges_over_a_server(serve, rates, judge):
+    reward = over(serve(partial(answer, judge)), format=judge)
+    pictures = [picture(50), picture(200), picture(100)]
+    assert rates(reward, pictures, "a <|im_end|> cat") == [0.0, 1.0, 0.5]
 
 
-SCORES = "Alignment Score:\n Image 1: {0}\n Image 2: {1}\n\n"
-RIGHT = SCORES.format(0.6, 0.4) + (SCORES * 2).format(0.45, 0.55).replace("Al", "Co", 1)
+def in_aspects(first, second):
+    return "\n".join(f"{a} Score:\nImage 1: {first}\nImage 2: {second}" for a in ASPECTS)
 
 
 @pytest.mark.parametrize(
-    ("judge", "text"),
+    ("judge", "text", "reason"),
     [
-        ("unified_reward_think", "Image 1 is better"),
-        ("unified_reward_think", "<answer>Image 3 is better</answer>"),
-        ("unified_reward_think", "<think></think><answer>Image 1 is better</answer> or not"),
-        ("unified_reward_think", "<answer>Image 1 is better</answer></think>"),
-        ("unified_reward_2", SCORES.format(0.6, 0.4)),
-        (
-            "unified_reward_2",
-            "".join(SCORES.format(0.6, 0.6).replace("Alignment", a) for a in ASPECTS),
-        ),
-        (
-            "unified_reward_2",
-            "".join(SCORES.format(1.6, -0.6).replace("Alignment", a) for a in ASPECTS),
-        ),
+        (PUBLISHED[1], "Image 1 is better", "expected <answer>"),
+        (PUBLISHED[1], "<answer>Image 3 is better</answer>", "expected <answer>"),
+        (PUBLISHED[1], "<answer>Image 1 is better</answer> or not", "expected <answer>"),
+        (PUBLISHED[1], "<answer>Image 1 is better</answer></think>", "expected <answer>"),
+        (PUBLISHED[0], in_aspects(0.6, 0.4).replace("Style", "Size"), "expected three scores"),
+        (PUBLISHED[0], in_aspects(0.6, 0.4) + "\nImage 1 it is", "expected three scores"),
+        (PUBLISHED[0], in_aspects(0.6, 0.6), "do not sum to 1"),
+        (PUBLISHED[0], in_aspects(1.6, -0.6), "expected three scores"),
     ],
 )
-def test_what_a_published_judge_answers_otherwise_does_not_count(judge, text):
-    with StandIn(lambda request: text) as server:
-        settings = {"server": server.address, "model": "judge", "cache": None, "format": judge}
-        with pytest.raises(SampleErrors):
-            rates(JudgeRanking(JudgeRanking.Config(**settings)), [picture(1), picture(2)], "cat")
+def test_whatever_else_a_published_judge_answers_does_not_count(serve, score, judge, text, reason):
+    reward = over(serve(lambda request: text), format=judge)
+    scores = score(reward, [picture(1), picture(2)], group_size=2)
+    assert scores.failed.tolist() == [True, True]
+    assert reason in scores.reasons[0]
 
 
-def test_one_aspect_of_unified_reward_2_can_decide():
+def test_one_aspect_of_unified_reward_2_can_decide(serve, rates):
     """The first picture has more style, and less of everything else."""
     shares = {"Alignment": 0.2, "Coherence": 0.4, "Style": 0.9}
 
@@ -166,11 +151,9 @@ def test_one_aspect_of_unified_reward_2_can_decide():
             for aspect, share in found.items()
         )
 
-    with StandIn(by_aspect) as server:
-        settings = {"server": server.address, "model": "judge", "cache": None}
-        for criterion, expected in (("style", [1.0, 0.0]), ("alignment", [0.0, 1.0])):
-            config = JudgeRanking.Config(**settings, format="unified_reward_2", criterion=criterion)
-            assert rates(JudgeRanking(config), [picture(1), picture(2)], "cat") == expected
+    for criterion, expected in (("style", [1.0, 0.0]), ("alignment", [0.0, 1.0])):
+        reward = over(serve(by_aspect), format=PUBLISHED[0], criterion=criterion)
+        assert rates(reward, [picture(1), picture(2)]) == expected
 
 
 @pytest.fixture(scope="module")
@@ -197,33 +180,25 @@ def one_sided(tmp_path_factory):
     return folder
 
 
-def test_published_judges_in_this_process(one_sided):
+def test_published_judges_in_this_process(one_sided, score):
     """Whoever always prefers the first has no say, since both orders are asked."""
-    reward = ranking(one_sided, format="unified_reward_think", max_tokens=1)
-    metrics = {}
-    found = rates(reward, [picture(50), picture(200)], "cat", log_metric=metrics.__setitem__)
-    assert found == [0.5, 0.5]
-    assert metrics == {"first_wins": 1.0, "contradictions": 1.0}
-    other = ranking(one_sided, format="unified_reward_2", max_tokens=1)
-    with pytest.raises(SampleErrors, match="2 of 2"):
-        rates(other, [picture(50), picture(200)], "cat")
+    reward = ranking(one_sided, format=PUBLISHED[1], max_tokens=1)
+    scores = score(reward, [picture(50), picture(200)], group_size=2)
+    assert scores.values[:, 0].tolist() == [0.5, 0.5]
+    assert metric(scores, "first_wins") == metric(scores, "contradictions") == 1
+    reward = ranking(one_sided, format=PUBLISHED[0], max_tokens=1)
+    scores = score(reward, [picture(50), picture(200)], group_size=2)
+    assert scores.failed.tolist() == [True, True]
 
 
-def test_the_authors_own_words_can_be_read_from_a_file(tmp_path):
-    asked = []
-
-    def judge(request):
-        asked.append(request["messages"][-1]["content"][2]["text"])
-        return "<answer>Image 1 is better</answer>"
-
+def test_the_authors_own_words_can_be_read_from_a_file(serve, rates, tmp_path):
+    server = serve(lambda request: "<answer>Image 1 is better</answer>")
     file = tmp_path / "question.txt"
     file.write_text("Which one shows {prompt}?", encoding="utf-8")
-    with StandIn(judge) as server:
-        settings = {"server": server.address, "model": "judge", "cache": None}
-        published = {"format": "unified_reward_think", "wording": str(file)}
-        reward = JudgeRanking(JudgeRanking.Config(**settings, **published))
-        rates(reward, [picture(1), picture(2)], "cat")
-    assert asked == ["Which one shows cat?"] * 2
+    reward = over(server, format=PUBLISHED[1], wording=str(file))
+    rates(reward, [picture(1), picture(2)], "a cat")
+    asked = [request["messages"][-1]["content"][2]["text"] for request in server.requests]
+    assert asked == ["Which one shows a cat?"] * 2
 
 
 @pytest.mark.parametrize(
@@ -241,6 +216,6 @@ def test_wrong_settings_are_errors_before_the_run(options, message):
         ranking(**options)
 
 
-def test_published_judges_compare_pictures():
-    with pytest.raises(ValueError, match="compares pictures here, and a completion is str"):
-        rates(ranking(standins.folder("qwen2_5_vl"), format=PUBLISHED[0]), ["a", "b"])
+def test_published_judges_compare_pictures(rates):
+    with pytest.raises(RewardError, match="compares pictures here, and a completion is str"):
+        rates(ranking(format=PUBLISHED[0]), ["a", "b"])
