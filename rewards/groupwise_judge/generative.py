@@ -7,7 +7,7 @@ from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from groupwise.rewards import SampleErrors
 from groupwise_judge.in_process.answers import Answers, reading
-from groupwise_judge.in_process.loading import weight_bytes
+from groupwise_judge.in_process.loading import estimate
 from groupwise_judge.in_process.model import JudgeModel
 from groupwise_judge.in_process.settings import ModelSettings
 from groupwise_judge.questions import Questions, is_whole
@@ -95,9 +95,9 @@ class GenerativeJudge:
         self.model.load()
         self._read_answers()
 
-    def memory(self) -> Mapping[str, int]:
+    def estimate(self) -> Mapping[str, int]:
         """Bytes on the device, by purpose."""
-        return {"weights": weight_bytes(self.config)}
+        return estimate(self.config)
 
     def __call__(
         self,

@@ -9,7 +9,7 @@ from pydantic import Field
 from groupwise_judge.comparison import FIRST, POINTS, SECOND, WINNER, Fenced
 from groupwise_judge.form import UnreadableError
 from groupwise_judge.in_process.answers import Answers
-from groupwise_judge.in_process.loading import weight_bytes
+from groupwise_judge.in_process.loading import estimate
 from groupwise_judge.in_process.model import JudgeModel
 from groupwise_judge.in_process.settings import ModelSettings
 from groupwise_judge.material import contexts
@@ -53,9 +53,9 @@ class GenerativeRanking:
         if self.config.format == "letter":
             self._letters()
 
-    def memory(self) -> Mapping[str, int]:
+    def estimate(self) -> Mapping[str, int]:
         """Bytes on the device, by purpose."""
-        return {"weights": weight_bytes(self.config)}
+        return estimate(self.config)
 
     def __call__(
         self,

@@ -192,6 +192,14 @@ def test_bf16_differs_by_rounding():
     assert values == pytest.approx(rounded, abs=0.05)
 
 
+def test_the_memory_is_known_before_the_weights_are_loaded():
+    weights = AutoModelForCausalLM.from_pretrained(tiny_judge.folder()).num_parameters()
+    for precision, width in (("float32", 4), ("bf16", 2)):
+        model = str(tiny_judge.folder())
+        reward = GenerativeJudge(GenerativeJudge.Config(model=model, precision=precision))
+        assert reward.estimate() == {f"judge {model}, {precision}": width * weights}
+
+
 def test_laws():
     reward = judge(question=QUESTION)
     rows = [{"prompt": prompt, "answer": "2"} for prompt in PROMPTS]

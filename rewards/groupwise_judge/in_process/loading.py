@@ -11,6 +11,7 @@ import torch
 
 from groupwise import trust
 from groupwise.errors import first_line
+from groupwise.memory import size
 from groupwise_judge.in_process.settings import ModelSettings
 
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
@@ -89,13 +90,13 @@ def check_model(name: str) -> None:
         raise ValueError(f"`model`: the folder {name!r} does not exist")
 
 
-def weight_bytes(settings: ModelSettings) -> int:
-    """The size of the weights in memory; reads the configuration alone."""
+def estimate(settings: ModelSettings) -> dict[str, int]:
+    """Bytes on the device by purpose: the weights. Reads the model's configuration alone."""
     with errors_of(settings.model):
         config = _config(settings.model)
         with torch.device("meta"):
             model = _kind(config).from_config(config, dtype=DTYPES[settings.precision])
-    return sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    return {f"judge {settings.model}, {settings.precision}": size(model.parameters())}
 
 
 def device_of(settings: ModelSettings) -> torch.device:
