@@ -23,6 +23,7 @@ EXTRAS = {
     | {"learned_text"},
     "groupwise[math]": {"math", "length", "cosine_length"},
     "groupwise[flow]": {"flow", "image_contents", "image_text", "jpeg_size"},
+    "groupwise[judge]": {"judge", "judge_ranking", "constitution"},
     "groupwise[clip]": {"clip_similarity", "aesthetic", "learned_image", "preference"},
 }
 TRAIN = """

@@ -659,6 +659,15 @@ def test_sample_errors_stop_the_run_and_name_the_first_sample(rollouts):
     assert "(2 samples failed)" in str(caught.value)
 
 
+def test_samples_that_failed_with_nan_stop_no_run_and_keep_their_reason(rollouts):
+    values = [1.0, math.nan, 3.0, 4.0]
+    scores = score(rollouts, fails_at(1, values=values))
+    assert scores.failed.tolist() == [False, True, False, False]
+    assert scores.reasons[1] == "reward 'reward 0' could not be parsed"
+    with pytest.raises(RewardError, match=error_at_sample(3)):
+        score(rollouts, fails_at(1, 3, values=values))
+
+
 def test_skipped_samples_are_left_out_and_never_zero(rollouts):
     """If one of two rewards fails on a sample, its total is missing, not smaller."""
     rewards = Scorer(
