@@ -1,11 +1,39 @@
-"""Registers the language-model policy, the vLLM sampler and drafts of configurations."""
+"""Registers policies of language models, families of vision-language models, the vLLM sampler and
+drafts of configurations."""
 
 from groupwise.hookspecs import Register, hookimpl
+
+FAMILIES = {
+    "qwen2_vl": "qwen2_vl:Qwen2VL",
+    "qwen2_5_vl": "qwen2_vl:Qwen2VL",
+    "qwen3_vl": "qwen3_vl:Qwen3VL",
+    "qwen3_vl_moe": "qwen3_vl:Qwen3VL",
+    "qwen3_5": "qwen2_vl:Qwen2VL",
+    "qwen3_5_moe": "qwen2_vl:Qwen2VL",
+    "gemma3": "gemma3:Gemma3",
+    "idefics3": "idefics3:Idefics3",
+    "smolvlm": "idefics3:Idefics3",
+    "llava_next": "llava_next:LlavaNext",
+    "internvl": "internvl:InternVL",
+}
+"""By model type, in `groupwise_llm.vision.families`."""
 
 
 @hookimpl
 def register_policies(register: Register) -> None:
     register("language_model", "groupwise_llm.policy:LanguageModel", extra="llm")
+    register(
+        "vision_language_model",
+        "groupwise_llm.vision_language_model:VisionLanguageModel",
+        extra="llm",
+    )
+
+
+@hookimpl
+def register_families(register: Register) -> None:
+    room = "groupwise_llm.vision.families"
+    for model_type, name in FAMILIES.items():
+        register(model_type, f"{room}.{name}", extra="llm")
 
 
 @hookimpl
