@@ -92,6 +92,16 @@ def content(value: Any) -> Any:
     return value
 
 
+def path_of(value: Any) -> str:
+    """The name of an attachment's file; "" where it has none."""
+    match value:
+        case {"path": str(path)}:
+            return path
+        case str() | Path() if not is_url(value):
+            return str(value)
+    return ""
+
+
 def digest(data: bytes | bytearray) -> str:
     """A name of these bytes."""
     return f"bytes sha256:{hashlib.sha256(data).hexdigest()}"
