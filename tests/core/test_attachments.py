@@ -1,4 +1,4 @@
-"""Pictures of prompts: which question they make, where their files are, and how samples keep them."""
+"""Pictures of prompts: which question they make, where they are, and how samples keep them."""
 
 import base64
 import json
