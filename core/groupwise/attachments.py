@@ -117,6 +117,12 @@ def key(value: Any) -> Any:
     return digest(own) if isinstance(own, bytes) else own
 
 
+def is_open(value: Any) -> bool:
+    """Whether it is an attachment in memory: an object with a method `save`, or bytes."""
+    data = value.get("bytes") if isinstance(value, Mapping) else value
+    return isinstance(data, bytes) or callable(getattr(value, "save", None))
+
+
 def named(value: Any) -> str:
     """An attachment in words."""
     match value:

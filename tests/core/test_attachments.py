@@ -202,6 +202,35 @@ def test_a_run_records_the_pictures_of_its_prompts(lab, tmp_path):
     assert all((result.folder / name).is_file() for name in names)
 
 
+def test_messages_about_prompts_have_pictures_in_words():
+    opened = Image.new("RGB", (64, 48))
+    with pytest.raises(UserError, match=r"found \[\{'content': \[\{.*\[picture 64x48\]"):
+        prompts([{"prompt": [{"content": asked(opened)[0]["content"]}]}])
+    wording = Dataset.Config(path="x.jsonl", template="{image}: {question}")
+    for own in (opened, b"12", {"bytes": b"12", "path": None}):
+        with pytest.raises(UserError, match="column 'image', which holds a picture"):
+            wording.worded({"image": own, "question": "?"}, None)
+
+
+def test_a_failing_reward_names_the_prompt_without_its_bytes(lab, tmp_path):
+    def fails(completions):
+        raise ValueError("no")
+
+    row = {"prompt": asked(b"PNG" * 1000), "id": 0}
+    with pytest.raises(UserError) as raised:
+        groupwise.train(
+            policy=lab.Tabular(),
+            prompts=[row, row],
+            rewards=[fails],
+            train={"steps": 1, "groups_per_step": 2, "group_size": 4},
+            evaluation={"prompts": 0},
+            output=tmp_path / "run",
+            quiet=True,
+            **{"prompts.held_out": 0, "prompts.shuffle": False},
+        )
+    assert "[3,000 bytes]" in str(raised.value)
+
+
 def test_pictures_in_words():
     opened = Image.new("RGB", (64, 48))
     url = "data:image/png;base64," + "A" * 1000
