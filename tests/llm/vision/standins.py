@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -47,12 +48,18 @@ def make_processor(stand_in: StandIn) -> transformers.ProcessorMixin:
     return make(**parts, chat_template=stand_in.template, **options)
 
 
-def make_model(model_type: str, tokenizer: PreTrainedTokenizerFast) -> transformers.PreTrainedModel:
-    """Random weights by seed 7, none of zero: it would hide code that forgets it."""
+def make_model(
+    model_type: str, tokenizer: PreTrainedTokenizerFast, **changes: Any
+) -> transformers.PreTrainedModel:
+    """Random weights by seed 7, none of zero: it would hide code that forgets it.
+
+    changes: of the text model's configuration.
+    """
     stand_in = STAND_INS[model_type]
     ids = {key: tokenizer.convert_tokens_to_ids(token) for key, token in stand_in.ids.items()}
     text = {
         **stand_in.text,
+        **changes,
         "vocab_size": len(tokenizer),
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
@@ -72,11 +79,11 @@ def make_model(model_type: str, tokenizer: PreTrainedTokenizerFast) -> transform
     return model.eval()
 
 
-def save(model_type: str, folder: Path) -> None:
+def save(model_type: str, folder: Path, **changes: Any) -> None:
     """A folder that `AutoProcessor` and `AutoModelForImageTextToText` read."""
     processor = make_processor(STAND_INS[model_type])
     processor.save_pretrained(folder)
-    make_model(model_type, processor.tokenizer).save_pretrained(folder)
+    make_model(model_type, processor.tokenizer, **changes).save_pretrained(folder)
 
 
 @cache

@@ -6,7 +6,9 @@ from importlib.util import find_spec
 import pytest
 import torch
 from tests.llm.vision import reference, standins
+from tests.llm.vision.configurations import TILE
 
+from groupwise.errors import UserError
 from groupwise_llm.vision_language_model import VisionLanguageModel, VisionSettings
 
 PASSES = {
@@ -22,6 +24,11 @@ PASSES = {
 }
 """The pass by which each is trained: Qwen3.5 has recurrent states, Gemma 3 attends both ways within
 a picture."""
+
+ONE_SIZE = {"gemma3", "llava_next"}
+"""Families that choose the size of pictures themselves."""
+TOKENS = 4
+"""Of a tile."""
 
 smolvlm = pytest.mark.skipif(
     find_spec("num2words") is None, reason="SmolVLM's processor needs num2words"
@@ -72,3 +79,43 @@ def test_sampled_and_trained_log_probs_are_those_of_transformers(family):
     torch.testing.assert_close(sampled.sampler_log_probs, expected, rtol=0, atol=2e-4)
     torch.testing.assert_close(trained, expected, rtol=0, atol=2e-4)
     assert ours.ability.training == PASSES[family], ours.notes
+
+
+def test_attention_both_ways_is_noticed_without_sliding_windows_too(tmp_path):
+    """A packed row has no mask that lets a picture's tokens attend to later ones."""
+    standins.save("gemma3", tmp_path, layer_types=["full_attention"] * 2)
+    ours = VisionLanguageModel(VisionSettings(model=str(tmp_path), max_new_tokens=6))
+    ours.place("cpu")
+    assert ours.ability.training == "cached", ours.notes
+
+
+@families
+def test_the_tower_learns_only_where_it_is_to(family):
+    sampled = rollouts(family)
+    frozen = policy(family, temperature=0.8)
+    text = [frozen.family.text_model(frozen.model), frozen.model.get_output_embeddings()]
+    learned = {id(p) for p in frozen.model.parameters() if p.requires_grad}
+    assert learned == {id(p) for part in text for p in part.parameters()}
+    trained = policy(family, vision="trained")
+    (trained(sampled).log_probs * sampled.mask).sum().backward()
+    assert not [
+        n for n, p in trained.model.named_parameters() if p.requires_grad and p.grad is None
+    ]
+
+
+@families
+def test_pictures_have_at_most_max_pixels(family):
+    reader, picture = policy(family, temperature=0.8).family, standins.picture(64, 32)
+    if family in ONE_SIZE:
+        with pytest.raises(UserError, match=r"policy\.max_pixels: models of the type"):
+            reader.limits(None, TILE**2)
+        return
+    limits = reader.limits(None, TILE**2)
+    assert len(reader.picture(picture)) > len(reader.picture(picture, **limits)) == TOKENS
+
+
+@pytest.mark.parametrize("family", ["idefics3", "internvl"])
+def test_less_than_a_tile_is_refused(family):
+    reader = policy(family, temperature=0.8).family
+    with pytest.raises(UserError, match=r"policy\.max_pixels: 255 .* has 256 pixels"):
+        reader.limits(None, TILE**2 - 1)
