@@ -1,5 +1,4 @@
-"""Features: the pictures of some passes, where their tokens stand, and what the tower makes of them.
-"""
+"""Features: the pictures of some passes, where their tokens stand, and what the tower makes of them."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any

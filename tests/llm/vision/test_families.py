@@ -111,7 +111,7 @@ def test_pictures_have_at_most_max_pixels(family):
             reader.limits(None, TILE**2)
         return
     limits = reader.limits(None, TILE**2)
-    assert len(reader.picture(picture)) > len(reader.picture(picture, **limits)) == TOKENS
+    assert len(reader.picture(picture, **limits)) <= TOKENS < len(reader.picture(picture))
 
 
 @pytest.mark.parametrize("family", ["idefics3", "internvl"])
