@@ -55,7 +55,7 @@ def measure(model_type: str) -> tuple[float, float, str]:
             model_type,
             row,
             completion,
-            excluded=policy.family.excluded,
+            excluded=policy.causal.family.excluded,
             temperature=TEMPERATURE,
         )
     errors = (rollouts.sampler_log_probs - expected, trained - expected)
