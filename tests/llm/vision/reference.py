@@ -37,7 +37,7 @@ def loaded(model_type):
     return AutoProcessor.from_pretrained(folder), model.eval()
 
 
-def inputs(model_type, row):
+def inputs(processor, row):
     """The processor's inputs of a row, as its documentation has it: pictures in the messages."""
     pictures = iter(row["images"])
     messages = [
@@ -50,7 +50,7 @@ def inputs(model_type, row):
         }
         for message in row["prompt"]
     ]
-    return loaded(model_type)[0].apply_chat_template(
+    return processor.apply_chat_template(
         messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
     )
 

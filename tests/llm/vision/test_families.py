@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.llm.vision import reference, standins
 from tests.llm.vision.configurations import TILE
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from groupwise.errors import UserError
 from groupwise_llm.probing import probes
@@ -73,7 +74,7 @@ def test_ids_are_those_of_the_processor_with_ids_of_pictures_for_image_tokens(fa
     ours = policy(family)
     rows, sampled = reference.rows(), rollouts(family)
     for row, prompt in zip(rows, sampled.trajectory["prompt_ids"][::2], strict=True):
-        theirs = reference.inputs(family, row)["input_ids"][0]
+        theirs = reference.inputs(reference.loaded(family)[0], row)["input_ids"][0]
         ids = [n for picture in map(ours.causal.family.picture, row["images"]) for n in picture.ids]
         theirs[theirs == ours.causal.family.image_id] = torch.tensor(ids, dtype=torch.int64)
         assert prompt.tolist() == theirs.tolist()
@@ -135,6 +136,19 @@ def test_the_tower_learns_only_where_it_is_to(family):
     assert not [
         n for n, p in trained.model.named_parameters() if p.requires_grad and p.grad is None
     ]
+
+
+@families
+def test_what_is_saved_generates_in_transformers_what_is_sampled_here(family, tmp_path):
+    ours, row = policy(family), reference.rows()[2]
+    ours.save_pretrained(tmp_path)
+    inputs = reference.inputs(AutoProcessor.from_pretrained(tmp_path), row)
+    model = AutoModelForImageTextToText.from_pretrained(tmp_path)
+    never = sorted(ours.causal.family.excluded)
+    answer = model.generate(**inputs, max_new_tokens=6, do_sample=False, suppress_tokens=never)
+    sampled = ours.sample([row], group_size=1, seeds=[0], purpose="greedy")
+    ids = sampled.trajectory["completion_ids"][0].tolist()
+    assert ids == answer[0, inputs["input_ids"].shape[1] :].tolist()
 
 
 @families
