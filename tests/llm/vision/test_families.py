@@ -35,6 +35,13 @@ ONE_SIZE = {"gemma3", "llava_next"}
 TOKENS = 4
 """Of a tile."""
 
+QWEN = {"<|image_pad|>", "<|video_pad|>"}
+EXCLUDED = {
+    **{name: QWEN for name in PASSES if name.startswith("qwen")},
+    "gemma3": {"<start_of_image>", "<image_soft_token>"},
+    "internvl": {"<IMG_CONTEXT>", "<video>"},
+}
+"""Tokens that are never sampled, where there are others than `<image>`."""
 NOW, IMAGE = {"type": "text", "text": "Now "}, {"type": "image"}
 
 smolvlm = pytest.mark.skipif(
@@ -136,6 +143,14 @@ def test_the_tower_learns_only_where_it_is_to(family):
     assert not [
         n for n, p in trained.model.named_parameters() if p.requires_grad and p.grad is None
     ]
+
+
+@families
+def test_tokens_that_stand_for_pictures_and_videos_are_excluded(family):
+    """From sampling as from the softmax: log-probs are compared among all others."""
+    ours = policy(family)
+    tokens = ours.tokenizer.convert_ids_to_tokens(sorted(ours.causal.family.excluded))
+    assert set(tokens) == EXCLUDED.get(family, {"<image>"})
 
 
 @families
