@@ -12,6 +12,7 @@ from groupwise import processes
 from groupwise.errors import UserError, first_line
 from groupwise_llm.files.adapter import factors, more_than_factors, rank_of, write
 from groupwise_llm.policy import LanguageModel
+from groupwise_llm.vision.model import PicturedModel
 from groupwise_llm.vllm.files import Files
 from groupwise_llm.vllm.server import ORIGINAL, Server, ServerInfo
 from groupwise_llm.vllm.settings import Settings
@@ -81,6 +82,8 @@ def _obstacles_here(policy: LanguageModel, settings: Settings) -> Iterator[str]:
     if policy.config.lora is None:
         yield "the policy has no policy.lora"
         return
+    if isinstance(policy.causal, PicturedModel) and policy.causal.tower_learns:
+        yield "vLLM applies adapters to the language model alone, and policy.vision is trained"
     if settings.adapters is False:
         yield "sampler.adapters is false"
     if settings.transfer == "nccl":
