@@ -9,7 +9,7 @@ method `save` (PIL's images have it), bytes, `{"bytes", "path"}` as `datasets` k
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes

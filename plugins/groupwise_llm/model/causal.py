@@ -71,8 +71,8 @@ class CausalModel(nn.Module):
     recompute: whether layers are computed again in the backward pass (gradient checkpointing).
     merge: whether completions are sampled with merged adapters.
     weights_in_bf16: whether FSDP gathers all weights in bf16, whatever `Numerics` say.
-    excluded: [v] added to the logits: 0, or `LEAST` for tokens that are never drawn; None if all may
-        be.
+    excluded: [v] added to the logits: 0, or `LEAST` for tokens that are never drawn; None where
+        there are none.
     """
 
     excluded: Tensor | None
@@ -127,8 +127,8 @@ class CausalModel(nn.Module):
     # ---- ids: how far positions go, and what a pass reads
 
     def positions(self, ids: Tensor, counts: Tensor | None) -> Tensor | None:
-        """Positions of ids [n, t] for a pass; counts: [n, t] the number of tokens before each in its
-        row and its cache, None for those of whole rows."""
+        """Positions of ids [n, t] for a pass. counts: [n, t] those of tokens that count one each,
+        from what is in the row's cache on; None for whole rows."""
         return counts
 
     def packed_positions(self, ids: Tensor, counts: Tensor, layout: Layout) -> Tensor:

@@ -12,9 +12,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
-from groupwise_llm.model.attention import Layout, PackedAttention
+from groupwise_llm.model.attention import Layout
 from groupwise_llm.model.causal import CausalModel, Hidden, Run
 from groupwise_llm.model.copies import Numerics
 

@@ -1,6 +1,7 @@
 """Album: prepares pictures once, and writes them into a tensor that travels with a rollout."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -11,87 +12,79 @@ from torch import Tensor
 
 from groupwise.errors import UserError
 from groupwise_llm.vision.family import Family
-from groupwise_llm.vision.picture import ROOM, Picture
+from groupwise_llm.vision.picture import Picture
 
-MODES = ("RGB", "RGBA", "L")
-"""Modes of images that are kept; others become RGB."""
 KEPT = 2**30
 """Bytes of prepared pictures that are kept; those used least recently are dropped first."""
-HEADER = 4
-"""Numbers before the pixels of a picture: the id of its first token, mode, width and height."""
+HEADER = np.dtype([("first", "<i8"), ("width", "<i8"), ("height", "<i8")])
+"""What stands before the pixels of a packed picture."""
 
 
 class Album:
-    """The pictures of a run, by their content.
+    """The pictures of a run, each prepared once.
 
-    limits: arguments of the family's image processor.
+    limits: arguments of `Family.picture`.
     """
 
     def __init__(self, family: Family, limits: Mapping[str, Any]) -> None:
         self.family, self.limits = family, limits
-        self._kept: dict[bytes, Picture] = {}
-        self._keys: dict[int, bytes] = {}
+        self._firsts: dict[bytes, int] = {}
+        self._kept: dict[int, Picture] = {}
 
     def picture(self, image: Any) -> Picture:
-        """A PIL image, prepared. Raises UserError where the family refuses it."""
-        image = image if image.mode in MODES else image.convert("RGB")
-        name = f"{image.mode} {image.size}".encode()
-        key = blake2b(name + image.tobytes(), digest_size=16).digest()
-        picture = self._kept.pop(key, None)
-        if picture is None:
-            picture = self._prepared(image)
-        self._kept[key] = picture
-        self._drop()
-        return picture
+        """An image of PIL in RGB, prepared; raises what the family's processor does."""
+        content = f"{image.size}".encode() + image.tobytes()
+        key = blake2b(content, digest_size=16).digest()
+        known = self._kept.get(self._firsts.get(key, 0))
+        if known is None:
+            known = replace(self.family.picture(image, **self.limits), image=image)
+            self._firsts[key] = known.first
+        return self._used(known)
 
-    def _prepared(self, image: Any) -> Picture:
-        try:
-            picture = self.family.picture(image, **self.limits)
-        except UserError:
-            raise
-        except Exception as error:  # image processors raise anything
-            raise UserError(
-                f"a picture of {image.width} x {image.height} pixels is refused by the model's "
-                f"image processor: {error}"
-            ) from error
-        if len(picture) > ROOM:
-            raise UserError(
-                f"a picture of {image.width} x {image.height} pixels has {len(picture)} tokens, "
-                f"more than {ROOM}; set policy.max_pixels"
-            )
-        picture.image = image
-        return picture
-
-    def _drop(self) -> None:
+    def _used(self, picture: Picture) -> Picture:
+        """Keep this one as that used last."""
+        self._kept.pop(picture.first, None)
+        self._kept[picture.first] = picture
         total = 0
-        for key, picture in reversed(self._kept.copy().items()):
-            total += sum(tensor.nbytes for tensor in picture.inputs.values())
+        for own in reversed([*self._kept.values()]):
+            total += sum(tensor.nbytes for tensor in own.inputs.values())
             if total > KEPT:
-                del self._kept[key]
-
-    # ---- as a tensor
+                del self._kept[own.first]
+        return picture
 
     def packed(self, pictures: Sequence[Picture]) -> Tensor:
-        """[bytes] uint8 of several pictures: their images, which `unpacked` prepares again."""
-        parts = [np.array([len(pictures)], dtype=np.int64).tobytes()]
+        """[bytes] uint8: several pictures in one tensor, which travels with a rollout.
+
+        It has their images, which are several times smaller than what a processor makes of them.
+        """
+        parts = []
         for picture in pictures:
-            image = picture.image
-            header = [picture.first, MODES.index(image.mode), *image.size]
-            parts += [np.array(header, dtype=np.int64).tobytes(), image.tobytes()]
-        return torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8)
+            header = np.array((picture.first, *picture.image.size), dtype=HEADER)
+            parts += [header.tobytes(), picture.image.tobytes()]
+        return torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8) if parts else EMPTY
 
     def unpacked(self, tensor: Tensor) -> list[Picture]:
-        """The pictures of `packed`."""
-        data = tensor.numpy().data
-        (count,), place = np.frombuffer(data, np.int64, 1), 8
-        pictures = []
-        for _ in range(count):
-            first, mode, width, height = np.frombuffer(data, np.int64, HEADER, place).tolist()
-            place += 8 * HEADER
-            size = width * height * len(MODES[mode])
-            image = Image.frombytes(MODES[mode], (width, height), data[place : place + size])
-            place += size
-            pictures.append(self.picture(image))
-            if pictures[-1].first != first:
-                raise UserError("...")
+        """The pictures of `packed`; prepared again, if they are not kept any more.
+
+        Raises UserError for one that was prepared in another way when it was packed.
+        """
+        data, place, pictures = tensor.numpy(), 0, []
+        while place < len(data):
+            first, *size = data[place : place + HEADER.itemsize].view(HEADER)[0].tolist()
+            place += HEADER.itemsize
+            stop = place + 3 * size[0] * size[1]
+            picture = self._kept.get(first)
+            if picture is None:
+                picture = self.picture(Image.frombytes("RGB", size, data[place:stop].tobytes()))
+            if picture.first != first:
+                raise UserError(
+                    "a picture of an earlier step was prepared otherwise (policy.min_pixels, "
+                    "policy.max_pixels or the model's image processor have changed); resume with "
+                    "what the run began with, or without train.replay"
+                )
+            pictures.append(self._used(picture))
+            place = stop
         return pictures
+
+
+EMPTY = torch.empty(0, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Features: the pictures of some passes, where their tokens stand, and what the tower makes of them.
+"""Features: the pictures of some passes, the places of their tokens, and what a tower makes of them.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -31,7 +31,7 @@ class Pictures:
     def find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Which ids [...] are of pictures, bool; and the number of each one's token, 0 for text."""
         places = ids >= BEYOND
-        own = (torch.searchsorted(self._firsts, ids, right=True) - 1).clamp(min=0)
+        own = torch.searchsorted(self._firsts, ids.contiguous(), right=True).sub(1).clamp(min=0)
         return places, (ids - self._before[own]).where(places, 0)
 
     def steps(self, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,8 +41,8 @@ class Pictures:
 
 
 class FeatureCache:
-    """Features of pictures, kept while nothing changes, at most so many tokens; those that were used
-    least recently are dropped first.
+    """Features of pictures, at most of so many tokens, kept while nothing changes; those used least
+    recently are dropped first.
 
     make: of pictures, by the tower.
     """

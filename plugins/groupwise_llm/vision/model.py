@@ -20,7 +20,7 @@ from groupwise_llm.vision.picture import BEYOND, Picture
 
 
 class PicturedModel(CausalModel):
-    """Passes within `showing` may have tokens of these pictures; without any, it is a model of text.
+    """A model whose passes within `showing` may have pictures; it is one of text without any.
 
     family: of the model. feature_tokens: most tokens of pictures whose features are kept.
     sample: a picture that passes are tried with.

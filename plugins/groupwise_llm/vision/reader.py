@@ -9,7 +9,7 @@ from typing import Any
 
 from groupwise import attachments
 from groupwise.errors import UserError, first_line
-from groupwise_llm.vision.family import Family
+from groupwise_llm.vision.album import Album
 from groupwise_llm.vision.images import ImageError, opened
 from groupwise_llm.vision.picture import ROOM, Picture
 
@@ -30,12 +30,11 @@ class Read:
 class Reader:
     """Reads the pictures of rows and replies.
 
-    family: which prepares them; limits: its arguments for `Family.picture`; fetch: whether
-    pictures may be http(s) URLs.
+    album: which prepares them; fetch: whether pictures may be http(s) URLs.
     """
 
-    def __init__(self, family: Family, *, fetch: bool, **limits: Any) -> None:
-        self.family, self.fetch, self.limits = family, fetch, limits
+    def __init__(self, album: Album, *, fetch: bool) -> None:
+        self.album, self.family, self.fetch = album, album.family, fetch
 
     def row(self, row: Mapping[str, Any]) -> Read:
         """The prompt of a row, with the pictures of its messages and of its columns.
@@ -125,7 +124,7 @@ class Reader:
             raise UserError(f"{place}: {error}") from error
         size = f"a picture of {image.width} x {image.height} pixels"
         try:
-            picture = self.family.picture(image, **self.limits)
+            picture = self.album.picture(image)
         except UserError:
             raise
         except Exception as error:  # of a processor: a size that it refuses, say
