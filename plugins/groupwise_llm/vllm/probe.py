@@ -5,10 +5,9 @@ import torch
 from groupwise.errors import UserError
 from groupwise_llm.codec.contexts import Context
 from groupwise_llm.policy import LanguageModel
-from groupwise_llm.vision.model import PicturedModel
 from groupwise_llm.vllm.completion import Completion, read, turn_of
 from groupwise_llm.vllm.fleet import Fleet
-from groupwise_llm.vllm.prompt import prompt_of
+from groupwise_llm.vllm.prompt import family_of, prompt_of
 from groupwise_llm.vllm.request import sampling_of
 from groupwise_llm.vllm.server import Server
 
@@ -29,8 +28,8 @@ def check_weights(
     their name, if they are adapters.
     """
     context, row = Context(prompt="0", prompt_ids=torch.tensor([policy.ends[0]])), {"prompt": "0"}
-    if isinstance(policy.causal, PicturedModel):
-        row = {"prompt": "0", "image": policy.causal.sample.image}
+    if (family := family_of(policy)) is not None:
+        row = {"prompt": f"{family.placeholder}0", "image": policy.causal.sample.image}
         (context,) = policy.codec.encode([row])
     sampling = {
         **sampling_of(policy, "train"),
@@ -44,7 +43,7 @@ def check_weights(
     drawn: dict[Server, Completion] = {}
 
     def draw(server: Server) -> None:
-        choices = server.generate(prompt_of(context, policy), sampling, model=model)
+        choices = server.generate(prompt_of(context, family), sampling, model=model)
         if choices is None:
             raise UserError(f"sampler: {server.url} does not know the adapters that it has loaded")
         (choice,) = choices

@@ -48,11 +48,16 @@ class Prompt:
         )
 
 
-def prompt_of(context: Context, policy: LanguageModel) -> Prompt:
-    if not context.pictures:
+def family_of(policy: LanguageModel) -> Family | None:
+    """That of a policy that reads pictures."""
+    return policy.causal.family if isinstance(policy.causal, PicturedModel) else None
+
+
+def prompt_of(context: Context, family: Family | None) -> Prompt:
+    """family: of the policy."""
+    if family is None or not context.pictures:
         return Prompt(ids=context.ids.tolist())
-    assert isinstance(policy.causal, PicturedModel)
-    return _Writing(policy.causal.family).prompt(context)
+    return _Writing(family).prompt(context)
 
 
 class _Writing:

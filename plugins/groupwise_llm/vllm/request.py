@@ -12,7 +12,7 @@ from groupwise.sampler import Purpose
 from groupwise_llm.codec.contexts import Context
 from groupwise_llm.model.likelihood import LEAST
 from groupwise_llm.policy import LanguageModel
-from groupwise_llm.vision.model import PicturedModel
+from groupwise_llm.vllm.prompt import family_of
 from groupwise_llm.vllm.server import Server, ServerInfo
 
 SEEDS = 2**62
@@ -99,11 +99,10 @@ def sampling_of(
     """
     own = policy.config
     choice = own if purpose == "train" else own.for_evaluation()
-    bias = {}
-    if isinstance(policy.causal, PicturedModel):
-        bias["logit_bias"] = {str(token): LEAST for token in sorted(policy.causal.family.excluded)}
+    family = family_of(policy)
+    excluded = sorted(family.excluded) if family else []
     return {
-        **bias,
+        **({"logit_bias": {str(token): LEAST for token in excluded}} if excluded else {}),
         "temperature": 0.0 if purpose == "greedy" else choice.temperature,
         "top_k": choice.top_k,
         "top_p": choice.top_p,

@@ -29,7 +29,7 @@ from groupwise_llm.vllm.generation import AT_ONCE, Generation
 from groupwise_llm.vllm.launch import Launch
 from groupwise_llm.vllm.nccl import BACKEND, NCCL
 from groupwise_llm.vllm.probe import check_weights
-from groupwise_llm.vllm.prompt import Prompt, prompt_of
+from groupwise_llm.vllm.prompt import Prompt, family_of, prompt_of
 from groupwise_llm.vllm.request import Request, sampling_of, split, turns
 from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.settings import Settings
@@ -245,7 +245,7 @@ class VLLM(TextSampler):
         purpose: Purpose,
         stop: Sequence[str] = (),
     ) -> Generation:
-        written = [prompt_of(context, self.policy) for context in contexts]
+        written = [prompt_of(context, family_of(self.policy)) for context in contexts]
         ask = partial(self._ask, written, sampling_of(self.policy, purpose, stop))
         return Generation(requests, self.fleet, tag=self.tag, ask=ask, renew=self._renew)
 

@@ -185,10 +185,17 @@ class Engine:
 
     def load(self, folder):
         """As in vLLM unknown names and other shapes are errors, missing tensors are not."""
+        files = sorted(Path(folder).glob("*.safetensors"))
+        sent = {name: tensor for file in files for name, tensor in load_file(file).items()}
         own = self.base.state_dict()
-        for file in sorted(Path(folder).glob("*.safetensors")):
-            for name, tensor in load_file(file).items():
-                own[name].copy_(tensor)
+        if self.sees:  # checkpoints have other names than the model
+            read = {"config": self.base.config, "state_dict": sent, "output_loading_info": True}
+            model, notes = type(self.base).from_pretrained(None, **read)
+            if notes["unexpected_keys"]:
+                raise KeyError(*notes["unexpected_keys"])
+            sent = model.state_dict()
+        for name, tensor in sent.items():
+            own[name].copy_(tensor)
 
     def change_adapters(self, path, body):
         """Loads adapters under a name that must be new, or forgets them; answers a sentence."""
