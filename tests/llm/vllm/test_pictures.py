@@ -106,18 +106,19 @@ def test_an_engine_gets_the_prompt_before_a_processor_expands_it(kind):
     for row, context in zip(ROWS, codec.encode(ROWS), strict=True):
         prompt = prompt_of(context, family)
         text = family.processor.apply_chat_template(row["prompt"], add_generation_prompt=True)
-        plain = family.processor.tokenizer(text, add_special_tokens=False)["input_ids"]
-        assert [*prompt.ids] == plain
+        begin = {"add_special_tokens": kind == "llava_next"}  # its template does not
+        assert [*prompt.ids] == family.processor.tokenizer(text, **begin)["input_ids"]
         assert len(prompt.pictures) == len(row.get("images", []))
         if prompt.pictures:
-            options = {"images": [row["images"]], "add_special_tokens": False}
-            assert [*prompt.expanded] == family.processor(text=[text], **options)["input_ids"][0]
+            images = [row["images"]]
+            (whole,) = family.processor(text=[text], images=images, **begin)["input_ids"]
+            assert [*prompt.expanded] == whole
 
 
 def test_an_engine_that_reads_pictures_otherwise_is_refused(both):
     _, server, vllm = both()
     server.processor.image_processor.size = {"shortest_edge": 64, "longest_edge": 256}
-    with pytest.raises(UserError, match=r"as 2\d tokens, and the policy as 2\d: .*--mm-processor"):
+    with pytest.raises(UserError, match=r"as 34 tokens, and the policy as 40: .*--mm-processor"):
         vllm.sample(ROWS[:1], group_size=1, seeds=[0])
     server.faults[GENERATE] = lambda _: (200, {"choices": []})
     with pytest.raises(UserError, match="does not say how it reads pictures"):
@@ -148,7 +149,7 @@ def test_features_of_an_older_tower_are_dropped(both):
 
 
 def test_pictures_of_all_turns_are_sent(both):
-    policy, server, vllm = both({"max_new_tokens": 60})
+    policy, server, vllm = both({"max_new_tokens": 150}, {"max_tokens": 300})
     (context,) = vllm.encode(ROWS[:1])
     seeds, sent = iter(range(9)), []
     for picture in (PICTURES[1], PICTURES[0]):
