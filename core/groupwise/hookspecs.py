@@ -48,6 +48,12 @@ def register_adapters(register: Register) -> None:
 
 
 @hookspec
+def register_families(register: Register) -> None:
+    """Families: how a vision-language model reads pictures, registered under the `model_type` of
+    its configuration. The policy that uses families defines their base class."""
+
+
+@hookspec
 def register_environments(register: Register) -> None:
     """Environments: subclasses of `groupwise.Environment` with a nested `Config`."""
 

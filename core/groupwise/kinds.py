@@ -83,6 +83,13 @@ KINDS: Mapping[str, Kind] = {
             docs="docs/plugins.md",
         ),
         Kind(
+            name="families",
+            singular="family",
+            purpose="vision-language architectures that a policy can read pictures with, chosen by "
+            "the model itself",
+            docs="docs/plugins.md",
+        ),
+        Kind(
             name="rewards",
             singular="reward",
             purpose="what scores completions",

@@ -1,0 +1,1 @@
+"""Vision: pictures in the contexts of a language model."""

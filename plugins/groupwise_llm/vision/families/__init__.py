@@ -1,0 +1,1 @@
+"""Families: vision-language architectures that are built in, one file each."""
