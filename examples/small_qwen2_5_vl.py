@@ -5,8 +5,9 @@
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import random
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,8 +24,8 @@ from transformers import (
 )
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
-SIDE, PATCH, MERGE = 32, 4, 2
-"""A picture of SIDE x SIDE pixels has (SIDE / PATCH / MERGE)^2 = 16 tokens."""
+SIDE, PATCH, MERGE = 32, 8, 2
+"""A picture of SIDE x SIDE pixels has (SIDE / PATCH / MERGE)^2 = 4 tokens."""
 END = "<|im_end|>"
 SPECIAL = ["<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 CHAT_TEMPLATE = (
@@ -38,15 +39,16 @@ CHAT_TEMPLATE = (
 )
 
 
-def make_processor(texts: Sequence[str]) -> Qwen2_5_VLProcessor:
-    """A processor whose tokenizer has one token for every word of the texts."""
+def make_processor(words: Sequence[str]) -> Qwen2_5_VLProcessor:
+    """A processor whose tokenizer has one token for each of these words, with a space before it or
+    without."""
     bpe = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), behavior="isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bpe.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     bpe.train_from_iterator(
-        texts,
+        [f"{word} {word}" for word in ("user", "assistant", *words)] * 2,
         trainers.BpeTrainer(vocab_size=1000, initial_alphabet=alphabet, show_progress=False),
     )
     model = json.loads(bpe.to_str())["model"]
@@ -70,7 +72,7 @@ def make_processor(texts: Sequence[str]) -> Qwen2_5_VLProcessor:
 
 
 def make_model(
-    processor: Qwen2_5_VLProcessor, *, width: int = 64, layers: int = 4, depth: int = 2, spread: float = 0.08
+    processor: Qwen2_5_VLProcessor, *, width: int = 64, layers: int = 4, depth: int = 2, spread: float = 0.1
 ) -> Qwen2_5_VLForConditionalGeneration:
     """A model with random weights. width: of the hidden states of both towers; layers: of the
     language model; depth: blocks of the vision tower."""
@@ -122,16 +124,46 @@ def make_model(
 NAMES = ("image_pad", "video_pad", "vision_start", "vision_end")
 
 
-@dataclass(frozen=True)
-class Pixels:
-    """Prepared pictures, all of SIDE x SIDE pixels. values: [n, patches, numbers of a patch]."""
+def pixels_of(processor: Qwen2_5_VLProcessor, pictures: Sequence[Image]) -> Tensor:
+    """Prepared pictures: [n, patches, numbers of a patch]."""
+    values = processor.image_processor(list(pictures), return_tensors="pt")["pixel_values"]
+    return values.view(len(pictures), (SIDE // PATCH) ** 2, -1)
 
-    values: Tensor
 
-    @classmethod
-    def of(cls, processor: Qwen2_5_VLProcessor, pictures: Sequence[Image]) -> "Pixels":
-        values = processor.image_processor(list(pictures), return_tensors="pt")["pixel_values"]
-        return cls(values.view(len(pictures), (SIDE // PATCH) ** 2, -1))
+def train(
+    model: Qwen2_5_VLForConditionalGeneration,
+    processor: Qwen2_5_VLProcessor,
+    pixels: Tensor,
+    pair: Callable[[int, float], tuple[str, str]],
+    chance: random.Random,
+    *,
+    steps: int,
+    size: int = 32,
+    rate: float = 3e-3,
+) -> None:
+    """Supervised training of the whole model.
+
+    pixels: of all pictures, as `pixels_of` returns them. pair: a prompt and an answer for the
+    picture of this number, after this share of the steps. size: pictures in a batch.
+    """
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=rate, weight_decay=0.01, betas=(0.9, 0.98)
+    )
+    started = time.monotonic()
+    for step in range(steps):
+        done = step / steps
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(1.0, step / 100) * 0.5 * (1 + math.cos(math.pi * done))
+        rows = chance.sample(range(len(pixels)), size)
+        pairs = [pair(row, done) for row in rows]
+        loss = model(**batch(processor, pixels[rows], pairs)).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % 100 == 0:
+            spent = time.monotonic() - started
+            print(f"step {step:6d}  loss {loss.item():.4f}  {spent:.0f} s", flush=True)
 
 
 def batch(
@@ -167,9 +199,3 @@ def rendered(processor: Qwen2_5_VLProcessor, prompt: str) -> str:
     content = [{"type": "image"}, {"type": "text", "text": prompt}]
     message: dict[str, Any] = {"role": "user", "content": content}
     return processor.apply_chat_template([message], add_generation_prompt=True, tokenize=False)
-
-
-def cool(optimizer: torch.optim.Optimizer, rate: float, share: float) -> None:
-    """Set the learning rate: a short warm-up, then half a cosine down to 0. share: of the steps."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate * min(1.0, share / 0.05) * 0.5 * (1 + math.cos(math.pi * share))
