@@ -20,6 +20,14 @@ class PromptSource(Protocol):
     def __getitem__(self, index: int, /) -> Row: ...
 
 
+class PlacedRow(dict[str, Any]):
+    """A row that is checked before a run; place: where it is, for messages: "prompts, row 3"."""
+
+    def __init__(self, row: Row, place: str) -> None:
+        super().__init__(row)
+        self.place = place
+
+
 def is_chat(value: Any) -> bool:
     """Whether it is a list of messages, each with `role` and `content`."""
     return (

@@ -20,7 +20,6 @@ from groupwise_llm.decoding.prefixes import PrefixCache
 from groupwise_llm.decoding.work import Work
 from groupwise_llm.files import sharding
 from groupwise_llm.model.causal import CausalModel
-from groupwise_llm.preflight import examine_turns
 from groupwise_llm.probing.probes import Ability
 from groupwise_llm.sampler import TextSampler
 from groupwise_llm.settings import Settings
@@ -46,10 +45,6 @@ class InProcess(TextSampler):
     @property
     @abstractmethod
     def ability(self) -> Ability: ...
-
-    @classmethod
-    def examine_turns(cls, config: Settings) -> Sequence[str]:
-        return examine_turns(config)
 
     def sample(
         self,

@@ -3,6 +3,19 @@ drafts of configurations."""
 
 from groupwise.hookspecs import Register, hookimpl
 
+FAMILIES = {
+    "qwen2_vl": "qwen2_vl:Qwen2VL",
+    "qwen2_5_vl": "qwen2_vl:Qwen2VL",
+    "qwen3_vl": "qwen3_vl:Qwen3VL",
+    "qwen3_5": "qwen2_vl:Qwen2VL",
+    "gemma3": "gemma3:Gemma3",
+    "idefics3": "idefics3:Idefics3",
+    "smolvlm": "idefics3:Idefics3",
+    "llava_next": "llava_next:LlavaNext",
+    "internvl": "internvl:InternVL",
+}
+"""By model type, in `groupwise_llm.vision.families`."""
+
 
 @hookimpl
 def register_policies(register: Register) -> None:
@@ -17,8 +30,8 @@ def register_policies(register: Register) -> None:
 @hookimpl
 def register_families(register: Register) -> None:
     room = "groupwise_llm.vision.families"
-    register("qwen2_vl", f"{room}.qwen2_vl:Qwen2VL", extra="llm")
-    register("qwen2_5_vl", f"{room}.qwen2_vl:Qwen2VL", extra="llm")
+    for model_type, name in FAMILIES.items():
+        register(model_type, f"{room}.{name}", extra="llm")
 
 
 @hookimpl

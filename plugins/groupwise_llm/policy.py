@@ -1,6 +1,6 @@
 """LanguageModel: a policy over any transformers causal language model; its decisions are tokens."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,13 @@ from groupwise_llm.files.saving import save
 from groupwise_llm.in_process import InProcess
 from groupwise_llm.model import adapters, rotary
 from groupwise_llm.model.causal import CausalModel
-from groupwise_llm.preflight import check_teacher, check_uncut, examine, examine_tools
+from groupwise_llm.preflight import (
+    check_teacher,
+    check_uncut,
+    examine,
+    examine_tools,
+    examine_turns,
+)
 from groupwise_llm.probing import probes
 from groupwise_llm.probing.capturing import with_graphs
 from groupwise_llm.rehearsal import TextRehearsal
@@ -106,39 +112,53 @@ class LanguageModel(InProcess, Policy):
         if self.mesh is None:
             super().place(device)
         with nullcontext() if self.config.lora is None else adapters.perturbed(self.model):
-            self._ability = probes.ability(
-                self.causal,
-                precision=self.config.precision,
-                head=self.config.head_precision,
-                share=self.config.share_prompt,
-                longest=self.prompts.longest,
-                name=str(self.config.model),
-            )
-            if self.config.cuda_graphs and self.device.type == "cuda":
-                with self._gathered():
-                    self._ability = with_graphs(self._ability, self.causal, self._filters())
+            self._ability = self._probed()
+
+    def _probed(self) -> probes.Ability:
+        ability = probes.ability(
+            self.causal,
+            precision=self.config.precision,
+            head=self.config.head_precision,
+            share=self.config.share_prompt,
+            longest=self.prompts.longest,
+            name=str(self.config.model),
+        )
+        if self.config.cuda_graphs and self.device.type == "cuda":
+            with self._gathered():
+                ability = with_graphs(ability, self.causal, self._filters())
+        return ability
 
     def _load(self) -> None:
         config = self.config
         share = None if self.mesh is None else sharding.Share(self.mesh)
-        self._loaded = load(config, share)
-        self.tokenizer = self._loaded.tokenizer
-        self.causal = CausalModel(
-            self._loaded.model,
+        loaded = self._loaded = load(config, share)
+        self.tokenizer = loaded.tokenizer
+        self.ends = end_tokens(loaded.model, self.tokenizer)
+        positions = positions_of(loaded.model.config)
+        self.codec = self.make_codec(config, self.tokenizer, self.ends, positions=positions)
+        self.prompts, self.completions = self.codec.prompts, self.codec.completions
+        self.causal = self.make_causal(
+            loaded.model,
             recompute=config.gradient_checkpointing,
             merge=config.lora is not None and config.lora.merge,
         )
         if share is not None:
             share.shard_model(self.causal, precision=config.precision, name=str(config.model))
         self.train(self.training)
-        self._notes = list(self._loaded.notes)
-        self.ends = end_tokens(self.model, self.tokenizer)
-        positions = positions_of(self.model.config)
-        self.codec = Codec(self.tokenizer, config, self.ends, positions=positions)
-        self.prompts, self.completions = self.codec.prompts, self.codec.completions
-        self._notes += rotary.fix(self.model, self.prompts.longest)
+        self._notes = [*loaded.notes, *rotary.fix(self.model, self.prompts.longest)]
         # Gradients that pass through frozen float16 weights are float16 too, and may underflow.
         self.scale_loss = any(p.dtype == torch.float16 for p in self.model.parameters())
+
+    @classmethod
+    def make_codec(
+        cls, config: Settings, tokenizer: Any, ends: Collection[int], *, positions: int | None
+    ) -> Codec:
+        """What reads the rows of a run and writes its rollouts."""
+        return Codec(tokenizer, config, ends, positions=positions)
+
+    def make_causal(self, model: Any, **options: Any) -> CausalModel:
+        """The model as passes see it."""
+        return CausalModel(model, **options)
 
     @property
     def ability(self) -> probes.Ability:
@@ -187,17 +207,21 @@ class LanguageModel(InProcess, Policy):
     @classmethod
     def examine(cls, config: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
         """The errors and notes of loading and `check_prompts`, without loading any weights."""
-        return examine(config, rows)
+        return examine(config, cls.make_codec, rows)
+
+    @classmethod
+    def examine_turns(cls, config: Settings) -> Sequence[str]:
+        return examine_turns(config, cls.make_codec)
 
     @classmethod
     def rehearsal(cls, config: Settings) -> TextRehearsal:
         """Prompts and answers by the model's tokenizer and chat template, with placeholders for
         what it writes."""
-        return TextRehearsal(config)
+        return TextRehearsal(config, cls.make_codec)
 
     @classmethod
     def examine_tools(cls, config: Settings) -> None:
-        examine_tools(config)
+        examine_tools(config, cls.make_codec)
 
     @classmethod
     def least_rate(cls, config: Settings) -> float:

@@ -1,11 +1,10 @@
 """Preflight: the checks of a run's start that need no weights."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from groupwise.errors import UserError
 from groupwise_llm.codec.codec import Codec
-from groupwise_llm.codec.prompts import Prompts
 from groupwise_llm.files.loading import config_of, end_tokens, outline, positions_of, tokenizer_of
 from groupwise_llm.model import rotary
 from groupwise_llm.model.coverage import coverage, experts_without_adapters
@@ -15,34 +14,45 @@ CUTS = ("top_k", "top_p", "min_p", "repetition_penalty")
 """Settings that make the sampling distribution differ from the softmax of the log-probs."""
 
 
-def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
+class MakeCodec(Protocol):
+    """`LanguageModel.make_codec`."""
+
+    def __call__(
+        self, config: Settings, tokenizer: Any, ends: Collection[int], *, positions: int | None
+    ) -> Codec: ...
+
+
+def examine(
+    settings: Settings, make_codec: MakeCodec, rows: Iterable[Mapping[str, Any]]
+) -> Sequence[str]:
     """Notes on the model, its adapters and the prompts.
 
     Raises UserError for settings and prompts that a run would refuse.
     """
     model = config_of(settings)
     whole = outline(settings, model)
-    prompts = Prompts(tokenizer_of(settings), settings, positions=positions_of(model))
+    prompts = codec_of(settings, make_codec, whole).prompts
     notes = [*rotary.fix(whole, prompts.longest), *prompts.check(rows)]
     if settings.lora is not None:
         notes += [coverage(whole), *experts_without_adapters(whole)]
     return notes
 
 
-def examine_turns(settings: Settings) -> Sequence[str]:
+def examine_turns(settings: Settings, make_codec: MakeCodec) -> Sequence[str]:
     """Notes on what the chat template does with earlier turns."""
-    return _codec(settings).suffixes.notes()
+    return codec_of(settings, make_codec).suffixes.notes()
 
 
-def examine_tools(settings: Settings) -> None:
+def examine_tools(settings: Settings, make_codec: MakeCodec) -> None:
     """Raise UserError unless the template shows tools, and it is known how the model calls them."""
-    _codec(settings).calls.check()
+    codec_of(settings, make_codec).calls.check()
 
 
-def _codec(settings: Settings) -> Codec:
+def codec_of(settings: Settings, make_codec: MakeCodec, whole: Any = None) -> Codec:
+    """The codec of a run, by its model's files alone. whole: the model's outline, if known."""
     model, tokenizer = config_of(settings), tokenizer_of(settings)
-    ends = end_tokens(outline(settings, model), tokenizer)
-    return Codec(tokenizer, settings, ends, positions=None)
+    ends = end_tokens(outline(settings, model) if whole is None else whole, tokenizer)
+    return make_codec(settings, tokenizer, ends, positions=positions_of(model))
 
 
 def check_uncut(settings: Settings, sampler: str) -> None:

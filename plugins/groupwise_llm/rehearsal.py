@@ -13,9 +13,8 @@ from groupwise.errors import UserError
 from groupwise.rehearsal import Rehearsal
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
-from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Context, Message, Turn
-from groupwise_llm.files.loading import config_of, end_tokens, outline, positions_of, tokenizer_of
+from groupwise_llm.preflight import MakeCodec, codec_of
 from groupwise_llm.sampler import TextSampler
 from groupwise_llm.settings import Settings
 
@@ -26,12 +25,11 @@ ANSWER = "[what the tool answers]"
 class TextRehearsal(TextSampler, Rehearsal):
     """Draws `WRITTEN` in every turn; transcripts are contexts as text, with all special tokens."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, make_codec: MakeCodec) -> None:
         super().__init__()
-        self.tokenizer, model = tokenizer_of(settings), config_of(settings)
-        ends = end_tokens(outline(settings, model), self.tokenizer)
+        self.codec = codec_of(settings, make_codec)
+        self.tokenizer, ends = self.codec.tokenizer, sorted(self.codec.suffixes.ends)
         self.end = ends[0] if self.tokenizer.eos_token_id is None else self.tokenizer.eos_token_id
-        self.codec = Codec(self.tokenizer, settings, ends, positions=positions_of(model))
         self.requested: frozenset[str] = frozenset()
 
     @property

@@ -1,6 +1,7 @@
 """Settings: the configuration of the language-model policy."""
 
-from typing import Any, Literal, Self
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -91,6 +92,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    auto: ClassVar[str] = "AutoModelForCausalLM"
+    """The class of transformers that loads the model."""
+
     model: PathOrName = Field(description="path or hub name of a causal language model")
     loading: LoadingArguments = Field(
         default_factory=dict,
@@ -172,6 +176,10 @@ class Settings(BaseModel):
                 "computed in float32"
             )
         return self
+
+    def trained_parts(self, model: Any) -> Sequence[Any]:
+        """Modules that are trained beside those that every text goes through."""
+        return ()
 
     def for_evaluation(self) -> "Settings":
         """These settings with the sampling options of evaluations."""

@@ -1,36 +1,86 @@
 """VisionLanguageModel: a language model that also reads pictures; its decisions are tokens."""
 
-from typing import ClassVar, Literal
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
-from pydantic import Field
+from PIL import Image
+from torch import Tensor
 
+from groupwise.policy import Outputs
+from groupwise.rollouts import LogProbs, Rollouts
+from groupwise_llm.codec.codec import Codec
+from groupwise_llm.codec.contexts import Context, Turn
+from groupwise_llm.files.loading import config_of
 from groupwise_llm.policy import LanguageModel
+from groupwise_llm.probing.probes import Ability
 from groupwise_llm.settings import Settings
+from groupwise_llm.vision.album import Album
+from groupwise_llm.vision.codec import PictureCodec
+from groupwise_llm.vision.loading import family_class, processor_of
+from groupwise_llm.vision.model import PicturedModel
+from groupwise_llm.vision.picture import BEYOND
+from groupwise_llm.vision.reader import Reader
+from groupwise_llm.vision.settings import VisionSettings
 
-
-class VisionSettings(Settings):
-    """Which model, how to load it, how it reads pictures, and how it samples."""
-
-    vision: Literal["frozen", "trained"] = Field(
-        "frozen",
-        description="whether the vision tower and its projector are trained with the rest; with "
-        "`lora` that is by adapters",
-    )
-    min_pixels: int | None = Field(
-        None, ge=1, description="smaller pictures are enlarged to so many pixels"
-    )
-    max_pixels: int | None = Field(
-        None, ge=1, description="larger pictures are reduced to so many pixels"
-    )
-    feature_tokens: int = Field(
-        65536,
-        ge=0,
-        description="most tokens of pictures whose features are kept while the tower does not "
-        "change",
-    )
+SAMPLE = Image.radial_gradient("L").resize((64, 48)).convert("RGB")
+"""The picture that passes are tried with."""
 
 
 class VisionLanguageModel(LanguageModel):
-    """Vision-language models of transformers."""
+    """Vision-language models of transformers; decisions are tokens, and never those of pictures.
+
+    Each token of a picture has an id of its own in contexts (`vision.picture`), and a column of
+    trajectories, `pictures`, has one uint8 tensor per rollout with its pictures (`vision.album`).
+    All else is as in `LanguageModel`.
+    """
 
     Config: ClassVar[type[Settings]] = VisionSettings
+    config: VisionSettings
+    codec: PictureCodec
+    causal: PicturedModel
+
+    @classmethod
+    def make_codec(
+        cls, config: Settings, tokenizer: Any, ends: Collection[int], *, positions: int | None
+    ) -> Codec:
+        assert isinstance(config, VisionSettings)
+        model = config_of(config)
+        family = family_class(model)(processor_of(config), model)
+        album = Album(family, family.limits(config.min_pixels, config.max_pixels))
+        reader = Reader(album, fetch=config.fetch_pictures)
+        return PictureCodec(reader, config, ends, positions=positions)
+
+    def make_causal(self, model: Any, **options: Any) -> PicturedModel:
+        album = self.codec.reader.album
+        tokens = self.config.feature_tokens
+        return PicturedModel(
+            model, album.family, album.picture(SAMPLE), feature_tokens=tokens, **options
+        )
+
+    def _load(self) -> None:
+        super()._load()
+        assert self._loaded is not None
+        self.causal.exclude()
+        self._loaded = replace(self._loaded, processor=self.codec.reader.family.processor)
+
+    def _probed(self) -> Ability:
+        with self.causal.showing([self.causal.sample]):
+            return super()._probed()
+
+    def forward(
+        self, rollouts: Rollouts, decisions: slice = slice(None), outputs: Outputs | None = None
+    ) -> LogProbs:
+        tensors = {id(own): own for own in rollouts.trajectory["pictures"]}.values()
+        album = self.codec.reader.album
+        with self.causal.showing([own for each in tensors for own in album.unpacked(each)]):
+            return super().forward(rollouts, decisions, outputs)
+
+    def observations(self, rollouts: Rollouts) -> Tensor:
+        """As `LanguageModel.observations`, without tokens of pictures, which have no log-probs."""
+        return super().observations(rollouts) & (rollouts.tensor("completion_ids") < BEYOND)
+
+    def _turns(self, *args: Any, **options: Any) -> list[Turn]:
+        contexts: Sequence[Context] = args[1]
+        with self.causal.showing([own for each in contexts for own in each.pictures]):
+            return super()._turns(*args, **options)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from datasets import Dataset as HuggingFaceDataset
 from datasets import disable_progress_bars, load_dataset
 from pydantic import Field
 
+from groupwise import attachments
 from groupwise.errors import UserError, first_line
 from groupwise.options import PathOrName
 from groupwise.prompt_source import is_chat
@@ -20,7 +22,8 @@ READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parque
 class Dataset:
     """Prompts from a JSONL, CSV or Parquet file, a folder, or a dataset on the hub.
 
-    Columns are renamed first, so the template names them as rewards do.
+    Columns are renamed first, so the template names them as rewards do. Relative paths of pictures
+    are relative to the file, or to the folder.
     """
 
     class Config(Wording):
@@ -38,24 +41,55 @@ class Dataset:
         )
 
     def __init__(self, config: Config) -> None:
-        self.wording = config
+        self.wording, self.path = config, Path(config.path)
         self.data = _rename(_load(config), config)
         config.check(self.data.column_names)
         # A cell of a CSV file can hold messages only as text.
-        self.has_json = Path(config.path).suffix == ".csv" and config.template is None
+        self.has_json = self.path.suffix == ".csv" and config.template is None
         if self.has_json:
             _check_cells(self.data["prompt"], config.path)
         if len(self.data) == 0:
             raise UserError(f"prompts: {config.path} has no rows")
+        self.folder = self._folder()
+
+    def _folder(self) -> Path | None:
+        """Where paths of attachments begin; None for a hub name."""
+        here = self.path if self.path.is_dir() else self.path.parent
+        return here.resolve() if self.path.exists() else None
 
     def __len__(self) -> int:
         return len(self.data)
 
     def __getitem__(self, index: int, /) -> Mapping[str, Any]:
-        row: Mapping[str, Any] = self.data[index]
+        row = self._read(index)
         own = row.get("prompt")
         own = _messages(own) if self.has_json else own
-        return {**row, "prompt": self.wording.worded(row, own)}
+        row = {**row, "prompt": self.wording.worded(row, own)}
+        if self.folder is None:
+            return row
+        return attachments.of_row(row, partial(attachments.located, folder=self.folder))
+
+    def _read(self, index: int) -> Mapping[str, Any]:
+        """The row as `datasets` reads it, which opens pictures. Raises UserError with the number of
+        the row and the name of the column that it cannot read."""
+        try:
+            return self.data[index]
+        except IndexError:
+            raise
+        except Exception as error:  # of whatever opens a picture
+            names = [name for name in self.data.column_names if not self._reads(index, name)]
+            column = f", column {names[0]!r}" if names else ""
+            raise UserError(
+                f"prompts: {self.path}, row {index}{column} cannot be read: "
+                f"{type(error).__name__}: {first_line(error)}"
+            ) from error
+
+    def _reads(self, index: int, name: str) -> bool:
+        try:
+            self.data.select_columns([name])[index]
+        except Exception:
+            return False
+        return True
 
 
 def _load(config: Dataset.Config) -> HuggingFaceDataset:

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from groupwise import attachments
 from groupwise.errors import UserError
 from groupwise.prompt_source import PromptSource, Row, check_row
-from groupwise.prompts.identity import identity
+from groupwise.prompts.identity import identity, of_prompt
 from groupwise.prompts.seeds import seed_for
 from groupwise.prompts.split import held_out
 
@@ -68,6 +69,10 @@ class Prompts:
             raise UserError(
                 f"prompts.key: a row has no column {self.key!r} (it has {', '.join(map(str, row))})"
             )
+        if self.key == "prompt":
+            return of_prompt(row)
+        if self.key in attachments.COLUMNS:
+            return [*map(attachments.key, attachments.in_columns(row))]
         return row[self.key]
 
     def rows(self) -> Iterator[Row]:

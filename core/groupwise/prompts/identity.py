@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from groupwise import attachments
 from groupwise.errors import UserError
+from groupwise.prompt_source import Row
 
 
 def identity(value: Any) -> str:
@@ -32,6 +34,16 @@ def identity(value: Any) -> str:
             f"prompts.key to a column of text or numbers that is the same for rows that ask the "
             f"same"
         ) from error
+
+
+def of_prompt(row: Row) -> Any:
+    """What a row asks: its prompt and, if it has any, its attachments by their content.
+
+    So the same picture is the same question in whatever file it is.
+    """
+    prompt = attachments.replaced(row["prompt"], attachments.key)
+    own = [*map(attachments.key, attachments.in_columns(row))]
+    return {"prompt": prompt, "attachments": own} if own else prompt
 
 
 def fingerprint(row: Mapping[str, Any]) -> str:
@@ -77,7 +89,7 @@ def _content(value: Any) -> Any:
         case dt.date() | dt.time() | dt.timedelta() | Decimal() | PurePath() | UUID():
             return str(value)
         case bytes() | bytearray():
-            return _hashed("bytes", value)
+            return attachments.digest(value)
         case set() | frozenset():
             return sorted(map(_text, value))
         case Mapping():

@@ -13,7 +13,7 @@ from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
 from groupwise.plugins.targets import load_target
 from groupwise.policy import Policy
-from groupwise.prompt_source import PromptSource, Row
+from groupwise.prompt_source import PlacedRow, PromptSource, Row
 from groupwise.prompts.draws import SCAN, Draw, Prompts
 from groupwise.rewards import Reward
 from groupwise.run.players import Players
@@ -63,8 +63,10 @@ class Parts:
         first ones."""
         started = time.monotonic()
         for prompts in self._sources:
+            name = "prompts" if prompts is self.prompts else "evaluation.source"
             for number, row in enumerate(islice(prompts.rows(), checked_rows(prompts.source))):
-                yield self.players.environment.opening(row)
+                opening = self.players.environment.opening(row)
+                yield PlacedRow(opening, f"{name}, row {number}")
                 if time.monotonic() - started > SECONDS_OF_CHECKING:
                     self.notes.append(
                         f"prompts take long to read: only the first {number + 1:,} of "

@@ -8,7 +8,7 @@ import torch
 from groupwise.errors import UserError
 from groupwise.prompt_source import Row, check_row
 from groupwise.prompts.draws import SCAN, Draw, Prompts
-from groupwise.prompts.identity import identity
+from groupwise.prompts.identity import identity, of_prompt
 from groupwise.prompts.seeds import seed_for
 from groupwise.run.parts import Parts
 
@@ -29,7 +29,7 @@ def prompts_of(parts: Parts, split: Split, count: int | None) -> Iterator[Draw]:
             f"{len(prompts.source):,} of them"
         )
     for row in prompts.rows() if held else _shuffled(prompts):
-        name = (identity(row["prompt"]), prompts.question(row))
+        name = (identity(of_prompt(row)), prompts.question(row))
         if name in names or prompts.is_held_out(row) != held or prompts.skips(row):
             continue
         yield Draw(number, row)

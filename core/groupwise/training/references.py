@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from groupwise import attachments
 from groupwise.prompts.identity import identity
 from groupwise.rollouts import Rollouts
 
@@ -33,7 +34,7 @@ class References:
         self._completions = {}
         for sample in samples:
             if not (sample["greedy"] or sample.get("failed") or sample.get("refused")):
-                key = (sample.get("learner", ""), sample["draw"], identity(sample["prompt"]))
+                key = (sample.get("learner", ""), sample["draw"], _words(sample["prompt"]))
                 self._completions.setdefault(key, []).append(sample["completion"])
 
     def of(self, rollouts: Rollouts, learner: str) -> list[list[Any]]:
@@ -42,6 +43,11 @@ class References:
 
 
 def _keys(rollouts: Rollouts, learner: str) -> list[Key]:
-    prompts = [identity(row["prompt"]) for row in rollouts.prompts]
+    prompts = [_words(row["prompt"]) for row in rollouts.prompts]
     draws = rollouts.groups.tolist()
     return [(learner, draw, prompt) for draw, prompt in zip(draws, prompts, strict=True)]
+
+
+def _words(prompt: Any) -> str:
+    """The words of a prompt: in samples that were read, its attachments are other files."""
+    return identity(attachments.replaced(prompt, lambda _: None))

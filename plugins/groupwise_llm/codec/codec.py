@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,11 +33,13 @@ class Codec:
     ends: ids of the tokens that end a turn; positions: the model's context length.
     """
 
+    Prompts: ClassVar[type[Prompts]] = Prompts
+
     def __init__(
         self, tokenizer: Any, settings: Settings, ends: Collection[int], *, positions: int | None
     ) -> None:
         self.tokenizer, self.settings = tokenizer, settings
-        self.prompts = Prompts(tokenizer, settings, positions=positions)
+        self.prompts = self.Prompts(tokenizer, settings, positions=positions)
         self.suffixes = Suffixes(self.prompts.template, ends)
         self.completions = Completions(tokenizer, ends, keep_special=settings.keep_special_tokens)
         self.observations = Observations(self.suffixes)

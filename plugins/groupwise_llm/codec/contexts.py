@@ -58,6 +58,7 @@ class Context:
     prompt_ids: [t] int64.
     segments: turns and what the model did not draw, in order; a turn may follow another one.
     completion: of chat messages those after the prompt: the assistant's turns and the replies.
+    pictures: of prompt and replies, in order, as the codec has prepared them.
     ended: why nothing was drawn after the last turn: its own `ended`, unless whoever plays the
         episode sets a reason of their own; None if nothing is drawn yet.
     """
@@ -67,6 +68,7 @@ class Context:
     tools: Sequence[Mapping[str, Any]] | None = None
     segments: tuple[Segment, ...] = ()
     completion: tuple[Message, ...] = ()
+    pictures: tuple[Any, ...] = ()
     ended: str | None = None
 
     @property

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from textwrap import shorten
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,10 +26,12 @@ class Prompts:
     positions: the model's context length, which prompt and completion share; None if unlimited.
     """
 
+    Template: ClassVar[type[ChatTemplate]] = ChatTemplate
+
     def __init__(self, tokenizer: Any, settings: Settings, *, positions: int | None) -> None:
         self.tokenizer, self.settings = tokenizer, settings
         self.positions = positions
-        self.template = ChatTemplate(tokenizer, settings)
+        self.template = self.Template(tokenizer, settings)
         self._added = added_after(tokenizer)
         room = None if positions is None else positions - settings.max_new_tokens
         if room is not None and room < 1:

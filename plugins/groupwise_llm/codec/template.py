@@ -35,7 +35,7 @@ class ChatTemplate:
         if not (isinstance(messages, list) and all(isinstance(part, dict) for part in messages)):
             shown = shorten(repr(messages), 200, placeholder=" ...")
             raise UserError(f"a prompt must be a text or a list of messages, found {shown}")
-        messages = [self._for_template(message) for message in messages]
+        messages = [self.for_template(message) for message in messages]
         continues = self.continues(messages)
         options = {
             "add_generation_prompt": not continues,
@@ -73,7 +73,7 @@ class ChatTemplate:
         opened = bool(messages) and messages[-1].get("role") == "assistant"
         return bool(self.arguments.get("continue_final_message", opened))
 
-    def _for_template(self, message: dict[str, Any]) -> dict[str, Any]:
+    def for_template(self, message: dict[str, Any]) -> dict[str, Any]:
         """The message with its parts joined to one text, where the template takes only text."""
         parts = message.get("content")
         if not isinstance(parts, list):

@@ -45,11 +45,11 @@ def begin(
 
 def _whole(decoder: Decoder, contexts: Sequence[Tensor], _: Any = None) -> Started:
     """By one pass over whole contexts."""
-    ids, attention, positions = left_padded(contexts, decoder.model.device)
+    ids, attention, counts = left_padded(contexts, decoder.model.device)
     # Without padding no mask is needed, and attention without a mask is faster.
     even = len({len(context) for context in contexts}) == 1
     mask = None if even or not decoder.way.padded else attention
-    return _passed(decoder, with_room(decoder.model.new_cache()), ids, mask, positions)
+    return _passed(decoder, with_room(decoder.model.new_cache()), ids, mask, counts)
 
 
 def _resumed(
@@ -86,11 +86,11 @@ def _continued(decoder: Decoder, contexts: Sequence[Tensor], prefixes: Sequence[
         part, rows = owns[0].part, torch.tensor([own.row for own in owns], device=device)
         sources.append((part.cache, rows, part.valid[rows]))
     cache, cached = joined(sources, decoder.model.new_cache())
-    lengths = [own.length for own in prefixes]
-    rest = [context[length:] for context, length in zip(contexts, lengths, strict=True)]
-    ids, attention, places = left_padded(rest, device)
-    positions = places + torch.tensor(lengths, device=device).unsqueeze(1)
-    return _passed(decoder, cache, ids, torch.cat([cached, attention], dim=1), positions)
+    pairs = [*zip(contexts, (own.length for own in prefixes), strict=True)]
+    ids, attention, counts = left_padded([context[length:] for context, length in pairs], device)
+    before = decoder.model.extents([context[:length] for context, length in pairs])
+    counts += torch.tensor(before, device=device).unsqueeze(1)
+    return _passed(decoder, cache, ids, torch.cat([cached, attention], dim=1), counts)
 
 
 def merged(model: CausalModel, lengths: Tensor, *both: Cached) -> Cached:
@@ -112,19 +112,21 @@ def merged(model: CausalModel, lengths: Tensor, *both: Cached) -> Cached:
 
 
 def _passed(
-    decoder: Decoder, cache: Any, ids: Tensor, attention: Tensor | None, positions: Tensor
+    decoder: Decoder, cache: Any, ids: Tensor, attention: Tensor | None, counts: Tensor
 ) -> Started:
-    """By this pass. attention: [n, s] of the cache and the ids, None without padding."""
-    context = {"attention": attention, "positions": positions, "cache": cache}
-    logits = decoder.model(lambda hidden: hidden(ids, **context, keep=1)[:, -1], decoder.numerics)
+    """By this pass. attention: [n, s] of the cache and the ids, None without padding. counts: see
+    `CausalModel.positions`."""
+    model = decoder.model
+    context = {"attention": attention, "positions": model.positions(ids, counts), "cache": cache}
+    logits = model(lambda hidden: hidden(ids, **context, keep=1)[:, -1], decoder.numerics)
     rows = Cached(
-        decoder.model,
+        model,
         decoder.numerics,
         cache,
         attention=attention,
-        positions=positions[:, -1] + 1,
+        positions=model.next_positions(ids, counts),
         width=torch.full_like(
-            positions[:, -1], ids.shape[1] if attention is None else attention.shape[1]
+            counts[:, -1], ids.shape[1] if attention is None else attention.shape[1]
         ),
     )
     return logits, rows

@@ -105,7 +105,7 @@ class _Batch:
     def _begin(self, batch: Batch, beside: int = 0) -> tuple[Slots, Cached | Recomputed]:
         """The rows of a batch, each with its first token; beside: rows in the cache already."""
         decoder, own = self.decoder, self.work.select(batch)
-        slots = Slots.of(own, [row for _, rows in batch for row in rows], decoder.ends.device)
+        slots = Slots.of(own, [row for _, rows in batch for row in rows], decoder.model)
         copies = [len(rows) for _, rows in batch]
         logits, rows = begin(decoder, own.contexts, copies, self._prefixes(own, beside))
         slots.choose(decoder, logits)

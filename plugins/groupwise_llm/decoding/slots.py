@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 from groupwise_llm.decoding import drawing
 from groupwise_llm.decoding.decoder import Decoder
 from groupwise_llm.decoding.work import Work
+from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.training.passes import left_padded
 
 
@@ -44,10 +45,11 @@ class Slots:
     broken: Tensor
 
     @staticmethod
-    def of(work: Work, rows: Sequence[int], device: torch.device) -> "Slots":
+    def of(work: Work, rows: Sequence[int], model: CausalModel) -> "Slots":
         """Slots for the rows of this work; rows: the numbers by which they are known."""
-        size, most = len(rows), max(work.limits)
+        size, most, device = len(rows), max(work.limits), model.device
         ids, attention, _ = left_padded(work.contexts, device)
+        ids = model.as_text(ids)
         # The repetition penalty reads the whole text. Where there is no token yet, or none at all,
         # it has the context's last token, which is penalised anyway.
         last = ids[:, -1:]

@@ -176,6 +176,7 @@ class Recomputed:
     def _last(self, hidden: Hidden) -> Tensor:
         """[n, h] hidden states of each row's last token."""
         shortest = int(self._lengths.min())
-        states = hidden(self._ids, keep=self._ids.shape[1] - shortest + 1)
+        positions = self._model.positions(self._ids, None)
+        states = hidden(self._ids, positions=positions, keep=self._ids.shape[1] - shortest + 1)
         rows = torch.arange(len(states), device=states.device)
         return states[rows, self._lengths - shortest]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+import transformers
+from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from groupwise import trust
@@ -41,14 +42,17 @@ EXACT = frozenset({torch.float32, torch.float64})
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """overridden: settings of the model's configuration that were switched off; restored for
-    saving.
+    """processor: what reads texts for the model, and is saved beside it: its tokenizer, or a
+    processor that reads pictures, too.
+
+    overridden: settings of the model's configuration that were switched off; restored for saving.
 
     writes: whether this process writes a sharded model's files; None where it is not sharded.
     """
 
     model: Any
     tokenizer: Any
+    processor: Any
     overridden: list[modes.Setting] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     writes: bool | None = None
@@ -67,9 +71,8 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
     try:
         usual = {"dtype": torch.float32, trust.SETTING: False, trust.SAFETENSORS: True, **quantised}
         with share.reading() if share else nullcontext():
-            model = AutoModelForCausalLM.from_pretrained(
-                settings.model, **{**usual, **settings.loading}
-            )
+            auto = getattr(transformers, settings.auto)
+            model = auto.from_pretrained(settings.model, **{**usual, **settings.loading})
     except Exception as error:  # transformers, tokenizers and safetensors raise a dozen kinds
         _refuse_unknown(error)
         hint = "; it may load without train.shard" if share else ""
@@ -87,7 +90,7 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
     model.name_or_path = location(settings)
     # Always eval mode: with dropout, sampling and training log-probs would differ (ratio not 1).
     overridden = modes.disable_rescaling(model.eval())
-    notes = freeze_unreached(model)
+    notes = freeze_unreached(model, settings)
     if share:
         share.set_aside(model)
     if settings.lora is not None:
@@ -99,6 +102,7 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
     return Loaded(
         model=model.eval(),
         tokenizer=tokenizer,
+        processor=tokenizer,
         overridden=overridden,
         notes=notes,
         writes=share.first if share else None,
@@ -112,7 +116,8 @@ def outline(settings: Settings, config: Any) -> Any:
     trusted = trust.is_trusted(settings.loading)
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=trusted)
+            auto = getattr(transformers, settings.auto)
+            model = auto.from_config(config, dtype=dtype, trust_remote_code=trusted)
     except Exception as error:  # as above
         raise UserError(
             f"policy.model: cannot build a causal language model from {settings.model!r}: "
@@ -121,7 +126,7 @@ def outline(settings: Settings, config: Any) -> Any:
     quantization_of(settings)
     _check_arguments(type(model), settings, config)
     with torch.device("meta"):
-        freeze_unreached(model)
+        freeze_unreached(model, settings)
         if settings.lora is not None:
             model = with_adapters(model, settings.lora)
     _hold_in_float32(model, settings)
@@ -183,7 +188,7 @@ def _refuse_unknown(error: Exception) -> None:
 
 def tokenizer_of(settings: Settings) -> Any:
     try:
-        return AutoTokenizer.from_pretrained(settings.model, **_file_arguments(settings))
+        return AutoTokenizer.from_pretrained(settings.model, **file_arguments(settings))
     except Exception as error:  # as above
         raise UserError(
             f"policy.model: cannot load a causal language model from {settings.model!r}: no "
@@ -191,7 +196,7 @@ def tokenizer_of(settings: Settings) -> Any:
         ) from error
 
 
-def _file_arguments(settings: Settings) -> dict[str, Any]:
+def file_arguments(settings: Settings) -> dict[str, Any]:
     own = {name: value for name, value in settings.loading.items() if name in FILE_ARGUMENTS}
     # If trust_remote_code is unset, transformers asks on the terminal and waits.
     return {trust.SETTING: False, **own}
@@ -200,7 +205,7 @@ def _file_arguments(settings: Settings) -> dict[str, Any]:
 def config_of(settings: Settings) -> Any:
     """The model's configuration alone, without its weights."""
     try:
-        return AutoConfig.from_pretrained(settings.model, **_file_arguments(settings))
+        return AutoConfig.from_pretrained(settings.model, **file_arguments(settings))
     except Exception as error:  # as above
         reason = trust.reason_of_policy(error)
         raise UserError(f"policy.model: cannot read {settings.model!r}: {reason}") from error
@@ -217,15 +222,16 @@ def location(settings: Settings) -> str:
     return str(path.resolve()) if path.exists() else str(settings.model)
 
 
-def freeze_unreached(model: Any) -> list[str]:
-    """Freeze the parts of a multimodal model that text does not use (vision tower); a note lists
-    them.
+def freeze_unreached(model: Any, settings: Settings) -> list[str]:
+    """Freeze the parts of a multimodal model that text does not use (vision tower), but those that
+    the settings train; a note lists them.
 
     They would never get a gradient, and DDP fails at such parameters.
     """
     if model.config.get_text_config(decoder=True) is model.config:
         return []
-    parts = (model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings())
+    parts = [model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings()]
+    parts += settings.trained_parts(model)
     reached = {id(p) for part in parts if part is not None for p in part.parameters()}
     frozen: dict[str, int] = {}
     for name, parameter in model.named_parameters():

@@ -14,7 +14,7 @@ from groupwise_llm.model import modes
 
 
 def save(loaded: Loaded, path: Path) -> None:
-    """Save the model by transformers, or its adapter by peft, and the tokenizer beside it.
+    """Save the model by transformers, or its adapter by peft, and its processor beside it.
 
     A sharded model is gathered weight by weight, a collective: every rank must call this. Rank 0
     holds the whole model in main memory and writes it.
@@ -29,7 +29,7 @@ def save(loaded: Loaded, path: Path) -> None:
         # peft asks the hub whether the base model's vocabulary changed, and warns when offline.
         warnings.simplefilter("ignore", UserWarning)
         loaded.model.save_pretrained(path, **options)
-    loaded.tokenizer.save_pretrained(path)
+    loaded.processor.save_pretrained(path)
 
 
 def _saved_weights(model: Any) -> dict[str, Tensor]:

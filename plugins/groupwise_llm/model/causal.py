@@ -4,7 +4,7 @@ Architectures differ in the name of their cache argument, in the arguments they 
 their head computes. `CausalModel` hides these differences from sampling, training and probing.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from inspect import signature
@@ -17,7 +17,7 @@ from transformers import DynamicCache
 from groupwise.attention import without_cudnn
 from groupwise.sampler import products_are_exact
 from groupwise_llm.model import merging
-from groupwise_llm.model.attention import PackedAttention
+from groupwise_llm.model.attention import Layout, PackedAttention
 from groupwise_llm.model.copies import Copies, Numerics
 from groupwise_llm.model.likelihood import log_probs_and_entropy, project
 from groupwise_llm.model.recomputation import PromptCache, Recomputation
@@ -71,7 +71,11 @@ class CausalModel(nn.Module):
     recompute: whether layers are computed again in the backward pass (gradient checkpointing).
     merge: whether completions are sampled with merged adapters.
     weights_in_bf16: whether FSDP gathers all weights in bf16, whatever `Numerics` say.
+    excluded: [v] added to the logits: 0, or `LEAST` for tokens that are never drawn; None where
+        there are none.
     """
+
+    excluded: Tensor | None
 
     def __init__(self, model: Any, *, recompute: bool = False, merge: bool = True) -> None:
         super().__init__()
@@ -82,6 +86,7 @@ class CausalModel(nn.Module):
             Recomputation(model, self.copies, self.packed_attention) if recompute else None
         )
         self.merge, self.weights_in_bf16 = merge, False
+        self.register_buffer("excluded", None, persistent=False)
 
     @property
     def causal(self) -> Any:
@@ -119,6 +124,33 @@ class CausalModel(nn.Module):
         if reset is not None:
             reset()
 
+    # ---- ids: how far positions go, and what a pass reads
+
+    def positions(self, ids: Tensor, counts: Tensor | None) -> Tensor | None:
+        """Positions of ids [n, t] for a pass. counts: [n, t] those of tokens that count one each,
+        from what is in the row's cache on; None for whole rows."""
+        return counts
+
+    def packed_positions(self, ids: Tensor, counts: Tensor, layout: Layout) -> Tensor:
+        """The same for a packed row [1, N]."""
+        return counts
+
+    def next_positions(self, ids: Tensor, counts: Tensor) -> Tensor:
+        """[n] that of the token after each row."""
+        return counts[:, -1] + 1
+
+    def extents(self, contexts: Sequence[Tensor]) -> list[int]:
+        """The position of the token after each context [t], in CPU memory."""
+        return [len(context) for context in contexts]
+
+    def as_text(self, ids: Tensor) -> Tensor:
+        """Ids with those that are in no vocabulary replaced."""
+        return ids
+
+    def trial_ids(self, ids: Tensor) -> Tensor:
+        """Ids [t] of a prompt that a pass is tried with."""
+        return ids
+
     @cached_property
     def _arguments(self) -> tuple[frozenset[str], frozenset[str]]:
         """Names of the arguments of the model without its head, and of the whole model."""
@@ -154,13 +186,12 @@ class CausalModel(nn.Module):
         with self.copies.swapped_in(numerics):
             hidden = self.hidden(run, numerics)
             if tokens is None:
-                return self._logits(hidden) if numerics.plain_head else hidden.float()
+                plain = numerics.plain_head
+                return project(hidden, *self._head()) if plain else self._allowed(hidden)
             if numerics.plain_head:
-                head = self.causal.get_output_embeddings()
-                return log_probs_and_entropy(
-                    hidden, head.weight, head.bias, tokens, temperature=temperature
-                )
-        log_p = (hidden.float() / temperature).log_softmax(dim=-1)
+                weight, bias = self._head()
+                return log_probs_and_entropy(hidden, weight, bias, tokens, temperature=temperature)
+        log_p = (self._allowed(hidden) / temperature).log_softmax(dim=-1)
         entropy = -(log_p.exp() * log_p).sum(dim=-1)
         return log_p[torch.arange(len(tokens), device=tokens.device), tokens], entropy
 
@@ -199,9 +230,16 @@ class CausalModel(nn.Module):
             return answer[:, -keep:]
         return answer if "logits_to_keep" in inputs.keys() & names else answer[:, keep]
 
-    def _logits(self, hidden: Tensor) -> Tensor:
+    def _head(self) -> tuple[Tensor, Tensor | None]:
+        """The weight [v, h] and bias [v] of the logits."""
         head = self.causal.get_output_embeddings()
-        return project(hidden, head.weight, head.bias)
+        if self.excluded is None or head.bias is None:
+            return head.weight, head.bias if self.excluded is None else self.excluded
+        return head.weight, head.bias + self.excluded
+
+    def _allowed(self, logits: Tensor) -> Tensor:
+        """Logits [k, v] of the model's own head, in float32."""
+        return logits.float() if self.excluded is None else logits.float() + self.excluded
 
 
 def head_is_linear(causal: Any) -> bool:

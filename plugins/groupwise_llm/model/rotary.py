@@ -11,13 +11,13 @@ from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 NEAR = 4
 """Positions whose rotation is compared with and without a distant position in the pass."""
 
 
-def fix(model: nn.Module, longest: int | None) -> list[str]:
+def fix(model: Any, longest: int | None) -> list[str]:
     """Have every pass use the frequencies of a row of `longest` tokens, where they depend on it.
 
     longest: most tokens of prompt and completion in the run; None if unlimited. A note says so
@@ -54,9 +54,10 @@ def _forward(
     return tuple(part[..., :-1, :] for part in turned)
 
 
-def _rotary(model: nn.Module) -> Iterator[Any]:
-    """The modules that hold frequencies and compute the rotation from positions."""
-    for module in model.modules():
+def _rotary(model: Any) -> Iterator[Any]:
+    """The modules that hold frequencies and compute the rotation from positions of text."""
+    of_text = model.config.get_text_config(decoder=True) is model.config
+    for module in (model if of_text else model.get_decoder()).modules():
         buffers = [name for name, _ in module.named_buffers(recurse=False)]
         if any(name.endswith("inv_freq") for name in buffers):
             arguments = list(signature(module.forward).parameters)

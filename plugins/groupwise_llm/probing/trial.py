@@ -35,14 +35,16 @@ class Trial:
     @staticmethod
     def of(model: CausalModel) -> "Trial":
         generator = torch.Generator().manual_seed(0)
-        size = model.causal.config.get_text_config().vocab_size
+        vocabulary = torch.arange(model.causal.config.get_text_config().vocab_size)
+        if model.excluded is not None:
+            vocabulary = vocabulary[model.excluded[: len(vocabulary)].cpu() == 0]
 
         def tokens(*shape: int) -> Tensor:
-            return torch.randint(size, shape, generator=generator)
+            return vocabulary[torch.randint(len(vocabulary), shape, generator=generator)]
 
         mask = torch.ones(4, STEPS, dtype=torch.bool)
         mask[1, STEPS // 2 :] = False
-        prompts = [tokens(5), tokens(3)]
+        prompts = [model.trial_ids(tokens(5)), tokens(3)]
         return Trial(model, prompts, tokens(4, STEPS).to(model.device), mask.to(model.device))
 
     @property
@@ -67,9 +69,10 @@ class Trial:
         prompt, own = self.prompts[0].to(self.model.device), self.ids[0, self.mask[0]]
         whole = torch.cat([prompt, own]).repeat(2, 1)
         near = torch.arange(whole.shape[1], device=whole.device)
-        positions = torch.stack([near, near + max(0, longest - whole.shape[1])])
+        counts = torch.stack([near, near + max(0, longest - whole.shape[1])])
 
         def run(hidden: Hidden) -> Tensor:
+            positions = self.model.positions(whole, counts)
             return hidden(whole, positions=positions)[0, len(prompt) - 1 : -1]
 
         return self.model(run, numerics, own, temperature=1.0)[0], right[: len(own)]
@@ -110,14 +113,15 @@ def truth(
     answers = []
     for prompt, row, own in zip(prompts, ids, mask, strict=True):
         whole = torch.cat([prompt.to(model.device), row[own]]).unsqueeze(0)
-        run = partial(_alone, whole=whole, first=len(prompt))
+        positions = model.positions(whole, None)
+        run = partial(_alone, whole=whole, positions=positions, first=len(prompt))
         answers.append(model(run, numerics, row[own], temperature=1.0)[0])
     return torch.cat(answers)
 
 
-def _alone(hidden: Hidden, whole: Tensor, first: int) -> Tensor:
+def _alone(hidden: Hidden, whole: Tensor, positions: Tensor | None, first: int) -> Tensor:
     """[k, v] logits that predict the tokens of a row [1, t] from `first` on."""
-    return hidden(whole)[0, first - 1 : -1]
+    return hidden(whole, positions=positions)[0, first - 1 : -1]
 
 
 def gap_of(ours: Tensor, theirs: Tensor) -> float:

@@ -12,9 +12,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
-from groupwise_llm.model.attention import Layout, PackedAttention
+from groupwise_llm.model.attention import Layout
 from groupwise_llm.model.causal import CausalModel, Hidden, Run
 from groupwise_llm.model.copies import Numerics
 
@@ -75,10 +74,10 @@ def likelihood(
 def run_over(model: CausalModel, sequences: Sequences, by: Pass) -> Run:
     """A function that runs the passes and returns the hidden states [k, h] before the decisions."""
     if by == "packed":
-        return partial(packed, sequences=sequences, attention=model.packed_attention)
+        return partial(packed, sequences=sequences, model=model)
     if by == "cached":
-        return partial(cached, sequences=sequences, cache=model.new_prompt_cache())
-    return partial(plain, sequences=sequences)
+        return partial(cached, sequences=sequences, model=model)
+    return partial(plain, sequences=sequences, model=model)
 
 
 def distinct(prompts: Sequence[Tensor]) -> tuple[list[Tensor], list[int]]:
@@ -117,7 +116,7 @@ def right_padded(
     return ids.to(device), lengths.to(device)
 
 
-def packed(hidden: Hidden, sequences: Sequences, *, attention: PackedAttention) -> Tensor:
+def packed(hidden: Hidden, sequences: Sequences, *, model: CausalModel) -> Tensor:
     """Hidden states [k, h] from which the k decisions are predicted, by one pass over one row.
 
     The row has the different prompts and then, prompt by prompt, the completions without their last
@@ -151,37 +150,38 @@ def packed(hidden: Hidden, sequences: Sequences, *, attention: PackedAttention) 
     layout = Layout.of([len(heads[prompt]) for prompt in prompts], own, device)
     rows, steps = sequences.rows, sequences.steps
     keep = torch.where(steps == 0, ends[0][rows], ends[1][rows] + steps)
-    with attention.over(layout):
-        states = hidden(
-            row_of, attention=torch.ones_like(row_of), positions=positions.unsqueeze(0), keep=keep
-        )
+    placed = model.packed_positions(row_of, positions.unsqueeze(0), layout)
+    with model.packed_attention.over(layout):
+        states = hidden(row_of, attention=torch.ones_like(row_of), positions=placed, keep=keep)
     return states.squeeze(0)
 
 
-def cached(hidden: Hidden, sequences: Sequences, *, cache: DynamicCache) -> Tensor:
+def cached(hidden: Hidden, sequences: Sequences, *, model: CausalModel) -> Tensor:
     """The same by a pass over the prompts and one over the completions, both padded.
 
     The keys and values of each different prompt are repeated for the rows that have it, and carry
-    gradients. cache: empty.
+    gradients.
     """
     ids = sequences.ids
     heads, rows = distinct(sequences.prompts)
     which = torch.tensor(rows).to(ids.device)
-    prompt_ids, attention, positions = left_padded(heads, ids.device)
+    prompt_ids, attention, counts = left_padded(heads, ids.device)
+    positions, cache = model.positions(prompt_ids, counts), model.new_prompt_cache()
     states = hidden(prompt_ids, attention=attention, positions=positions, cache=cache, keep=1)
     states = states[which]
     if ids.shape[1] > 1:
         cache.reorder_cache(which)
         tokens = sequences.attention[:, :-1].to(attention.dtype)
         attention = torch.cat([attention[which], tokens], dim=1)
-        steps = torch.arange(1, ids.shape[1], device=ids.device)
-        positions = positions[which, -1:] + steps
+        steps = torch.arange(ids.shape[1] - 1, device=ids.device)
+        counts = model.next_positions(prompt_ids, counts)[which].unsqueeze(1) + steps
+        positions = model.positions(ids[:, :-1], counts)
         rest = hidden(ids[:, :-1], attention=attention, positions=positions, cache=cache)
         states = torch.cat([states, rest], dim=1)
     return states[sequences.rows, sequences.steps]
 
 
-def plain(hidden: Hidden, sequences: Sequences) -> Tensor:
+def plain(hidden: Hidden, sequences: Sequences, *, model: CausalModel) -> Tensor:
     """The same by one pass over prompt and completion of each rollout.
 
     Rows are padded on the right, and no token of a causal model attends to what follows it. So no
@@ -192,6 +192,7 @@ def plain(hidden: Hidden, sequences: Sequences) -> Tensor:
     whole.scatter_(1, starts.unsqueeze(1) + torch.arange(ids.shape[1], device=ids.device), ids)
     width = max(1, int((starts + sequences.attention.sum(dim=1)).max()) - 1)
     shortest = min(len(prompt) for prompt in prompts)
-    states = hidden(whole[:, :width], keep=width - shortest + 1)
+    ids = whole[:, :width]
+    states = hidden(ids, positions=model.positions(ids, None), keep=width - shortest + 1)
     rows = sequences.rows
     return states[rows, starts[rows] - shortest + sequences.steps]

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor
 
@@ -22,6 +23,7 @@ ROOM = 2**14
 class Picture:
     """A picture that a family's processor has prepared.
 
+    image: the PIL image, in RGB.
     inputs: the image processor's tensors for this image alone (`pixel_values` and the like).
     text: what the processor writes in the place of the picture's placeholder, with the image token
         as often as the picture has tokens; families may put others around or between them.
@@ -34,6 +36,7 @@ class Picture:
     text: str
     offsets: Tensor
     advances: Tensor
+    image: Any = None
 
     def __len__(self) -> int:
         """The number of its tokens."""

@@ -35,7 +35,9 @@ class Qwen2VL(Family):
         merge = self.processor.image_processor.merge_size
         time, height, width = (
             extent // step
-            for extent, step in zip(inputs["image_grid_thw"][0].tolist(), (1, merge, merge))
+            for extent, step in zip(
+                inputs["image_grid_thw"][0].tolist(), (1, merge, merge), strict=True
+            )
         )
         grid = torch.meshgrid(*map(torch.arange, (time, height, width)), indexing="ij")
         offsets = torch.stack(grid).flatten(1)

@@ -1,0 +1,127 @@
+"""PictureCodec: rows and messages with pictures to contexts, and finished contexts to rollouts."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from groupwise.rollouts import Rollouts
+from groupwise_llm.codec.codec import Codec
+from groupwise_llm.codec.contexts import Context, Message
+from groupwise_llm.codec.prompts import Prompts
+from groupwise_llm.codec.template import ChatTemplate
+from groupwise_llm.settings import Settings
+from groupwise_llm.vision.picture import BEYOND
+from groupwise_llm.vision.reader import BLOCK, KINDS, Read, Reader
+from groupwise_llm.vision.tokenizer import PictureTokenizer
+
+
+class PictureTemplate(ChatTemplate):
+    """A chat template that writes the family's placeholder for each picture.
+
+    A placeholder that stands in a text is not a picture, and is left out of it.
+    """
+
+    tokenizer: PictureTokenizer
+
+    def for_template(self, message: dict[str, Any]) -> dict[str, Any]:
+        content = message.get("content")
+        if isinstance(content, str):
+            return {**message, "content": self._bare(content)}
+        if not isinstance(content, list):
+            return message
+        return {**message, "content": [*map(self._part, content)]}
+
+    def _part(self, part: Mapping[str, Any]) -> Mapping[str, Any]:
+        if part.get("type") in KINDS:
+            return BLOCK
+        return {"type": "text", "text": self._bare(part["text"])}
+
+    def _bare(self, text: str) -> str:
+        return text.replace(self.tokenizer.family.placeholder, "")
+
+
+class PicturePrompts(Prompts):
+    """Token ids of prompts with pictures."""
+
+    Template: ClassVar[type[ChatTemplate]] = PictureTemplate
+    tokenizer: PictureTokenizer
+    reader: Reader
+
+    def read(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], Read]:
+        """A row whose prompt has a block for each of its pictures; and these."""
+        read = self.reader.row(row)
+        return {**row, "prompt": read.prompt}, read
+
+    def lengths(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+        return [self._length(row) for row in rows]
+
+    def _length(self, row: Mapping[str, Any]) -> int:
+        row, read = self.read(row)
+        with self.tokenizer.showing(read.pictures):
+            # Pictures are longer than their placeholders.
+            (ids,) = self._ids([row["prompt"]], [self._text(row)])
+        return len(ids)
+
+
+class PictureCodec(Codec):
+    """Between what users write (rows, messages, pictures) and what a model reads and draws.
+
+    reader: of the pictures.
+    """
+
+    Prompts: ClassVar[type[Prompts]] = PicturePrompts
+    prompts: PicturePrompts
+    tokenizer: PictureTokenizer
+
+    def __init__(
+        self, reader: Reader, settings: Settings, ends: Collection[int], *, positions: int | None
+    ) -> None:
+        super().__init__(PictureTokenizer(reader.family), settings, ends, positions=positions)
+        self.reader = self.prompts.reader = reader
+
+    def _encode(self, row: Mapping[str, Any]) -> Context:
+        row, read = self.prompts.read(row)
+        with self.tokenizer.showing(read.pictures):
+            return replace(super()._encode(row), pictures=tuple(read.pictures))
+
+    def extend(self, context: Context, replies: str | Sequence[Message]) -> Context:
+        if isinstance(replies, str):
+            return super().extend(context, replies)
+        read = self.reader.replies(replies)
+        with self.tokenizer.showing(read.pictures):
+            longer = super().extend(context, read.prompt)
+        return replace(longer, pictures=(*context.pictures, *read.pictures))
+
+    def assemble(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        contexts: Sequence[Context],
+        *,
+        groups: Sequence[int] | None = None,
+        requested: Collection[str] = (),
+        device: torch.device | str = "cpu",
+    ) -> Rollouts:
+        """As `Codec.assemble`; `pictures` of the trajectory has those of each rollout, as
+        `Album.packed` writes them."""
+        rollouts = super().assemble(
+            rows, contexts, groups=groups, requested=requested, device=device
+        )
+        packed: dict[tuple[int, ...], Tensor] = {}
+        for context in contexts:  # the same tensor for all rollouts of a prompt
+            firsts = tuple(picture.first for picture in context.pictures)
+            if firsts not in packed:
+                packed[firsts] = self.reader.album.packed(context.pictures)
+        pictures = [packed[tuple(own.first for own in each.pictures)] for each in contexts]
+        image = self.tokenizer.family.image_id
+        tokens = [
+            [image if token >= BEYOND else token for token in own]
+            for own in rollouts.facts["completion_ids"]
+        ]
+        return replace(
+            rollouts,
+            facts={**rollouts.facts, "completion_ids": tokens},
+            trajectory={**rollouts.trajectory, "pictures": pictures},
+        )

@@ -1,0 +1,106 @@
+"""Images: pictures as users give them, opened as PIL's images in RGB."""
+
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from groupwise import attachments
+from groupwise.errors import first_line
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+"""Formats that PIL reads by itself; for some others it starts programs."""
+MOST_BYTES = 50_000_000
+"""Of a picture that is fetched."""
+PATIENCE = 20.0
+"""Seconds for a picture that is fetched."""
+ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
+
+
+class ImageError(ValueError):
+    """Why there is no picture, as a clause that follows the place where it stands."""
+
+
+def opened(value: Any, *, fetch: bool = False) -> Image.Image:
+    """A picture in RGB: as its EXIF data turn it, transparent parts white, of an animation the
+    first frame.
+
+    value: a PIL image, the path of a file, bytes, `{"bytes", "path"}`, a `data:` URL, uint8 pixels
+        [height, width, 3], or if `fetch` an http(s) URL. Raises ImageError.
+    """
+    try:
+        return _in_rgb(_image(value, fetch=fetch))
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large() from error
+    except UnidentifiedImageError as error:
+        formats = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise ImageError(f"{attachments.named(value)} is not a picture ({formats})") from error
+    except ImageError:
+        raise
+    except Exception as error:  # of a damaged file PIL raises a dozen kinds
+        problem = f"{type(error).__name__}: {first_line(error)}"
+        raise ImageError(f"{attachments.named(value)} cannot be opened: {problem}") from error
+
+
+def _image(value: Any, *, fetch: bool) -> Image.Image:
+    """The picture, whose pixels may not be read yet."""
+    if isinstance(value, Image.Image):
+        return value
+    if isinstance(value, np.ndarray):
+        return Image.fromarray(value)
+    if isinstance(value, Mapping) and isinstance(value.get("url"), str):
+        value = value["url"]
+    if isinstance(value, str) and value.startswith(("http://", "https://")):
+        return _decoded(_fetched(value, allowed=fetch))
+    data = attachments.content(value)
+    if isinstance(data, bytes):
+        return _decoded(data)
+    if isinstance(value, str | Path):
+        raise ImageError(f"there is no file {str(value)[:200]!r}")
+    raise ImageError(
+        f"expected a PIL image, the path of a file, bytes or a data: URL, found "
+        f"{type(value).__name__}"
+    )
+
+
+def _decoded(data: bytes) -> Image.Image:
+    return Image.open(BytesIO(data), formats=FORMATS)
+
+
+def _in_rgb(image: Image.Image) -> Image.Image:
+    """Raises ImageError for one of more pixels than PIL's limit."""
+    most = Image.MAX_IMAGE_PIXELS
+    if most is not None and image.width * image.height > most:
+        raise _too_large()
+    if not (image.width and image.height):
+        raise ImageError("the picture has no pixels")
+    image = ImageOps.exif_transpose(image)
+    if image.mode in ALPHA or "transparency" in image.info:
+        own = image.convert("RGBA")
+        white = Image.new("RGBA", own.size, "white")
+        return Image.alpha_composite(white, own).convert("RGB")
+    return image.convert("RGB")
+
+
+def _too_large() -> ImageError:
+    return ImageError(
+        f"the picture has more than {Image.MAX_IMAGE_PIXELS:,} pixels, PIL's limit against files "
+        f"that fill the memory (PIL.Image.MAX_IMAGE_PIXELS)"
+    )
+
+
+def _fetched(url: str, *, allowed: bool) -> bytes:
+    if not allowed:
+        raise ImageError(
+            f"{url[:200]!r} is a web address, and a run fetches none; download the pictures, or "
+            f"set policy.fetch_pictures: true"
+        )
+    with urlopen(url, timeout=PATIENCE) as answer:
+        data: bytes = answer.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ImageError(f"{url[:200]!r} has more than {MOST_BYTES:,} bytes")
+    return data
