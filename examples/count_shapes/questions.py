@@ -23,14 +23,14 @@ class Questions(Sequence[Row]):
 
     key = "scene"
 
-    def __init__(self, size: int = 4000, seed: int = 0) -> None:
+    def __init__(self, size: int = 3000, seed: int = 0) -> None:
         self.size, self.seed = size, seed
 
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, index: Any, /) -> Any:
-        chance = random.Random(f"{self.seed} {index}")
+        chance = random.Random(f"{self.seed} {range(self.size)[index]}")
         things = drawn_things(chance)
         text, answer = question(things, chance)
         return {
