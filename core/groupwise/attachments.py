@@ -92,6 +92,16 @@ def content(value: Any) -> Any:
     return value
 
 
+def path_of(value: Any) -> str:
+    """The name of an attachment's file; "" where it has none."""
+    match value:
+        case {"path": str(path)}:
+            return path
+        case str() | Path() if not is_url(value):
+            return str(value)
+    return ""
+
+
 def digest(data: bytes | bytearray) -> str:
     """A name of these bytes."""
     return f"bytes sha256:{hashlib.sha256(data).hexdigest()}"
@@ -105,6 +115,12 @@ def key(value: Any) -> Any:
     except (OSError, ValueError):  # a policy that opens it says so
         return value
     return digest(own) if isinstance(own, bytes) else own
+
+
+def is_open(value: Any) -> bool:
+    """Whether it is an attachment in memory: an object with a method `save`, or bytes."""
+    data = value.get("bytes") if isinstance(value, Mapping) else value
+    return isinstance(data, bytes) or callable(getattr(value, "save", None))
 
 
 def named(value: Any) -> str:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from groupwise import attachments
 from groupwise.errors import UserError
 
 Row = Mapping[str, Any]
@@ -50,15 +51,14 @@ def check_row(row: Any, index: int) -> None:
         return
     raise UserError(
         f"prompts, row {index}: 'prompt' must be a non-empty string or a list of messages with "
-        f"'role' and 'content', found {prompt!r}"[:400]
+        f"'role' and 'content', found {attachments.readable(prompt)!r}"[:400]
     )
 
 
 def _check_characters(prompt: Any, index: int) -> None:
     """Raise UserError for half of a surrogate pair, which tokenizers and files refuse."""
-    text = (
-        prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False, default=str)
-    )
+    words = attachments.readable(prompt)
+    text = words if isinstance(words, str) else json.dumps(words, ensure_ascii=False, default=str)
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from groupwise import attachments
 from groupwise.errors import UserError, did_you_mean
 from groupwise.prompt_source import Row, is_chat
 from groupwise.section import mistake_at
@@ -82,6 +83,11 @@ class Wording(BaseModel):
                 raise UserError(
                     f"prompts: the template names the column {name!r}, which holds chat messages, "
                     f"and makes one string of its columns; set `prompt: {name}` without a template"
+                )
+            if attachments.is_open(value):
+                raise UserError(
+                    f"prompts: the template names the column {name!r}, which holds a picture: "
+                    f"leave it out, since pictures of columns stand before the text of the prompt"
                 )
             return "" if value is None else str(value)  # an empty cell of a table is None
 

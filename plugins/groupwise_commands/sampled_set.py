@@ -7,20 +7,24 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Self
 
+from groupwise import attachments
 from groupwise.errors import UserError
+from groupwise.storage.attached import Attached
 
 
 class SampledSet:
     """A file of JSON lines, which `datasets` and TRL can read, open for writing.
 
     After an error, a full disk or a signal it still has only whole lines. Images are saved as PNGs
-    in a folder beside it, before the line whose column `file_name` names them.
+    in a folder beside it, before the line whose column `file_name` names them; so are those of
+    prompts, each once, which their own columns and messages name.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         """Writes nothing yet. Raises UserError if the file exists or does not end in .jsonl."""
         self.path, self.overwrite = path, overwrite
         self._file: FileIO | None = None
+        self._attached = Attached(self.folder, path.parent)
         if path.suffix != ".jsonl":
             raise UserError(f"--output: expected a file name that ends in .jsonl, found {path}")
         if path.is_dir():
@@ -53,7 +57,7 @@ class SampledSet:
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows: all of these, or none if the disk is full."""
         file = self._opened()
-        plain = [self._with_its_image(row) for row in rows]
+        plain = [self._with_its_image(self._with_names(row)) for row in rows]
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in map(_plain, plain)]
         data = "".join(lines).encode("utf-8", "backslashreplace")
         before = file.tell()
@@ -63,6 +67,11 @@ class SampledSet:
         except BaseException:
             file.truncate(before)
             raise
+
+    def _with_names(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The row with the names of files in the place of its attachments."""
+        named = attachments.of_row(row, self._attached.name)
+        return {**named, "completion": attachments.replaced(row["completion"], self._attached.name)}
 
     def _with_its_image(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         save = getattr(row["completion"], "save", None)

@@ -12,13 +12,14 @@ from groupwise_report.completions import (
     heading,
     is_failed,
     output,
+    prompt,
     scores,
     shown,
     verdict,
     written,
 )
-from groupwise_report.conversation import words
-from groupwise_report.gallery import Images, gallery
+from groupwise_report.gallery import gallery
+from groupwise_report.images import Images
 from groupwise_report.wording import brief
 
 MOST_PROMPTS = 24
@@ -43,8 +44,9 @@ def compare(
     # those whose completion failed.
     pictures = [pair for pair in pairs if has_images and (_has_image(pair) or _is_missing(pair))]
     texts = [pair for pair in pairs if pair not in pictures]
-    cards = "".join(_card(pair, names, writers) for pair in chosen(texts))
-    shown = gallery(chosen(pictures, len(pictures)), Images(run), names, writers)
+    images = Images(run)
+    cards = "".join(_card(pair, images, names, writers) for pair in chosen(texts))
+    shown = gallery(chosen(pictures, len(pictures)), images, names, writers)
     return tally(pairs) + failures(pairs) + shown + cards
 
 
@@ -122,22 +124,22 @@ def failures(pairs: Sequence[Pair]) -> str:
     return f'<p class="intro"><b>{len(reasons):,}</b> evaluated completions failed: {why}</p>'
 
 
-def _card(pair: Pair, names: tuple[str, str], writers: Sequence[str]) -> str:
+def _card(pair: Pair, images: Images, names: tuple[str, str], writers: Sequence[str]) -> str:
     sample = pair[0] or pair[1] or {}
     greedy = (
         "greedy decoding" if sample.get("greedy") else f"sample {brief(sample.get('index', ''))}"
     )
     sides = zip(names, pair, strict=True)
     whose = f"<span>{brief(sample['learner'])}</span>" if sample.get("learner") else ""
-    inside = "".join(_side(side, s, writers) for side, s in sides if s)
+    inside = "".join(_side(side, s, images, writers) for side, s in sides if s)
     return (
         f'<article class="sample"><header><span>Prompt {brief(sample.get("draw", ""))}</span>'
-        f"{whose}<span>{greedy}</span>{verdict(pair)}</header>{words(sample.get('prompt', ''))}"
+        f"{whose}<span>{greedy}</span>{verdict(pair)}</header>{prompt(sample, images)}"
         f'<div class="sides">{inside}</div></article>'
     )
 
 
-def _side(side: str, sample: Sample, writers: Sequence[str]) -> str:
-    output = "" if sample.get("refused") else completion(sample)
+def _side(side: str, sample: Sample, images: Images, writers: Sequence[str]) -> str:
+    output = "" if sample.get("refused") else completion(sample, images)
     above = heading(side, sample) + written(sample, writers)
     return f"<section>{above}{output}{shown(sample)}{scores(sample)}</section>"

@@ -4,9 +4,10 @@ Completions are untrusted: every character of them is escaped.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from groupwise_report.conversation import shortened, turns, words
+from groupwise_report.images import Images, thumbnails
 from groupwise_report.wording import MINUS, brief, display, number
 
 Sample = Mapping[str, object]
@@ -45,9 +46,35 @@ def output(sample: Sample) -> tuple[object, object]:
     return (sample.get("completion"), sample.get("image"))
 
 
-def completion(sample: Sample) -> str:
+def prompt(sample: Sample, images: Images) -> str:
+    """The prompt with its pictures: those of columns in their places in messages, or above."""
+    own = sample.get("images")
+    columns = iter(own if isinstance(own, list) else ())
+    whole = _filled(sample.get("prompt", ""), columns)
+    above = thumbnails([*map(images.small, columns)])
+    return above + words(whole, show=images.small)
+
+
+def _filled(messages: object, columns: Iterator[object]) -> object:
+    """Messages with the next picture in each `{"type": "image"}` that has none."""
+
+    def part(own: object) -> object:
+        if isinstance(own, Mapping) and own.get("type") == "image" and own.get("image") is None:
+            return {**own, "image": next(columns, None)}
+        return own
+
+    def message(own: object) -> object:
+        parts = own.get("content") if isinstance(own, Mapping) else None
+        if not isinstance(own, Mapping) or not isinstance(parts, list):
+            return own
+        return {**own, "content": [*map(part, parts)]}
+
+    return [*map(message, messages)] if isinstance(messages, list) else messages
+
+
+def completion(sample: Sample, images: Images) -> str:
     """The text or the conversation of a completion, with the rewards of its turns."""
-    return words(sample.get("completion") or "", _of_turns(sample))
+    return words(sample.get("completion") or "", _of_turns(sample), show=images.small)
 
 
 def _of_turns(sample: Sample) -> Sequence[object]:

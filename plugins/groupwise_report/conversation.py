@@ -1,12 +1,14 @@
-"""A conversation as HTML: turns with their rewards, calls of tools, folded answers and thinking.
+"""A conversation as HTML: turns with their rewards, pictures, calls of tools, folded answers and
+thinking.
 
 Messages are untrusted: every character of them is escaped, and any form of them is shown.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 
 from groupwise.environment import ToolCall
+from groupwise_report.images import thumbnails
 from groupwise_report.wording import brief, display, number, text
 
 MOST_CHARACTERS = 8000
@@ -15,16 +17,19 @@ MOST_CALLS = 20  # of a message
 SHORT = 120  # characters of an answer that is not folded
 THINKING = ("<think>", "</think>"), ("[THINK]", "[/THINK]")
 _KEYS_OF_THINKING = ("reasoning_content", "thinking")
+Show = Callable[[object], str]
+"""What is attached to a message, such as a picture, as HTML."""
 
 
-def words(value: object, rewards: Sequence[object] = ()) -> str:
+def words(value: object, rewards: Sequence[object] = (), *, show: Show | None = None) -> str:
     """A prompt or a completion, a string or a list of messages, as blocks of text.
 
-    rewards: of the turns, the assistant's messages in order.
+    rewards: of the turns, the assistant's messages in order; show: attachments are not shown
+    without it.
     """
     if not isinstance(value, list | tuple):
         return f'<div class="words" dir="auto">{shortened(value)}</div>'
-    shown = [_message(*block) for block in _with_rewards(value, rewards)]
+    shown = [_message(*block, show) for block in _with_rewards(value, rewards)]
     if (left_out := len(shown) - MOST_MESSAGES) > 0:  # of the middle: answers are at the end
         shown[MOST_MESSAGES // 2 : -MOST_MESSAGES // 2] = [_cut(left_out, "messages")]
     return "".join(shown)
@@ -50,12 +55,14 @@ def _role(message: object) -> object:
     return message.get("role") if isinstance(message, Mapping) else None
 
 
-def _message(message: object, reward: object) -> str:
+def _message(message: object, reward: object, show: Show | None) -> str:
     if not isinstance(message, Mapping):
         return words(str(message))
-    whole = _content(message.get("content"))
+    content = message.get("content")
+    whole = _content(content, shown=show is not None)
+    pictures = thumbnails(_pictures(content, show)) if show is not None else ""
     if message.get("role") == "tool":
-        return _answer(message, whole)
+        return _answer(message, whole, pictures)
     role, value = brief(message.get("role", "message")), number(reward)
     role += "" if value is None else f" · reward <b>{display(value)}</b>"
     thinking, said = _parted(message, whole)
@@ -63,19 +70,35 @@ def _message(message: object, reward: object) -> str:
     parts += [shortened(said)] if said.strip() or not parts else []
     calls = message.get("tool_calls")
     parts += _calls(calls) if isinstance(calls, list | tuple) else []
-    return f'<div class="words" dir="auto"><small>{role}</small>\n{"".join(parts)}</div>'
+    inside = f"{pictures}{''.join(parts)}"
+    return f'<div class="words" dir="auto"><small>{role}</small>\n{inside}</div>'
 
 
-def _content(content: object) -> str:
-    if isinstance(content, list):
-        return "\n".join(_part(part) for part in content)
-    return "" if content is None else str(content)
+def _content(content: object, *, shown: bool) -> str:
+    """The text of a message; shown: attachments before it need no mark, since they stand above."""
+    if not isinstance(content, list):
+        return "" if content is None else str(content)
+    first = next((n for n, part in enumerate(content) if _attached(part) is None), len(content))
+    return "\n".join(map(_part, content[first if shown else 0 :]))
 
 
 def _part(part: object) -> str:
-    if isinstance(part, Mapping):
-        return str(part["text"]) if "text" in part else f"[{part.get('type', 'part')}]"
-    return str(part)
+    if not isinstance(part, Mapping):
+        return str(part)
+    own = part.get("text")
+    return own if isinstance(own, str) else f"[{part.get('type', 'part')}]"
+
+
+def _attached(part: object) -> object:
+    """What is attached to a message by this part of it, None if it is text."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    own = part.get(kind) if isinstance(part, Mapping) and isinstance(kind, str) else None
+    return None if kind == "text" else own
+
+
+def _pictures(content: object, show: Show) -> list[str]:
+    parts = content if isinstance(content, list) else ()
+    return [show(own) for own in map(_attached, parts) if own is not None]
 
 
 def _parted(message: Mapping[str, object], whole: str) -> tuple[str, str]:
@@ -103,14 +126,14 @@ def _call(call: object) -> str:
     return str(read) if read.fault is None else str(call)
 
 
-def _answer(message: Mapping[str, object], whole: str) -> str:
+def _answer(message: Mapping[str, object], whole: str, pictures: str) -> str:
     """What a tool answered; folded, with its size, unless it is short."""
     name = f" {brief(message['name'])}" if message.get("name") else ""
     if len(whole) <= SHORT and "\n" not in whole.strip():
         inside = f"<small>tool{name}</small> {text(whole.strip())}"
     else:
         inside = _folded(f"tool{name}", whole)
-    return f'<div class="words tool" dir="auto">{inside}</div>'
+    return f'<div class="words tool" dir="auto">{inside}{pictures}</div>'
 
 
 def _folded(title: str, whole: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from groupwise import attachments
 from groupwise.environment import ToolCall
 from groupwise.evaluation import Sample
 
@@ -64,13 +65,19 @@ def is_image(completion: object) -> bool:
 def _row(sample: Sample, rewards: Sequence[str], *, several: bool) -> list[Any]:
     completion = sample["completion"]
     return [
-        words(sample["prompt"]),
+        _prompt(sample),
         "" if is_image(completion) else words(completion),
         sample["total"],
         sample["right"],
         *(sample["rewards"].get(name) for name in rewards),
         *([sample.get("learner", "")] if several else []),
     ]
+
+
+def _prompt(sample: Sample) -> str:
+    """The prompt as text, with the pictures of columns in words before it."""
+    above = [*map(attachments.named, sample.get("images", ()))]
+    return "\n".join([*above, words(sample["prompt"])])
 
 
 def _name(sample: Sample) -> str:
@@ -94,8 +101,24 @@ def _message(message: Any) -> str:
         return str(message)
     calls = message.get("tool_calls")
     made = [str(ToolCall.of(call)) for call in calls] if isinstance(calls, list | tuple) else []
-    said = f"{message.get('role', 'message')}: {message.get('content') or ''}"
+    said = f"{message.get('role', 'message')}: {_content(message.get('content'))}"
     return "\n".join([said, *(f"\N{RIGHTWARDS ARROW} {call}" for call in made)])
+
+
+def _content(content: Any) -> str:
+    """The text of a message, with what is attached to it in words."""
+    if not isinstance(content, list | tuple):
+        return str(content or "")
+    return "\n".join(map(_part, content))
+
+
+def _part(part: Any) -> str:
+    if not isinstance(part, Mapping):
+        return str(part)
+    if isinstance(part.get("text"), str):
+        return part["text"]
+    own = part.get(str(part.get("type")))
+    return f"[{part.get('type', 'part')}]" if own is None else attachments.named(own)
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

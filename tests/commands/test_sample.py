@@ -376,6 +376,24 @@ def test_images_are_written_to_a_folder_beside_the_file(tmp_path):
     assert len(list((tmp_path / "set_images").iterdir())) == 1
 
 
+def test_pictures_of_prompts_are_written_once_and_named(tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    red, blue = (Image.new("RGB", (4, 4), color) for color in ("red", "blue"))
+    prompt = [{"role": "user", "content": [{"type": "image", "image": red}]}]
+    answer = [{"role": "tool", "content": [{"type": "image", "image": blue}]}]
+    rows = [row(n, answer, prompt=prompt, images=[red, blue]) for n in range(2)]
+    with SampledSet(tmp_path / "set.jsonl") as target:
+        target.write(rows)
+    one, other = map(json.loads, (tmp_path / "set.jsonl").read_text().splitlines())
+    first, second = one["images"]
+    assert one["images"] == other["images"]
+    assert len([*(tmp_path / "set_images").iterdir()]) == 2
+    assert one["prompt"][0]["content"] == [{"type": "image", "image": first}]
+    assert one["completion"][0]["content"] == [{"type": "image", "image": second}]
+    with Image.open(tmp_path / second) as image:
+        assert image.getpixel((0, 0)) == (0, 0, 255)
+
+
 def test_an_existing_file_is_replaced_only_with_the_first_row(tmp_path):
     path = tmp_path / "set.jsonl"
     path.write_text("older\n")

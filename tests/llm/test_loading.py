@@ -11,12 +11,12 @@ from runpy import run_path
 
 import pytest
 import torch
+import transformers
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Gemma3Config
 
 from groupwise.errors import UserError
-from groupwise_llm.files import loading
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 
@@ -111,14 +111,14 @@ def parametrised(head):
 def test_hooks_and_parametrizations_of_the_head_take_effect(
     make, transformers_log_probs, change, monkeypatch
 ):
-    load = loading.AutoModelForCausalLM.from_pretrained
+    load = transformers.AutoModelForCausalLM.from_pretrained
 
     def changed(*args, **options):
         model = load(*args, **options)
         change(model.lm_head)
         return model
 
-    monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", changed)
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", changed)
     policy = make("llama")
     rollouts = policy.sample(ROWS, group_size=2, seeds=range(4))
     assert not policy.ability.numerics.plain_head
@@ -263,6 +263,7 @@ def test_the_code_of_the_card_loads_the_model_from_any_folder(saved, lora, tmp_p
     code = card["usage"].replace("{path}", str(tmp_path / "model"))
     code += """
 import torch
+import transformers
 logits = model.eval()(input_ids=torch.arange(20).unsqueeze(0)).logits[0, -1].tolist()
 """
     elsewhere = tmp_path / "elsewhere"
@@ -314,7 +315,7 @@ def test_training_quantised_weights_is_refused(make, monkeypatch):
         model.is_quantized = True
         return model
 
-    monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", quantised)
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", quantised)
     with pytest.raises(UserError, match="train adapters beside them"):
         make()
 

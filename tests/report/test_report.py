@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from groupwise_report import gallery
+from groupwise_report import gallery, images
 from groupwise_report.axes import ticks
 from groupwise_report.charts import Chart, Series, draw, draw_stacked, smooth, thin
 from groupwise_report.comparison import MOST_PROMPTS, chosen, paired
@@ -298,8 +298,8 @@ def picture(width: int, size: int = 24) -> bytes:
     ("size", "images"),
     [
         (24, 2 * gallery.MOST_PICTURED),  # small images: as many prompts as a page may have
-        (gallery.SMALL // 40, gallery.MOST_IMAGES),
-        (gallery.SMALL // 70, 70),  # between both: limited by the sum of their bytes
+        (images.SMALL // 40, images.MOST_IMAGES),
+        (images.SMALL // 70, 70),  # between both: limited by the sum of their bytes
     ],
 )
 def test_the_number_and_size_of_embedded_images_are_limited(

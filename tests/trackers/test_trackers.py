@@ -66,6 +66,15 @@ def lines_of(folder):
 # ---- what is sent
 
 
+def test_pictures_of_prompts_are_words_in_a_table():
+    image = pytest.importorskip("PIL.Image").new("RGB", (64, 48))
+    block, text = {"type": "image", "image": image}, {"type": "text", "text": "What?"}
+    chat = [{"role": "user", "content": [block, {"type": "image"}, text]}]
+    table = shown([sample(0, "a", images=[image]), sample(1, chat, prompt=chat)], 2)
+    assert table.rows[0][0] == "[picture 64x48]\nquestion 0"
+    assert table.rows[1][0] == table.rows[1][1] == "user: [picture 64x48]\n[image]\nWhat?"
+
+
 def test_one_completion_is_sent_for_each_prompt():
     samples = [
         sample(3, "c", greedy=False, index=1),

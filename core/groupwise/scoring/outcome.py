@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from groupwise import attachments
 from groupwise.errors import message_of
 from groupwise.rewards import Reward, RewardError, SampleErrors, StepRewards
 from groupwise.rollouts import Rollouts
@@ -187,7 +188,7 @@ def _problem(value: Any) -> str | None:
 def excerpt(value: Any, length: int = 200) -> str:
     """A value in an error message, cut if it is long."""
     try:
-        text = repr(value)
+        text = repr(attachments.readable(value))
     except Exception:  # of a class of the reward's own
         text = object.__repr__(value)
     return text if len(text) <= length else f"{text[:length]}..."

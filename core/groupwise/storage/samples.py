@@ -1,23 +1,31 @@
-"""Samples: the completions of an evaluation as JSON lines, with images in a folder."""
+"""Samples: the completions of an evaluation as JSON lines, with images in folders."""
 
 import errno
 import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from groupwise import attachments
+from groupwise.storage.attached import Attached
 from groupwise.storage.disk import read_text, reason, remove, write
+
+ATTACHED = "attached"
+"""The folder of attachments, beside the files of samples."""
 
 
 def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
-    """Write one JSON object per line; images are saved as PNGs in a folder of the file's name."""
+    """Write one JSON object per line; images are saved as PNGs in a folder of the file's name, and
+    what is attached to prompts and messages in the folder `attached` beside it, each once."""
     try:
         path.parent.mkdir(exist_ok=True)
     except FileExistsError as error:
         raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path.parent)) from error
     folder = path.with_suffix("")
     remove(folder)  # images of an earlier writing of this evaluation
-    plain = (_with_its_image(sample, folder) for sample in samples)
+    attached = Attached(path.parent / ATTACHED, path.parents[1])
+    plain = (_with_names(_with_its_image(sample, folder), attached) for sample in samples)
     write(path, "".join(_line(sample) + "\n" for sample in plain))
 
 
@@ -41,14 +49,19 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
 
 
 def with_completions(samples: Iterable[Mapping[str, Any]], run: Path) -> list[dict[str, Any]]:
-    """Samples that were read, with images in place of the files that they name.
+    """Samples that were read, with images in place of the files that they name; those that are
+    parts of messages remain files, by their whole paths.
 
     run: the run's folder. Raises ValueError if an image cannot be read.
     """
-    return [
-        {**sample, "completion": _image(run / sample["image"])} if "image" in sample else {**sample}
-        for sample in samples
-    ]
+    return [_with_files(sample, run) for sample in samples]
+
+
+def _with_files(sample: Mapping[str, Any], run: Path) -> dict[str, Any]:
+    if "image" in sample:
+        return {**sample, "completion": _image(run / sample["image"])}
+    located = partial(attachments.located, folder=run)
+    return {**sample, **_in_messages(sample, located)}
 
 
 def _image(path: Path) -> Any:
@@ -73,3 +86,15 @@ def _with_its_image(sample: Mapping[str, Any], folder: Path) -> Mapping[str, Any
     path = folder / f"{sample['draw']:04d}_{sample['index']}{way}.png"
     save(path)
     return {**sample, "completion": "", "image": path.relative_to(folder.parents[1]).as_posix()}
+
+
+def _with_names(sample: Mapping[str, Any], attached: Attached) -> Mapping[str, Any]:
+    """The sample with the names of files in the place of attachments."""
+    images = {"images": [*map(attached.name, sample["images"])]} if "images" in sample else {}
+    return {**sample, **_in_messages(sample, attached.name), **images}
+
+
+def _in_messages(sample: Mapping[str, Any], change: attachments.Change) -> Mapping[str, Any]:
+    """The prompt and the completion with their attachments changed."""
+    names = (name for name in ("prompt", "completion") if name in sample)
+    return {name: attachments.replaced(sample[name], change) for name in names}

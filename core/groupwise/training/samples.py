@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from groupwise import attachments
 from groupwise.environment import ENVIRONMENTS
 from groupwise.evaluation import Sample
 from groupwise.policy import Policy
@@ -102,8 +103,10 @@ class Samples:
         }
 
     def _begun(self, row: Row, completion: Any, total: Tensor, right: Tensor) -> dict[str, Any]:
+        images = attachments.in_columns(row)
         return {
             "prompt": row["prompt"],
+            **({"images": images} if images else {}),
             "completion": completion,
             "total": _or_none(float(total)),
             "right": None if right.isnan() else bool(right),

@@ -55,6 +55,22 @@ class PicturePrompts(Prompts):
         read = self.reader.row(row)
         return {**row, "prompt": read.prompt}, read
 
+    def _ids(self, prompts: Sequence[Any], texts: Sequence[str]) -> list[list[int]]:
+        """As processors have it, what a chat template does not begin with the tokenizer adds, too:
+        the template of LLaVA-NeXT has no beginning of a text."""
+        word = ["word"]
+        whole, bare = (
+            self.tokenizer(word, add_special_tokens=special)["input_ids"][0]
+            for special in (True, False)
+        )
+        first = whole[: len(whole) - len(bare) - self._added]
+        begin = self.tokenizer.bos_token
+        answers = []
+        for prompt, text, own in zip(prompts, texts, super()._ids(prompts, texts), strict=True):
+            complete = isinstance(prompt, str) or (begin and text.startswith(begin))
+            answers.append(own if complete else [*first, *own])
+        return answers
+
     def lengths(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
         return [self._length(row) for row in rows]
 

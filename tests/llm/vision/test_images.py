@@ -271,5 +271,5 @@ def test_a_row_that_cannot_be_read_is_named_with_its_column(reader, name):
 
 
 def test_a_reply_with_an_empty_block_is_refused(reader):
-    with pytest.raises(UserError, match="role 'tool': a part .* has no picture"):
+    with pytest.raises(UserError, match=r"role 'tool': a part .* has no picture"):
         reader.replies([message(BLOCK, TEXT, role="tool")])

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from groupwise.errors import UserError
 from groupwise_llm.vision.families.tiles import Tiles
 from groupwise_llm.vision.picture import Picture
 
@@ -26,20 +25,10 @@ class Idefics3(Tiles):
         side: int = self.processor.image_processor.max_image_size["longest_edge"]
         return side**2
 
-    def limits(self, min_pixels: int | None, max_pixels: int | None) -> Mapping[str, Any]:
-        if min_pixels is not None or max_pixels is None:
-            return super().limits(min_pixels, max_pixels)
-        if max_pixels < self.tile_pixels:
-            raise UserError(
-                f"policy.max_pixels: {max_pixels} is less than a tile of this model, which has "
-                f"{self.tile_pixels} pixels; raise it to that at least"
-            )
-        # Both sides are rounded up to whole tiles, the longest edge beforehand.
-        side = isqrt(self.tile_pixels)
-        longest = min(
-            isqrt(max_pixels) // side * side, self.processor.image_processor.size["longest_edge"]
-        )
-        return {"size": {"longest_edge": longest}}
+    def most(self, pixels: int) -> Mapping[str, Any]:
+        # Both sides are rounded up to whole tiles, so the longest edge is cut to some beforehand.
+        side, usual = isqrt(self.tile_pixels), self.processor.image_processor.size["longest_edge"]
+        return {"size": {"longest_edge": min(isqrt(pixels) // side * side, usual)}}
 
     def inputs(self, pictures: Sequence[Picture]) -> Mapping[str, Tensor]:
         # As those of one text, [1, tiles, 3, height, width]. No tile is padded: all are squares of

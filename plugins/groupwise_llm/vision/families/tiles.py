@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from groupwise.errors import UserError
 from groupwise_llm.vision.family import Family, Features, joined
 from groupwise_llm.vision.picture import Picture
 
@@ -27,6 +28,24 @@ class Tiles(Family):
         """Pixels of a tile, the size to which pictures are resized where they are one tile."""
         size = self.processor.image_processor.size
         return int(size["height"] * size["width"])
+
+    def most(self, pixels: int) -> Mapping[str, Any] | None:
+        """Arguments of the image processor that keep pictures within so many pixels, a tile at
+        least; None where it chooses their size itself."""
+        return None
+
+    def limits(self, min_pixels: int | None, max_pixels: int | None) -> Mapping[str, Any]:
+        if min_pixels is not None or max_pixels is None:
+            return super().limits(min_pixels, max_pixels)
+        chosen = self.most(max_pixels)
+        if chosen is None:
+            return super().limits(min_pixels, max_pixels)
+        if max_pixels < self.tile_pixels:
+            raise UserError(
+                f"policy.max_pixels: {max_pixels} is less than a tile of this model, which has "
+                f"{self.tile_pixels} pixels; raise it to that at least"
+            )
+        return chosen
 
     def picture(self, image: Any, **limits: Any) -> Picture:
         # What the processor itself hands on, as its documentation has it.

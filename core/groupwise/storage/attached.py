@@ -1,0 +1,63 @@
+"""Attached: the attachments of prompts and messages as files, each stored once."""
+
+import re
+import secrets
+from pathlib import Path
+from typing import Any
+
+from groupwise import attachments
+from groupwise.storage.disk import is_of_disk
+
+SUFFIX = re.compile(r"\.[a-z0-9]{1,5}")
+
+
+class Attached:
+    """Stores attachments in a folder, each under the digest of its bytes.
+
+    root: the folder that their names are relative to.
+    """
+
+    def __init__(self, folder: Path, root: Path) -> None:
+        self.folder, self.root = folder, root
+        self._objects: dict[int, tuple[Any, str]] = {}  # with the object, so that its id stays
+
+    def name(self, value: Any) -> Any:
+        """The name of an attachment's file; in words what cannot be stored."""
+        if callable(getattr(value, "save", None)):
+            if id(value) not in self._objects:
+                self._objects[id(value)] = value, self._saved(value)
+            return self._objects[id(value)][1]
+        try:
+            content = attachments.content(value)
+        except (OSError, ValueError):  # a file that is gone
+            return attachments.named(value)
+        if not isinstance(content, bytes):
+            return attachments.named(value)
+        suffix = Path(attachments.path_of(value)).suffix.lower()
+        return self._named(content, suffix if SUFFIX.fullmatch(suffix) else "")
+
+    def _saved(self, value: Any) -> str:
+        """The name of an open object, saved as a PNG."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        fresh = self.folder / f"{secrets.token_hex(8)}.png"
+        try:
+            value.save(fresh)
+            return self._named(fresh.read_bytes(), ".png")
+        except Exception as error:  # of colours that a PNG cannot hold, say
+            if is_of_disk(error):
+                raise
+            return attachments.named(value)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    def _named(self, content: bytes, suffix: str) -> str:
+        """The name of a file with this content, which is written if there is none."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        stem = attachments.digest(content)[-32:]
+        path = next(self.folder.glob(f"{stem}*"), None)
+        if path is None:
+            path = self.folder / f"{stem}{suffix}"
+            fresh = self.folder / secrets.token_hex(8)
+            fresh.write_bytes(content)
+            fresh.replace(path)
+        return path.relative_to(self.root).as_posix()

@@ -1,0 +1,132 @@
+"""Families: ids, sampled and trained log-probs of each are those of transformers' own code."""
+
+from functools import cache
+from importlib.util import find_spec
+from unittest.mock import patch
+
+import pytest
+import torch
+from tests.llm.vision import reference, standins
+from tests.llm.vision.configurations import TILE
+
+from groupwise.errors import UserError
+from groupwise_llm.probing import probes
+from groupwise_llm.vision_language_model import VisionLanguageModel, VisionSettings
+
+PASSES = {
+    "qwen2_vl": "packed",
+    "qwen2_5_vl": "packed",
+    "qwen3_vl": "packed",
+    "qwen3_vl_moe": "packed",
+    "qwen3_5": "plain",
+    "qwen3_5_moe": "plain",
+    "gemma3": "cached",
+    "idefics3": "packed",
+    "smolvlm": "packed",
+    "llava_next": "packed",
+    "internvl": "packed",
+}
+"""The pass by which each is trained: Qwen3.5 has recurrent states, Gemma 3 attends both ways within
+a picture."""
+
+ONE_SIZE = {"gemma3", "llava_next"}
+"""Families that choose the size of pictures themselves."""
+TOKENS = 4
+"""Of a tile."""
+
+smolvlm = pytest.mark.skipif(
+    find_spec("num2words") is None, reason="SmolVLM's processor needs num2words"
+)
+families = pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=smolvlm if name == "smolvlm" else ()) for name in PASSES],
+)
+
+
+def make(family, **settings):
+    folder = str(standins.folder(family))
+    settings = {"max_new_tokens": 6, "temperature": 0.8, **settings}
+    return VisionLanguageModel(VisionSettings(model=folder, **settings))
+
+
+@cache
+def policy(family):
+    made = make(family)
+    made.place("cpu")
+    return made
+
+
+@cache
+def rollouts(family):
+    """Two completions of each of the reference's rows."""
+    return policy(family).sample(reference.rows(), group_size=2, seeds=range(8))
+
+
+@families
+def test_ids_are_those_of_the_processor_with_ids_of_pictures_for_image_tokens(family):
+    ours = policy(family)
+    rows, sampled = reference.rows(), rollouts(family)
+    for row, prompt in zip(rows, sampled.trajectory["prompt_ids"][::2], strict=True):
+        theirs = reference.inputs(family, row)["input_ids"][0]
+        ids = [n for picture in map(ours.causal.family.picture, row["images"]) for n in picture.ids]
+        theirs[theirs == ours.causal.family.image_id] = torch.tensor(ids, dtype=torch.int64)
+        assert prompt.tolist() == theirs.tolist()
+
+
+@families
+def test_sampled_and_trained_log_probs_are_those_of_transformers(family):
+    ours = policy(family)
+    sampled = rollouts(family)
+    trained = ours(sampled).log_probs.detach()
+    expected = torch.zeros_like(trained)
+    for number, row in enumerate(sampled.prompts):
+        tokens = sampled.trajectory["attention"][number]
+        completion = sampled.trajectory["completion_ids"][number, tokens]
+        expected[number, tokens] = reference.log_probs(
+            family, row, completion, excluded=ours.causal.family.excluded, temperature=0.8
+        )
+    torch.testing.assert_close(sampled.sampler_log_probs, expected, rtol=0, atol=2e-4)
+    torch.testing.assert_close(trained, expected, rtol=0, atol=2e-4)
+    assert ours.ability.training == PASSES[family], ours.notes
+
+
+def test_attention_both_ways_is_noticed_without_sliding_windows_too(tmp_path):
+    """A packed row has no mask that lets a picture's tokens attend to later ones."""
+    standins.save("gemma3", tmp_path, layer_types=["full_attention"] * 2)
+    ours = VisionLanguageModel(VisionSettings(model=str(tmp_path), max_new_tokens=6))
+    ours.place("cpu")
+    assert ours.ability.training == "cached", ours.notes
+
+
+@families
+def test_the_tower_learns_only_where_it_is_to(family):
+    sampled = rollouts(family)
+    frozen = policy(family)
+    text = [frozen.causal.family.text_model(frozen.model), frozen.model.get_output_embeddings()]
+    learned = {id(p) for p in frozen.model.parameters() if p.requires_grad}
+    assert learned == {id(p) for part in text for p in part.parameters()}
+    trained = make(family, vision="trained")
+    with patch.object(probes, "ability", lambda *_, **__: frozen.ability):
+        trained.place("cpu")
+    (trained(sampled).log_probs * sampled.mask).sum().backward()
+    assert not [
+        n for n, p in trained.model.named_parameters() if p.requires_grad and p.grad is None
+    ]
+
+
+@families
+def test_pictures_have_at_most_max_pixels(family):
+    reader, picture = policy(family).causal.family, standins.picture(64, 32)
+    if family in ONE_SIZE:
+        with pytest.raises(UserError, match=r"policy\.max_pixels: models of the type"):
+            reader.limits(None, TILE**2)
+        return
+    limits = reader.limits(None, TILE**2)
+    assert len(reader.picture(picture, **limits)) <= TOKENS < len(reader.picture(picture))
+
+
+@pytest.mark.parametrize("family", ["idefics3", "internvl"])
+def test_less_than_a_tile_is_refused(family):
+    reader = policy(family).causal.family
+    with pytest.raises(UserError, match=r"policy\.max_pixels: 255 .* has 256 pixels"):
+        reader.limits(None, TILE**2 - 1)
