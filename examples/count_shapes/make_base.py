@@ -36,8 +36,8 @@ WORDS = (*questions.ANSWERS, *PLURALS.values(), "How many", "What", "colour is t
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--pictures", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--pictures", type=int, default=16_000)
     parser.add_argument("--look-share", type=float, default=0.18)
     parser.add_argument("--output", type=Path, default=HERE / "base")
     options = parser.parse_args()
