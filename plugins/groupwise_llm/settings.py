@@ -94,6 +94,8 @@ class Settings(BaseModel):
 
     auto: ClassVar[str] = "AutoModelForCausalLM"
     """The class of transformers that loads the model."""
+    frozen_parts: ClassVar[str] = "that text does not use"
+    """Weights of a model that are not trained, for a note."""
 
     model: PathOrName = Field(description="path or hub name of a causal language model")
     loading: LoadingArguments = Field(

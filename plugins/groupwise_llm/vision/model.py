@@ -142,9 +142,9 @@ class PicturedModel(CausalModel):
             return super()._layers(ids, plain=plain, keep=keep, **options)
         places, rows = self._pictures.find(ids)
         words = self.causal.get_input_embeddings()(self.as_text(ids))
-        embeds = self._features.embeds.to(words.dtype)[rows]
+        embeds = self._features.embeds.to(words.dtype)[rows].where(places.unsqueeze(-1), words)
         call = {
-            "inputs_embeds": embeds.where(places.unsqueeze(-1), words),
+            "inputs_embeds": embeds,
             "attention_mask": attention,
             "position_ids": positions,
             "past_key_values": cache,

@@ -13,6 +13,7 @@ class VisionSettings(Settings):
     """Which model, how to load it, how it reads pictures, and how it samples."""
 
     auto: ClassVar[str] = "AutoModelForImageTextToText"
+    frozen_parts: ClassVar[str] = "that read pictures (policy.vision)"
     vision: Literal["frozen", "trained"] = Field(
         "frozen",
         description="whether the vision tower and its projector are trained with the rest, with "
