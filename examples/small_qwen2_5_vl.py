@@ -1,62 +1,85 @@
-"""A Qwen2.5-VL of about a million parameters, and its processor.
+"""A Qwen2.5-VL of toy size for pictures of 32 pixels: processor, random weights and supervision.
 
-The architecture is the real one, with smaller sizes: 2 x 2 patches of 4 pixels make a token, so a
-picture of 32 pixels has 16. `count_shapes/make_base.py` trains it.
+`make_base.py` of `count_shapes` and `draw_look` train it.
 """
 
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from PIL.Image import Image
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+from torch import Tensor
 from transformers import (
-    PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2_5_VLProcessor,
+    Qwen2Tokenizer,
     Qwen2VLImageProcessor,
     Qwen2VLVideoProcessor,
 )
+from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
-PATCH = 4
-"""Pixels along the side of a patch."""
-
-START, IMAGE, VIDEO, STOP = "<|vision_start|>", "<|image_pad|>", "<|video_pad|>", "<|vision_end|>"
-VISION_TOKENS = [START, IMAGE, VIDEO, STOP]
+SIDE, PATCH, MERGE = 32, 8, 2
+"""A picture of SIDE x SIDE pixels has (SIDE / PATCH / MERGE)^2 = 4 tokens."""
+END = "<|im_end|>"
+SPECIAL = ["<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 CHAT_TEMPLATE = (
-    "{% for message in messages %}{% if message['content'] is string %}{{ message['content'] }}"
-    "{% else %}{% for block in message['content'] %}{% if block['type'] == 'image' %}"
-    f"{START}{IMAGE}{STOP}"
-    "{% else %}{{ block['text'] }}{% endif %}{% endfor %}{% endif %}{{ '\\n' }}{% endfor %}"
+    "{%- for message in messages -%}<|im_start|>{{ message.role }}\n"
+    "{%- if message.content is string -%}{{ message.content }}"
+    "{%- else -%}{%- for part in message.content -%}"
+    "{%- if part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>"
+    "{%- else -%}{{ part.text }}{%- endif -%}{%- endfor -%}{%- endif -%}"
+    "<|im_end|>\n{%- endfor -%}"
+    "{%- if add_generation_prompt -%}<|im_start|>assistant\n{%- endif -%}"
 )
-"""Messages one below the other, each with its blocks in order."""
 
 
-def make_processor(tokenizer: PreTrainedTokenizerFast, *, side: int) -> Qwen2_5_VLProcessor:
-    """A processor of pictures of at most side x side pixels; adds its tokens to the tokenizer."""
-    tokenizer.add_special_tokens({"additional_special_tokens": VISION_TOKENS})
-    images = Qwen2VLImageProcessor(
-        patch_size=PATCH, size={"shortest_edge": (4 * PATCH) ** 2, "longest_edge": side**2}
+def make_processor(words: Sequence[str]) -> Qwen2_5_VLProcessor:
+    """A processor whose tokenizer has one token for each of these words, with a space before it or
+    without."""
+    bpe = Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), behavior="isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bpe.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    bpe.train_from_iterator(
+        [f"{word} {word}" for word in ("user", "assistant", *words)] * 2,
+        trainers.BpeTrainer(vocab_size=1000, initial_alphabet=alphabet, show_progress=False),
     )
+    model = json.loads(bpe.to_str())["model"]
+    tokenizer = Qwen2Tokenizer(
+        vocab=model["vocab"],
+        merges=[tuple(pair) for pair in model["merges"]],
+        unk_token=None,
+        eos_token=END,
+        pad_token=END,
+        extra_special_tokens=SPECIAL,
+    )
+    tokenizer.add_tokens(["<think>", "</think>"])
+    sizes = {"patch_size": PATCH, "merge_size": MERGE}
+    sizes |= {"size": {"shortest_edge": SIDE**2, "longest_edge": SIDE**2}}
     return Qwen2_5_VLProcessor(
-        images, tokenizer, Qwen2VLVideoProcessor(patch_size=PATCH), chat_template=CHAT_TEMPLATE
+        image_processor=Qwen2VLImageProcessor(**sizes),
+        tokenizer=tokenizer,
+        video_processor=Qwen2VLVideoProcessor(**sizes),
+        chat_template=CHAT_TEMPLATE,
     )
 
 
 def make_model(
-    processor: Qwen2_5_VLProcessor,
-    *,
-    positions: int,
-    width: int = 128,
-    layers: int = 4,
-    tower_width: int = 64,
-    tower_layers: int = 4,
+    processor: Qwen2_5_VLProcessor, *, width: int = 64, layers: int = 4, depth: int = 2, spread: float = 0.1
 ) -> Qwen2_5_VLForConditionalGeneration:
-    """A model with random weights; positions: most tokens of prompt, pictures and answer together.
-
-    width, layers: of the language model; tower_width, tower_layers: of the vision tower, whose
-    last layer attends to the whole picture, the others within windows of 4 x 4 tokens.
-    """
-    tokenizer = processor.tokenizer
-    heads = 4
-    # Of a head's rotary frequencies, half turn with time, a quarter each with row and column.
-    frequencies = width // heads // 2
-    sections = [frequencies // 2, frequencies // 4, frequencies // 4]
+    """A model with random weights. width: of the hidden states of both towers; layers: of the
+    language model; depth: blocks of the vision tower."""
+    tokenizer, heads = processor.tokenizer, 4
+    half = width // heads // 2
+    sections = [half - 2 * (3 * half // 8), 3 * half // 8, 3 * half // 8]
+    ids = {name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in NAMES}
     config = Qwen2_5_VLConfig(
         text_config={
             "vocab_size": len(tokenizer),
@@ -64,31 +87,115 @@ def make_model(
             "intermediate_size": 3 * width,
             "num_hidden_layers": layers,
             "num_attention_heads": heads,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": positions,
+            "num_key_value_heads": heads // 2,
+            "max_position_embeddings": 256,
             "rope_parameters": {
                 "rope_type": "default",
-                "rope_theta": 10000.0,
+                "rope_theta": 10_000.0,
                 "mrope_section": sections,
             },
+            "initializer_range": spread,
             "bos_token_id": None,
             "eos_token_id": tokenizer.eos_token_id,
             "pad_token_id": tokenizer.pad_token_id,
         },
         vision_config={
-            "depth": tower_layers,
-            "hidden_size": tower_width,
-            "intermediate_size": 3 * tower_width,
-            "num_heads": 4,
+            "depth": depth,
+            "initializer_range": spread,
+            "hidden_size": width,
+            "intermediate_size": 2 * width,
+            "num_heads": heads,
             "patch_size": PATCH,
+            "spatial_merge_size": MERGE,
+            "window_size": SIDE,
             "out_hidden_size": width,
-            "window_size": 8 * PATCH,
-            "fullatt_block_indexes": [tower_layers - 1],
+            "fullatt_block_indexes": list(range(depth)),
         },
-        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
-        video_token_id=tokenizer.convert_tokens_to_ids(VIDEO),
-        vision_start_token_id=tokenizer.convert_tokens_to_ids(START),
-        vision_end_token_id=tokenizer.convert_tokens_to_ids(STOP),
+        image_token_id=ids["image_pad"],
+        video_token_id=ids["video_pad"],
+        vision_start_token_id=ids["vision_start"],
+        vision_end_token_id=ids["vision_end"],
         tie_word_embeddings=True,
     )
+    config.initializer_range = spread
     return Qwen2_5_VLForConditionalGeneration(config)
+
+
+NAMES = ("image_pad", "video_pad", "vision_start", "vision_end")
+
+
+def pixels_of(processor: Qwen2_5_VLProcessor, pictures: Sequence[Image]) -> Tensor:
+    """Prepared pictures: [n, patches, numbers of a patch]."""
+    values = processor.image_processor(list(pictures), return_tensors="pt")["pixel_values"]
+    return values.view(len(pictures), (SIDE // PATCH) ** 2, -1)
+
+
+def train(
+    model: Qwen2_5_VLForConditionalGeneration,
+    processor: Qwen2_5_VLProcessor,
+    pixels: Tensor,
+    pair: Callable[[int, float], tuple[str, str]],
+    chance: random.Random,
+    *,
+    steps: int,
+    size: int = 32,
+    rate: float = 3e-3,
+) -> None:
+    """Supervised training of the whole model.
+
+    pixels: of all pictures, as `pixels_of` returns them. pair: a prompt and an answer for the
+    picture of this number, after this share of the steps. size: pictures in a batch.
+    """
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=rate, weight_decay=0.01, betas=(0.9, 0.98)
+    )
+    started = time.monotonic()
+    for step in range(steps):
+        done = step / steps
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(1.0, step / 100) * 0.5 * (1 + math.cos(math.pi * done))
+        rows = chance.sample(range(len(pixels)), size)
+        pairs = [pair(row, done) for row in rows]
+        loss = model(**batch(processor, pixels[rows], pairs)).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % 100 == 0:
+            spent = time.monotonic() - started
+            print(f"step {step:6d}  loss {loss.item():.4f}  {spent:.0f} s", flush=True)
+
+
+def batch(
+    processor: Qwen2_5_VLProcessor, pixels: Tensor, pairs: Sequence[tuple[str, str]]
+) -> dict[str, Tensor]:
+    """Right-padded ids of one picture, a prompt and an answer each, with labels for the answers.
+
+    pixels: [rows, patches, numbers of a patch].
+    """
+    tokenizer, side = processor.tokenizer, SIDE // PATCH
+    image = processor.image_token * (side // MERGE) ** 2
+    prompts = [rendered(processor, prompt).replace(processor.image_token, image) for prompt, _ in pairs]
+    before = tokenizer(prompts)["input_ids"]
+    after = tokenizer([answer + END for _, answer in pairs])["input_ids"]
+    rows = [torch.tensor([*one, *two]) for one, two in zip(before, after, strict=True)]
+    labels = [
+        torch.tensor([*[-100] * len(one), *two]) for one, two in zip(before, after, strict=True)
+    ]
+    pad = torch.nn.utils.rnn.pad_sequence
+    ids = pad(rows, batch_first=True, padding_value=tokenizer.pad_token_id)
+    return {
+        "input_ids": ids,
+        "attention_mask": pad([torch.ones_like(row) for row in rows], batch_first=True),
+        "mm_token_type_ids": (ids == processor.image_token_id).long(),
+        "labels": pad(labels, batch_first=True, padding_value=-100),
+        "pixel_values": pixels.flatten(0, 1),
+        "image_grid_thw": torch.tensor([[1, side, side]] * len(rows)),
+    }
+
+
+def rendered(processor: Qwen2_5_VLProcessor, prompt: str) -> str:
+    """The chat of one picture and a prompt, up to where the answer begins."""
+    content = [{"type": "image"}, {"type": "text", "text": prompt}]
+    message: dict[str, Any] = {"role": "user", "content": content}
+    return processor.apply_chat_template([message], add_generation_prompt=True, tokenize=False)

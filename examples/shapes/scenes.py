@@ -1,7 +1,7 @@
 """Scenes of coloured shapes: prompts with GenEval's metadata, and pictures of them."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -48,10 +48,17 @@ def _row(tag: str, prompt: str, include: list[Row]) -> Row:
 
 def draw(row: Row, chance: random.Random) -> Image.Image:
     """A picture of the row's scene, with random sizes and places."""
+    objects = [entry for entry in row["include"] for _ in range(entry["count"])]
+    return paint(objects, _places(row, len(objects), chance), chance)
+
+
+def paint(
+    objects: Sequence[Row], places: Sequence[tuple[float, float]], chance: random.Random
+) -> Image.Image:
+    """A picture of objects of random sizes; places: their centres in pixels."""
     picture = Image.new("RGB", (SIDE * _FINE, SIDE * _FINE), "white")
     canvas = ImageDraw.Draw(picture)
-    objects = [entry for entry in row["include"] for _ in range(entry["count"])]
-    for entry, (x, y) in zip(objects, _places(row, len(objects), chance), strict=True):
+    for entry, (x, y) in zip(objects, places, strict=True):
         _draw_one(canvas, entry, x, y, chance.uniform(4.5, 6.2))
     return picture.resize((SIDE, SIDE), Image.Resampling.BOX)
 

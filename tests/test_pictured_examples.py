@@ -1,0 +1,102 @@
+"""The examples that look at pictures: their questions, their shipped models, two training steps."""
+
+import json
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from groupwise.config.load import load_config
+from groupwise.prompts.split import held_out
+from groupwise.run.train import train_from_config
+from groupwise.testing import check_environment
+from groupwise_verifiable.images.pixels import pixels
+from groupwise_verifiable.images.shapes import find_shapes
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def imports_from_examples(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
+
+
+def samples_of(folder, name="before"):
+    lines = (folder / "samples" / f"{name}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def seen(picture):
+    """The objects in a picture, as the verifier sees them."""
+    (own,) = pixels([picture], reward="test")
+    return Counter(f"{each.color} {each.label}" for each in find_shapes(own))
+
+
+def test_questions_are_answered_by_what_is_in_the_picture():
+    from count_shapes.questions import Questions
+
+    rows = [row for row in Questions(60)]
+    kinds = Counter()
+    for row in rows:
+        objects = seen(row["image"])
+        assert objects == Counter(row["scene"].split(", "))
+        what, which, *rest = row["prompt"][0]["content"].rstrip("?").split()
+        if which == "many":
+            right = str(objects[" ".join(rest).removesuffix("s")])
+        elif which == "colour":
+            (right,) = {name.split()[0] for name in objects if name.endswith(rest[-1])}
+        else:
+            (right,) = {name.split()[1] for name in objects if name.startswith(rest[-2])}
+        assert row["answer"] == right
+        kinds[what, which] += 1
+    assert set(kinds) == {("How", "many"), ("What", "colour"), ("What", "shape")}
+
+
+def test_a_question_is_the_same_whenever_it_is_read():
+    from count_shapes.questions import Questions
+
+    first, again, other = Questions(3)[1], Questions(3)[1], Questions(3, seed=1)[1]
+    assert {**first, "image": 0} == {**again, "image": 0}
+    assert np.array_equal(first["image"], again["image"])
+    assert not np.array_equal(first["image"], other["image"])
+
+
+def test_two_steps_of_looking(tmp_path):
+    overrides = ["prompts.size=200", "train.groups_per_step=2", "train.steps=2"]
+    overrides += ["evaluation.prompts=24", "evaluation.every=0", f"output={tmp_path / 'run'}"]
+    loaded = load_config(EXAMPLES / "count_shapes.yaml", overrides)
+    result = train_from_config(loaded, quiet=True)
+    assert result.steps == 2
+    assert 0 < result.before["accuracy"] <= 0.5
+    samples = samples_of(tmp_path / "run")
+    looked = [sample for sample in samples if "<think>" in sample["completion"]]
+    assert 0 < len(looked) < len(samples)
+    share = [sum(own["right"] for own in part) / len(part) for part in (looked, samples)]
+    assert share[0] > share[1]  # who looks is right more often
+
+
+@pytest.fixture
+def scenes_to_draw():
+    from draw_look.studio import Scenes
+
+    rows = [*Scenes()]
+    assert sum(held_out(row["prompt"], 0.2) for row in rows) > 80
+    return rows
+
+
+def test_a_picture_that_is_fine_is_kept_and_another_one_is_drawn_again(scenes_to_draw):
+    from draw_look.studio import Studio
+    from shapes import scenes
+
+    def painter(context, random):
+        row = random.choice(scenes_to_draw[:2])
+        return scenes.draw(row, random)
+
+    def looker(messages, random):
+        return random.choice(["<think> red disk </think> fine", "red disk", "hm"])
+
+    players = {"painter": painter, "looker": looker}
+    check_environment(Studio(), scenes_to_draw[:2], players)
