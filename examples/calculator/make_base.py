@@ -85,7 +85,7 @@ def make_tokenizer(rows: list[dict[str, str]]) -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_tokens(TAGS)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END)
-    fast.chat_template = (HERE / "template.jinja").read_text(encoding="utf-8")
+    fast.chat_template = (HERE.parent / "small_chat.jinja").read_text(encoding="utf-8")
     return fast
 
 
