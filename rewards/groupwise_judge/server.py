@@ -60,6 +60,7 @@ class JudgeServer:
         self.settings = settings
         self._client, self._cache = Client(settings), Cache(settings.cache)
         self._pending: dict[str, asyncio.Task[str]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
         known = {"auto": None, "json_schema": True, "none": False}
         self._takes_schema = known[settings.response_format]
 
@@ -78,6 +79,8 @@ class JudgeServer:
         numbers = range(self.settings.answers)
         if not questions:
             return []
+        if self._loop is not asyncio.get_running_loop():  # nobody ends the tasks of another loop
+            self._loop, self._pending = asyncio.get_running_loop(), {}
         tasks = [
             asyncio.create_task(self._answer(question, number, usage))
             for question in questions
@@ -109,7 +112,7 @@ class JudgeServer:
         body = self._body(number)
         chat = [{**message, "content": _keyed(message["content"])} for message in question.chat]
         form = [self.settings.response_format, question.form.schema()]
-        key = key_of([body, chat, form])
+        key = key_of([body, chat, form, number])  # the server may take no seed
         if (stored := self._cache.get(key)) is not None:
             usage.cached += 1
             return str(stored)

@@ -215,10 +215,17 @@ def test_what_only_settings_can_correct_stops_the_run_at_once(serve, score, stat
 def test_a_key_is_sent_and_a_wrong_one_refused_before_the_run(serve, score):
     server = serve(lambda _: FOUR)
     server.key = "right-key"
-    score(judge(server, api_key="right-key"), ["a"])
+    score(judge(server, api_key="right-key\n"), ["a"])
     assert server.keys == ["Bearer right-key"]
     with pytest.raises(UserError, match=r"refuses \(status 401\): set `api_key`"):
         score(judge(server), ["a"])
+
+
+@pytest.mark.parametrize("key", ["", "wrong\nkey", "clé"])
+def test_a_key_that_no_header_can_have_is_refused_and_not_shown(serve, key):
+    with pytest.raises(UserError, match="`api_key` is empty, or has characters") as caught:
+        judge(serve(lambda _: FOUR), api_key=key)
+    assert not key or key not in str(caught.value)
 
 
 def test_a_server_that_is_not_there_is_reported_before_the_run(score):
