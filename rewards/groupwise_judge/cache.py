@@ -7,6 +7,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from filelock import FileLock
+
 PATIENCE = 30.0
 """Seconds to wait while another process writes."""
 _TABLE = "CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, answer TEXT) WITHOUT ROWID"
@@ -67,20 +69,25 @@ class Cache:
         return self._connection
 
     def _new(self) -> sqlite3.Connection:
-        if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        # One statement is one transaction; calls come from the thread of rewards and the main one.
-        connection = sqlite3.connect(
-            self.path or ":memory:",
-            timeout=PATIENCE,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute(_TABLE)
-        except sqlite3.Error:
-            connection.close()
-            raise
-        return connection
+        if self.path is None:
+            return _prepared(":memory:")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # Two processes that begin a log at the same time do not wait for each other by themselves.
+        with FileLock(f"{self.path}.lock", timeout=PATIENCE):
+            return _prepared(self.path)
+
+
+def _prepared(path: Path | str) -> sqlite3.Connection:
+    """A connection to the table. A statement is a transaction; calls come from the thread of
+    rewards and from the main one."""
+    connection = sqlite3.connect(
+        path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(_TABLE)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection

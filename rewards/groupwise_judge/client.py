@@ -11,7 +11,9 @@ from time import monotonic, time
 from typing import Any
 
 import httpx
+from pydantic import SecretStr
 
+from groupwise import secrets
 from groupwise.errors import UserError, first_line
 from groupwise_judge.form import UnreadableError
 from groupwise_judge.messages import as_sent
@@ -49,7 +51,7 @@ class Client:
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         key = settings.api_key
-        authorization = {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
+        authorization = {} if key is None else {"Authorization": _bearer(key)}
         is_remote = settings.server.startswith("https:")
         self._options: dict[str, Any] = {
             # Nothing is decompressed: a kilobyte may become a gigabyte.
@@ -205,6 +207,15 @@ class _PassingError(Exception):
         self.retry_after = retry_after
 
 
+def _bearer(key: SecretStr) -> str:
+    """The header with a key; white space around it, as of a file's last line, falls away. Raises
+    JudgeError, without the key, if no header can contain it."""
+    value = key.get_secret_value().strip()
+    if not value or not value.isascii() or not value.isprintable():
+        raise JudgeError("the judge's `api_key` is empty, or has characters that no key has")
+    return f"Bearer {value}"
+
+
 def _unreached(error: Exception) -> str:
     return f"cannot be reached ({first_line(error)})"
 
@@ -218,7 +229,7 @@ def _reason(content: bytes) -> str:
     except (ValueError, RecursionError, KeyError, TypeError):
         pass
     text = " ".join(str(text).split())
-    return f": {text:.200}" if text else ""
+    return f": {secrets.redacted(text):.200}" if text else ""
 
 
 def _retry_after(headers: httpx.Headers) -> float:

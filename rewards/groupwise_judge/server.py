@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -14,6 +15,9 @@ from groupwise_judge.messages import Message
 from groupwise_judge.pictures import pixels
 from groupwise_judge.settings import ServerSettings
 from groupwise_judge.usage import Usage
+
+Read = tuple[dict[str, Value], str] | UnreadableError
+"""The values of an answer and its reasons, or why it does not count."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class JudgeServer:
         self.settings = settings
         self._client, self._cache = Client(settings), Cache(settings.cache)
         self._pending: dict[str, asyncio.Task[str]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
         known = {"auto": None, "json_schema": True, "none": False}
         self._takes_schema = known[settings.response_format]
 
@@ -69,24 +74,29 @@ class JudgeServer:
         self._cache.close()
 
     async def verdicts(self, questions: Sequence[Question], usage: Usage) -> list[Verdict]:
-        """The verdict of each question. Raises JudgeError if the server cannot be used at all."""
+        """The verdict of each question; questions that are not answered when this is cancelled have
+        none. Raises JudgeError if the server cannot be used at all."""
         numbers = range(self.settings.answers)
+        if not questions:
+            return []
+        if self._loop is not asyncio.get_running_loop():  # nobody ends the tasks of another loop
+            self._loop, self._pending = asyncio.get_running_loop(), {}
         tasks = [
             asyncio.create_task(self._answer(question, number, usage))
             for question in questions
             for number in numbers
         ]
-        try:
-            answers = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        # At the reward's deadline: what has been answered counts, the rest has failed.
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        usage.unreadable["unanswered"] += sum(not task.done() for task in tasks)
+        for task in tasks:
+            task.cancel()
+        answers = [_taken(task) for task in tasks]
         size = len(numbers)
         return [_verdict(answers[start : start + size]) for start in range(0, len(answers), size)]
 
-    async def _answer(
-        self, question: Question, number: int, usage: Usage
-    ) -> tuple[dict[str, Value], str] | UnreadableError:
+    async def _answer(self, question: Question, number: int, usage: Usage) -> Read:
         usage.answers += 1
         try:
             return question.form.read(await self._content(question, number, usage))
@@ -102,7 +112,7 @@ class JudgeServer:
         body = self._body(number)
         chat = [{**message, "content": _keyed(message["content"])} for message in question.chat]
         form = [self.settings.response_format, question.form.schema()]
-        key = key_of([body, chat, form])
+        key = key_of([body, chat, form, number])  # the server may take no seed
         if (stored := self._cache.get(key)) is not None:
             usage.cached += 1
             return str(stored)
@@ -203,7 +213,14 @@ def _text(answer: dict[str, Any]) -> str:
     return text
 
 
-def _verdict(answers: Sequence[tuple[dict[str, Value], str] | UnreadableError]) -> Verdict:
+def _taken(task: asyncio.Task[Read]) -> Read:
+    """The answer of a task; one that has not ended was too late. Raises JudgeError."""
+    if task.done() and not task.cancelled():
+        return task.result()
+    return UnreadableError("unanswered", "got no answer within the `deadline` of its reward")
+
+
+def _verdict(answers: Sequence[Read]) -> Verdict:
     read = [answer for answer in answers if not isinstance(answer, UnreadableError)]
     failures = [answer for answer in answers if isinstance(answer, UnreadableError)]
     return Verdict([values for values, _ in read], [reason for _, reason in read], failures)

@@ -1,6 +1,7 @@
 """Settings that all judges share: which server and model, how it is asked, and what it reads."""
 
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -76,7 +77,7 @@ class ServerSettings(Shown):
     @field_validator("server")
     @classmethod
     def _address(cls, server: str) -> str:
-        if not server.startswith(("http://", "https://")):
+        if not server.startswith(("http://", "https://")) or not _host(server):
             raise ValueError(
                 f"expected an address such as http://localhost:8000/v1, got {server!r}"
             )
@@ -102,3 +103,12 @@ class ServerSettings(Shown):
                 f"temperature above 0, or answers: 1"
             )
         return self
+
+
+def _host(address: str) -> str | None:
+    """The host of an address; None if it has none, or a port that is no number."""
+    try:
+        parts = urlsplit(address)
+        return parts.hostname if parts.port != 0 else None
+    except ValueError:
+        return None

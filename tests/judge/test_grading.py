@@ -31,12 +31,14 @@ def test_aspects_are_weighted(serve, score):
 
 def test_several_answers_have_seeds_of_their_own_and_their_mean_counts(serve, score):
     def judges(request):
-        return json.dumps({"true": 2 * request["seed"], "short": 1})
+        return json.dumps({"true": 2 * request.get("seed", 0), "short": 1})
 
     server = serve(judges)
     scores = score(judge(server, answers=4), ["a"])
     assert scores.extra["judge_scores"] == [{"true": 3.0, "short": 1.0}]
     assert {request["temperature"] for request in server.requests} == {1.0}
+    score(judge(server, answers=3, options={"seed": None}), ["b"])
+    assert len(server.requests) == 4 + 3
 
 
 @pytest.mark.parametrize(("unreadable", "fails"), [(1, False), (2, True)])
@@ -99,6 +101,8 @@ def test_it_is_no_measure_of_accuracy(serve):
         ({"aspects": None}, r"set either rubric \(a file\) or aspects"),
         ({"rubric": "r.md"}, "set either rubric"),
         ({"server": "localhost:8000"}, "expected an address such as http"),
+        ({"server": "http://"}, "expected an address such as http"),
+        ({"server": "http://host:port/v1"}, "expected an address such as http"),
         ({"server": "https://api.example.com/v1"}, r"needs a key: set `api_key: \$\{NAME\}`"),
         ({"answers": 3, "temperature": 0}, "would all be the same"),
         ({"options": {"model": "other"}}, "'model' is not a further field"),

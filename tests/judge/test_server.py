@@ -12,7 +12,7 @@ from tests.judge.conftest import metric
 from tests.judge.stand_in import Reply, StandIn, text_of
 
 from groupwise.errors import UserError
-from groupwise.rewards import RewardError
+from groupwise.rewards import RewardError, SampleErrors
 from groupwise_judge import client
 from groupwise_judge.cache import Cache, key_of
 from groupwise_judge.grading import Judge
@@ -156,16 +156,41 @@ def test_a_server_that_never_answers_makes_failed_samples_and_no_zeros(serve, sc
 
 def test_a_request_has_a_deadline(serve, score):
     over = Event()
+    scores = score(judge(serve(lambda _: over.wait(30) and FOUR), timeout=0.1, retries=0), ["a"])
+    over.set()
+    assert scores.failed.tolist() == [True]
+    assert "did not answer within 0.1 s (`timeout`)" in scores.reasons[0]
+
+
+def test_at_the_deadline_of_the_reward_what_was_answered_counts(serve):
+    """The run cancels the call then."""
+    over, logged = Event(), {}
 
     def hangs(request):
         if "slow" in text_of(request):
             over.wait(30)
         return FOUR
 
-    scores = score(judge(serve(hangs), timeout=0.3, retries=0), ["slow", "quick"])
-    over.set()
-    assert scores.failed.tolist() == [True, False]
-    assert "did not answer within 0.3 s (`timeout`)" in scores.reasons[0]
+    async def called():
+        server = serve(hangs)
+        reward = judge(server)
+        await reward(["p"], ["quick"])
+        late = asyncio.create_task(
+            reward(["p"] * 2, ["slow", "quick"], log_metric=logged.setdefault)
+        )
+        while len(server.requests) < 2:
+            await asyncio.sleep(0.01)
+        late.cancel()
+        with pytest.raises(SampleErrors) as caught:
+            await late
+        over.set()
+        reward.close()
+        return caught.value
+
+    error = asyncio.run(called())
+    assert [str(value) for value in error.values] == ["nan", "0.75"]
+    assert error.errors == {0: "got no answer within the `deadline` of its reward"}
+    assert logged["unreadable_unanswered"] == 0.5
 
 
 def test_a_rejected_request_fails_its_sample_alone(serve, score):
@@ -190,10 +215,17 @@ def test_what_only_settings_can_correct_stops_the_run_at_once(serve, score, stat
 def test_a_key_is_sent_and_a_wrong_one_refused_before_the_run(serve, score):
     server = serve(lambda _: FOUR)
     server.key = "right-key"
-    score(judge(server, api_key="right-key"), ["a"])
+    score(judge(server, api_key="right-key\n"), ["a"])
     assert server.keys == ["Bearer right-key"]
     with pytest.raises(UserError, match=r"refuses \(status 401\): set `api_key`"):
         score(judge(server), ["a"])
+
+
+@pytest.mark.parametrize("key", ["", "wrong\nkey", "clé"])
+def test_a_key_that_no_header_can_have_is_refused_and_not_shown(serve, key):
+    with pytest.raises(UserError, match="`api_key` is empty, or has characters") as caught:
+        judge(serve(lambda _: FOUR), api_key=key)
+    assert not key or key not in str(caught.value)
 
 
 def test_a_server_that_is_not_there_is_reported_before_the_run(score):
