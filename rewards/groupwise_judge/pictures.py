@@ -56,9 +56,12 @@ def opened(value: Any) -> Image:
 
 
 def _plain(image: Image) -> Image:
-    """RGB pixels and nothing else: no metadata, and on white, as a page shows it."""
+    """RGB pixels and nothing else: no metadata, and on white, as a page shows it; the picture
+    itself if it is such, so that a ranking does not copy it for every comparison."""
     from PIL import Image as Images
 
+    if type(image) is Images.Image and image.mode == "RGB" and not image.info:
+        return image
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         image = Images.alpha_composite(Images.new("RGBA", image.size, "white"), image)

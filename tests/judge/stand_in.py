@@ -68,10 +68,13 @@ class StandIn:
             def log_message(self, *_: object) -> None:
                 pass
 
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 128  # connections that may wait; with the usual 5 some are reset
+
         self.key: str | None = None
         self.envelope: Callable[[Any], Any] = lambda whole: whole
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = Server(("127.0.0.1", 0), Handler)
         self._thread = Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
     @property

@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import combinations
 
 import pytest
+from PIL import Image
 from tests.judge.conftest import metric
 from tests.judge.stand_in import text_of
 
@@ -81,6 +82,17 @@ def test_a_comparison_that_cannot_be_read_counts_for_neither(serve, score):
     assert scores.failed.tolist() == [False, False, True, False]
     assert values(scores)[:2] == [0, 0.5]
     assert "answered 'B is awful', which is not JSON" in scores.reasons[2]
+
+
+def test_a_picture_is_encoded_once_for_all_of_its_comparisons(serve, score, monkeypatch):
+    saved, save = [], Image.Image.save
+    monkeypatch.setattr(Image.Image, "save", lambda *a, **k: (saved.append(a[0]), save(*a, **k)))
+    pictures = [Image.new("RGB", (2, 2), color) for color in ("red", "green", "blue", "white")]
+    server = serve(lambda _: '{"winner": "tie"}')
+    assert values(score(ranking(server), pictures, group_size=4)) == [0.5] * 4
+    assert len(server.requests) == 12
+    assert len(saved) == 4
+    assert text_of(server.requests[0]).count("[picture]") == 2
 
 
 def test_a_completion_alone_has_no_value(serve, score):
