@@ -18,18 +18,14 @@ class ControlTokens:
         """
         added = tokenizer.added_tokens_decoder.values()
         tokens = {each.content for each in added if each.special or each.content in template}
-        tokens |= {
-            str(getattr(processor, name)) for name in _PLACEHOLDERS if hasattr(processor, name)
-        }
+        tokens |= {str(getattr(processor, name, None) or "") for name in _PLACEHOLDERS}
         tokens = {token for token in tokens if len(token.strip()) > 1}
-        # Of two that begin alike the longer one is found first.
-        self._pattern = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
-        self._any = bool(tokens)
+        # Of two that begin alike the longer one is found first; without any, nothing is found.
+        longest_first = sorted(tokens, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
     def escaped(self, text: str) -> str:
         """The text with a space in each control token, after its first letter."""
-        if not self._any:
-            return text
         return self._pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
 
 

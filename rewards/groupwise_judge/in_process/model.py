@@ -41,24 +41,23 @@ class JudgeModel:
         They are normalised over all tokens. NaN in the rows of chats that are too long.
         """
         values = torch.full((len(chats), len(tokens)), torch.nan)
-        with torch.inference_mode(), without_cudnn():
-            for rows, inputs in self._batches(chats, padding_side="right"):
-                values[rows] = self._next(inputs)[:, tokens]
+        for rows, inputs in self._batches(chats, padding_side="right"):
+            values[rows] = self._next(inputs)[:, tokens]
         return values
 
     def replies(self, chats: Sequence[Sequence[Message]], *, max_tokens: int) -> list[str | None]:
         """The greedy reply to each chat, of at most so many tokens; None where it is too long."""
         texts: list[str | None] = [None] * len(chats)
-        with torch.inference_mode(), without_cudnn():
-            for rows, inputs in self._batches(chats, padding_side="left"):
-                for row, text in zip(rows, self._generated(inputs, max_tokens), strict=True):
-                    texts[row] = text
+        for rows, inputs in self._batches(chats, padding_side="left"):
+            for row, text in zip(rows, self._generated(inputs, max_tokens), strict=True):
+                texts[row] = text
         return texts
 
     def fits(self, chat: Sequence[Message]) -> bool:
         """Whether a chat is short enough for the model."""
         return any(True for _ in self._batches([chat], padding_side="right"))
 
+    @torch.no_grad()
     def _next(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """[b, V] float32 on the CPU: log-probs after the last token of each row.
 
@@ -69,11 +68,13 @@ class JudgeModel:
         ends, column = last.unique(return_inverse=True)
         keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
         options = {"logits_to_keep": ends} if keeps else {}
-        logits = model(**inputs, **options, use_cache=False).logits
+        with without_cudnn():
+            logits = model(**inputs, **options, use_cache=False).logits
         rows = logits[torch.arange(len(last), device=last.device), column if keeps else last]
         log_probs: Tensor = rows.float().log_softmax(dim=-1).cpu()
         return log_probs
 
+    @torch.no_grad()
     def _generated(self, inputs: Mapping[str, Tensor], max_tokens: int) -> list[str]:
         from transformers import GenerationConfig
 
@@ -84,7 +85,8 @@ class JudgeModel:
             eos_token_id=loaded.model.generation_config.eos_token_id,
             pad_token_id=loaded.tokenizer.pad_token_id,
         )
-        ids = loaded.model.generate(**inputs, generation_config=greedy)
+        with without_cudnn():
+            ids = loaded.model.generate(**inputs, generation_config=greedy)
         start = inputs["input_ids"].shape[1]
         texts: list[str] = loaded.tokenizer.batch_decode(ids[:, start:], skip_special_tokens=True)
         return texts
