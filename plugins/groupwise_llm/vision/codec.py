@@ -72,6 +72,9 @@ class PicturePrompts(Prompts):
             answers.append(own if complete else [*first, *own])
         return answers
 
+    def _unread(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        return []
+
     def lengths(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
         return [self._length(row) for row in rows]
 
@@ -121,17 +124,15 @@ class PictureCodec(Codec):
         much of the texts as fits beside them."""
         if isinstance(content, str):
             return super().shortened(content, most)
-        parts, left = list[Mapping[str, Any]](), most
-        for part in content:
-            if part.get("type") in KINDS:
-                part, count = self._seen(part, left)
-                left -= count
-            parts.append(part)
-        for number, part in enumerate(parts):
-            if part.get("type") not in KINDS:
-                text = super().shortened(str(part.get("text", "")), max(left, 0))
-                left -= len(self.tokenizer([text], add_special_tokens=False)["input_ids"][0])
-                parts[number] = {"type": "text", "text": text}
+        parts, left = [*content], most
+        pictures = [n for n, part in enumerate(parts) if part.get("type") in KINDS]
+        for number in pictures:
+            parts[number], count = self._seen(parts[number], left)
+            left -= count
+        for number in sorted({*range(len(parts))} - {*pictures}):
+            text = super().shortened(str(parts[number].get("text", "")), max(left, 0))
+            left -= len(self.tokenizer([text], add_special_tokens=False)["input_ids"][0])
+            parts[number] = {"type": "text", "text": text}
         return parts
 
     def _seen(self, part: Mapping[str, Any], most: int) -> tuple[Mapping[str, Any], int]:
