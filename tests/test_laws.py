@@ -32,6 +32,7 @@ HELD_BY = {
     "agents/test_openenv.py::test_it_keeps_the_laws": ("openenv",),
     "agents/test_endpoint.py::test_laws": ("agent",),
     "llm/test_laws.py::test_architectures": ("language_model",),
+    "llm/vision/test_laws.py::test_policy": ("vision_language_model",),
     "llm/vllm/test_sampler.py::test_it_passes_check_sampler": ("vllm",),
     "flow/test_laws.py::test_policy": ("flow",),
     "flow/test_forward_process.py::test_laws_of_policies": ("forward_process",),

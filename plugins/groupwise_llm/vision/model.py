@@ -46,10 +46,16 @@ class PicturedModel(CausalModel):
     @contextmanager
     def showing(self, pictures: Sequence[Picture]) -> Iterator[None]:
         """The context of passes whose ids may be those of these pictures; weights do not change in
-        it."""
+        it.
+
+        A tower that learns gets a gradient of 0 in a pass without pictures, as DDP requires: it
+        sees the sample.
+        """
         before = self._pictures, self._host, self._features
         self._pictures = self._host = self._features = None
         self._learns = any(p.requires_grad for part in self._towers for p in part.parameters())
+        if not pictures and self._learns and torch.is_grad_enabled():
+            pictures = [self.sample]
         if pictures:
             self._host = Pictures(pictures, torch.device("cpu"))
             self._pictures = Pictures(pictures, self.device)
@@ -111,8 +117,13 @@ class PicturedModel(CausalModel):
         if self._learns and torch.is_grad_enabled():
             self._features = self._made(pictures)
         elif self._features is None:
+            # Weights that FSDP gathers change without a new version.
+            kept = self.copies.reusable or not self._learns
             with torch.no_grad():
-                self._features = self._cache.of(pictures, (numerics, self._tower_weights()))
+                weights = (numerics, self._tower_weights())
+                self._features = (
+                    self._cache.of(pictures, weights) if kept else self._made(pictures)
+                )
 
     @property
     def _towers(self) -> Sequence[nn.Module]:
