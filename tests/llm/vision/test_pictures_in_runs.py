@@ -202,12 +202,3 @@ def test_a_picture_that_does_not_fit_or_open_becomes_words_for_the_model(policy)
     assert "cannot be shown: " in third["text"]
     assert last["type"] == "text"
     assert len(zoom.seen[0]) == 4
-
-
-def test_a_model_of_text_is_told_that_it_cannot_see(make):
-    policy = make("llama", max_new_tokens=100)
-    said = policy.shortened([SMALL, WORDS], 200)
-    assert said == "[here is a picture that you cannot see: [picture 48x32]]\ncloser"
-    zoom = Zoom([SMALL, WORDS])
-    play_episodes(zoom, {"policy": policy}, [{"prompt": question("?")}])
-    assert zoom.seen[0] == "[here is a picture t [... cut]"
