@@ -47,17 +47,7 @@ def measure(model_type: str) -> tuple[float, float, str]:
     rollouts = policy.sample(rows, group_size=GROUP, seeds=range(GROUP * len(rows)))
     with torch.no_grad():
         trained = policy(rollouts).log_probs
-    expected = torch.zeros_like(trained)
-    for number, row in enumerate(rollouts.prompts):
-        tokens = rollouts.trajectory["attention"][number]
-        completion = rollouts.trajectory["completion_ids"][number, tokens]
-        expected[number, tokens] = reference.log_probs(
-            model_type,
-            row,
-            completion,
-            excluded=policy.causal.family.excluded,
-            temperature=TEMPERATURE,
-        )
+    expected = reference.of_rollouts(policy, rollouts, [row["images"] for row in rollouts.prompts])
     errors = (rollouts.sampler_log_probs - expected, trained - expected)
     sampled, passed = (float(error.abs().max()) for error in errors)
     return sampled, passed, policy.ability.training

@@ -67,13 +67,15 @@ class Family(ABC):
     @property
     def image_id(self) -> int:
         """The id of the image token, of which `Picture.text` has one for each of its tokens."""
-        token: int = self.processor.image_token_id
+        token: int = self.config.image_token_id
         return token
 
     @property
     def excluded(self) -> frozenset[int]:
-        """Ids that stand for pictures or belong to them, which the model never samples."""
-        return frozenset({self.image_id})
+        """Ids that stand for pictures or videos, which the model never samples."""
+        known = self.processor.tokenizer.get_vocab()
+        names = (self.placeholder, getattr(self.processor, "video_token", None))
+        return frozenset({self.image_id, *(known[name] for name in names if name in known)})
 
     # ---- pictures
 

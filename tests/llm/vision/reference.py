@@ -6,6 +6,8 @@ import torch
 from tests.llm.vision import standins
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
+from groupwise_llm.vision.picture import BEYOND
+
 SIZES = [[], [(16, 16)], [(40, 16), (12, 28)], [(48, 48), (8, 12), (28, 16)]]
 """Width and height of the pictures of a prompt, none to three."""
 
@@ -35,7 +37,7 @@ def loaded(model_type):
     return AutoProcessor.from_pretrained(folder), model.eval()
 
 
-def inputs(model_type, row):
+def inputs(processor, row):
     """The processor's inputs of a row, as its documentation has it: pictures in the messages."""
     pictures = iter(row["images"])
     messages = [
@@ -48,27 +50,50 @@ def inputs(model_type, row):
         }
         for message in row["prompt"]
     ]
-    return loaded(model_type)[0].apply_chat_template(
+    return processor.apply_chat_template(
         messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
     )
 
 
 @torch.no_grad()
-def log_probs(model_type, row, completion, *, excluded=(), temperature=1.0):
-    """[t] log-probs of the completion's ids after the row's prompt, by a pass over this row alone,
-    among the tokens that are not excluded."""
-    given = inputs(model_type, row)
-    size, ids = given["input_ids"].shape[1], torch.as_tensor(completion).unsqueeze(0)
-    whole = {
-        name: torch.cat([tensor, tensor.new_full(ids.shape, name == "attention_mask")], dim=1)
-        if tensor.shape[:2] == (1, size)
-        else tensor
-        for name, tensor in given.items()
-    }
-    whole["input_ids"][:, size:] = ids
-    model = loaded(model_type)[1]
+def log_probs(model_type, ids, pictures, *, excluded=(), temperature=1.0):
+    """[t - 1] log-probs of ids [t] after the first, among the tokens that are not excluded, by one
+    pass over them alone. pictures: PIL images, whose image tokens are among the ids."""
+    processor, model = loaded(model_type)
+    ids = torch.as_tensor(ids).unsqueeze(0)
+    given = {"attention_mask": torch.ones_like(ids)}
+    if pictures:
+        text = " ".join([processor.image_token] * len(pictures))
+        given = processor(text=[text], images=[pictures], return_tensors="pt")
+        tokens = given.pop("input_ids").shape
+        places = (ids == model.config.image_token_id).long()
+        kinds = {"attention_mask": torch.ones_like(ids)}
+        kinds |= dict.fromkeys(("mm_token_type_ids", "token_type_ids"), places)
+        given = {key: kinds[key] if own.shape == tokens else own for key, own in given.items()}
     if hasattr(model.model, "rope_deltas"):
         model.model.rope_deltas = None  # of the pass before, which had other pictures
-    logits = model(**whole).logits[0, size - 1 : -1] / temperature
+    logits = model(input_ids=ids, **given).logits[0, :-1] / temperature
     logits[:, sorted(excluded)] = -torch.inf
-    return logits.log_softmax(dim=-1).gather(1, ids.T).squeeze(1)
+    return logits.log_softmax(dim=-1).gather(1, ids[0, 1:].unsqueeze(1)).squeeze(1)
+
+
+def of_rollouts(policy, rollouts, pictures):
+    """[B, T] log-probs of the rollouts' decisions by transformers, row by row, 0 elsewhere.
+
+    policy: of a stand-in; pictures: the PIL images of each rollout.
+    """
+    model_type, family = policy.model.config.model_type, policy.causal.family
+    result = torch.zeros(rollouts.mask.shape)
+    for row, own in enumerate(pictures):
+        tokens = rollouts.trajectory["attention"][row]
+        prompt = rollouts.trajectory["prompt_ids"][row]
+        ids = torch.cat([prompt, rollouts.trajectory["completion_ids"][row, tokens]])
+        expected = log_probs(
+            model_type,
+            ids.where(ids < BEYOND, family.image_id),
+            own,
+            excluded=family.excluded,
+            temperature=policy.config.temperature,
+        )
+        result[row, tokens] = expected[len(prompt) - 1 :]
+    return result.masked_fill(~rollouts.mask, 0.0)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.llm.vision import reference, standins
 from tests.llm.vision.configurations import TILE
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from groupwise.errors import UserError
 from groupwise_llm.probing import probes
@@ -34,6 +35,15 @@ ONE_SIZE = {"gemma3", "llava_next"}
 TOKENS = 4
 """Of a tile."""
 
+QWEN = {"<|image_pad|>", "<|video_pad|>"}
+EXCLUDED = {
+    **{name: QWEN for name in PASSES if name.startswith("qwen")},
+    "gemma3": {"<start_of_image>", "<image_soft_token>"},
+    "internvl": {"<IMG_CONTEXT>", "<video>"},
+}
+"""Tokens that are never sampled, where there are others than `<image>`."""
+NOW, IMAGE = {"type": "text", "text": "Now "}, {"type": "image"}
+
 smolvlm = pytest.mark.skipif(
     find_spec("num2words") is None, reason="SmolVLM's processor needs num2words"
 )
@@ -43,17 +53,21 @@ families = pytest.mark.parametrize(
 )
 
 
-def make(family, **settings):
-    folder = str(standins.folder(family))
-    settings = {"max_new_tokens": 6, "temperature": 0.8, **settings}
-    return VisionLanguageModel(VisionSettings(model=folder, **settings))
-
-
 @cache
 def policy(family):
-    made = make(family)
+    folder = str(standins.folder(family))
+    settings = VisionSettings(model=folder, max_new_tokens=6, temperature=0.8)
+    made = VisionLanguageModel(settings)
     made.place("cpu")
     return made
+
+
+def like(policy, **settings):
+    """A policy of the same model with other settings, which is not probed again."""
+    other = VisionLanguageModel(policy.config.model_copy(update=settings))
+    with patch.object(probes, "ability", lambda *_, **__: policy.ability):
+        other.place("cpu")
+    return other
 
 
 @cache
@@ -67,7 +81,7 @@ def test_ids_are_those_of_the_processor_with_ids_of_pictures_for_image_tokens(fa
     ours = policy(family)
     rows, sampled = reference.rows(), rollouts(family)
     for row, prompt in zip(rows, sampled.trajectory["prompt_ids"][::2], strict=True):
-        theirs = reference.inputs(family, row)["input_ids"][0]
+        theirs = reference.inputs(reference.loaded(family)[0], row)["input_ids"][0]
         ids = [n for picture in map(ours.causal.family.picture, row["images"]) for n in picture.ids]
         theirs[theirs == ours.causal.family.image_id] = torch.tensor(ids, dtype=torch.int64)
         assert prompt.tolist() == theirs.tolist()
@@ -78,16 +92,35 @@ def test_sampled_and_trained_log_probs_are_those_of_transformers(family):
     ours = policy(family)
     sampled = rollouts(family)
     trained = ours(sampled).log_probs.detach()
-    expected = torch.zeros_like(trained)
-    for number, row in enumerate(sampled.prompts):
-        tokens = sampled.trajectory["attention"][number]
-        completion = sampled.trajectory["completion_ids"][number, tokens]
-        expected[number, tokens] = reference.log_probs(
-            family, row, completion, excluded=ours.causal.family.excluded, temperature=0.8
-        )
+    pictures = [row["images"] for row in sampled.prompts]
+    expected = reference.of_rollouts(ours, sampled, pictures)
     torch.testing.assert_close(sampled.sampler_log_probs, expected, rtol=0, atol=2e-4)
     torch.testing.assert_close(trained, expected, rtol=0, atol=2e-4)
     assert ours.ability.training == PASSES[family], ours.notes
+
+
+@families
+def test_pictures_of_replies_are_read_as_transformers_reads_them(family):
+    """Three episodes of different lengths at once, in a session that may keep keys and values."""
+    ours, rows = like(policy(family), max_new_tokens=256), reference.rows()[:3]
+    replies = [standins.picture(20 + 12 * number, 20, seed=9) for number in range(3)]
+    with ours.session():
+        contexts = ours.encode(rows)
+        for turn in range(3):
+            drawn = ours.draw(contexts, seeds=range(3), limits=[4, 2, 3])
+            contexts = [own.with_turn(each) for own, each in zip(contexts, drawn, strict=True)]
+            if turn < 2:
+                contexts = [
+                    ours.extend(
+                        own, [{"role": "user", "content": [NOW, {**IMAGE, "image": shown}]}]
+                    )
+                    for own, shown in zip(contexts, replies, strict=True)
+                ]
+    sampled = ours.assemble(rows, contexts)
+    pictures = [[*row["images"], own, own] for row, own in zip(rows, replies, strict=True)]
+    expected = reference.of_rollouts(ours, sampled, pictures)
+    torch.testing.assert_close(sampled.sampler_log_probs, expected, rtol=0, atol=2e-4)
+    torch.testing.assert_close(ours(sampled).log_probs.detach(), expected, rtol=0, atol=2e-4)
 
 
 def test_attention_both_ways_is_noticed_without_sliding_windows_too(tmp_path):
@@ -105,13 +138,32 @@ def test_the_tower_learns_only_where_it_is_to(family):
     text = [frozen.causal.family.text_model(frozen.model), frozen.model.get_output_embeddings()]
     learned = {id(p) for p in frozen.model.parameters() if p.requires_grad}
     assert learned == {id(p) for part in text for p in part.parameters()}
-    trained = make(family, vision="trained")
-    with patch.object(probes, "ability", lambda *_, **__: frozen.ability):
-        trained.place("cpu")
+    trained = like(frozen, vision="trained")
     (trained(sampled).log_probs * sampled.mask).sum().backward()
     assert not [
         n for n, p in trained.model.named_parameters() if p.requires_grad and p.grad is None
     ]
+
+
+@families
+def test_tokens_that_stand_for_pictures_and_videos_are_excluded(family):
+    """From sampling as from the softmax: log-probs are compared among all others."""
+    ours = policy(family)
+    tokens = ours.tokenizer.convert_ids_to_tokens(sorted(ours.causal.family.excluded))
+    assert set(tokens) == EXCLUDED.get(family, {"<image>"})
+
+
+@families
+def test_what_is_saved_generates_in_transformers_what_is_sampled_here(family, tmp_path):
+    ours, row = policy(family), reference.rows()[2]
+    ours.save_pretrained(tmp_path)
+    inputs = reference.inputs(AutoProcessor.from_pretrained(tmp_path), row)
+    model = AutoModelForImageTextToText.from_pretrained(tmp_path)
+    never = sorted(ours.causal.family.excluded)
+    answer = model.generate(**inputs, max_new_tokens=6, do_sample=False, suppress_tokens=never)
+    sampled = ours.sample([row], group_size=1, seeds=[0], purpose="greedy")
+    ids = sampled.trajectory["completion_ids"][0].tolist()
+    assert ids == answer[0, inputs["input_ids"].shape[1] :].tolist()
 
 
 @families

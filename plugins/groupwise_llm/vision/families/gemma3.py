@@ -12,15 +12,6 @@ from groupwise_llm.vision.family import Pictured
 class Gemma3(Tiles):
     """Pictures of one size. With the processor's `do_pan_and_scan`, crops follow in the text."""
 
-    @property
-    def image_id(self) -> int:
-        # The processor's own is that of the placeholder, the begin of an image.
-        return int(self.config.image_token_id)
-
-    @property
-    def excluded(self) -> frozenset[int]:
-        return frozenset({self.image_id, self.processor.image_token_id})
-
     def arguments(
         self, model: Any, call: Mapping[str, Any], pictured: Pictured
     ) -> Mapping[str, Any]:
