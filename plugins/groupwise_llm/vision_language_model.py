@@ -1,16 +1,18 @@
 """VisionLanguageModel: a language model that also reads pictures; its decisions are tokens."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from PIL import Image
 from torch import Tensor
 
+from groupwise.memory import Workload
 from groupwise.policy import Outputs
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Context, Turn
+from groupwise_llm.estimates import tower
 from groupwise_llm.files.loading import config_of
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.probing.probes import Ability
@@ -20,6 +22,7 @@ from groupwise_llm.vision.codec import PictureCodec
 from groupwise_llm.vision.loading import family_class, processor_of
 from groupwise_llm.vision.model import PicturedModel
 from groupwise_llm.vision.picture import BEYOND
+from groupwise_llm.vision.probe import check
 from groupwise_llm.vision.reader import Reader
 from groupwise_llm.vision.settings import VisionSettings
 
@@ -58,6 +61,21 @@ class VisionLanguageModel(LanguageModel):
             model, album.family, album.picture(SAMPLE), feature_tokens=tokens, **options
         )
 
+    @classmethod
+    def estimate(cls, config: Settings, load: Workload) -> Mapping[str, int]:
+        """As `LanguageModel.estimate`, with a picture of `max_pixels` in each prompt; see
+        `estimates.tower`."""
+        assert isinstance(config, VisionSettings)
+        reader = cls.make_codec(config, None, (), positions=None).reader
+        picture = reader.album.picture(tower.blank(config.max_pixels))
+        if config.max_prompt_tokens is None:
+            longest = config.max_new_tokens + len(picture)
+            config = config.model_copy(update={"max_prompt_tokens": longest})
+        kept = config.feature_tokens
+        model = config_of(config)
+        pictures = tower.estimate(model, config, load, reader.family, picture, kept=kept)
+        return {**super().estimate(config, load), **pictures}
+
     def _load(self) -> None:
         super()._load()
         assert self._loaded is not None
@@ -66,7 +84,10 @@ class VisionLanguageModel(LanguageModel):
 
     def _probed(self) -> Ability:
         with self.causal.showing([self.causal.sample]):
-            return super()._probed()
+            ability = super()._probed()
+            limits, name = self.codec.reader.album.limits, str(self.config.model)
+            check(self.causal, ability.numerics, limits, name=name)
+        return ability
 
     def forward(
         self, rollouts: Rollouts, decisions: slice = slice(None), outputs: Outputs | None = None

@@ -202,7 +202,7 @@ def _said(part: Mapping[str, Any]) -> str:
     if isinstance(part.get("text"), str):
         return part["text"]
     own = attachments.named(part.get(part.get("type", "")))
-    return f"[here is a {part.get('type', 'part')}, {own}, and you can only read text]"
+    return f"[here is a picture that you cannot see: {own}]"
 
 
 def _log_probs(contexts: Sequence[Context], device: torch.device | str) -> Tensor | None:

@@ -51,9 +51,10 @@ class PicturePrompts(Prompts):
     tokenizer: PictureTokenizer
     reader: Reader
 
-    def read(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], Read]:
-        """A row whose prompt has a block for each of its pictures; and these."""
-        read = self.reader.row(row)
+    def read(self, row: Mapping[str, Any], **options: bool) -> tuple[dict[str, Any], Read]:
+        """A row whose prompt has a block for each of its pictures; and these. options: of
+        `Reader.row`."""
+        read = self.reader.row(row, **options)
         return {**row, "prompt": read.prompt}, read
 
     def _ids(self, prompts: Sequence[Any], texts: Sequence[str]) -> list[list[int]]:
@@ -72,11 +73,14 @@ class PicturePrompts(Prompts):
             answers.append(own if complete else [*first, *own])
         return answers
 
+    def _unread(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        return []
+
     def lengths(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
         return [self._length(row) for row in rows]
 
     def _length(self, row: Mapping[str, Any]) -> int:
-        row, read = self.read(row)
+        row, read = self.read(row, blank=True)
         with self.tokenizer.showing(read.pictures):
             # Pictures are longer than their placeholders.
             (ids,) = self._ids([row["prompt"]], [self._text(row)])
@@ -121,17 +125,15 @@ class PictureCodec(Codec):
         much of the texts as fits beside them."""
         if isinstance(content, str):
             return super().shortened(content, most)
-        parts, left = list[Mapping[str, Any]](), most
-        for part in content:
-            if part.get("type") in KINDS:
-                part, count = self._seen(part, left)
-                left -= count
-            parts.append(part)
-        for number, part in enumerate(parts):
-            if part.get("type") not in KINDS:
-                text = super().shortened(str(part.get("text", "")), max(left, 0))
-                left -= len(self.tokenizer([text], add_special_tokens=False)["input_ids"][0])
-                parts[number] = {"type": "text", "text": text}
+        parts, left = [*content], most
+        pictures = [n for n, part in enumerate(parts) if part.get("type") in KINDS]
+        for number in pictures:
+            parts[number], count = self._seen(parts[number], left)
+            left -= count
+        for number in sorted({*range(len(parts))} - {*pictures}):
+            text = super().shortened(str(parts[number].get("text", "")), max(left, 0))
+            left -= len(self.tokenizer([text], add_special_tokens=False)["input_ids"][0])
+            parts[number] = {"type": "text", "text": text}
         return parts
 
     def _seen(self, part: Mapping[str, Any], most: int) -> tuple[Mapping[str, Any], int]:

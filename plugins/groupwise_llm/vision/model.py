@@ -120,7 +120,7 @@ class PicturedModel(CausalModel):
         elif self._features is None:
             with torch.no_grad():
                 if self.copies.reusable:
-                    weights = (numerics, self._tower_weights())
+                    weights = (numerics, self.device, self._tower_weights())
                     self._features = self._cache.of(pictures, weights)
                 else:  # sharded: all processes run the tower, or none
                     self._features = self._made(pictures)

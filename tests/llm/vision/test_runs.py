@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import groupwise
 from groupwise.errors import UserError
+from groupwise_llm.vision.families.qwen2_vl import Qwen2VL
 
 COLORS = {"r": (255, 0, 0), "g": (0, 255, 0), "b": (0, 0, 255)}
 
@@ -114,3 +116,32 @@ def test_a_model_of_no_family_is_refused(tmp_path):
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "aria"}))
     with pytest.raises(UserError, match=r"policy\.model: no family .* 'aria'; registered are"):
         train(tmp_path / "run", steps=1, model=str(folder))
+
+
+def test_a_family_that_reads_pictures_otherwise_than_transformers_is_refused(make, monkeypatch):
+    advances = Qwen2VL.picture
+
+    def flat(family, image, **limits):
+        picture = advances(family, image, **limits)
+        return replace(picture, offsets=torch.zeros_like(picture.offsets))
+
+    monkeypatch.setattr(Qwen2VL, "picture", flat)
+    with pytest.raises(
+        UserError, match=r"does not read pictures as its family Qwen2VL has it: log"
+    ):
+        make()
+
+
+def test_prompts_are_measured_without_reading_pixels(make, tmp_path):
+    policy = make(max_prompt_tokens=200)
+    rows = [{**row, "images": [*row["images"]]} for row in reference.rows()]
+    lengths = [len(own.prompt_ids) for own in policy.encode(rows)]
+    for row in rows:
+        for number, image in enumerate(row["images"]):
+            path = tmp_path / f"{image.width} {image.height}.png"
+            image.save(path)
+            path.write_bytes(path.read_bytes()[:80])
+            row["images"][number] = path
+    assert policy.prompts.lengths(rows) == lengths
+    with pytest.raises(UserError, match="cannot be opened"):
+        policy.encode(rows)
