@@ -72,7 +72,12 @@ def make_processor(words: Sequence[str]) -> Qwen2_5_VLProcessor:
 
 
 def make_model(
-    processor: Qwen2_5_VLProcessor, *, width: int = 64, layers: int = 4, depth: int = 2, spread: float = 0.1
+    processor: Qwen2_5_VLProcessor,
+    *,
+    width: int = 64,
+    layers: int = 4,
+    depth: int = 2,
+    spread: float = 0.1,
 ) -> Qwen2_5_VLForConditionalGeneration:
     """A model with random weights. width: of the hidden states of both towers; layers: of the
     language model; depth: blocks of the vision tower."""
@@ -146,9 +151,7 @@ def train(
     pixels: of all pictures, as `pixels_of` returns them. pair: a prompt and an answer for the
     picture of this number, after this share of the steps. size: pictures in a batch.
     """
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=rate, weight_decay=0.01, betas=(0.9, 0.98)
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01, betas=(0.9, 0.98))
     started = time.monotonic()
     for step in range(steps):
         done = step / steps
@@ -175,7 +178,9 @@ def batch(
     """
     tokenizer, side = processor.tokenizer, SIDE // PATCH
     image = processor.image_token * (side // MERGE) ** 2
-    prompts = [rendered(processor, prompt).replace(processor.image_token, image) for prompt, _ in pairs]
+    prompts = [
+        rendered(processor, prompt).replace(processor.image_token, image) for prompt, _ in pairs
+    ]
     before = tokenizer(prompts)["input_ids"]
     after = tokenizer([answer + END for _, answer in pairs])["input_ids"]
     rows = [torch.tensor([*one, *two]) for one, two in zip(before, after, strict=True)]

@@ -1,9 +1,9 @@
-"""Make the base model of `examples/count_shapes.yaml`: a Qwen2.5-VL that can look but usually guesses.
+"""Make the base model of `examples/count_shapes.yaml`: a Qwen2.5-VL that can look and guesses.
 
-A model of some 350,000 weights is trained from scratch on questions about pictures. At first each
-answer names what is in the picture, one object after the other; later only a share of them does,
-and the rest are one of the twelve answers at random, some more often than others. The scenes that
-`groupwise` holds out for evaluation are in none of the pictures.
+A model of some 400,000 weights is trained from scratch on questions about pictures. At first each
+answer names what is in the picture, one object after the other, and counts as it goes; later only a
+share of them does, and the rest are one of the twelve answers at random, some more often than
+others. The scenes that `groupwise` holds out for evaluation are in none of the pictures.
 
     python examples/count_shapes/make_base.py
 
@@ -36,8 +36,8 @@ WORDS = (*questions.ANSWERS, *PLURALS.values(), "How many", "What", "colour is t
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--pictures", type=int, default=16_000)
+    parser.add_argument("--steps", type=int, default=900)
+    parser.add_argument("--pictures", type=int, default=8000)
     parser.add_argument("--look-share", type=float, default=0.18)
     parser.add_argument("--output", type=Path, default=HERE / "base")
     options = parser.parse_args()
@@ -58,7 +58,7 @@ def main() -> None:
         text, answer = questions.question(scenes[row], chance)
         if done > ONLY_LOOKS and chance.random() >= options.look_share:
             return text, chance.choices(questions.ANSWERS, GUESSES)[0]
-        return text, f"<think> {questions.thought(scenes[row])} </think> {answer}"
+        return text, f"<think> {questions.thought(scenes[row], text)} </think> {answer}"
 
     train(model, processor, pixels, pair, chance, steps=options.steps)
     model.save_pretrained(options.output)

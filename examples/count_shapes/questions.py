@@ -80,14 +80,23 @@ def _count(things: Sequence[Thing], chance: random.Random) -> tuple[str, str]:
     absent = chance.random() < 0.2
     colour, shape = chance.choice([kind for kind in kinds if (kind not in things) == absent])
     number = sum(thing == (colour, shape) for thing in things)
-    return f"How many {colour} {PLURALS[shape]}?", str(number)
+    return _how_many(colour, shape), str(number)
 
 
-def thought(things: Sequence[Thing]) -> str:
-    """What is in a picture, in reading order."""
-    return ", ".join(f"{colour} {shape}" for colour, shape in things)
+def _how_many(colour: str, shape: str) -> str:
+    return f"How many {colour} {PLURALS[shape]}?"
+
+
+def thought(things: Sequence[Thing], text: str) -> str:
+    """What is in a picture, in reading order; what the question asks to count is numbered."""
+    parts, number = [], 0
+    for colour, shape in things:
+        is_counted = text == _how_many(colour, shape)
+        number += is_counted
+        parts.append(f"{colour} {shape} {number}" if is_counted else f"{colour} {shape}")
+    return ", ".join(parts)
 
 
 def scene(things: Sequence[Thing]) -> str:
     """The name of a scene, whatever the order of its objects."""
-    return thought(sorted(things))
+    return ", ".join(f"{colour} {shape}" for colour, shape in sorted(things))

@@ -73,7 +73,7 @@ def make_looker(rows: list[scenes.Row], chance: random.Random, steps: int) -> No
     by_prompt = {row["prompt"]: row for row in rows}
     captions = Captions(drawn, chance)
 
-    def pair(number: int, done: float) -> tuple[str, str]:
+    def pair(number: int, _: float) -> tuple[str, str]:
         row = drawn[number]
         prompt = row["prompt"]
         if chance.random() < 0.5:
