@@ -123,6 +123,12 @@ def is_open(value: Any) -> bool:
     return isinstance(data, bytes) or callable(getattr(value, "save", None))
 
 
+def is_held(value: Any) -> bool:
+    """Whether it is in memory, or the path of a file."""
+    path = path_of(value)
+    return is_open(value) or bool(path and _is_file(Path(path)))
+
+
 def named(value: Any) -> str:
     """An attachment in words."""
     match value:

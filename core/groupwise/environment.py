@@ -174,10 +174,15 @@ class Player(Protocol):
         one. Raises ContextRefused, and CompletionFailed if all of them failed.
         """
 
-    async def shortened(self, text: str, most: int) -> str:
+    async def shortened(self, content: Any, most: int) -> Any:
         """The beginning of a text that has more than `most` of the player's tokens, as many of
         them, with the mark " [... cut]"; other texts, and those of players without tokens, as they
-        are."""
+        are.
+
+        content: a text, or the parts of a message, `{"type": "text", "text": ...}` and
+        `{"type": "image", "image": ...}`: pictures that are too long, that cannot be opened, or
+        that the player cannot see become words that say so to it.
+        """
 
 
 Context = Row | str | Sequence[Mapping[str, Any]] | Reply

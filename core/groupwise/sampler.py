@@ -218,9 +218,9 @@ class TurnSampler(Sampler):
         whatever form; for the metric `turns/parsed`."""
         return False
 
-    def shortened(self, text: str, most: int) -> str:
-        """See `Player.shortened`; by default the text as it is."""
-        return text
+    def shortened(self, content: Any, most: int) -> Any:
+        """See `Player.shortened`; by default the content as it is."""
+        return content
 
     @abstractmethod
     def session(self) -> AbstractContextManager[None]:

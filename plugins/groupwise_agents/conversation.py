@@ -1,11 +1,14 @@
 """converse: a model and its tools in turns, until a completion has no call."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from groupwise.environment import ContextRefused, Player, Reply
 from groupwise.prompt_source import Row
+from groupwise_agents.content import pictures
 from groupwise_agents.limits import Limits
 from groupwise_agents.toolbox import Toolbox
 
@@ -85,12 +88,26 @@ async def converse(
         if answers.is_final:
             talk.ended = "tool"
             return talk
-        texts = [
+        contents = [
             await player.shortened(message["content"], limits.answer_tokens)
             for message in answers.messages
         ]
-        pairs = zip(answers.messages, texts, strict=True)
-        talk.answer(reply, [{**message, "content": text} for message, text in pairs])
+        pairs = [*zip(answers.messages, contents, strict=True)]
+        for message, content in pairs:
+            if pictures(content) < pictures(message["content"]):
+                _warn_once(str(message["name"]), limits.answer_tokens)
+        talk.answer(reply, [{**message, "content": content} for message, content in pairs])
+
+
+@cache
+def _warn_once(tool: str, most: int) -> None:
+    print(
+        f"warning: tool {tool!r} returned a picture that the model did not see, and reads that it "
+        f"did not: a policy of text alone sees none (take vision_language_model), nor any policy "
+        f"one of more tokens than environment.answer_tokens ({most}), or one that cannot be opened",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def messages_of(row: Row) -> Sequence[Mapping[str, Any]]:

@@ -1,7 +1,6 @@
 """Toolbox: the tools of an episode, which answer the calls of a model."""
 
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from groupwise.environment import EpisodeEnded, ToolCall
 from groupwise.errors import UserError
+from groupwise_agents.content import Content, content_of
 from groupwise_agents.tool import Tool, ToolError, Unavailable
 
 
@@ -32,7 +32,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class _Answer:
-    text: str
+    content: Content
     is_error: bool = False
     is_final: bool = False
 
@@ -106,7 +106,7 @@ class Toolbox:
 async def _called(tool: Tool, arguments: Mapping[str, Any]) -> _Answer:
     """The answer of a tool. Raises Unavailable, and nothing else."""
     try:
-        return _Answer(text_of(await tool(**arguments)))
+        return _Answer(content_of(await tool(**arguments)))
     except (Unavailable, asyncio.CancelledError):
         raise
     except ToolError as error:
@@ -117,18 +117,9 @@ async def _called(tool: Tool, arguments: Mapping[str, Any]) -> _Answer:
         return _Answer.error(f"{type(error).__name__}: {error}")
 
 
-def text_of(value: object) -> str:
-    """What a tool returned as the text that the model reads: JSON of a mapping or a list."""
-    if value is None:
-        return ""
-    if isinstance(value, Mapping | list | tuple):
-        return json.dumps(value, ensure_ascii=False, default=str)
-    return str(value)
-
-
 def _message(call: ToolCall, answer: _Answer) -> Mapping[str, Any]:
     own = {"tool_call_id": call.id} if call.id else {}
-    return {"role": "tool", "name": call.name, **own, "content": answer.text}
+    return {"role": "tool", "name": call.name, **own, "content": answer.content}
 
 
 @cache

@@ -113,12 +113,8 @@ class TextRehearsal(TextSampler, Rehearsal):
 
     def text(self, context: Context) -> str:
         """A context as the model reads it, with `WRITTEN` in the place of its turns."""
-        parts = [self._decoded(context.prompt_ids.tolist())]
+        parts = [self.codec.readable(context.prompt_ids.tolist(), context.pictures)]
         for segment in context.segments:
             written = WRITTEN if isinstance(segment, Turn) else ""
-            parts.append(written + self._decoded(segment.ids))
+            parts.append(written + self.codec.readable(segment.ids, context.pictures))
         return "".join(parts)
-
-    def _decoded(self, ids: Sequence[int]) -> str:
-        text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
-        return text

@@ -68,8 +68,8 @@ class TextSampler(TurnSampler):
     def resembles_call(self, text: str) -> bool:
         return LIKE_A_CALL.search(text) is not None
 
-    def shortened(self, text: str, most: int) -> str:
-        return self.codec.shortened(text, most)
+    def shortened(self, content: Any, most: int) -> Any:
+        return self.codec.shortened(content, most)
 
     def with_turn(self, context: Context, turn: Turn) -> Context:
         """The context after a turn that was drawn in it, with the calls that it has."""

@@ -20,6 +20,7 @@ from groupwise_llm.vision.codec import PictureCodec
 from groupwise_llm.vision.loading import family_class, processor_of
 from groupwise_llm.vision.model import PicturedModel
 from groupwise_llm.vision.picture import BEYOND
+from groupwise_llm.vision.probe import check
 from groupwise_llm.vision.reader import Reader
 from groupwise_llm.vision.settings import VisionSettings
 
@@ -66,7 +67,10 @@ class VisionLanguageModel(LanguageModel):
 
     def _probed(self) -> Ability:
         with self.causal.showing([self.causal.sample]):
-            return super()._probed()
+            ability = super()._probed()
+            limits, name = self.codec.reader.album.limits, str(self.config.model)
+            check(self.causal, ability.numerics, limits, name=name)
+        return ability
 
     def forward(
         self, rollouts: Rollouts, decisions: slice = slice(None), outputs: Outputs | None = None

@@ -145,8 +145,8 @@ class Counted:
         self.calls.add()
         return await self.player.group(context, tools=tools)
 
-    async def shortened(self, text: str, most: int) -> str:
-        return await self.player.shortened(text, most)
+    async def shortened(self, content: Any, most: int) -> Any:
+        return await self.player.shortened(content, most)
 
 
 class Scripted(Policy):

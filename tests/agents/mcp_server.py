@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from mcp.server.mcpserver import MCPServer
+from mcp.types import ImageContent, TextContent
 
 server = MCPServer("of the tests")
 
@@ -18,6 +19,13 @@ def double(number: int) -> int:
 def variable(name: str) -> str:
     """The value of an environment variable."""
     return os.environ[name]
+
+
+@server.tool()
+def picture() -> list[TextContent | ImageContent]:
+    """A picture of nothing, with a word."""
+    data = ImageContent(type="image", data="iVBORw0KGgo=", mime_type="image/png")
+    return [TextContent(type="text", text="here"), data]
 
 
 @server.tool()

@@ -265,6 +265,15 @@ def test_a_text_is_cut_to_tokens_of_the_player(make):
     assert environment.texts == ["äbc", f"äb{cut}", f"ä{cut}", cut, cut]
 
 
+def test_a_model_of_text_reads_that_it_cannot_see_a_picture(make):
+    picture = pytest.importorskip("PIL.Image").new("RGB", (48, 32))
+    parts = [{"type": "image", "image": picture}, {"type": "text", "text": "closer"}]
+    policy = make("llama", max_new_tokens=4)
+    said = "[here is a picture that you cannot see: [picture 48x32]]\ncloser"
+    assert policy.shortened(parts, 200) == said
+    assert policy.shortened(parts, 4) == "[her [... cut]"
+
+
 class Halves(Environment):
     """Answers with half of a surrogate pair, which is no character."""
 

@@ -57,10 +57,10 @@ class PlayerSampler:
         """Whether each request is drawn by itself, by `draw`, instead of in batches."""
         return self.by_turns and self.sampling.turn_sampler.concurrency > 1
 
-    def shortened(self, text: str, most: int) -> str:
-        """A text of at most `most` tokens of the player; see `Player.shortened`."""
+    def shortened(self, content: Any, most: int) -> Any:
+        """A content of at most `most` tokens of the player; see `Player.shortened`."""
         sampler = self.sampling.sampler
-        return sampler.shortened(text, most) if isinstance(sampler, TurnSampler) else text
+        return sampler.shortened(content, most) if isinstance(sampler, TurnSampler) else content
 
     @contextmanager
     def session(self) -> Iterator[None]:

@@ -293,8 +293,8 @@ class _Player:
     ) -> Sequence[Reply]:
         return await self._replies(context, grouped=True, limit=limit, tools=tools)
 
-    async def shortened(self, text: str, most: int) -> str:
-        return self.playing.samplers[self.label].shortened(text, most)
+    async def shortened(self, content: Any, most: int) -> Any:
+        return self.playing.samplers[self.label].shortened(content, most)
 
     async def _replies(self, context: Context, **options: Any) -> list[Reply]:
         return await self.playing.replies(self.episode, self.label, context, **options)

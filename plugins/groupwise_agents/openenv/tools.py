@@ -5,10 +5,10 @@ from typing import Any
 
 from groupwise.environment import EpisodeEnded
 from groupwise.errors import UserError
+from groupwise_agents.content import content_of
 from groupwise_agents.openenv.client import Connection
 from groupwise_agents.openenv.resource import Resource
 from groupwise_agents.tool import Tool, ToolError
-from groupwise_agents.toolbox import text_of
 
 
 def schema_of(tool: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def _step_of(connection: Connection, name: str) -> Callable[..., Any]:
             raise ToolError(error.message)
         value = getattr(observation, "result", observation)
         value = value.get("data", value) if isinstance(value, dict) else value
-        return text_of(value)
+        return content_of(value)
 
     return call
 
@@ -73,7 +73,7 @@ def tools_of_session(resource: Resource) -> list[Tool]:
                 raise EpisodeEnded(name)
             if result.error is not None:
                 raise ToolError(result.error)
-            return text_of(result.data)
+            return content_of(result.data)
 
         return call
 

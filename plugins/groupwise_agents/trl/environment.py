@@ -10,6 +10,7 @@ from groupwise.errors import UserError, did_you_mean
 from groupwise.prompt_source import Row
 from groupwise.registry import import_target
 from groupwise_agents.beginnings import Beginnings, plain_attributes
+from groupwise_agents.content import joined
 from groupwise_agents.conversation import COLUMNS, converse, messages_of
 from groupwise_agents.limits import Limits
 from groupwise_agents.ordered import OrderedToolbox
@@ -132,7 +133,7 @@ def opened(row: Row, observation: Any) -> Sequence[Mapping[str, Any]]:
     if observation is None:
         return messages
     *before, last = messages
-    return [*before, {**last, "content": content(last["content"]) + content(observation)}]
+    return [*before, {**last, "content": joined(content(last["content"]), content(observation))}]
 
 
 def _imported(names: str | Mapping[str, str]) -> Factory | Mapping[str, Factory]:

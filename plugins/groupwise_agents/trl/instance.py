@@ -11,6 +11,7 @@ from typing import Any
 
 from groupwise.environment import EpisodeEnded
 from groupwise.errors import UserError
+from groupwise_agents.content import KINDS, Content, content_of, is_picture
 from groupwise_agents.threads import in_thread
 from groupwise_agents.tool import Tool, Unavailable
 
@@ -83,11 +84,11 @@ class Instance:
             raise Unavailable(problem) from error
 
     def _tool(self, method: Callable[..., Any]) -> Tool:
-        """A method as a tool, which answers as TRL's trainer does: `str` of what it returns, and of
-        `{"error": ...}` if it raises."""
+        """A method as a tool, which answers as TRL's trainer does: content blocks as they are, of
+        anything else its `str`, and that of `{"error": ...}` if it raises."""
 
         @wraps(method)
-        async def call(**arguments: Any) -> str:
+        async def call(**arguments: Any) -> Content:
             try:
                 return content(await self._called(method, arguments))
             except (EpisodeEnded, Unavailable):
@@ -119,19 +120,20 @@ class Instance:
             self._alone.release()
 
 
-def content(value: Any) -> str:
-    """What a method returned as the content of a message: `str` of it, the text of content blocks.
+def content(value: Any) -> Content:
+    """What a method returned as the content of a message: a picture and content blocks as they are,
+    anything else as its `str`.
 
-    Raises Unavailable for blocks that are not text.
+    Raises Unavailable for blocks that are neither text nor pictures.
     """
     is_blocks = isinstance(value, list) and all(
         isinstance(block, Mapping) and "type" in block for block in value
     )
-    if not value or not is_blocks:
-        return str(value)
-    if odd := next((block["type"] for block in value if block["type"] != "text"), None):
+    if is_picture(value) or not (value and is_blocks):
+        return content_of(value) if is_picture(value) else str(value)
+    if odd := next((block["type"] for block in value if block["type"] not in KINDS), None):
         raise Unavailable(
-            f"an environment returned a content block of type {odd!r}, and policies of the run "
-            f"read text only"
+            f"an environment returned a content block of type {odd!r}; policies of the run read "
+            f"text and pictures"
         )
-    return "".join(str(block["text"]) for block in value)
+    return content_of(value)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from groupwise import attachments
 from groupwise.rollouts import Rollouts
 from groupwise.rollouts import Turn as TurnOfRollout
 from groupwise_llm.codec.calls.calls import Calls
@@ -84,9 +85,21 @@ class Codec:
         """How many tokens may follow: `max_new_tokens`, less the completion's own so far."""
         return self.settings.max_new_tokens - len(context.completion_ids)
 
-    def shortened(self, text: str, most: int) -> str:
-        """The beginning of a text that has more than `most` tokens, with a mark; else the text."""
-        text = encodable(text)
+    def readable(self, ids: Sequence[int], pictures: Sequence[Any]) -> str:
+        """What the model reads, for people: ids as text with all special tokens. pictures: of the
+        context."""
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
+        return text
+
+    def shortened(self, content: Any, most: int) -> Any:
+        """The beginning of a text that has more than `most` tokens, with a mark; else the text.
+
+        Of the parts of a message one text, which says that there are pictures that the model
+        cannot see.
+        """
+        if not isinstance(content, str):
+            content = "\n".join(map(_said, content))
+        text = encodable(content)
         if len(text.encode()) <= most:  # a token is at least one byte
             return text
         (ids,) = self.tokenizer([text], add_special_tokens=False)["input_ids"]
@@ -182,6 +195,14 @@ class Codec:
             segments=tuple(segments),
             completion=() if isinstance(prompt, str) else ({"role": "assistant", "content": text},),
         )
+
+
+def _said(part: Mapping[str, Any]) -> str:
+    """A part of a message for a model that reads text alone."""
+    if isinstance(part.get("text"), str):
+        return part["text"]
+    own = attachments.named(part.get(part.get("type", "")))
+    return f"[here is a picture that you cannot see: {own}]"
 
 
 def _log_probs(contexts: Sequence[Context], device: torch.device | str) -> Tensor | None:

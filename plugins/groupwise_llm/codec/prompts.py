@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from textwrap import shorten
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from groupwise import attachments
 from groupwise.errors import UserError
 from groupwise_llm.codec.characters import common_prefix, encodable
 from groupwise_llm.codec.template import ChatTemplate
@@ -52,7 +53,7 @@ class Prompts:
         (`policy.long_prompts`)."""
         (ids,) = self._ids([row["prompt"]], [self._text(row)])
         if not ids:
-            raise UserError(f"a prompt has no tokens: {row['prompt']!r}")
+            raise UserError(f"a prompt has no tokens: {attachments.readable(row['prompt'])!r}")
         if self.limit is not None and len(ids) > self.limit:
             if self.settings.long_prompts != "cut":
                 raise self._too_long(row, len(ids))
@@ -98,22 +99,35 @@ class Prompts:
 
         Raises UserError for a prompt without tokens, or a long one with `long_prompts: error`.
         """
-        rows, count, total = iter(rows), 0, 0
+        rows, count, total, notes = iter(rows), 0, 0, list[str]()
         while batch := list(islice(rows, BATCH)):
             total += len(batch)
+            notes = notes or self._unread(batch)
             for row, length in zip(batch, self.lengths(batch), strict=True):
                 if not length:
-                    raise UserError(f"a prompt has no tokens: {row['prompt']!r}")
+                    own = attachments.readable(row["prompt"])
+                    raise UserError(f"a prompt has no tokens: {own!r}")
                 if self.limit is None or length <= self.limit:
                     continue
                 if self.settings.long_prompts == "error":
                     raise self._too_long(row, length)
                 count += 1
         if not count:
-            return []
+            return notes
         action = "left out" if self.settings.long_prompts == "skip" else "cut to their last tokens"
         text = f"{count} of {total} prompts are longer than {self.limit} tokens and are {action}"
-        return [f"{text} (policy.long_prompts)"]
+        return [*notes, f"{text} (policy.long_prompts)"]
+
+    def _unread(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """A note if rows have pictures in columns, which a policy of text does not read."""
+        pictures = chain.from_iterable(map(attachments.in_columns, rows))
+        if not any(map(attachments.is_held, pictures)):
+            return []
+        note = (
+            "the rows have pictures (columns image or images), which this policy does not read: it "
+            "sees the text alone; a policy vision_language_model reads them"
+        )
+        return [note]
 
     def lengths(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
         """Tokens of each prompt; 1 for prompts so short that they surely fit, which saves time."""
@@ -169,7 +183,7 @@ class Prompts:
             f"a prompt of {length} tokens is longer than {limit}; leave such rows out "
             f"(policy.long_prompts: skip), keep their last tokens (policy.long_prompts: cut), or "
             f"set a smaller max_new_tokens or a larger max_prompt_tokens. It begins: "
-            f"{str(row['prompt'])[:120]!r}"
+            f"{str(attachments.readable(row['prompt']))[:120]!r}"
         )
 
 

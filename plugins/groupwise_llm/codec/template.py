@@ -5,6 +5,7 @@ from functools import cached_property
 from textwrap import shorten
 from typing import Any
 
+from groupwise import attachments
 from groupwise.errors import UserError
 from groupwise_llm.codec.characters import common_prefix, encodable
 from groupwise_llm.settings import Settings
@@ -49,7 +50,8 @@ class ChatTemplate:
             text: str = self.tokenizer.apply_chat_template(messages, **options)
         except Exception as error:  # templates are code, and raise anything
             raise UserError(
-                f"{model}: its chat template refuses the prompt: {error}: {messages!r}"[:500]
+                f"{model}: its chat template refuses the prompt: {error}: "
+                f"{attachments.readable(messages)!r}"[:500]
             ) from error
         return encodable(text)
 
@@ -80,10 +82,12 @@ class ChatTemplate:
             return message
         for part in parts:
             if not (isinstance(part, dict) and isinstance(part.get("text"), str)):
-                shown = shorten(repr(part), 200, placeholder=" ...")
+                (readable,) = attachments.readable([{"content": [part]}])
+                shown = shorten(repr(readable["content"][0]), 200, placeholder=" ...")
                 raise UserError(
                     f"{self.settings.model}: this policy reads text alone: each part of a message "
-                    f"must be {{type: text, text: ...}}, found {shown}"
+                    f"must be {{type: text, text: ...}}, found {shown}; a policy "
+                    f"vision_language_model reads pictures, too"
                 )
         if self._takes_parts:
             return message

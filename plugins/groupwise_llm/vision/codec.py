@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Context, Message
 from groupwise_llm.codec.prompts import Prompts
 from groupwise_llm.codec.template import ChatTemplate
 from groupwise_llm.settings import Settings
-from groupwise_llm.vision.picture import BEYOND
+from groupwise_llm.vision.picture import BEYOND, Picture
 from groupwise_llm.vision.reader import BLOCK, KINDS, Read, Reader
 from groupwise_llm.vision.tokenizer import PictureTokenizer
 
@@ -71,6 +72,9 @@ class PicturePrompts(Prompts):
             answers.append(own if complete else [*first, *own])
         return answers
 
+    def _unread(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        return []
+
     def lengths(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
         return [self._length(row) for row in rows]
 
@@ -109,7 +113,54 @@ class PictureCodec(Codec):
         read = self.reader.replies(replies)
         with self.tokenizer.showing(read.pictures):
             longer = super().extend(context, read.prompt)
-        return replace(longer, pictures=(*context.pictures, *read.pictures))
+        return replace(
+            longer,
+            pictures=(*context.pictures, *read.pictures),
+            completion=(*context.completion, *replies),  # with their pictures, for rewards
+        )
+
+    def shortened(self, content: Any, most: int) -> Any:
+        """Of the parts of a message those pictures that have at most `most` tokens together, and as
+        much of the texts as fits beside them."""
+        if isinstance(content, str):
+            return super().shortened(content, most)
+        parts, left = [*content], most
+        pictures = [n for n, part in enumerate(parts) if part.get("type") in KINDS]
+        for number in pictures:
+            parts[number], count = self._seen(parts[number], left)
+            left -= count
+        for number in sorted({*range(len(parts))} - {*pictures}):
+            text = super().shortened(str(parts[number].get("text", "")), max(left, 0))
+            left -= len(self.tokenizer([text], add_special_tokens=False)["input_ids"][0])
+            parts[number] = {"type": "text", "text": text}
+        return parts
+
+    def _seen(self, part: Mapping[str, Any], most: int) -> tuple[Mapping[str, Any], int]:
+        """A picture and the number of its tokens; words for one that cannot be shown."""
+        try:
+            (picture,) = self.reader.replies([{"role": "tool", "content": [part]}]).pictures
+        except UserError as error:
+            return {"type": "text", "text": f"[a picture that cannot be shown: {error}]"}, 0
+        if len(picture) <= most:
+            return part, len(picture)
+        text = f"[a picture of {len(picture)} tokens is left out: the most are {max(most, 0)}]"
+        return {"type": "text", "text": text}, 0
+
+    def readable(self, ids: Sequence[int], pictures: Sequence[Picture]) -> str:
+        """With each picture in words, and the number of its tokens."""
+        named = {
+            own.first: f"[picture {own.image.width}x{own.image.height}: {len(own)} tokens]"
+            for own in pictures
+        }
+        parts, run = list[str](), list[int]()
+        for token in [*ids, BEYOND]:
+            if token < BEYOND:
+                run.append(token)
+                continue
+            parts.append(super().readable(run, ()) if run else "")
+            parts.append(named.get(token, ""))
+            run = []
+        return "".join(parts)
 
     def assemble(
         self,

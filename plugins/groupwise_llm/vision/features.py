@@ -1,4 +1,4 @@
-"""Features: the pictures of some passes, the places of their tokens, and what a tower makes of them."""
+"""Features: pictures of some passes, the places of their tokens, and what a tower makes of them."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any

@@ -121,9 +121,7 @@ class PicturedModel(CausalModel):
             kept = self.copies.reusable or not self._learns
             with torch.no_grad():
                 weights = (numerics, self._tower_weights())
-                self._features = (
-                    self._cache.of(pictures, weights) if kept else self._made(pictures)
-                )
+                self._features = self._cache.of(pictures, weights) if kept else self._made(pictures)
 
     @property
     def _towers(self) -> Sequence[nn.Module]:

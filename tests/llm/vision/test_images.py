@@ -11,6 +11,7 @@ from PIL import Image
 
 from groupwise.errors import UserError
 from groupwise.prompt_source import PlacedRow
+from groupwise_llm.vision.album import Album
 from groupwise_llm.vision.family import Family
 from groupwise_llm.vision.images import ImageError, opened
 from groupwise_llm.vision.picture import Picture
@@ -154,7 +155,7 @@ class Marks(Family):
 
 @pytest.fixture
 def reader():
-    return Reader(Marks(), fetch=False)
+    return Reader(Album(Marks(), {}), fetch=False)
 
 
 def sizes(read):

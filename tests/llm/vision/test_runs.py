@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import groupwise
 from groupwise.errors import UserError
+from groupwise_llm.vision.families.qwen2_vl import Qwen2VL
 
 COLORS = {"r": (255, 0, 0), "g": (0, 255, 0), "b": (0, 0, 255)}
 
@@ -114,3 +116,17 @@ def test_a_model_of_no_family_is_refused(tmp_path):
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "aria"}))
     with pytest.raises(UserError, match=r"policy\.model: no family .* 'aria'; registered are"):
         train(tmp_path / "run", steps=1, model=str(folder))
+
+
+def test_a_family_that_reads_pictures_otherwise_than_transformers_is_refused(make, monkeypatch):
+    advances = Qwen2VL.picture
+
+    def flat(family, image, **limits):
+        picture = advances(family, image, **limits)
+        return replace(picture, offsets=torch.zeros_like(picture.offsets))
+
+    monkeypatch.setattr(Qwen2VL, "picture", flat)
+    with pytest.raises(
+        UserError, match=r"does not read pictures as its family Qwen2VL has it: log"
+    ):
+        make()

@@ -1,0 +1,134 @@
+"""Pictures that tools return: parts of a message, which the player shortens or refuses."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from tests.agents.scripted import Player, play, say
+
+from groupwise import ToolCall
+from groupwise_agents.content import content_of
+from groupwise_agents.servers import Server, ServerConfig
+from groupwise_agents.toolbox import Toolbox
+from groupwise_agents.tools import Tools
+from groupwise_agents.trl.environment import TRLEnvironment
+
+Image = pytest.importorskip("PIL.Image")
+PICTURE = Image.new("RGB", (64, 48), "red")
+BLOCK, TEXT = {"type": "image", "image": PICTURE}, {"type": "text", "text": "enlarged"}
+ROW = {"prompt": [{"role": "user", "content": "What is it?"}]}
+
+
+def crop(side: int) -> Image.Image:
+    """Cut the picture.
+
+    Args:
+        side: its pixels
+    """
+    return PICTURE.crop((0, 0, side, side))
+
+
+@pytest.mark.parametrize(
+    ("value", "content"),
+    [
+        (PICTURE, [BLOCK]),
+        ([BLOCK, TEXT], [BLOCK, TEXT]),
+        ([PICTURE, "enlarged"], [BLOCK, TEXT]),
+        ((TEXT, {"type": "image_url", "image_url": {"url": "data:,"}}), None),
+        ([TEXT, TEXT], "enlargedenlarged"),
+        (["a", "b"], '["a", "b"]'),
+        ([{"type": "cat", "cat": 1}], '[{"type": "cat", "cat": 1}]'),
+        ([{"type": "image"}], '[{"type": "image"}]'),
+        ([], "[]"),
+        (None, ""),
+        (7, "7"),
+    ],
+)
+def test_what_a_tool_returns_becomes_the_content_of_a_message(value, content):
+    assert content_of(value) == (list(value) if content is None else content)
+
+
+def test_the_answer_of_a_tool_has_its_picture_in_the_message():
+    answers = asyncio.run(Toolbox([crop]).answers([ToolCall("crop", {"side": 8}, id="a")]))
+    (message,) = answers.messages
+    assert {key: message[key] for key in ("role", "name", "tool_call_id")} == {
+        "role": "tool",
+        "name": "crop",
+        "tool_call_id": "a",
+    }
+    (part,) = message["content"]
+    assert part["type"] == "image"
+    assert part["image"].size == (8, 8)
+    assert answers.errors == 0
+
+
+class Blind(Player):
+    """Reads text alone."""
+
+    async def shortened(self, content, most):
+        return content if isinstance(content, str) else "you can only read text"
+
+
+def test_the_player_decides_what_it_sees_and_a_run_says_once_what_it_did_not(capsys):
+    calls = say(crop={"side": 8})
+    player = Player([calls, say("red")])
+    asyncio.run(Tools([crop]).play(ROW, {"policy": player}))
+    (part,) = player.contexts[-1][-1]["content"]
+    assert part["image"].size == (8, 8)
+    assert capsys.readouterr().err == ""
+    for _ in range(2):
+        player = Blind([calls, say("red")])
+        asyncio.run(Tools([crop]).play(ROW, {"policy": player}))
+        assert player.contexts[-1][-1]["content"] == "you can only read text"
+    error = capsys.readouterr().err
+    assert error.count("warning: tool 'crop' returned a picture that the model did not see") == 1
+    assert "environment.answer_tokens (512)" in error
+
+
+class Camera:
+    """An environment as TRL's, which shows pictures."""
+
+    def reset(self, **row):
+        return [BLOCK, TEXT]
+
+    def look(self, words: bool) -> object:
+        """Look.
+
+        Args:
+            words: whether with words
+        """
+        return [BLOCK, TEXT] if words else PICTURE
+
+    def listen(self) -> list:
+        """Listen."""
+        return [{"type": "audio", "audio": b""}]
+
+
+def test_trls_environments_show_pictures():
+    _, player = play(
+        TRLEnvironment(Camera), ROW, say(look={"words": True}), say(look={"words": False}), say()
+    )
+    first, *_ = player.contexts[-1]
+    assert first["content"] == [{"type": "text", "text": "What is it?"}, BLOCK, TEXT]
+    answers = [own["content"] for own in player.contexts[-1] if own["role"] == "tool"]
+    assert answers == [[BLOCK, TEXT], [BLOCK]]
+    with pytest.raises(Exception, match="a content block of type 'audio'"):
+        play(TRLEnvironment(Camera), ROW, say(listen={}), say())
+
+
+def test_pictures_of_mcp_servers_are_shown():
+    pytest.importorskip("mcp")
+    command = f"{sys.executable} {Path(__file__).parent / 'mcp_server.py'}"
+
+    async def answer():
+        server = Server(ServerConfig.model_validate(command))
+        try:
+            return await server.call("picture")
+        finally:
+            await server.close()
+
+    text, picture = asyncio.run(answer())
+    assert text == {"type": "text", "text": "here"}
+    assert picture["type"] == "image"
+    assert picture["image"].startswith("data:image/png;base64,")
