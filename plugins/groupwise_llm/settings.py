@@ -94,8 +94,8 @@ class Settings(BaseModel):
 
     auto: ClassVar[str] = "AutoModelForCausalLM"
     """The class of transformers that loads the model."""
-    frozen_parts: ClassVar[str] = "that text does not use"
-    """Weights of a model that are not trained, for a note."""
+    frozen_note: ClassVar[str] = "weights that text does not use are not trained"
+    """On parts of a model that are not trained, after their names and number of weights."""
 
     model: PathOrName = Field(description="path or hub name of a causal language model")
     loading: LoadingArguments = Field(

@@ -242,7 +242,7 @@ def freeze_unreached(model: Any, settings: Settings) -> list[str]:
     if not frozen:
         return []
     count = sum(frozen.values())
-    return [f"{', '.join(frozen)}: {count:,} weights {settings.frozen_parts} are not trained"]
+    return [f"{', '.join(frozen)}: {count:,} {settings.frozen_note}"]
 
 
 def _hold_in_float32(model: Any, settings: Settings) -> list[str]:

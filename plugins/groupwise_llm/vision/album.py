@@ -30,6 +30,7 @@ class Album:
         self.family, self.limits = family, limits
         self._firsts: dict[bytes, int] = {}
         self._kept: dict[int, Picture] = {}
+        self._blank: dict[tuple[int, int], Picture] = {}
 
     def picture(self, image: Any) -> Picture:
         """An image of PIL in RGB, prepared; raises what the family's processor does."""
@@ -40,6 +41,13 @@ class Album:
             known = replace(self.family.picture(image, **self.limits), image=image)
             self._firsts[key] = known.first
         return self._used(known)
+
+    def blank(self, size: tuple[int, int]) -> Picture:
+        """A picture of this width and height, for its number of tokens; it has no inputs."""
+        if size not in self._blank:
+            prepared = self.family.picture(Image.new("RGB", size), **self.limits)
+            self._blank[size] = replace(prepared, inputs={})
+        return self._blank[size]
 
     def _used(self, picture: Picture) -> Picture:
         """Keep this one as that used last."""

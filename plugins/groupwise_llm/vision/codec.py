@@ -52,9 +52,10 @@ class PicturePrompts(Prompts):
     tokenizer: PictureTokenizer
     reader: Reader
 
-    def read(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], Read]:
-        """A row whose prompt has a block for each of its pictures; and these."""
-        read = self.reader.row(row)
+    def read(self, row: Mapping[str, Any], **options: bool) -> tuple[dict[str, Any], Read]:
+        """A row whose prompt has a block for each of its pictures; and these. options: of
+        `Reader.row`."""
+        read = self.reader.row(row, **options)
         return {**row, "prompt": read.prompt}, read
 
     def _ids(self, prompts: Sequence[Any], texts: Sequence[str]) -> list[list[int]]:
@@ -80,7 +81,7 @@ class PicturePrompts(Prompts):
         return [self._length(row) for row in rows]
 
     def _length(self, row: Mapping[str, Any]) -> int:
-        row, read = self.read(row)
+        row, read = self.read(row, blank=True)
         with self.tokenizer.showing(read.pictures):
             # Pictures are longer than their placeholders.
             (ids,) = self._ids([row["prompt"]], [self._text(row)])

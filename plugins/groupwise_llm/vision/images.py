@@ -1,13 +1,14 @@
 """Images: pictures as users give them, opened as PIL's images in RGB."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from groupwise import attachments
 from groupwise.errors import first_line
@@ -18,6 +19,8 @@ MOST_BYTES = 50_000_000
 """Of a picture that is fetched."""
 PATIENCE = 20.0
 """Seconds for a picture that is fetched."""
+FIRST_TURNED = 5
+"""EXIF's orientations from this one on exchange width and height."""
 ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 
 
@@ -32,8 +35,27 @@ def opened(value: Any, *, fetch: bool = False) -> Image.Image:
     value: a PIL image, the path of a file, bytes, `{"bytes", "path"}`, a `data:` URL, uint8 pixels
         [height, width, 3], or if `fetch` an http(s) URL. Raises ImageError.
     """
-    try:
+    with _naming(value):
         return _in_rgb(_image(value, fetch=fetch))
+
+
+def measured(value: Any, *, fetch: bool = False) -> tuple[int, int]:
+    """Width and height of what `opened` returns. Pixels are not read, which takes most of the time:
+    a damaged file is not noticed. Raises ImageError."""
+    with _naming(value):
+        image = _checked(_image(value, fetch=fetch))
+        # Of a PNG without EXIF data PIL would read the pixels to look for them; the size of a TIFF
+        # is as it is turned.
+        exif = image.getexif() if "exif" in image.info else {}
+        turned = exif.get(ExifTags.Base.Orientation, 1) >= FIRST_TURNED
+        return (image.height, image.width) if turned else image.size
+
+
+@contextmanager
+def _naming(value: Any) -> Iterator[None]:
+    """The context whose errors become ImageErrors that name the picture."""
+    try:
+        yield
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large() from error
     except UnidentifiedImageError as error:
@@ -71,14 +93,18 @@ def _decoded(data: bytes) -> Image.Image:
     return Image.open(BytesIO(data), formats=FORMATS)
 
 
-def _in_rgb(image: Image.Image) -> Image.Image:
+def _checked(image: Image.Image) -> Image.Image:
     """Raises ImageError for one of more pixels than PIL's limit."""
     most = Image.MAX_IMAGE_PIXELS
     if most is not None and image.width * image.height > most:
         raise _too_large()
     if not (image.width and image.height):
         raise ImageError("the picture has no pixels")
-    image = ImageOps.exif_transpose(image)
+    return image
+
+
+def _in_rgb(image: Image.Image) -> Image.Image:
+    image = ImageOps.exif_transpose(_checked(image))
     if image.mode in ALPHA or "transparency" in image.info:
         own = image.convert("RGBA")
         white = Image.new("RGBA", own.size, "white")

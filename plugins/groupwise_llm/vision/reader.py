@@ -3,20 +3,24 @@
 The columns are those of TRL's GRPOTrainer: `image`, or `images`, beside `prompt`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from groupwise import attachments
 from groupwise.errors import UserError, first_line
 from groupwise_llm.vision.album import Album
-from groupwise_llm.vision.images import ImageError, opened
+from groupwise_llm.vision.images import ImageError, measured, opened
 from groupwise_llm.vision.picture import ROOM, Picture
 
 BLOCK: Mapping[str, Any] = {"type": "image"}
 """A picture's place in a message, as chat templates read it."""
 KINDS = ("image", "image_url")
 """Types of parts that are pictures; the second one is OpenAI's."""
+
+Prepare = Callable[[Any, str], Picture]
+"""From a picture as users give it, and the place where it stands."""
 
 
 @dataclass(frozen=True)
@@ -36,24 +40,28 @@ class Reader:
     def __init__(self, album: Album, *, fetch: bool) -> None:
         self.album, self.family, self.fetch = album, album.family, fetch
 
-    def row(self, row: Mapping[str, Any]) -> Read:
+    def row(self, row: Mapping[str, Any], *, blank: bool = False) -> Read:
         """The prompt of a row, with the pictures of its messages and of its columns.
 
         Pictures of columns take the places of blocks without one, in order; if the messages have
         no block at all, they stand before the text of the first message of the user. A prompt that
         is a text has the family's placeholder where each stands. Raises UserError, which names the
         row and the column.
+
+        blank: read no pixels, and return blank pictures of the same sizes, which have as many
+            tokens.
         """
         place, columns = place_of(row), self._columns(row)
+        prepare = self._blank if blank else self._picture
         if isinstance(row["prompt"], str):
-            return self._text(row["prompt"], columns, place)
+            return self._text(row["prompt"], columns, place, prepare)
         messages = [_plain(message, place) for message in row["prompt"]]
         if columns and not any(map(_blocks, messages)):
             messages = _with_blocks(messages, len(columns), place)
         empty = sum(_own(block) is None for message in messages for block in _blocks(message))
         if empty != len(columns):
             raise UserError(f"{place}: {_mismatch(len(columns), empty)}")
-        return self._read(messages, iter(columns), place)
+        return self._read(messages, iter(columns), place, prepare)
 
     def replies(self, messages: Sequence[Mapping[str, Any]]) -> Read:
         """Messages of tools or users, whose blocks have their pictures. Raises UserError."""
@@ -62,7 +70,7 @@ class Reader:
         plain = [_plain(message, place) for message in messages]
         if any(_own(block) is None for message in plain for block in _blocks(message)):
             raise UserError(f"{place}: a part {{type: image}} has no picture")
-        return self._read(plain, iter(()), place)
+        return self._read(plain, iter(()), place, self._picture)
 
     def _columns(self, row: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """The pictures of the columns, each with where it stands."""
@@ -82,14 +90,16 @@ class Reader:
         own = [*enumerate(several or ())]
         return [(f"column 'images', picture {number}", value) for number, value in own]
 
-    def _text(self, text: str, columns: list[tuple[str, Any]], place: str) -> Read:
+    def _text(
+        self, text: str, columns: list[tuple[str, Any]], place: str, prepare: Prepare
+    ) -> Read:
         mark = self.family.placeholder
         if (count := text.count(mark)) != len(columns):
             raise UserError(
                 f"{place}: {_mismatch(len(columns), count)}; a prompt that is a text has {mark} "
                 f"where each picture stands, and messages (`chat: true`) need none"
             )
-        pictures = [self._picture(value, f"{place}, {name}") for name, value in columns]
+        pictures = [prepare(value, f"{place}, {name}") for name, value in columns]
         return Read(text, pictures)
 
     def _read(
@@ -97,6 +107,7 @@ class Reader:
         messages: Sequence[Mapping[str, Any]],
         columns: Iterator[tuple[str, Any]],
         place: str,
+        prepare: Prepare,
     ) -> Read:
         """Messages with a picture for each block: its own, or the next one of the columns."""
         pictures: list[Picture] = []
@@ -106,7 +117,7 @@ class Reader:
                 return part
             own = _own(part)
             name, value = next(columns) if own is None else ("in a message", own)
-            pictures.append(self._picture(value, f"{place}, {name}"))
+            pictures.append(prepare(value, f"{place}, {name}"))
             return BLOCK
 
         read = []
@@ -122,9 +133,22 @@ class Reader:
             image = opened(value, fetch=self.fetch)
         except ImageError as error:
             raise UserError(f"{place}: {error}") from error
-        size = f"a picture of {image.width} x {image.height} pixels"
+        return self._prepared(partial(self.album.picture, image), image.size, place)
+
+    def _blank(self, value: Any, place: str) -> Picture:
+        """What the family makes of a blank picture of the same size. Raises UserError."""
         try:
-            picture = self.album.picture(image)
+            size = measured(value, fetch=self.fetch)
+        except ImageError as error:
+            raise UserError(f"{place}: {error}") from error
+        return self._prepared(partial(self.album.blank, size), size, place)
+
+    def _prepared(
+        self, prepare: Callable[[], Picture], extent: tuple[int, int], place: str
+    ) -> Picture:
+        size = f"a picture of {extent[0]} x {extent[1]} pixels"
+        try:
+            picture = prepare()
         except UserError:
             raise
         except Exception as error:  # of a processor: a size that it refuses, say

@@ -13,7 +13,9 @@ class VisionSettings(Settings):
     """Which model, how to load it, how it reads pictures, and how it samples."""
 
     auto: ClassVar[str] = "AutoModelForImageTextToText"
-    frozen_parts: ClassVar[str] = "that read pictures (policy.vision)"
+    frozen_note: ClassVar[str] = (
+        "weights that read pictures are not trained; to train them, set policy.vision: trained"
+    )
     vision: Literal["frozen", "trained"] = Field(
         "frozen",
         description="whether the vision tower and its projector are trained with the rest, with "

@@ -14,7 +14,7 @@ from groupwise.errors import UserError
 from groupwise.prompt_source import PlacedRow
 from groupwise_llm.vision.album import Album
 from groupwise_llm.vision.family import Family
-from groupwise_llm.vision.images import ImageError, opened
+from groupwise_llm.vision.images import ImageError, measured, opened
 from groupwise_llm.vision.picture import Picture
 from groupwise_llm.vision.reader import BLOCK, Reader
 
@@ -71,7 +71,10 @@ def test_transparent_parts_are_white_and_exif_turns():
     assert opened(clear).getpixel((0, 0)) == (255, 255, 255)
     exif = Image.Exif()
     exif[0x0112] = 6  # turned by 90 degrees
-    assert opened(encoded(picture(), "JPEG", exif=exif)).size == (4, 6)
+    for kind in ("JPEG", "PNG", "TIFF", "WEBP"):
+        turned = encoded(picture(), kind, exif=exif)
+        assert opened(turned).size == measured(turned) == (4, 6)
+        assert measured(encoded(picture(), kind)) == (6, 4)
 
 
 def test_what_cannot_be_opened_is_a_sentence(tmp_path, file, monkeypatch):

@@ -130,3 +130,18 @@ def test_a_family_that_reads_pictures_otherwise_than_transformers_is_refused(mak
         UserError, match=r"does not read pictures as its family Qwen2VL has it: log"
     ):
         make()
+
+
+def test_prompts_are_measured_without_reading_pixels(make, tmp_path):
+    policy = make(max_prompt_tokens=200)
+    rows = [{**row, "images": [*row["images"]]} for row in reference.rows()]
+    lengths = [len(own.prompt_ids) for own in policy.encode(rows)]
+    for row in rows:
+        for number, image in enumerate(row["images"]):
+            path = tmp_path / f"{image.width} {image.height}.png"
+            image.save(path)
+            path.write_bytes(path.read_bytes()[:80])
+            row["images"][number] = path
+    assert policy.prompts.lengths(rows) == lengths
+    with pytest.raises(UserError, match="cannot be opened"):
+        policy.encode(rows)
