@@ -1,9 +1,11 @@
 """Pictures as users give them: forms, errors, and their places in prompts."""
 
 import base64
+import importlib.util
 import io
 import random
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -202,9 +204,21 @@ def test_blocks_take_the_columns_in_order_or_have_their_own(reader):
     assert sizes(reader.row({"prompt": [message(url, TEXT)]})) == [5]
 
 
+@pytest.fixture(scope="module")
+def data_utils():
+    """TRL's `data_utils`, without the seconds that the whole package takes."""
+    trl = importlib.util.find_spec("trl")
+    if trl is None:
+        pytest.skip("TRL is not installed")
+    file = Path(trl.origin).with_name("data_utils.py")
+    spec = importlib.util.spec_from_file_location("trl_data_utils", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.mark.parametrize("seed", range(30))
-def test_pictures_stand_where_trl_puts_them(reader, seed):
-    data_utils = pytest.importorskip("trl.data_utils")
+def test_pictures_stand_where_trl_puts_them(reader, data_utils, seed):
     chance = random.Random(seed)
     pictures = [picture(2 + n, 1) for n in range(6)]
     messages, own = [], iter(pictures)
@@ -218,8 +232,9 @@ def test_pictures_stand_where_trl_puts_them(reader, seed):
     blocks = [p for m in messages if isinstance(m["content"], list) for p in m["content"]]
     empty = sum(part == BLOCK for part in blocks)
     filled = sum(part["type"] == "image" for part in blocks) - empty
-    if empty and isinstance(messages[0]["content"], str):
-        messages[0]["content"] = [dict(TEXT)]  # else TRL would give it the pictures, too
+    for own_message in messages[::2] if empty else ():
+        if isinstance(own_message["content"], str):
+            own_message["content"] = [dict(TEXT)]  # else TRL would give it the pictures, too
     # TRL takes no pictures of columns for a first message of the user that is in parts.
     takes = not filled and not empty and isinstance(messages[0]["content"], str)
     columns = [*own][: empty or (2 if takes else 0)]
