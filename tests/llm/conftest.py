@@ -16,6 +16,7 @@ from transformers import (
     MixtralConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
+    Qwen3Config,
 )
 
 from groupwise_llm.policy import LanguageModel
@@ -46,6 +47,7 @@ GATED = {**COMMON, "intermediate_size": 64, "num_key_value_heads": 2}
 GEMMA = {**GATED, "head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 8}
 CONFIGS = {
     "qwen2": lambda: Qwen2Config(**GATED, tie_word_embeddings=True),
+    "qwen3": lambda: Qwen3Config(**GATED, head_dim=8, tie_word_embeddings=True),
     "llama": lambda: LlamaConfig(**GATED, tie_word_embeddings=False),
     "gpt2": lambda: GPT2Config(
         vocab_size=SIZE,
