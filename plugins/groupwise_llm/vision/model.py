@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ class PicturedModel(CausalModel):
         self._host: Pictures | None = None
         self._features: Features | None = None
         self._learns = False
+        self._weights: Hashable = None
 
     def exclude(self) -> None:
         """Have no token drawn that stands for pictures."""
@@ -54,6 +56,7 @@ class PicturedModel(CausalModel):
         before = self._pictures, self._host, self._features
         self._pictures = self._host = self._features = None
         self._learns = any(p.requires_grad for part in self._towers for p in part.parameters())
+        self._weights = self._tower_weights()
         if not pictures and self._learns and torch.is_grad_enabled():
             pictures = [self.sample]
         if pictures:
@@ -118,16 +121,17 @@ class PicturedModel(CausalModel):
             self._features = self._made(pictures)
         elif self._features is None:
             # Weights that FSDP gathers change without a new version.
-            kept = self.copies.reusable or not self._learns
+            known = self.copies.reusable or not self._learns
+            kept = partial(self._cache.of, weights=(numerics, self._weights))
             with torch.no_grad():
-                weights = (numerics, self._tower_weights())
-                self._features = self._cache.of(pictures, weights) if kept else self._made(pictures)
+                self._features = (kept if known else self._made)(pictures)
 
     @property
     def _towers(self) -> Sequence[nn.Module]:
         return self.family.towers(self.causal)
 
     def _tower_weights(self) -> Hashable:
+        """Versions of the model's own weights, not of the copies that a pass reads."""
         modules = [module for part in self._towers for module in part.modules()]
         versions = [(id(p), p._version) for part in self._towers for p in part.parameters()]
         return tuple(versions), tuple(getattr(x, "disable_adapters", False) for x in modules)
