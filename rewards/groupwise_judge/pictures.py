@@ -31,14 +31,12 @@ def opened(value: Any) -> Image:
 
     Raises ValueError for anything else, and for a file that is not an image.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, Image.Image):
         return _plain(value)
-    if isinstance(value, str) and value.startswith("data:"):
-        value = b64decode(value.partition(",")[2])
     if isinstance(value, str) and value.startswith(("http:", "https:")):
         raise ValueError(
             f"the picture {value:.80} is an address, which a judge does not fetch: store the file "
@@ -47,11 +45,14 @@ def opened(value: Any) -> Image:
     if not isinstance(value, bytes | str | Path):
         raise ValueError(f"expected a picture, found {type(value).__name__}: {value!r:.60}")
     try:
+        if isinstance(value, str) and value.startswith("data:"):
+            value = b64decode(value.partition(",")[2])
         with Image.open(io.BytesIO(value) if isinstance(value, bytes) else value) as image:
             return _plain(image)
     except FileNotFoundError as error:
         raise ValueError(f"there is no picture {value!r:.120}") from error
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+    # A SyntaxError is PIL's for broken chunks of a PNG.
+    except (Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"the picture {value!r:.60} cannot be opened: {error}") from error
 
 

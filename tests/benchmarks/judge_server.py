@@ -9,7 +9,8 @@ most probable first; a field `reasoning` is written freely, up to a quotation ma
 
 import argparse
 import json
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock
 from typing import Any
 
 import torch
@@ -80,8 +81,9 @@ class Chat:
         return ids
 
 
-def server(chat: Chat, port: int = 0) -> HTTPServer:
+def server(chat: Chat, port: int = 0) -> ThreadingHTTPServer:
     """A server on this machine, not yet serving; port 0: any free one."""
+    one_at_a_time = Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -91,7 +93,9 @@ def server(chat: Chat, port: int = 0) -> HTTPServer:
 
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self._send(chat.answer(request))
+            with one_at_a_time:
+                answer = chat.answer(request)
+            self._send(answer)
 
         def _send(self, body: Request) -> None:
             content = json.dumps(body).encode()
@@ -103,7 +107,9 @@ def server(chat: Chat, port: int = 0) -> HTTPServer:
         def log_message(self, *_: object) -> None:
             pass
 
-    return HTTPServer(("127.0.0.1", port), Handler)
+    serving = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    serving.daemon_threads = True  # clients keep their connections open
+    return serving
 
 
 def main() -> None:

@@ -109,6 +109,9 @@ def test_a_row_has_its_reference_answer_or_none():
         (Shown(reference="gold"), "a", {"answer": ["b"]}, "needs the column 'gold'; .*: answer"),
         (Shown(), 5, {}, "sample 0: the prompt is int; expected text, messages or a PIL"),
         (Shown(), "a", {"image": [b"not a picture"]}, "cannot be opened"),
+        (Shown(), "a", {"image": ["data:image/png;base64,abc"]}, "cannot be opened: Incorrect pad"),
+        (Shown(), "a", {"image": ["data:image/png;base64,abcd"]}, "cannot be opened"),
+        (Shown(), "a", {"image": [{"path": None}]}, "expected a picture, found NoneType"),
         (Shown(), "a", {"image": ["no.png"]}, "there is no picture 'no.png'"),
         (Shown(), "a", {"image": ["https://x/y.png"]}, "an address, which a judge does not fetch"),
         (
