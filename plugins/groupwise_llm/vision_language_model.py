@@ -66,14 +66,12 @@ class VisionLanguageModel(LanguageModel):
         """As `LanguageModel.estimate`, with a picture of `max_pixels` in each prompt; see
         `estimates.tower`."""
         assert isinstance(config, VisionSettings)
-        reader = cls.make_codec(config, None, (), positions=None).reader
-        picture = reader.album.picture(tower.blank(config.max_pixels))
+        album = cls.make_codec(config, None, (), positions=None).reader.album
+        picture = album.picture(tower.blank(config.max_pixels or tower.MEGAPIXEL))
         if config.max_prompt_tokens is None:
             longest = config.max_new_tokens + len(picture)
             config = config.model_copy(update={"max_prompt_tokens": longest})
-        kept = config.feature_tokens
-        model = config_of(config)
-        pictures = tower.estimate(model, config, load, reader.family, picture, kept=kept)
+        pictures = tower.estimate(config_of(config), config, load, album, picture)
         return {**super().estimate(config, load), **pictures}
 
     def _load(self) -> None:

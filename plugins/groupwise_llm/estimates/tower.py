@@ -4,7 +4,7 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from textwrap import shorten
 from typing import Any
 
@@ -22,64 +22,73 @@ from groupwise_llm.files.loading import outline
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.settings import Settings
+from groupwise_llm.vision.album import Album
 from groupwise_llm.vision.family import Family, Features
 from groupwise_llm.vision.picture import Picture
+from groupwise_llm.vision.settings import VisionSettings
 
 aten = torch.ops.aten
 MEGAPIXEL = 1024 * 1024
 """Pixels of a picture where no limit is set."""
+SMALL = 128 * 128
+"""Most pixels of the picture that is measured: larger ones take as much more as they have more
+patches or tiles, and the tower's code runs for as long."""
 
 
-def blank(pixels: int | None) -> Any:
-    """A square image with so many pixels, or one megapixel; of PIL."""
-    side = math.isqrt(pixels or MEGAPIXEL)
+def blank(pixels: int) -> Any:
+    """A square image of PIL with so many pixels."""
+    side = math.isqrt(pixels)
     return Image.new("RGB", (side, side))
 
 
 def estimate(
-    config: Any, settings: Settings, load: Workload, family: Family, picture: Picture, *, kept: int
+    config: Any, settings: VisionSettings, load: Workload, album: Album, picture: Picture
 ) -> Mapping[str, int]:
     """Bytes of pixels, features and the tower's activations, with a picture such as this one in
-    each prompt.
+    each prompt. The tower reads all pictures of a pass at once.
 
-    The tower reads all pictures of a pass at once. kept: most tokens whose features are kept.
+    config: transformers' configuration.
     """
-    groups = -(-load.sampled // load.group_size)
-    if load.decisions:
-        length = len(picture) + settings.max_new_tokens * (1 + load.group_size)
-        most = -(-load.rollouts // load.group_size)
-        groups = min(most, max(1, load.decisions // length))
+    count, learns = (
+        _count(settings, load, picture),
+        load.decisions > 0 and settings.vision == "trained",
+    )
     width, height = picture.image.size
-    pictures = f"{groups} pictures of {width} x {height}"
-    sizes = {f"pixels of {pictures}": groups * _bytes(picture.inputs)}
+    pictures = f"{count} pictures of {width} x {height}"
+    pixels = _bytes(picture.inputs)
+    sizes = {f"pixels of {pictures}": count * pixels}
+    small = album.picture(blank(min(SMALL, width * height)))
     try:
         with without_data(outline(settings, config), settings) as model:
-            one = measure(model, Numerics(settings.precision, True), family, picture)
+            features, active = measure(model, settings, album.family, small, learns=learns)
     except Exception as error:  # the tower's code reads values, and fake tensors have none
         reason = shorten(first_line(error), 60, placeholder=" ...")
         return {**sizes, f"vision tower: not counted ({reason})": 0}
-    learns = load.decisions > 0 and one.saved > 0
-    active = one.saved if learns else one.most
-    sizes[f"activations of the vision tower, {pictures}"] = groups * active
+    size = count * active * pixels // _bytes(small.inputs)
+    sizes[f"activations of the vision tower, {pictures}"] = size
     if not learns:
-        tokens = max(kept if load.shards == 1 else 0, groups * len(picture))
-        sizes[f"features of {tokens} tokens of pictures"] = one.features * tokens // len(picture)
+        kept = settings.feature_tokens if load.shards == 1 else 0
+        tokens = max(kept, count * len(picture))
+        sizes[f"features of {tokens} tokens of pictures"] = features * tokens // len(small)
     return sizes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """Bytes for one picture: of its features; saved for the backward pass by a tower that learns, 0
-    for a frozen one; at most at once in a pass without a backward pass, the features included."""
-
-    features: int
-    saved: int
-    most: int
+def _count(settings: Settings, load: Workload, picture: Picture) -> int:
+    """The pictures of a pass."""
+    if not load.decisions:
+        return -(-load.sampled // load.group_size)
+    length = len(picture) + settings.max_new_tokens * (1 + load.group_size)
+    return min(-(-load.rollouts // load.group_size), max(1, load.decisions // length))
 
 
-def measure(model: CausalModel, numerics: Numerics, family: Family, picture: Picture) -> Cost:
-    """Counted by running the tower's code without data, but for integers: how many patches there
-    are depends on their values.
+def measure(
+    model: CausalModel, settings: Settings, family: Family, picture: Picture, *, learns: bool
+) -> tuple[int, int]:
+    """Bytes of a picture's features; and those that a tower which learns saves for the backward
+    pass, or that a frozen one has at most at once, its features included.
+
+    Counted by running the tower's code without data, but for integers: how many patches there are
+    depends on their values.
 
     model: on fake tensors, in the context of `without_data`.
     """
@@ -88,18 +97,20 @@ def measure(model: CausalModel, numerics: Numerics, family: Family, picture: Pic
         for name, value in picture.inputs.items()
     }
     picture = replace(picture, inputs=inputs)
+    numerics = Numerics(settings.precision, True)
     made: list[Features] = []
 
     def run() -> None:
         made[:] = [family.features(model.causal, [picture])]
 
     with model.copies.swapped_in(numerics), Allocated() as allocated:
-        with torch.no_grad():
-            run()
-        most = allocated.most
-        features = _bytes(vars(made[0]))
-        saved = saved_bytes(run, model)
-    return Cost(features=features, saved=saved, most=most)
+        if learns:
+            active = saved_bytes(run, model)
+        else:
+            with torch.no_grad():
+                run()
+            active = allocated.most
+    return _bytes(vars(made[0])), active
 
 
 class Allocated(TorchDispatchMode):
