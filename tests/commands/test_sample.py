@@ -377,8 +377,8 @@ def test_images_are_written_to_a_folder_beside_the_file(tmp_path):
 
 
 def test_pictures_of_prompts_are_written_once_and_named(tmp_path):
-    Image = pytest.importorskip("PIL.Image")
-    red, blue = (Image.new("RGB", (4, 4), color) for color in ("red", "blue"))
+    pillow = pytest.importorskip("PIL.Image")
+    red, blue = (pillow.new("RGB", (4, 4), color) for color in ("red", "blue"))
     prompt = [{"role": "user", "content": [{"type": "image", "image": red}]}]
     answer = [{"role": "tool", "content": [{"type": "image", "image": blue}]}]
     rows = [row(n, answer, prompt=prompt, images=[red, blue]) for n in range(2)]
@@ -390,7 +390,7 @@ def test_pictures_of_prompts_are_written_once_and_named(tmp_path):
     assert len([*(tmp_path / "set_images").iterdir()]) == 2
     assert one["prompt"][0]["content"] == [{"type": "image", "image": first}]
     assert one["completion"][0]["content"] == [{"type": "image", "image": second}]
-    with Image.open(tmp_path / second) as image:
+    with pillow.open(tmp_path / second) as image:
         assert image.getpixel((0, 0)) == (0, 0, 255)
 
 

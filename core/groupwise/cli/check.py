@@ -1,5 +1,6 @@
 """describe: batch sizes, prompts, memory and warnings of a configuration; loads no weights."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -17,7 +18,7 @@ from groupwise.policy import Policy
 from groupwise.processes import shards as shards_of
 from groupwise.run.build import build_parts, check_sections
 from groupwise.run.overlap import with_overlap
-from groupwise.run.parts import Parts, checked_rows
+from groupwise.run.parts import SECONDS_OF_CHECKING, Parts, checked_rows
 from groupwise.run.policies import check_teachers
 from groupwise.sampler import TurnSampler
 
@@ -97,13 +98,17 @@ def _check_shard(policy: type[Policy], loaded: LoadedConfig) -> None:
 def _prompts(parts: Parts) -> dict[str, str]:
     """How many rows there are, and how many of them are held out."""
     source, prompts = parts.prompts.source, parts.evaluation_prompts
-    counted = checked_rows(prompts.source)
-    held = [row for row in islice(prompts.rows(), counted) if prompts.is_held_out(row)]
+    started, counted, held = time.monotonic(), 0, list[str]()
+    for row in islice(prompts.rows(), checked_rows(prompts.source)):
+        counted += 1
+        held += [prompts.question(row)] if prompts.is_held_out(row) else []
+        if time.monotonic() - started > SECONDS_OF_CHECKING:  # sources with pictures may be slow
+            break
     of = "" if counted == len(prompts.source) else f" of the first {counted:,}"
     return {
         "rows": f"{len(source):,}",
         "held out": f"{len(held):,}{of}",
-        "different questions held out": f"{len(set(map(prompts.question, held))):,}{of}",
+        "different questions held out": f"{len(set(held)):,}{of}",
         "evaluated": f"{len(parts.held_out):,}",
     }
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from groupwise.environment import EpisodeEnded
 from groupwise.errors import UserError
-from groupwise_agents.content import content_of
+from groupwise_agents.content import Content, content_of
 from groupwise_agents.openenv.client import Connection
 from groupwise_agents.openenv.resource import Resource
 from groupwise_agents.tool import Tool, ToolError
@@ -43,7 +43,7 @@ def tools_of_client(connection: Connection, listing: Sequence[Any]) -> list[Tool
 def _step_of(connection: Connection, name: str) -> Callable[..., Any]:
     from openenv.core.env_server.mcp_types import CallToolAction
 
-    async def call(**arguments: Any) -> str:
+    async def call(**arguments: Any) -> Content:
         result = await connection.step(CallToolAction(tool_name=name, arguments=arguments))
         observation = result.observation
         if result.done:
@@ -63,7 +63,7 @@ def tools_of_session(resource: Resource) -> list[Tool]:
     session = resource.session
 
     def call_of(name: str) -> Callable[..., Any]:
-        async def call(**arguments: Any) -> str:
+        async def call(**arguments: Any) -> Content:
             result = await resource.call(lambda: session.call_tool(name, arguments), f"tool {name}")
             stated = result.metadata.get("reward")
             if stated is None and isinstance(result.data, dict):

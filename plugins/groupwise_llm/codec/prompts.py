@@ -15,8 +15,6 @@ from groupwise_llm.codec.characters import common_prefix, encodable
 from groupwise_llm.codec.template import ChatTemplate
 from groupwise_llm.settings import Settings
 
-BATCH = 1024
-"""Texts in one call of the tokenizer."""
 THINKING = re.compile(r"<think>|\[THINK\]")
 """What opens thinking, in chat templates and in prompts that end with it."""
 
@@ -28,6 +26,8 @@ class Prompts:
     """
 
     Template: ClassVar[type[ChatTemplate]] = ChatTemplate
+    batch: ClassVar[int] = 1024
+    """Rows that are checked together."""
 
     def __init__(self, tokenizer: Any, settings: Settings, *, positions: int | None) -> None:
         self.tokenizer, self.settings = tokenizer, settings
@@ -100,7 +100,7 @@ class Prompts:
         Raises UserError for a prompt without tokens, or a long one with `long_prompts: error`.
         """
         rows, count, total, notes = iter(rows), 0, 0, list[str]()
-        while batch := list(islice(rows, BATCH)):
+        while batch := list(islice(rows, self.batch)):
             total += len(batch)
             notes = notes or self._unread(batch)
             for row, length in zip(batch, self.lengths(batch), strict=True):

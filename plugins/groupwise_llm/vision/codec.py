@@ -48,6 +48,7 @@ class PicturePrompts(Prompts):
     """Token ids of prompts with pictures."""
 
     Template: ClassVar[type[ChatTemplate]] = PictureTemplate
+    batch: ClassVar[int] = 16  # rows with pictures are large
     tokenizer: PictureTokenizer
     reader: Reader
 

@@ -225,4 +225,4 @@ def _own(block: Mapping[str, Any]) -> Any:
 def _mismatch(pictures: int, places: int) -> str:
     have = "no picture" if pictures == 0 else f"{pictures} picture{'s' if pictures > 1 else ''}"
     room = "no place" if places == 0 else f"{places} place{'s' if places > 1 else ''}"
-    return f"its columns `image` and `images` have {have}, and its prompt has {room} for one"
+    return f"its columns 'image' and 'images' have {have}, and its prompt has {room} for one"

@@ -1,8 +1,11 @@
 """Pictures as users give them: forms, errors, and their places in prompts."""
 
 import base64
+import importlib.util
 import io
+import random
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -199,6 +202,57 @@ def test_blocks_take_the_columns_in_order_or_have_their_own(reader):
     data = base64.b64encode(encoded(picture(5, 1))).decode()
     url = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
     assert sizes(reader.row({"prompt": [message(url, TEXT)]})) == [5]
+
+
+@pytest.fixture(scope="module")
+def data_utils():
+    """TRL's `data_utils`, without the seconds that the whole package takes."""
+    trl = importlib.util.find_spec("trl")
+    if trl is None:
+        pytest.skip("TRL is not installed")
+    file = Path(trl.origin).with_name("data_utils.py")
+    spec = importlib.util.spec_from_file_location("trl_data_utils", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_pictures_stand_where_trl_puts_them(reader, data_utils, seed):
+    chance = random.Random(seed)
+    pictures = [picture(2 + n, 1) for n in range(6)]
+    messages, own = [], iter(pictures)
+    for number in range(chance.randint(1, 4)):
+        role = ("user", "assistant")[number % 2]
+        parts = [dict(TEXT)]
+        if chance.random() < 0.5:
+            parts.insert(0, {"type": "image", "image": next(own)} if seed % 3 else dict(BLOCK))
+        content = parts if len(parts) > 1 or chance.random() < 0.3 else f"text {number}"
+        messages.append({"role": role, "content": content})
+    blocks = [p for m in messages if isinstance(m["content"], list) for p in m["content"]]
+    empty = sum(part == BLOCK for part in blocks)
+    filled = sum(part["type"] == "image" for part in blocks) - empty
+    for own_message in messages[::2] if empty else ():
+        if isinstance(own_message["content"], str):
+            own_message["content"] = [dict(TEXT)]  # else TRL would give it the pictures, too
+    # TRL takes no pictures of columns for a first message of the user that is in parts.
+    takes = not filled and not empty and isinstance(messages[0]["content"], str)
+    columns = [*own][: empty or (2 if takes else 0)]
+    theirs = data_utils.prepare_multimodal_messages(messages, images=columns)
+    read = reader.row({"prompt": messages, "images": columns})
+    assert shape(read.prompt) == shape(theirs)
+    given = [p["image"] for m in theirs for p in m["content"] if p["type"] == "image"]
+    assert sizes(read) == [image.width for image in given]
+
+
+def shape(messages):
+    """The parts of messages, without the pictures themselves."""
+
+    def parts(content):
+        own = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        return [part.get("text", "picture") for part in own]
+
+    return [(message["role"], parts(message["content"])) for message in messages]
 
 
 def test_a_text_has_the_placeholder_of_the_family(reader):
