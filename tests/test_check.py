@@ -221,3 +221,11 @@ def test_each_policy_of_a_chain_has_its_memory_and_its_warnings(config):
     assert "warning: first: learning_rate 0" in result.stdout
     assert "warning: second: the algorithm uses a reference" in result.stdout
     assert result.stdout.count("warning: ") == 2
+
+
+def test_prompts_that_take_long_to_read_are_counted_in_part(config, monkeypatch):
+    assert "of the first 1" not in check(config).output
+    monkeypatch.setattr("groupwise.cli.check.SECONDS_OF_CHECKING", -1.0)
+    result = check(config)
+    assert result.exit_code == 0, result.output
+    assert " of the first 1\n" in result.output
