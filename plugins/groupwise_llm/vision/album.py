@@ -30,6 +30,7 @@ class Album:
         self.family, self.limits = family, limits
         self._firsts: dict[bytes, int] = {}
         self._kept: dict[int, Picture] = {}
+        self._bytes = 0
         self._blank: dict[tuple[int, int], Picture] = {}
 
     def picture(self, image: Any) -> Picture:
@@ -51,13 +52,11 @@ class Album:
 
     def _used(self, picture: Picture) -> Picture:
         """Keep this one as that used last."""
-        self._kept.pop(picture.first, None)
+        if self._kept.pop(picture.first, None) is None:
+            self._bytes += picture.nbytes
         self._kept[picture.first] = picture
-        total = 0
-        for own in reversed([*self._kept.values()]):
-            total += sum(tensor.nbytes for tensor in own.inputs.values())
-            if total > KEPT:
-                del self._kept[own.first]
+        while self._bytes > KEPT and len(self._kept) > 1:
+            self._bytes -= self._kept.pop(next(iter(self._kept))).nbytes
         return picture
 
     def packed(self, pictures: Sequence[Picture]) -> Tensor:

@@ -1,7 +1,6 @@
 """Features: pictures of some passes, the places of their tokens, and what a tower makes of them."""
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,7 +42,8 @@ class FeatureCache:
     """Features of pictures, at most of so many tokens, kept while nothing changes; those used least
     recently are dropped first.
 
-    make: of pictures, by the tower.
+    Each picture is seen alone: others beside it would change the rounding, and a resumed run has
+    other pictures in its first steps that are not kept yet. make: of pictures, by the tower.
     """
 
     def __init__(self, make: Callable[[Sequence[Picture]], Features], most: int) -> None:
@@ -56,10 +56,9 @@ class FeatureCache:
         if weights != self._weights:
             self._weights, self._kept = weights, {}
         kept = {p.first: self._kept.pop(p.first) for p in pictures if p.first in self._kept}
-        new = [picture for picture in pictures if picture.first not in kept]
-        if new:
-            made = _split(self._make(new), [len(picture) for picture in new])
-            kept |= {picture.first: own for picture, own in zip(new, made, strict=True)}
+        for picture in pictures:
+            if picture.first not in kept:
+                kept[picture.first] = self._make([picture])
         self._kept |= kept
         self._drop()
         return _joined([kept[picture.first] for picture in pictures])
@@ -70,15 +69,6 @@ class FeatureCache:
             total += len(own.embeds)
             if total > self._most:
                 del self._kept[first]
-
-
-def _split(features: Features, lengths: Sequence[int]) -> list[Features]:
-    """Those of each picture, in memory of their own."""
-    embeds = [own.clone() for own in features.embeds.split(lengths)]
-    layers: Sequence[Any] = [None] * len(lengths)
-    if features.layers is not None:
-        layers = [own.clone() for own in features.layers.split(lengths, dim=1)]
-    return [Features(*pair) for pair in zip(embeds, layers, strict=True)]
 
 
 def _joined(parts: Sequence[Features]) -> Features:

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ class PicturedModel(CausalModel):
         self._host: Pictures | None = None
         self._features: Features | None = None
         self._learns = False
+        self._weights: Hashable = None
 
     def exclude(self) -> None:
         """Have no token drawn that stands for pictures."""
@@ -54,6 +56,7 @@ class PicturedModel(CausalModel):
         before = self._pictures, self._host, self._features
         self._pictures = self._host = self._features = None
         self._learns = any(p.requires_grad for part in self._towers for p in part.parameters())
+        self._weights = self._tower_weights()
         sharded, backward = not self.copies.reusable, torch.is_grad_enabled()
         if not pictures and (sharded or (self._learns and backward)):
             pictures = [self.sample]
@@ -118,18 +121,17 @@ class PicturedModel(CausalModel):
         if self._learns and torch.is_grad_enabled():
             self._features = self._made(pictures)
         elif self._features is None:
+            # Sharded weights: all processes run the tower, or none, and as often.
+            kept = partial(self._cache.of, weights=(numerics, self.device, self._weights))
             with torch.no_grad():
-                if self.copies.reusable:
-                    weights = (numerics, self.device, self._tower_weights())
-                    self._features = self._cache.of(pictures, weights)
-                else:  # sharded: all processes run the tower, or none
-                    self._features = self._made(pictures)
+                self._features = (kept if self.copies.reusable else self._made)(pictures)
 
     @property
     def _towers(self) -> Sequence[nn.Module]:
         return self.family.towers(self.causal)
 
     def _tower_weights(self) -> Hashable:
+        """Versions of the model's own weights, not of the copies that a pass reads."""
         modules = [module for part in self._towers for module in part.modules()]
         versions = [(id(p), p._version) for part in self._towers for p in part.parameters()]
         return tuple(versions), tuple(getattr(x, "disable_adapters", False) for x in modules)

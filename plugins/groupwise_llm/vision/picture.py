@@ -52,6 +52,11 @@ class Picture:
         return BEYOND + int.from_bytes(digest.digest()) * ROOM
 
     @property
+    def nbytes(self) -> int:
+        """The memory that its inputs take."""
+        return sum(tensor.nbytes for tensor in self.inputs.values())
+
+    @property
     def ids(self) -> Sequence[int]:
         """The ids of its tokens."""
         return range(self.first, self.first + len(self))

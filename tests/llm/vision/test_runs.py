@@ -24,7 +24,7 @@ def rows():
             "prompt": [{"role": "user", "content": f"{number}?"}],
             "image": Image.new("RGB", (8 + 8 * (number % 3), 16), COLORS["rgb"[number % 3]]),
         }
-        for number in range(12)
+        for number in range(4)
     ]
 
 
@@ -47,6 +47,7 @@ def train(output, *, steps, resume=False, **policy):
 
 @pytest.mark.parametrize("vision", ["frozen", "trained"])
 def test_a_resumed_run_goes_on_as_one_that_was_not_stopped(tmp_path, vision):
+    """The third step has pictures of the first two, which a resumed run has not seen."""
     whole = train(tmp_path / "whole", steps=4, vision=vision).policy
     train(tmp_path / "parts", steps=2, vision=vision)
     parts = train(tmp_path / "parts", steps=4, vision=vision, resume=True).policy
