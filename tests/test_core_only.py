@@ -21,6 +21,7 @@ EXTRAS = {
     "groupwise[data]": {"dataset"},
     "groupwise[llm]": {"language_model", "reasoning_gym", "language_consistency", "reward_model"}
     | {"learned_text"},
+    "groupwise[vision]": {"vision_language_model"},
     "groupwise[math]": {"math", "length", "cosine_length"},
     "groupwise[flow]": {"flow", "image_contents", "image_text", "jpeg_size"},
     "groupwise[judge]": {"judge", "judge_ranking", "constitution"},

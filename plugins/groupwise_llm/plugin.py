@@ -25,7 +25,7 @@ def register_policies(register: Register) -> None:
     register(
         "vision_language_model",
         "groupwise_llm.vision_language_model:VisionLanguageModel",
-        extra="llm",
+        extra="vision",
     )
 
 
@@ -33,7 +33,7 @@ def register_policies(register: Register) -> None:
 def register_families(register: Register) -> None:
     room = "groupwise_llm.vision.families"
     for model_type, name in FAMILIES.items():
-        register(model_type, f"{room}.{name}", extra="llm")
+        register(model_type, f"{room}.{name}", extra="vision")
 
 
 @hookimpl

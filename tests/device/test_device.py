@@ -160,11 +160,14 @@ def test_pictures_are_read_as_on_the_cpu_with_as_many_waits_for_any_number(finis
     assert len(measured["equal"]) > 20
     assert all(measured["equal"].values()), measured["equal"]
     without, one, *more = measured["waits"]
-    assert more == [one, one]
+    if tower == "frozen tower":  # it sees each picture once, alone
+        assert more[1] - more[0] == more[0] - one <= one - without
+    else:
+        assert more == [one, one]
+    if tower == "kept features":
+        assert one <= BOUNDS["llm"]["forward"] + 6
     # A tower that learns sees a picture in every pass.
     assert (without == one) == (tower == "trained tower")
-    if tower == "kept features":
-        assert one <= 2 * BOUNDS["llm"]["forward"]
 
 
 # ---- sampling by graphs

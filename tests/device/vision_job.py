@@ -61,7 +61,10 @@ def measure(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     policy.zero_grad()
     ability = policy.ability
     with Device() as device, plain():
-        with patch("groupwise_llm.probing.probes.ability", lambda *_, **__: ability):
+        with (
+            patch("groupwise_llm.probing.probes.ability", lambda *_, **__: ability),
+            patch("groupwise_llm.vision_language_model.check", lambda *_, **__: None),
+        ):
             policy.place("cuda")
         actual = {name: (value.is_cuda, value.cpu()) for name, value in results(policy).items()}
         for count in COUNTS:

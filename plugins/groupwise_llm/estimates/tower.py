@@ -45,18 +45,18 @@ def estimate(
     config: Any, settings: VisionSettings, load: Workload, album: Album, picture: Picture
 ) -> Mapping[str, int]:
     """Bytes of pixels, features and the tower's activations, with a picture such as this one in
-    each prompt. The tower reads all pictures of a pass at once.
+    each prompt. The tower reads all pictures of a pass at once, if it learns or is sharded, and
+    else one after the other.
 
     config: transformers' configuration.
     """
-    count, learns = (
-        _count(settings, load, picture),
-        load.decisions > 0 and settings.vision == "trained",
-    )
+    learns = load.decisions > 0 and settings.vision == "trained"
+    count = _count(settings, load, picture)
+    at_once = count if learns or load.shards > 1 else 1
     width, height = picture.image.size
-    pictures = f"{count} pictures of {width} x {height}"
+    pictures = f"({at_once} of {width} x {height})"
     pixels = _bytes(picture.inputs)
-    sizes = {f"pixels of {pictures}": count * pixels}
+    sizes = {f"pixels of pictures {pictures}": at_once * pixels}
     small = album.picture(blank(min(SMALL, width * height)))
     try:
         with without_data(outline(settings, config), settings) as model:
@@ -64,8 +64,8 @@ def estimate(
     except Exception as error:  # the tower's code reads values, and fake tensors have none
         reason = shorten(first_line(error), 60, placeholder=" ...")
         return {**sizes, f"vision tower: not counted ({reason})": 0}
-    size = count * active * pixels // _bytes(small.inputs)
-    sizes[f"activations of the vision tower, {pictures}"] = size
+    size = at_once * active * pixels // _bytes(small.inputs)
+    sizes[f"activations of the vision tower {pictures}"] = size
     if not learns:
         kept = settings.feature_tokens if load.shards == 1 else 0
         tokens = max(kept, count * len(picture))

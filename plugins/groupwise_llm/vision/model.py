@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -120,12 +121,10 @@ class PicturedModel(CausalModel):
         if self._learns and torch.is_grad_enabled():
             self._features = self._made(pictures)
         elif self._features is None:
+            # Sharded weights: all processes run the tower, or none, and as often.
+            kept = partial(self._cache.of, weights=(numerics, self.device, self._weights))
             with torch.no_grad():
-                if self.copies.reusable:
-                    weights = (numerics, self.device, self._weights)
-                    self._features = self._cache.of(pictures, weights)
-                else:  # sharded: all processes run the tower, or none
-                    self._features = self._made(pictures)
+                self._features = (kept if self.copies.reusable else self._made)(pictures)
 
     @property
     def _towers(self) -> Sequence[nn.Module]:
