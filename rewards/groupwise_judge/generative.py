@@ -1,5 +1,7 @@
 """The reward `generative_judge`: a model in this process, asked for one word."""
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -93,7 +95,12 @@ class GenerativeJudge:
     def load(self) -> None:
         """Loads the model, if needed. Raises ValueError, also for an answer that is no token."""
         self.model.load()
-        self._read_answers()
+        counted = "; ".join(
+            f"{word}: {', '.join(map(repr, texts))}"
+            for word, texts in self._read_answers().words.items()
+        )
+        if os.environ.get("RANK", "0") == "0":
+            print(f"note: {self.config.model} answers by the tokens {counted}", file=sys.stderr)
 
     def estimate(self) -> Mapping[str, int]:
         """Bytes on the device, by purpose."""
@@ -127,17 +134,21 @@ class GenerativeJudge:
         # The lowest value, not an error: else a policy would learn to write long texts.
         lowest = min(self.config.answers.values())
         scores = values.masked_fill(too_long, lowest if self.config.normalize else min(lowest, 0.0))
-        rows = too_long.nonzero()[:, 0].tolist()
-        blank = self.questions.chats(prompts, [""] * len(prompts), columns) if rows else []
-        errors = {
-            row: "the prompt alone makes the question longer than the judge takes: see `max_length`"
-            for row in rows
-            if not self.model.fits(blank[row])
-        }
+        errors = self._too_long_prompts(too_long.nonzero()[:, 0].tolist(), prompts, columns)
         if errors:
             kept = [None if row in errors else score for row, score in enumerate(scores.tolist())]
             raise SampleErrors(kept, errors)
         return scores.tolist()
+
+    def _too_long_prompts(
+        self, rows: Sequence[int], prompts: Sequence[Any], columns: Mapping[str, Sequence[Any]]
+    ) -> dict[int, str]:
+        """An error for each row whose question is too long even without a completion."""
+        if not rows:
+            return {}
+        blank = self.questions.chats(prompts, [""] * len(prompts), columns)
+        problem = "the prompt alone makes the question longer than the judge takes: `max_length`"
+        return {row: problem for row in rows if not self.model.fits(blank[row])}
 
     def _read_answers(self) -> Answers:
         if self._answers is None:

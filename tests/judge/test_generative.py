@@ -71,6 +71,13 @@ def test_the_value_is_that_of_the_next_token_whatever_the_batch():
     assert len({round(value, 3) for value in values}) == 3
 
 
+def test_the_tokens_that_count_are_listed(capsys):
+    judge(answers={"yes": 1, "no": 0, "B": 0.5})
+    listed = "yes: 'yes', 'Yes'; no: ' No', 'no'; B: 'B'"
+    found = capsys.readouterr().err.strip()
+    assert found == f"note: {tiny_judge.folder()} answers by the tokens {listed}"
+
+
 def test_a_scale_gives_the_expected_grade():
     found, tokenizer = probabilities(map(filled, PROMPTS, COMPLETIONS))
     ids = [tokenizer.convert_tokens_to_ids(grade) for grade in "123"]

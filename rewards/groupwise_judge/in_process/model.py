@@ -42,7 +42,7 @@ class JudgeModel:
         """
         values = torch.full((len(chats), len(tokens)), torch.nan)
         for rows, inputs in self._batches(chats, padding_side="right"):
-            values[rows] = self._next(inputs)[:, tokens]
+            values[rows] = self._next(inputs, tokens)
         return values
 
     def replies(self, chats: Sequence[Sequence[Message]], *, max_tokens: int) -> list[str | None]:
@@ -58,8 +58,8 @@ class JudgeModel:
         return any(True for _ in self._batches([chat], padding_side="right"))
 
     @torch.no_grad()
-    def _next(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """[b, V] float32 on the CPU: log-probs after the last token of each row.
+    def _next(self, inputs: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+        """[b, n] float32 on the CPU: log-probs of `tokens` [n] after the last token of each row.
 
         Padding is on the right, where no token of a causal model sees it.
         """
@@ -71,7 +71,7 @@ class JudgeModel:
         with without_cudnn():
             logits = model(**inputs, **options, use_cache=False).logits
         rows = logits[torch.arange(len(last), device=last.device), column if keeps else last]
-        log_probs: Tensor = rows.float().log_softmax(dim=-1).cpu()
+        log_probs: Tensor = rows.float().log_softmax(dim=-1)[:, tokens.to(rows.device)].cpu()
         return log_probs
 
     @torch.no_grad()
