@@ -112,3 +112,19 @@ def test_a_picture_that_is_fine_is_kept_and_another_one_is_drawn_again(scenes_to
 
     players = {"painter": painter, "looker": looker}
     check_environment(Studio(), scenes_to_draw[:2], players)
+
+
+@pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")
+def test_two_steps_of_drawing_again(tmp_path):
+    small = ["players.0.policy.steps=4", "players.0.policy.evaluation_steps=4"]
+    small += ["players.0.policy.window.size=1", "train.steps=2", "train.groups_per_step=2"]
+    small += ["train.group_size=4", "evaluation.prompts=4", "evaluation.every=0"]
+    loaded = load_config(EXAMPLES / "draw_look.yaml", [*small, f"output={tmp_path / 'run'}"])
+    result = train_from_config(loaded, quiet=True)
+    assert result.steps == 2
+    samples = samples_of(tmp_path / "run")
+    drawn = [own for own in samples if own.get("image")]
+    assert len(drawn) == len(samples) / 2  # of each episode a picture, and what was said of it
+    assert {own["total"] for own in drawn} == {own["total"] for own in samples}
+    metrics = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    assert 0 <= metrics["environment/drawn_again"] <= 1
