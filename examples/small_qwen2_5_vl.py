@@ -1,6 +1,6 @@
 """A Qwen2.5-VL of toy size for pictures of 32 pixels: processor, random weights and supervision.
 
-`make_base.py` of `count_shapes` and `draw_look` train it.
+`count_shapes/make_base.py` trains it.
 """
 
 import json

@@ -3,17 +3,13 @@
 import json
 import sys
 from collections import Counter
-from functools import cache
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
 
 from groupwise.config.load import load_config
-from groupwise.prompts.split import held_out
 from groupwise.run.train import train_from_config
-from groupwise.testing import check_environment
 from groupwise_verifiable.images.pixels import pixels
 from groupwise_verifiable.images.shapes import find_shapes
 
@@ -85,30 +81,3 @@ def test_two_steps_of_looking(tmp_path):
     assert 0 < len(looked) < len(samples)
     share = [sum(own["right"] for own in part) / len(part) for part in (looked, samples)]
     assert share[0] > share[1]  # who looks is right more often
-
-
-@pytest.fixture
-def scenes_to_draw():
-    from draw_look.studio import Scenes
-
-    rows = [*Scenes()]
-    assert sum(held_out(row["prompt"], 0.2) for row in rows) > 80
-    return rows
-
-
-def test_a_picture_that_is_fine_is_kept_and_another_one_is_drawn_again(scenes_to_draw):
-    from draw_look.studio import Studio
-    from shapes import scenes
-
-    @cache
-    def drawn(number):
-        return scenes.draw(scenes_to_draw[number], Random(number))
-
-    def painter(context, random):
-        return drawn(random.choice([0, 1]))
-
-    def looker(messages, random):
-        return random.choice(["<think> red disk </think> fine", "red disk", "hm"])
-
-    players = {"painter": painter, "looker": looker}
-    check_environment(Studio(), scenes_to_draw[:2], players)

@@ -6,6 +6,7 @@ share of them does, and the rest are one of the twelve answers at random, some m
 others. The scenes that `groupwise` holds out for evaluation are in none of the pictures.
 
     python examples/count_shapes/make_base.py
+    python examples/count_shapes/make_base.py --more     # continues training, on other pictures
 
 writes `examples/count_shapes/base/`, loadable by `AutoModelForImageTextToText.from_pretrained`.
 """
@@ -16,6 +17,7 @@ import sys
 from pathlib import Path
 
 import torch
+from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
@@ -39,12 +41,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=900)
     parser.add_argument("--pictures", type=int, default=8000)
     parser.add_argument("--look-share", type=float, default=0.18)
+    parser.add_argument("--more", action="store_true", help="continue training")
     parser.add_argument("--output", type=Path, default=HERE / "base")
     options = parser.parse_args()
-    torch.manual_seed(0)
-    chance = random.Random(0)
-    processor = make_processor(WORDS)
-    model = make_model(processor)
+    torch.manual_seed(options.more)
+    chance = random.Random(int(options.more))
+    if options.more:
+        processor = Qwen2_5_VLProcessor.from_pretrained(options.output)
+        model = Qwen2_5_VLForConditionalGeneration.from_pretrained(options.output)
+    else:
+        processor = make_processor(WORDS)
+        model = make_model(processor)
     print(f"{model.num_parameters():,} weights, {len(processor.tokenizer)} tokens", flush=True)
     scenes: list[list[questions.Thing]] = []
     while len(scenes) < options.pictures:
@@ -62,7 +69,8 @@ def main() -> None:
 
     train(model, processor, pixels, pair, chance, steps=options.steps)
     model.save_pretrained(options.output)
-    processor.save_pretrained(options.output)
+    if not options.more:
+        processor.save_pretrained(options.output)
 
 
 if __name__ == "__main__":
