@@ -1,16 +1,18 @@
 """VisionLanguageModel: a language model that also reads pictures; its decisions are tokens."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from PIL import Image
 from torch import Tensor
 
+from groupwise.memory import Workload
 from groupwise.policy import Outputs
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Context, Turn
+from groupwise_llm.estimates import tower
 from groupwise_llm.files.loading import config_of
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.probing.probes import Ability
@@ -58,6 +60,19 @@ class VisionLanguageModel(LanguageModel):
         return PicturedModel(
             model, album.family, album.picture(SAMPLE), feature_tokens=tokens, **options
         )
+
+    @classmethod
+    def estimate(cls, config: Settings, load: Workload) -> Mapping[str, int]:
+        """As `LanguageModel.estimate`, with a picture of `max_pixels` in each prompt; see
+        `estimates.tower`."""
+        assert isinstance(config, VisionSettings)
+        album = cls.make_codec(config, None, (), positions=None).reader.album
+        picture = album.picture(tower.blank(config.max_pixels or tower.MEGAPIXEL))
+        if config.max_prompt_tokens is None:
+            longest = config.max_new_tokens + len(picture)
+            config = config.model_copy(update={"max_prompt_tokens": longest})
+        pictures = tower.estimate(config_of(config), config, load, album, picture)
+        return {**super().estimate(config, load), **pictures}
 
     def _load(self) -> None:
         super()._load()

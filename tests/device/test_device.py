@@ -15,6 +15,7 @@ IMPORTS = {
     "llm_job": ["groupwise_llm.policy"],
     "graphs_job": ["groupwise_llm.policy"],
     "flow_job": ["groupwise_flow.policy"],
+    "vision_job": ["groupwise_llm.vision_language_model"],
 }
 BOUNDS = {
     # Every 16 tokens the host reads which rows have ended.
@@ -148,6 +149,25 @@ def test_a_changed_weight_is_cast_once_for_any_number_of_tokens(finished, traini
     assert set(one_token.values()) == {1}
     assert nine_tokens == one_token
     assert again == {}
+
+
+# ---- pictures
+
+
+@pytest.mark.parametrize("tower", ["trained tower", "frozen tower", "kept features"])
+def test_pictures_are_read_as_on_the_cpu_with_as_many_waits_for_any_number(finished, tower):
+    measured = result(finished("vision_job"))[tower]
+    assert len(measured["equal"]) > 20
+    assert all(measured["equal"].values()), measured["equal"]
+    without, one, *more = measured["waits"]
+    if tower == "frozen tower":  # it sees each picture once, alone
+        assert more[1] - more[0] == more[0] - one <= one - without
+    else:
+        assert more == [one, one]
+    if tower == "kept features":
+        assert one <= BOUNDS["llm"]["forward"] + 6
+    # A tower that learns sees a picture in every pass.
+    assert (without == one) == (tower == "trained tower")
 
 
 # ---- sampling by graphs

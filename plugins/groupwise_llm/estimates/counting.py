@@ -1,6 +1,6 @@
 """Counting the bytes that a model's own code saves, by running it on fake tensors without data."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,6 +46,17 @@ def saved(model: CausalModel, numerics: Numerics, shape: Shape, *, head: bool = 
 
 
 def _saved_by(run: Run, model: CausalModel, numerics: Numerics, shape: Shape, *, head: bool) -> int:
+    def forward() -> Any:
+        if not head:
+            return model.hidden(run, replace(numerics, plain_head=True))
+        tokens = _ids(shape.rows, shape.completion).flatten()
+        return model(run, numerics, tokens, temperature=1.0)
+
+    return saved_bytes(forward, model)
+
+
+def saved_bytes(forward: Callable[[], Any], model: CausalModel) -> int:
+    """Bytes that a pass saves for the backward pass, without weights and their copies."""
     sizes: dict[int, int] = {}
     alive = []  # the id of a freed storage could be reused
 
@@ -56,11 +67,7 @@ def _saved_by(run: Run, model: CausalModel, numerics: Numerics, shape: Shape, *,
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        if head:
-            tokens = _ids(shape.rows, shape.completion).flatten()
-            answers = model(run, numerics, tokens, temperature=1.0)[0]
-        else:
-            answers = model.hidden(run, replace(numerics, plain_head=True))
+        answers = forward()
     own = (*model.parameters(), *model.buffers(), *model.copies.tensors())
     for tensor in own:
         sizes.pop(tensor.untyped_storage()._cdata, None)

@@ -50,14 +50,15 @@ class PicturedModel(CausalModel):
         """The context of passes whose ids may be those of these pictures; weights do not change in
         it.
 
-        A tower that learns gets a gradient of 0 in a pass without pictures, as DDP requires: it
-        sees the sample.
+        A pass without pictures sees the sample where other processes wait for it: for the gradient
+        of a tower that learns (DDP), or for its shards of a tower's weights (FSDP).
         """
         before = self._pictures, self._host, self._features
         self._pictures = self._host = self._features = None
         self._learns = any(p.requires_grad for part in self._towers for p in part.parameters())
         self._weights = self._tower_weights()
-        if not pictures and self._learns and torch.is_grad_enabled():
+        sharded, backward = not self.copies.reusable, torch.is_grad_enabled()
+        if not pictures and (sharded or (self._learns and backward)):
             pictures = [self.sample]
         if pictures:
             self._host = Pictures(pictures, torch.device("cpu"))
@@ -120,11 +121,10 @@ class PicturedModel(CausalModel):
         if self._learns and torch.is_grad_enabled():
             self._features = self._made(pictures)
         elif self._features is None:
-            # Weights that FSDP gathers change without a new version.
-            known = self.copies.reusable or not self._learns
-            kept = partial(self._cache.of, weights=(numerics, self._weights))
+            # Sharded weights: all processes run the tower, or none, and as often.
+            kept = partial(self._cache.of, weights=(numerics, self.device, self._weights))
             with torch.no_grad():
-                self._features = (kept if known else self._made)(pictures)
+                self._features = (kept if self.copies.reusable else self._made)(pictures)
 
     @property
     def _towers(self) -> Sequence[nn.Module]:

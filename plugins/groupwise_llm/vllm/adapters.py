@@ -13,6 +13,7 @@ from groupwise.errors import UserError, first_line
 from groupwise_llm.files.adapter import factors, more_than_factors, rank_of, write
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.files import Files
+from groupwise_llm.vllm.prompt import family_of
 from groupwise_llm.vllm.server import ORIGINAL, Server, ServerInfo
 from groupwise_llm.vllm.settings import Settings
 
@@ -81,6 +82,10 @@ def _obstacles_here(policy: LanguageModel, settings: Settings) -> Iterator[str]:
     if policy.config.lora is None:
         yield "the policy has no policy.lora"
         return
+    family = family_of(policy)
+    towers = family.towers(policy.causal.causal) if family else ()
+    if any(weight.requires_grad for tower in towers for weight in tower.parameters()):
+        yield "vLLM applies adapters to the language model alone, and policy.vision is trained"
     if settings.adapters is False:
         yield "sampler.adapters is false"
     if settings.transfer == "nccl":

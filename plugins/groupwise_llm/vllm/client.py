@@ -26,8 +26,9 @@ HEALTH = 2.0
 LARGEST = 2**24
 """Most bytes of an answer without completions."""
 LOAD_ADAPTER, UNLOAD_ADAPTER = "v1/load_lora_adapter", "v1/unload_lora_adapter"
-PLAIN = {LOAD_ADAPTER, UNLOAD_ADAPTER}
-"""Paths whose answer is a sentence and no JSON."""
+RESET_FEATURES = "reset_encoder_cache"
+PLAIN = {LOAD_ADAPTER, UNLOAD_ADAPTER, RESET_FEATURES}
+"""Paths whose answer is a sentence or nothing, and no JSON."""
 
 
 class RefusedError(Exception):

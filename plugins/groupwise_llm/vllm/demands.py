@@ -6,6 +6,7 @@ from groupwise.errors import UserError
 from groupwise_llm.model import rotary
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.nccl import BACKEND
+from groupwise_llm.vllm.prompt import family_of
 from groupwise_llm.vllm.server import Server, ServerInfo
 from groupwise_llm.vllm.settings import Settings
 
@@ -44,6 +45,8 @@ def _needs(
             f"vLLM encodes the positions of this model's rows otherwise if it takes more than "
             f"{limit}; start it with --max-model-len {most}, or set policy.max_prompt_tokens"
         )
+    if family_of(policy) and not info.pictures:
+        yield "takes no pictures; start it with the policy's model, without --language-model-only"
     if settings.sleep and not info.sleep_mode:
         yield "cannot sleep (sampler.sleep); start it with --enable-sleep-mode"
     if backend == BACKEND and info.backend != BACKEND:

@@ -1,6 +1,7 @@
 """Launch: a vLLM server that the run starts on its own machine, and stops at its end."""
 
 import importlib.util
+import json
 import os
 import shutil
 import socket
@@ -14,6 +15,7 @@ from typing import Any
 from groupwise.errors import UserError
 from groupwise_llm.files.loading import location
 from groupwise_llm.policy import LanguageModel
+from groupwise_llm.vision.codec import PictureCodec
 from groupwise_llm.vllm.adapters import launch_options
 from groupwise_llm.vllm.client import Client
 from groupwise_llm.vllm.settings import Settings, Start
@@ -120,6 +122,7 @@ class Launch:
             "trust-remote-code": bool(config.loading.get("trust_remote_code")),
             "revision": config.loading.get("revision"),
             **launch_options(self.policy, self.settings),
+            **_limits(self.policy),
             **{name.replace("_", "-"): value for name, value in self.start.options.items()},
         }
         arguments = ["-m", "vllm.entrypoints.openai.api_server"]
@@ -148,6 +151,12 @@ class Launch:
         assert self.log is not None
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return "\n".join(f"    {line}" for line in lines[-LINES:])
+
+
+def _limits(policy: LanguageModel) -> dict[str, str]:
+    """The options by which vLLM prepares pictures as the policy does."""
+    limits = policy.codec.reader.album.limits if isinstance(policy.codec, PictureCodec) else {}
+    return {"mm-processor-kwargs": json.dumps(limits)} if limits else {}
 
 
 def _free_port() -> int:

@@ -137,7 +137,7 @@ class _Source:
 
 
 def _finish(server: Server, tag: str) -> None:
-    server.reset_prefix_cache()
+    server.reset_caches()
     server.set_tag(tag)
 
 

@@ -7,6 +7,7 @@ from groupwise_llm.codec.contexts import Context
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.completion import Completion, read, turn_of
 from groupwise_llm.vllm.fleet import Fleet
+from groupwise_llm.vllm.prompt import family_of, prompt_of
 from groupwise_llm.vllm.request import sampling_of
 from groupwise_llm.vllm.server import Server
 
@@ -26,7 +27,10 @@ def check_weights(
     vocabulary: size of the policy's; version: of the weights that the servers have loaded; model:
     their name, if they are adapters.
     """
-    context = Context(prompt="0", prompt_ids=torch.tensor([policy.ends[0]]))
+    context, row = Context(prompt="0", prompt_ids=torch.tensor([policy.ends[0]])), {"prompt": "0"}
+    if (family := family_of(policy)) is not None:
+        row = {"prompt": f"{family.placeholder}0", "image": policy.causal.sample.image}
+        (context,) = policy.codec.encode([row])
     sampling = {
         **sampling_of(policy, "train"),
         "ignore_eos": True,
@@ -39,7 +43,7 @@ def check_weights(
     drawn: dict[Server, Completion] = {}
 
     def draw(server: Server) -> None:
-        choices = server.generate(context.prompt_ids.tolist(), sampling, model=model)
+        choices = server.generate(prompt_of(context, family), sampling, model=model)
         if choices is None:
             raise UserError(f"sampler: {server.url} does not know the adapters that it has loaded")
         (choice,) = choices
@@ -55,7 +59,7 @@ def check_weights(
     # One pass for all servers, since a sharded policy's is a collective.
     turns = [turn_of(own, policy, "train", version=version) for own in drawn.values()]
     finished = [context.with_turn(turn) for turn in turns]
-    rollouts = policy.assemble([{"prompt": "0"}] * len(drawn), finished)
+    rollouts = policy.assemble([row] * len(drawn), finished)
     ours = policy(rollouts, outputs=frozenset({"log_probs"})).log_probs
     assert ours is not None
     assert rollouts.sampler_log_probs is not None

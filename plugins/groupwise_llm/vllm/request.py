@@ -10,7 +10,9 @@ from torch import Tensor
 from groupwise.errors import UserError
 from groupwise.sampler import Purpose
 from groupwise_llm.codec.contexts import Context
+from groupwise_llm.model.likelihood import LEAST
 from groupwise_llm.policy import LanguageModel
+from groupwise_llm.vllm.prompt import family_of
 from groupwise_llm.vllm.server import Server, ServerInfo
 
 SEEDS = 2**62
@@ -97,7 +99,10 @@ def sampling_of(
     """
     own = policy.config
     choice = own if purpose == "train" else own.for_evaluation()
+    family = family_of(policy)
+    excluded = sorted(family.excluded) if family else []
     return {
+        **({"logit_bias": {str(token): LEAST for token in excluded}} if excluded else {}),
         "temperature": 0.0 if purpose == "greedy" else choice.temperature,
         "top_k": choice.top_k,
         "top_p": choice.top_p,

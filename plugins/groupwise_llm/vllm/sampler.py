@@ -29,6 +29,7 @@ from groupwise_llm.vllm.generation import AT_ONCE, Generation
 from groupwise_llm.vllm.launch import Launch
 from groupwise_llm.vllm.nccl import BACKEND, NCCL
 from groupwise_llm.vllm.probe import check_weights
+from groupwise_llm.vllm.prompt import Prompt, family_of, prompt_of
 from groupwise_llm.vllm.request import Request, sampling_of, split, turns
 from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.settings import Settings
@@ -244,8 +245,8 @@ class VLLM(TextSampler):
         purpose: Purpose,
         stop: Sequence[str] = (),
     ) -> Generation:
-        ids = [context.ids.tolist() for context in contexts]
-        ask = partial(self._ask, ids, sampling_of(self.policy, purpose, stop))
+        written = [prompt_of(context, family_of(self.policy)) for context in contexts]
+        ask = partial(self._ask, written, sampling_of(self.policy, purpose, stop))
         return Generation(requests, self.fleet, tag=self.tag, ask=ask, renew=self._renew)
 
     def _renew(self, server: Server) -> None:
@@ -256,14 +257,14 @@ class VLLM(TextSampler):
 
     def _ask(
         self,
-        ids: Sequence[Sequence[int]],
+        prompts: Sequence[Prompt],
         sampling: Mapping[str, Any],
         server: Server,
         request: Request,
     ) -> list[Completion]:
         own = {"n": request.count, "seed": request.seed, "max_tokens": request.limit}
         model = self._transfer.model(self.tag)
-        choices = server.generate(ids[request.row], {**sampling, **own}, model=model)
+        choices = server.generate(prompts[request.row], {**sampling, **own}, model=model)
         if choices is None:  # it restarted, and will be sent the weights again
             return []
         if len(choices) != request.count:

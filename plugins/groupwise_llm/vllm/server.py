@@ -1,6 +1,6 @@
 """Server: the calls to a vLLM server: its configuration, completions, new weights, sleep."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,10 +8,12 @@ from groupwise.errors import UserError
 from groupwise_llm.vllm.client import (
     LARGEST,
     LOAD_ADAPTER,
+    RESET_FEATURES,
     UNLOAD_ADAPTER,
     Client,
     RefusedError,
 )
+from groupwise_llm.vllm.prompt import Prompt
 
 VERSION = "0.32"
 """The first version that states for every completion which weights sampled it."""
@@ -30,7 +32,7 @@ class ServerInfo:
     max_tokens: of prompt and completion together; max_completions: in one request; logprobs_mode,
     chunked_prefill, sleep_mode: vLLM's options; workers: number of processes that hold weights;
     backend: of weight transfer; lora_rank: the largest of adapters, None if it takes none;
-    lora_updates: whether it takes adapters after its start.
+    lora_updates: whether it takes adapters after its start; pictures: whether it takes any.
     """
 
     max_tokens: int
@@ -43,6 +45,7 @@ class ServerInfo:
     backend: str | None
     lora_rank: int | None
     lora_updates: bool
+    pictures: bool
 
 
 class Server:
@@ -63,6 +66,7 @@ class Server:
             scheduler = config["scheduler_config"]
             transfer = config.get("weight_transfer_config") or {}
             lora = config.get("lora_config") or {}
+            vision = model.get("multimodal_config") or {"language_model_only": True}
             return ServerInfo(
                 max_tokens=model["max_model_len"],
                 max_completions=scheduler["max_num_seqs"],
@@ -74,6 +78,7 @@ class Server:
                 backend=transfer.get("backend"),
                 lora_rank=lora.get("max_lora_rank"),
                 lora_updates=bool(variables.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING")),
+                pictures=not vision["language_model_only"],
             )
         except (AttributeError, KeyError, TypeError) as error:
             raise UserError(
@@ -86,14 +91,15 @@ class Server:
     # ---- completions
 
     def generate(
-        self, ids: Sequence[int], sampling: Mapping[str, Any], *, model: str | None
+        self, prompt: Prompt, sampling: Mapping[str, Any], *, model: str | None
     ) -> list[Any] | None:
-        """The choices in the answer to a request, unchecked. Raises LostError.
+        """The choices in the answer to a request, unchecked. Raises LostError; UserError where the
+        server has read another prompt.
 
         model: the adapters to sample with, by name; None where the server does not know them, after
         a restart.
         """
-        body: dict[str, Any] = {"token_ids": list(ids), "sampling_params": dict(sampling)}
+        body = {**prompt.body, "sampling_params": dict(sampling)}
         if model is not None:
             body["model"] = model
         try:
@@ -106,6 +112,7 @@ class Server:
         choices = answer.get("choices") if isinstance(answer, dict) else None
         if not isinstance(choices, list):
             raise UserError(f"sampler: {self.url} answered a request without completions")
+        prompt.check(answer.get("prompt_token_ids"), self.url)
         return choices
 
     # ---- weights
@@ -127,10 +134,10 @@ class Server:
         self._post("update_weight_version", {"new_version": tag})
 
     def load(self, folder: str) -> None:
-        """Load the weights from the files of a folder, and drop the prefix cache."""
+        """Load the weights from the files of a folder, and drop what older ones have computed."""
         body = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
         self._post("collective_rpc", body, loads=True)
-        self.reset_prefix_cache()
+        self.reset_caches()
 
     def load_adapter(self, folder: str, name: str) -> None:
         """Load the adapters in a folder, as peft saves them, under a new name."""
@@ -144,8 +151,9 @@ class Server:
             if refused.status != UNKNOWN:
                 raise self._refusal(refused, "forget adapters") from refused
 
-    def reset_prefix_cache(self) -> None:
-        """Drop the cache of prompts, which was computed with older weights."""
+    def reset_caches(self) -> None:
+        """Drop the cache of prompts and that of pictures' features, computed with older weights."""
+        self._post(RESET_FEATURES, {})
         answer = self._post("reset_prefix_cache", {})
         if not (isinstance(answer, dict) and answer.get("success", True)):
             raise UserError(

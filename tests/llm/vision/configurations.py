@@ -117,11 +117,8 @@ QWEN = {
     "tokens": CHATML_TOKENS,
     "more_tokens": (
         "<|im_start|>",
-        "<|vision_start|>",
-        "<|vision_end|>",
-        "<|vision_pad|>",
-        "<|image_pad|>",
-        "<|video_pad|>",
+        *(f"<|vision_{name}|>" for name in ("start", "end", "pad")),
+        *("<|image_pad|>", "<|video_pad|>"),
     ),
     "ids": {
         "image_token_id": "<|image_pad|>",
@@ -137,13 +134,11 @@ QWEN = {
     "text": {**TEXT, "rope_parameters": SECTIONS},
     "vision": QWEN_TOWER,
 }
-QWEN_NORMS = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 QWEN3 = {
     **QWEN,
     "processor": "Qwen3VLProcessor",
     "videos": "Qwen3VLVideoProcessor",
     "text": {**TEXT, "rope_parameters": {**SECTIONS, "mrope_interleaved": True}},
-    "image_options": {**QWEN["image_options"], **QWEN_NORMS},
 }
 NEW_TOWER = {**QWEN_TOWER, "num_position_embeddings": 16}
 DEEP_TOWER = {**NEW_TOWER, "deepstack_visual_indexes": [0, 1]}
@@ -212,11 +207,9 @@ STAND_INS = {
     "qwen3_vl": StandIn(**{**QWEN3, "vision": DEEP_TOWER}),
     "qwen3_5": StandIn(**{**QWEN3, "vision": NEW_TOWER, "text": HYBRID}),
     "qwen3_vl_moe": StandIn(
-        **{**QWEN3, "vision": DEEP_TOWER, "text": {**QWEN3["text"], **EXPERTS}},
+        **{**QWEN3, "vision": DEEP_TOWER, "text": {**QWEN3["text"], **EXPERTS}}
     ),
-    "qwen3_5_moe": StandIn(
-        **{**QWEN3, "vision": NEW_TOWER, "text": {**HYBRID, **EXPERTS}},
-    ),
+    "qwen3_5_moe": StandIn(**{**QWEN3, "vision": NEW_TOWER, "text": {**HYBRID, **EXPERTS}}),
     "gemma3": StandIn(
         processor="Gemma3Processor",
         images="Gemma3ImageProcessor",

@@ -18,9 +18,7 @@ PASSES = {
     "qwen2_vl": "packed",
     "qwen2_5_vl": "packed",
     "qwen3_vl": "packed",
-    "qwen3_vl_moe": "packed",
     "qwen3_5": "plain",
-    "qwen3_5_moe": "plain",
     "gemma3": "cached",
     "idefics3": "packed",
     "smolvlm": "packed",
@@ -30,6 +28,8 @@ PASSES = {
 """The pass by which each is trained: Qwen3.5 has recurrent states, Gemma 3 attends both ways within
 a picture."""
 
+EXPERTS = {"qwen3_vl_moe": "qwen3_vl", "qwen3_5_moe": "qwen3_5"}
+"""Mixtures of experts, and the models that they are like otherwise."""
 ONE_SIZE = {"gemma3", "llava_next"}
 """Families that choose the size of pictures themselves."""
 TOKENS = 4
@@ -56,7 +56,7 @@ families = pytest.mark.parametrize(
 @cache
 def policy(family):
     folder = str(standins.folder(family))
-    settings = VisionSettings(model=folder, max_new_tokens=6, temperature=0.8)
+    settings = VisionSettings(model=folder, max_new_tokens=256, temperature=0.8)
     made = VisionLanguageModel(settings)
     made.place("cpu")
     return made
@@ -73,7 +73,15 @@ def like(policy, **settings):
 @cache
 def rollouts(family):
     """Two completions of each of the reference's rows."""
-    return policy(family).sample(reference.rows(), group_size=2, seeds=range(8))
+    return drawn(policy(family), [row for row in reference.rows() for _ in range(2)])
+
+
+def drawn(policy, rows, purpose="train"):
+    """Rollouts of at most six tokens."""
+    contexts, size = policy.encode(rows), len(rows)
+    turns = policy.draw(contexts, seeds=range(size), limits=[6] * size, purpose=purpose)
+    whole = [own.with_turn(turn) for own, turn in zip(contexts, turns, strict=True)]
+    return policy.assemble(rows, whole)
 
 
 @families
@@ -90,37 +98,43 @@ def test_ids_are_those_of_the_processor_with_ids_of_pictures_for_image_tokens(fa
 @families
 def test_sampled_and_trained_log_probs_are_those_of_transformers(family):
     ours = policy(family)
-    sampled = rollouts(family)
-    trained = ours(sampled).log_probs.detach()
-    pictures = [row["images"] for row in sampled.prompts]
+    compare(ours, rollouts(family))
+    assert ours.ability.training == PASSES[family], ours.notes
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_so_are_those_of_mixtures_of_experts(family):
+    ours = like(policy(EXPERTS[family]), model=str(standins.folder(family)))
+    compare(ours, drawn(ours, reference.rows()))
+
+
+def compare(ours, sampled, pictures=None):
+    """pictures: PIL images of each rollout, those of its row if unset."""
+    pictures = pictures or [row["images"] for row in sampled.prompts]
     expected = reference.of_rollouts(ours, sampled, pictures)
     torch.testing.assert_close(sampled.sampler_log_probs, expected, rtol=0, atol=2e-4)
-    torch.testing.assert_close(trained, expected, rtol=0, atol=2e-4)
-    assert ours.ability.training == PASSES[family], ours.notes
+    torch.testing.assert_close(ours(sampled).log_probs.detach(), expected, rtol=0, atol=2e-4)
 
 
 @families
 def test_pictures_of_replies_are_read_as_transformers_reads_them(family):
     """Three episodes of different lengths at once, in a session that may keep keys and values."""
-    ours, rows = like(policy(family), max_new_tokens=256), reference.rows()[:3]
+    ours, rows = policy(family), reference.rows()[:3]
     replies = [standins.picture(20 + 12 * number, 20, seed=9) for number in range(3)]
     with ours.session():
         contexts = ours.encode(rows)
-        for turn in range(3):
-            drawn = ours.draw(contexts, seeds=range(3), limits=[4, 2, 3])
-            contexts = [own.with_turn(each) for own, each in zip(contexts, drawn, strict=True)]
-            if turn < 2:
+        for number in range(3):
+            turns = ours.draw(contexts, seeds=range(3), limits=[4, 2, 3])
+            contexts = [own.with_turn(each) for own, each in zip(contexts, turns, strict=True)]
+            if number < 2:
                 contexts = [
                     ours.extend(
                         own, [{"role": "user", "content": [NOW, {**IMAGE, "image": shown}]}]
                     )
                     for own, shown in zip(contexts, replies, strict=True)
                 ]
-    sampled = ours.assemble(rows, contexts)
     pictures = [[*row["images"], own, own] for row, own in zip(rows, replies, strict=True)]
-    expected = reference.of_rollouts(ours, sampled, pictures)
-    torch.testing.assert_close(sampled.sampler_log_probs, expected, rtol=0, atol=2e-4)
-    torch.testing.assert_close(ours(sampled).log_probs.detach(), expected, rtol=0, atol=2e-4)
+    compare(ours, ours.assemble(rows, contexts), pictures)
 
 
 def test_attention_both_ways_is_noticed_without_sliding_windows_too(tmp_path):
@@ -161,8 +175,7 @@ def test_what_is_saved_generates_in_transformers_what_is_sampled_here(family, tm
     model = AutoModelForImageTextToText.from_pretrained(tmp_path)
     never = sorted(ours.causal.family.excluded)
     answer = model.generate(**inputs, max_new_tokens=6, do_sample=False, suppress_tokens=never)
-    sampled = ours.sample([row], group_size=1, seeds=[0], purpose="greedy")
-    ids = sampled.trajectory["completion_ids"][0].tolist()
+    ids = drawn(ours, [row], purpose="greedy").trajectory["completion_ids"][0].tolist()
     assert ids == answer[0, inputs["input_ids"].shape[1] :].tolist()
 
 

@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from tests.llm.vision import standins
 
 from groupwise import train
 from groupwise_llm.vllm.sampler import VLLM
@@ -19,7 +20,9 @@ def engine(saved):
     running = []
 
     def start(architecture="llama", model=None, **facts):
-        running.append(_engine.Engine(saved(architecture, **(model or {})), **facts))
+        pictured = architecture in standins.STAND_INS
+        folder = (standins.folder if pictured else saved)(architecture, **(model or {}))
+        running.append(_engine.Engine(folder, **facts))
         return running[-1]
 
     yield start

@@ -1,20 +1,33 @@
 """Engine: a server with the protocol of vLLM 0.32, for a small model of transformers.
 
 It samples from the model and returns the model's log-probs. `faults` make it misbehave.
+
+Pictures come beside token ids that have one placeholder for each; the processor of the model
+prepares them and says what stands in a placeholder's place.
 """
 
+import base64
+import io
 import json
 import threading
 import time
 import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from inspect import signature
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import torch
 from peft import PeftModel
+from PIL import Image
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    AutoTokenizer,
+)
 
 FACTS = {
     "max_tokens": 128,
@@ -26,6 +39,7 @@ FACTS = {
     "backend": None,
     "lora_rank": None,
     "lora_updates": True,
+    "text_only": False,
 }
 
 
@@ -43,6 +57,10 @@ class Engine:
         self.queries = {}
         self.lock = threading.Lock()
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.sees = hasattr(AutoConfig.from_pretrained(folder), "vision_config")
+        self.kind = AutoModelForImageTextToText if self.sees else AutoModelForCausalLM
+        self.processor = AutoProcessor.from_pretrained(folder) if self.sees else None
+        self.features = {}
         self.http, self.port = None, port
         self.start()
 
@@ -52,7 +70,7 @@ class Engine:
 
     def start(self):
         """Starts with the original weights and the tag of a new server."""
-        self.base = self.model = AutoModelForCausalLM.from_pretrained(self.folder).eval()
+        self.base = self.model = self.loaded()
         self.tag, self.adapters = "default", {}
         engine = self
 
@@ -74,6 +92,21 @@ class Engine:
         self.http = Server(("127.0.0.1", self.port), Handler)
         self.port = self.http.server_port
         threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def loaded(self):
+        """The model as it is in its folder. The tower's output is kept until the cache is reset."""
+        model = self.kind.from_pretrained(self.folder).eval()
+        if self.sees:
+            compute = model.model.get_image_features
+
+            def features(pixel_values, *args, **options):
+                key = pixel_values.numpy().tobytes()
+                if key not in self.features:
+                    self.features[key] = compute(pixel_values, *args, **options)
+                return self.features[key]
+
+            model.model.get_image_features = features
+        return model
 
     def stop(self):
         if self.http is not None:
@@ -119,12 +152,12 @@ class Engine:
             self.load(body["kwargs"]["weights_path"])
         elif path == "inference/v1/generate":
             with self.lock:
-                return {"choices": self.choices(body)}
+                return self.completions(body)
         elif path.endswith("load_lora_adapter"):
             return self.change_adapters(path, body)
-        elif path == "reset_prefix_cache":
-            return {"success": True}
-        return {}
+        elif path == "reset_encoder_cache":
+            self.features.clear()
+        return "" if path == "reset_encoder_cache" else {"success": True}
 
     def server_info(self):
         facts = self.facts
@@ -132,6 +165,7 @@ class Engine:
             "max_model_len": facts["max_tokens"],
             "logprobs_mode": facts["logprobs_mode"],
             "enable_sleep_mode": facts["sleep_mode"],
+            "multimodal_config": {"language_model_only": facts["text_only"]} if self.sees else None,
         }
         scheduler = {
             "max_num_seqs": facts["max_rows"],
@@ -151,10 +185,17 @@ class Engine:
 
     def load(self, folder):
         """As in vLLM unknown names and other shapes are errors, missing tensors are not."""
+        files = sorted(Path(folder).glob("*.safetensors"))
+        sent = {name: tensor for file in files for name, tensor in load_file(file).items()}
         own = self.base.state_dict()
-        for file in sorted(Path(folder).glob("*.safetensors")):
-            for name, tensor in load_file(file).items():
-                own[name].copy_(tensor)
+        if self.sees:  # checkpoints have other names than the model
+            read = {"config": self.base.config, "state_dict": sent, "output_loading_info": True}
+            model, notes = type(self.base).from_pretrained(None, **read)
+            if notes["unexpected_keys"]:
+                raise KeyError(*notes["unexpected_keys"])
+            sent = model.state_dict()
+        for name, tensor in sent.items():
+            own[name].copy_(tensor)
 
     def change_adapters(self, path, body):
         """Loads adapters under a name that must be new, or forgets them; answers a sentence."""
@@ -169,7 +210,7 @@ class Engine:
         rank = json.loads((folder / "adapter_config.json").read_text())["r"]
         if rank > self.facts["lora_rank"]:
             raise RuntimeError(f"LoRA rank {rank} is greater than max_lora_rank")
-        base = AutoModelForCausalLM.from_pretrained(self.folder)
+        base = self.loaded()
         base.load_state_dict(self.base.state_dict())
         with warnings.catch_warnings():
             # peft reads an attribute that transformers has deprecated.
@@ -178,23 +219,59 @@ class Engine:
         return f"Success: LoRA adapter '{name}' added successfully."
 
     @torch.no_grad()
-    def choices(self, body):
+    def completions(self, body):
         name = body.get("model")
         if name is not None and name not in self.adapters:
             raise RefusedError(404, f"The model `{name}` does not exist.")
         self.model = self.adapters.get(name, self.base)
-        sampling, prompt = body["sampling_params"], body["token_ids"]
+        sampling, (prompt, inputs) = body["sampling_params"], self.prompt(body)
         if sampling["n"] > self.facts["max_rows"]:
             raise RuntimeError("n is too large")
-        return [
-            self.spoil(self.choice(prompt, sampling, number)) for number in range(sampling["n"])
-        ]
+        numbers = range(sampling["n"])
+        choices = [self.spoil(self.choice(prompt, inputs, sampling, n)) for n in numbers]
+        read = prompt if body.get("return_token_ids") else None
+        return {"choices": choices, "prompt_token_ids": read}
 
-    def choice(self, prompt, sampling, number):
+    def prompt(self, body):
+        """The ids with all tokens of pictures, and the model's inputs for these pictures."""
+        ids, parts = body["token_ids"], body.get("content_parts", [])
+        if not parts:
+            return ids, {}
+        data = [base64.b64decode(part["url"].split(",")[1]) for part in parts]
+        images = [Image.open(io.BytesIO(own)).convert("RGB") for own in data]
+        processor = self.processor
+        token = getattr(processor, "boi_token", processor.image_token)
+        (placeholder,) = processor.tokenizer(token, add_special_tokens=False)["input_ids"]
+        options = {"add_special_tokens": False, "return_tensors": "pt"}
+        frames = [processor(text=[token], images=[[own]], **options) for own in images]
+        frames = [own["input_ids"][0].tolist() for own in frames]
+        inputs = processor(text=[token * len(images)], images=[images], **options)
+        for name in ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids"):
+            inputs.pop(name, None)
+        if ids.count(placeholder) < len(images):
+            raise RefusedError(400, "Failed to apply prompt replacement")
+        expanded = []
+        for token in ids:  # as in vLLM, a placeholder without a picture stays a token of text
+            expanded += frames.pop(0) if token == placeholder and frames else [token]
+        return expanded, dict(inputs)
+
+    def logits(self, ids, inputs):
+        """[v] of the next token."""
+        ids = torch.tensor([ids])
+        kinds = {}
+        if inputs:
+            places = (ids == self.processor.image_token_id).long()
+            names = signature(self.base.forward).parameters
+            kinds = {n: places for n in ("mm_token_type_ids", "token_type_ids") if n in names}
+        return self.model(input_ids=ids, **kinds, **inputs).logits[0, -1]
+
+    def choice(self, prompt, inputs, sampling, number):
         generator = torch.Generator().manual_seed(sampling["seed"] + number)
         ids, scores, reason, first = list(prompt), [], "length", self.tag
         while len(scores) < sampling["max_tokens"]:
-            logits = self.model(torch.tensor([ids])).logits[0, -1]
+            logits = self.logits(ids, inputs)
+            for token, bias in sampling.get("logit_bias", {}).items():
+                logits[int(token)] += bias
             log_probs = (logits / (sampling["temperature"] or 1.0)).log_softmax(-1)
             if sampling["temperature"]:
                 token = int(torch.multinomial(log_probs.exp(), 1, generator=generator))

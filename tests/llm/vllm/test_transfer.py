@@ -159,7 +159,8 @@ def test_the_requests_of_a_transfer_by_nccl(make, engine, sampler, weight_transf
     for offset, server in enumerate(servers):
         update = [
             "update_weight_version", "start_weight_update", "update_weights",
-            "finish_weight_update", "reset_prefix_cache", "update_weight_version",
+            "finish_weight_update", "reset_encoder_cache", "reset_prefix_cache",
+            "update_weight_version",
         ]  # fmt: skip
         first = [update[0], "init_weight_transfer_engine", *update[1:]]
         assert server.paths() == ["server_info", *first, *update]

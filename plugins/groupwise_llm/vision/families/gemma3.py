@@ -10,7 +10,7 @@ from groupwise_llm.vision.family import Pictured
 
 
 class Gemma3(Tiles):
-    """Pictures of one size. With the processor's `do_pan_and_scan`, crops follow in the text."""
+    """Pictures of one size, which have the same number of tokens."""
 
     def arguments(
         self, model: Any, call: Mapping[str, Any], pictured: Pictured

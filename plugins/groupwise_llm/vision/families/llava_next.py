@@ -20,11 +20,11 @@ class LlavaNext(Tiles):
     names = ("image_sizes",)
 
     def towers(self, model: Any) -> Sequence[nn.Module]:
-        tower, projector = super().towers(model)
-        chosen = self.config.vision_feature_layer
+        tower, chosen = model.model.vision_tower, self.config.vision_feature_layer
         states = len(tower.encoder.layers) + 1  # of each layer, and those before the first
         reached = max(n % states for n in ([chosen] if isinstance(chosen, int) else chosen))
         # Features are states of a layer before the last: what follows it would have no gradient.
         first = [part for name, part in tower.named_children() if name not in AFTER]
         newline = nn.ParameterList([model.model.image_newline])
+        projector = model.model.multi_modal_projector
         return [*first, *tower.encoder.layers[:reached], projector, newline]

@@ -35,17 +35,15 @@ class Tiles(Family):
         return None
 
     def limits(self, min_pixels: int | None, max_pixels: int | None) -> Mapping[str, Any]:
-        if min_pixels is not None or max_pixels is None:
-            return super().limits(min_pixels, max_pixels)
-        chosen = self.most(max_pixels)
-        if chosen is None:
+        most = None if min_pixels is not None or max_pixels is None else self.most(max_pixels)
+        if most is None or max_pixels is None:
             return super().limits(min_pixels, max_pixels)
         if max_pixels < self.tile_pixels:
             raise UserError(
                 f"policy.max_pixels: {max_pixels} is less than a tile of this model, which has "
                 f"{self.tile_pixels} pixels; raise it to that at least"
             )
-        return chosen
+        return most
 
     def picture(self, image: Any, **limits: Any) -> Picture:
         # What the processor itself hands on, as its documentation has it.

@@ -1,0 +1,59 @@
+"""Two processes, of which one has pictures and the other none, compute what one process does."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tests.core.launching import launch
+from tests.llm.vision import processes_job as job
+from tests.llm.vision import standins
+
+from groupwise_llm.vision_language_model import VisionLanguageModel, VisionSettings
+
+MODEL = {"model": str(standins.folder("qwen2_5_vl")), "max_new_tokens": 4}
+CASES = {
+    "DDP": ({**MODEL, "vision": "trained"}, False),
+    "sharded": ({**MODEL, "vision": "trained"}, True),
+    "sharded, frozen": (MODEL, True),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder with the results of both processes."""
+    folder = tmp_path_factory.mktemp("processes")
+    (folder / "cases.json").write_text(json.dumps(CASES))
+    code = Path(job.__file__).read_text()
+    launch(code, folder, 2, imports=["groupwise_llm.vision_language_model"])
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_they_sample_and_learn_as_one_process(finished, name):
+    parts = [torch.load(finished / f"{name}-{rank}.pt") for rank in range(2)]
+    policy = VisionLanguageModel(VisionSettings(**CASES[name][0]))
+    policy.place("cpu")
+    options = {"group_size": job.GROUP, "seeds": range(2 * job.GROUP)}
+    rollouts = policy.sample(job.ROWS, **options)
+    assert [own for part in parts for own in part["tokens"]] == rollouts.facts["completion_ids"]
+    for _ in range(2):
+        policy(rollouts).log_probs.sum().backward()
+    trained = job.trained(policy)
+    assert parts[0]["gradient"].keys() == trained.keys()
+    for weight, parameter in trained.items():
+        scale = float(parameter.grad.abs().max())
+        actual = parts[1]["gradient"][weight]
+        torch.testing.assert_close(actual, parameter.grad, rtol=0, atol=1e-5 * scale + 1e-7)
+    job.step(policy)
+    again = policy.sample(job.ROWS, **options)
+    with torch.no_grad():
+        after = policy(rollouts).log_probs
+    for rank, part in enumerate(parts):
+        rows = slice(job.GROUP * rank, job.GROUP * (rank + 1))
+        width = part["after"].shape[1]
+        torch.testing.assert_close(part["after"], after[rows, :width], rtol=0, atol=1e-4)
+        tokens, log_probs = part["sampled"]
+        assert tokens == again.facts["completion_ids"][rows]
+        expected = again.sampler_log_probs[rows, : log_probs.shape[1]]
+        torch.testing.assert_close(log_probs, expected, rtol=0, atol=1e-4)
