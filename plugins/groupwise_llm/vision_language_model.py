@@ -66,7 +66,9 @@ class VisionLanguageModel(LanguageModel):
         """As `LanguageModel.estimate`, with a picture of `max_pixels` in each prompt; see
         `estimates.tower`."""
         assert isinstance(config, VisionSettings)
-        album = cls.make_codec(config, None, (), positions=None).reader.album
+        codec = cls.make_codec(config, None, (), positions=None)
+        assert isinstance(codec, PictureCodec)
+        album = codec.reader.album
         picture = album.picture(tower.blank(config.max_pixels or tower.MEGAPIXEL))
         if config.max_prompt_tokens is None:
             longest = config.max_new_tokens + len(picture)

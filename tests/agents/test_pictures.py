@@ -1,15 +1,12 @@
 """Pictures that tools return: parts of a message, which the player shortens or refuses."""
 
 import asyncio
-import sys
-from pathlib import Path
 
 import pytest
 from tests.agents.scripted import Player, play, say
 
 from groupwise import ToolCall
 from groupwise_agents.content import content_of
-from groupwise_agents.servers import Server, ServerConfig
 from groupwise_agents.toolbox import Toolbox
 from groupwise_agents.tools import Tools
 from groupwise_agents.trl.environment import TRLEnvironment
@@ -115,20 +112,3 @@ def test_trls_environments_show_pictures():
     assert answers == [[BLOCK, TEXT], [BLOCK]]
     with pytest.raises(Exception, match="a content block of type 'audio'"):
         play(TRLEnvironment(Camera), ROW, say(listen={}), say())
-
-
-def test_pictures_of_mcp_servers_are_shown():
-    pytest.importorskip("mcp")
-    command = f"{sys.executable} {Path(__file__).parent / 'mcp_server.py'}"
-
-    async def answer():
-        server = Server(ServerConfig.model_validate(command))
-        try:
-            return await server.call("picture")
-        finally:
-            await server.close()
-
-    text, picture = asyncio.run(answer())
-    assert text == {"type": "text", "text": "here"}
-    assert picture["type"] == "image"
-    assert picture["image"].startswith("data:image/png;base64,")

@@ -38,9 +38,9 @@ def server(tmp_path):
 
 def test_tools_of_a_server(server):
     options, processes = server
-    tools = Tools([], mcp=[{**options, "only": ["leave", "double", "variable"]}])
+    tools = Tools([], mcp=[{**options, "only": ["leave", "double", "variable", "picture"]}])
     names = [schema["function"]["name"] for schema in tools.toolbox.schemas]
-    assert names == ["double", "variable", "leave"]
+    assert names == ["double", "variable", "picture", "leave"]
     double = tools.toolbox.schemas[0]["function"]
     assert double["description"] == "Twice a number."
     assert double["parameters"]["properties"]["number"]["type"] == "integer"
@@ -55,15 +55,19 @@ def test_tools_of_a_server(server):
                     ToolCall("double", {"number": "many"}),
                 ]
             )
+            seen = await tools.toolbox.answers([ToolCall("picture")])
             shared = await tools.toolbox.answers([ToolCall("double", {"number": 1})] * 2)
             with pytest.raises(Unavailable, match="is gone"):
                 await tools.toolbox.answers([ToolCall("leave")])
             again = await tools.toolbox.answers([ToolCall("double", {"number": 2})])
         finally:
             await tools.close()
-        return first, shared, again
+        return first, seen, shared, again
 
-    first, shared, again = asyncio.run(play())
+    first, seen, shared, again = asyncio.run(play())
+    text, picture = seen.messages[0]["content"]
+    assert text == {"type": "text", "text": "here"}
+    assert picture == {"type": "image", "image": "data:image/png;base64,iVBORw0KGgo="}
     assert [message["content"] for message in first.messages[:2]] == ["42", "there"]
     assert first.messages[2]["content"].startswith("error: double: ")
     assert first.errors == 1

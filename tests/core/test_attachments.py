@@ -8,12 +8,13 @@ import pytest
 import groupwise
 from groupwise import attachments
 from groupwise.errors import UserError
-from groupwise.prompts.dataset import Dataset
 from groupwise.prompts.draws import Prompts
+from groupwise.registry import installed
 from groupwise.storage.samples import read_samples, with_completions, write_samples
 
 datasets = pytest.importorskip("datasets")
 Image = pytest.importorskip("PIL.Image")
+Dataset = installed().load("prompts", "dataset")
 
 
 def picture(path, color="red", size=(6, 4)):

@@ -16,7 +16,7 @@ from groupwise_llm.codec.template import ChatTemplate
 from groupwise_llm.settings import Settings
 from groupwise_llm.vision.picture import BEYOND, Picture
 from groupwise_llm.vision.reader import BLOCK, KINDS, Read, Reader
-from groupwise_llm.vision.tokenizer import PictureTokenizer
+from groupwise_llm.vision.tokenizer import PictureTokenizer, left_out
 
 
 class PictureTemplate(ChatTemplate):
@@ -107,7 +107,9 @@ class PictureCodec(Codec):
     def _encode(self, row: Mapping[str, Any]) -> Context:
         row, read = self.prompts.read(row)
         with self.tokenizer.showing(read.pictures):
-            return replace(super()._encode(row), pictures=tuple(read.pictures))
+            context = super()._encode(row)
+        _check_written(context.prompt_ids.tolist(), read.pictures)
+        return replace(context, pictures=tuple(read.pictures))
 
     def extend(self, context: Context, replies: str | Sequence[Message]) -> Context:
         if isinstance(replies, str):
@@ -115,6 +117,7 @@ class PictureCodec(Codec):
         read = self.reader.replies(replies)
         with self.tokenizer.showing(read.pictures):
             longer = super().extend(context, read.prompt)
+        _check_written(longer.segments[-1].ids, read.pictures)
         return replace(
             longer,
             pictures=(*context.pictures, *read.pictures),
@@ -194,3 +197,10 @@ class PictureCodec(Codec):
             facts={**rollouts.facts, "completion_ids": tokens},
             trajectory={**rollouts.trajectory, "pictures": pictures},
         )
+
+
+def _check_written(ids: Sequence[int], pictures: Sequence[Picture]) -> None:
+    """Raise UserError where the chat template has left out pictures."""
+    written = sum(picture.first in ids for picture in pictures)
+    if written < len(pictures):
+        raise left_out(written, len(pictures))

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from groupwise.errors import UserError
 from groupwise_llm.vision.family import Family
 from groupwise_llm.vision.picture import BEYOND, ROOM, Picture
 
@@ -42,6 +43,8 @@ class PictureTokenizer:
         first, *rest = text.split(self.family.placeholder)
         if not rest:
             return text
+        if len(rest) != len(self._pictures):
+            raise left_out(len(rest), len(self._pictures))
         pairs = zip(self._pictures, rest, strict=True)
         return first + "".join(picture.text + after for picture, after in pairs)
 
@@ -78,3 +81,12 @@ class PictureTokenizer:
 def _begins(token: int) -> bool:
     """Whether it is of text, or the first of a picture."""
     return token < BEYOND or (token - BEYOND) % ROOM == 0
+
+
+def left_out(written: int, pictures: int) -> UserError:
+    """Why messages with so many pictures cannot be read, of which a template writes so many."""
+    return UserError(
+        f"the model's chat template writes {written} of {pictures} pictures of these messages: it "
+        f"may show none in messages of their role; set another one (policy.chat_template: "
+        f"{{chat_template: ...}})"
+    )

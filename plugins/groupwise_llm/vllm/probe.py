@@ -5,6 +5,7 @@ import torch
 from groupwise.errors import UserError
 from groupwise_llm.codec.contexts import Context
 from groupwise_llm.policy import LanguageModel
+from groupwise_llm.vision.model import PicturedModel
 from groupwise_llm.vllm.completion import Completion, read, turn_of
 from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.prompt import family_of, prompt_of
@@ -28,8 +29,9 @@ def check_weights(
     their name, if they are adapters.
     """
     context, row = Context(prompt="0", prompt_ids=torch.tensor([policy.ends[0]])), {"prompt": "0"}
-    if (family := family_of(policy)) is not None:
-        row = {"prompt": f"{family.placeholder}0", "image": policy.causal.sample.image}
+    causal, family = policy.causal, family_of(policy)
+    if isinstance(causal, PicturedModel):
+        row = {"prompt": f"{causal.family.placeholder}0", "image": causal.sample.image}
         (context,) = policy.codec.encode([row])
     sampling = {
         **sampling_of(policy, "train"),

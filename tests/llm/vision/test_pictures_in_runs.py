@@ -11,6 +11,7 @@ from tests.llm.vision.standins import folder, picture
 
 import groupwise
 from groupwise.environment import Environment
+from groupwise.errors import UserError
 from groupwise.storage.samples import read_samples
 from groupwise.testing import play_episodes
 from groupwise_llm.vision.picture import BEYOND
@@ -202,3 +203,28 @@ def test_a_picture_that_does_not_fit_or_open_becomes_words_for_the_model(policy)
     assert "cannot be shown: " in third["text"]
     assert last["type"] == "text"
     assert len(zoom.seen[0]) == 4
+
+
+SILENT = (
+    "{% for message in messages %}"
+    "{% if message.content is string %}{{ message.content }}{% elif message.role == ROLE %}"
+    "{% for block in message.content if block.type == 'image' %}<|image_pad|>{% endfor %}"
+    "{% endif %}<|im_end|>{% endfor %}"
+)
+
+
+def with_template(role):
+    """A policy whose template writes the pictures in messages of this role alone."""
+    template = {"chat_template": SILENT.replace("ROLE", repr(role))}
+    return placed(VisionLanguageModel, VisionSettings, chat_template=template)
+
+
+def test_a_template_that_leaves_out_pictures_is_refused():
+    with pytest.raises(UserError, match="writes 0 of 1 pictures of these messages"):
+        with_template("tool").encode(rows(1))
+    policy = with_template("user")
+    (context,) = policy.encode(rows(1))
+    (turn,) = policy.draw([context], seeds=[0], limits=[2])
+    answer = [{"role": "tool", "content": [SMALL]}]
+    with pytest.raises(UserError, match="writes 0 of 1 pictures of these messages"):
+        policy.extend(policy.with_turn(context, turn), answer)

@@ -14,8 +14,7 @@ from groupwise_llm.vision.picture import Picture
 
 
 class Idefics3(Tiles):
-    """Rows and columns of tiles, then the whole picture as one more tile; small pictures are one
-    tile."""
+    """Rows and columns of tiles, then the whole picture as one more; a small one is one tile."""
 
     text_name = "text_model"
     tower_names = ("vision_model", "connector")
