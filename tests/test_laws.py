@@ -51,6 +51,7 @@ HELD_BY = {
     "verifiable/test_reward_model.py::test_it_passes_check_reward": ("reward_model",),
     "verifiable/test_learned_text.py::test_laws": ("learned_text",),
     "judge/test_laws.py::test_rewards": ("judge", "judge_ranking", "constitution"),
+    "judge/test_generative.py::test_laws": ("generative_judge",),
     "clip/test_laws.py::test_rewards": (
         *("clip_similarity", "aesthetic", "learned_image", "preference"),
     ),

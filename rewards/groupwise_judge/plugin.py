@@ -11,3 +11,4 @@ def register_rewards(register: Register) -> None:
     register("judge", f"{here}.grading:Judge", extra="judge")
     register("judge_ranking", f"{here}.ranking:JudgeRanking", extra="judge")
     register("constitution", f"{here}.constitution:Constitution", extra="judge")
+    register("generative_judge", f"{here}.generative:GenerativeJudge", extra="llm")

@@ -1,0 +1,1 @@
+"""Judges in this process: any causal or vision-language model of transformers."""
