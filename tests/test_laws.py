@@ -52,6 +52,7 @@ HELD_BY = {
     "verifiable/test_learned_text.py::test_laws": ("learned_text",),
     "judge/test_laws.py::test_rewards": ("judge", "judge_ranking", "constitution"),
     "judge/test_generative.py::test_laws": ("generative_judge",),
+    "judge/test_generative_ranking.py::test_laws": ("generative_ranking",),
     "clip/test_laws.py::test_rewards": (
         *("clip_similarity", "aesthetic", "learned_image", "preference"),
     ),

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from groupwise_judge.rubric import REASONING
 
@@ -29,6 +29,16 @@ class UnreadableError(Exception):
 KINDS = ("prose", "fields", "range", "cut", "refused", "unanswered")
 """Why an answer does not count: not a JSON object; fields that are missing or too many; values
 outside their range; cut off at `max_tokens`; refused by judge or server; none came."""
+
+
+class Answer(Protocol):
+    """How an answer is asked for by a schema, and read."""
+
+    def schema(self) -> dict[str, Any] | None:
+        """The JSON schema; None if the answer is not JSON."""
+
+    def read(self, text: str) -> tuple[dict[str, Value], str]:
+        """The values of an answer by field, and the reasons. Raises UnreadableError."""
 
 
 @dataclass(frozen=True)

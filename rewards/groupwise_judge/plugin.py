@@ -12,3 +12,4 @@ def register_rewards(register: Register) -> None:
     register("judge_ranking", f"{here}.ranking:JudgeRanking", extra="judge")
     register("constitution", f"{here}.constitution:Constitution", extra="judge")
     register("generative_judge", f"{here}.generative:GenerativeJudge", extra="llm")
+    register("generative_ranking", f"{here}.generative_ranking:GenerativeRanking", extra="llm")

@@ -1,25 +1,71 @@
-"""The reward `judge_ranking`: how often a judge prefers a completion to the others of its group."""
+"""Rankings: how often a judge prefers a completion to the others of its group."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
-from groupwise_judge.form import Form
+from groupwise.options import PathOrName
+from groupwise_judge.comparison import POINTS, WINNER, Comparison, Fenced
 from groupwise_judge.material import column, contexts, is_blank
-from groupwise_judge.messages import Exhibit, Message, digest, exhibits, messages
+from groupwise_judge.messages import Exhibit, digest, exhibits
 from groupwise_judge.rewards import LogExtra, LogMetric, ServerReward, checked
 from groupwise_judge.server import Question, Verdict
 from groupwise_judge.settings import ServerSettings
+from groupwise_judge.unified_reward import unified_reward
 
-WINNER = "winner"
-FIRST, SECOND, TIE = "A", "B", "tie"
-INSTRUCTIONS = """\
-You are a strict and fair judge. A model gave two completions, A and B. Decide which one is better\
-{criterion}. Neither their order nor their length says anything by itself. Answer "tie" only if \
-neither is better."""
+
+class RankingSettings(BaseModel):
+    """What is compared with what, and how."""
+
+    criterion: str | None = Field(
+        default=None, min_length=1, description="By what to compare; if unset as a whole."
+    )
+    opponents: int | None = Field(
+        default=None,
+        description="Number of others that each completion is compared with, an even number: "
+        "G x opponents questions a group of G; null: all, G x (G - 1) questions.",
+    )
+    baseline: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Column with completions to compare with in evaluations; if unset those of the "
+        "run's first evaluation.",
+    )
+    wording: PathOrName | None = Field(
+        default=None,
+        description="File with the question to a judge of the UnifiedReward family, if it is not "
+        "to be asked in our words; {prompt} in it is the caption.",
+    )
+
+    @field_validator("opponents")
+    @classmethod
+    def _even(cls, opponents: int | None) -> int | None:
+        if opponents is not None and (opponents < 2 or opponents % 2):
+            raise ValueError(
+                f"expected an even number from 2, since each comparison has two sides, or null for "
+                f"all others, found {opponents}"
+            )
+        return opponents
+
+
+def published(config: Any) -> Comparison | None:
+    """The published judge that a `Config` of a ranking names as its `format`, or None.
+
+    Raises ValueError for settings that such a judge does not have.
+    """
+    if not config.format.startswith("unified_reward"):
+        if config.wording is not None:
+            raise ValueError("wording: only the published judges take one; set `format`")
+        return None
+    if config.reference is not None or not config.prompt:
+        raise ValueError(
+            f"format: {config.format} reads the prompt, as its caption, and no reference; leave "
+            f"out `prompt` and `reference`"
+        )
+    return unified_reward(config.format, config.criterion, config.wording)
 
 
 @dataclass(frozen=True)
@@ -37,11 +83,104 @@ class Pair:
         first, second = (digest(exhibits("completion", content)) for content in self.contents)
         return first == second
 
-    def messages(self, instructions: str, form: Form, *, swapped: bool) -> list[Message]:
-        """The question, in one of the two orders."""
-        first, second = reversed(self.contents) if swapped else self.contents
-        shown = [*exhibits("completion A", first), *exhibits("completion B", second)]
-        return messages(instructions, [*self.context, *shown], form.request())
+
+class Ranking:
+    """The comparisons of a batch. questions: to be asked, in both orders of each pair."""
+
+    def __init__(self, pairs: Sequence[Pair], comparison: Comparison, completions: int) -> None:
+        """completions: their number. Raises ValueError for those that cannot be compared."""
+        self._pairs, self._completions = pairs, completions
+        self._asked = [number for number, pair in enumerate(pairs) if not pair.is_equal]
+        self.questions: list[Question] = []
+        for pair in (pairs[number] for number in self._asked):
+            first, second = pair.contents
+            self.questions.append(comparison.question(pair.context, first, second))
+            self.questions.append(comparison.question(pair.context, second, first))
+
+    def rates(
+        self, shares: Sequence[float | str], log_extra: LogExtra, log_metric: LogMetric
+    ) -> list[float | None]:
+        """The win rate of each completion, None where there is nothing to compare with.
+
+        shares: for each question how far the completion that was read first is the better one, 0 to
+        1, or why this is not known. Raises SampleErrors where half of a completion's comparisons or
+        more are not known.
+        """
+        results: list[float | str] = [0.5] * len(self._pairs)
+        read: list[tuple[float, float]] = []
+        for number, straight, swapped in zip(self._asked, shares[::2], shares[1::2], strict=True):
+            if isinstance(straight, str) or isinstance(swapped, str):
+                results[number] = straight if isinstance(straight, str) else swapped
+                continue
+            results[number] = (straight + 1 - swapped) / 2
+            read.append((straight, swapped))
+        wins: list[list[float | str]] = [[] for _ in range(self._completions)]
+        for pair, result in zip(self._pairs, results, strict=True):
+            row, other = pair.rows
+            wins[row].append(result)
+            if other is not None:
+                wins[other].append(result if isinstance(result, str) else 1 - result)
+        if log_extra is not None:
+            log_extra("comparisons", [len(each) for each in wins])
+        if log_metric is not None and read:
+            log_metric("first_wins", sum(a + b for a, b in read) / (2 * len(read)))
+            contradictions = sum((a - 0.5) * (b - 0.5) > 0 for a, b in read)
+            log_metric("contradictions", contradictions / len(read))
+        return _rates(wins)
+
+
+def pairs(
+    settings: RankingSettings,
+    material: Sequence[Sequence[Exhibit]],
+    completions: Sequence[Any],
+    groups: Sequence[int],
+    others: Sequence[Sequence[Any]] | None,
+) -> list[Pair]:
+    """What is compared: the completions of each group or, if they are there, each with `others`.
+
+    material: for each completion what the judge reads before it.
+    """
+    if others is None:
+        return list(_within(material, completions, groups, settings.opponents))
+    return [
+        Pair(material[row], (completion, other), (row, None))
+        for row, completion in enumerate(completions)
+        for other in others[row]
+    ]
+
+
+def opponents(
+    settings: RankingSettings,
+    references: Sequence[Sequence[Any]],
+    columns: Mapping[str, Sequence[Any] | None],
+) -> list[list[Any]]:
+    """In an evaluation, what each completion is compared with."""
+    if settings.baseline is None:
+        return [list(each)[: settings.opponents] for each in references]
+    cells = column(columns, settings.baseline)
+    return [[] if is_blank(cell) else [cell] for cell in cells]
+
+
+def _within(
+    material: Sequence[Sequence[Exhibit]],
+    completions: Sequence[Any],
+    groups: Sequence[int],
+    most: int | None,
+) -> Iterator[Pair]:
+    """The pairs of each group: all, or those at most `most` / 2 apart in a circle, so that each
+    completion has as many."""
+    members: dict[int, list[int]] = {}
+    for row, group in enumerate(groups):
+        members.setdefault(group, []).append(row)
+    for rows in members.values():
+        size = len(rows)
+        if most is None or most >= size - 1:
+            chosen = list(combinations(rows, 2))
+        else:
+            steps = range(1, most // 2 + 1)
+            chosen = [(rows[n], rows[(n + s) % size]) for s in steps for n in range(size)]
+        for first, second in chosen:
+            yield Pair(material[first], (completions[first], completions[second]), (first, second))
 
 
 class JudgeRanking(ServerReward):
@@ -55,40 +194,19 @@ class JudgeRanking(ServerReward):
 
     relative = True
 
-    class Config(ServerSettings):
+    class Config(ServerSettings, RankingSettings):
         """Settings of the reward `judge_ranking`."""
 
-        criterion: str | None = Field(
-            default=None, min_length=1, description="By what to compare; if unset as a whole."
+        format: Literal["json", "unified_reward_2", "unified_reward_think"] = Field(
+            default="json",
+            description="How the judge answers: as a published judge of pictures does, or by JSON.",
         )
-        opponents: int | None = Field(
-            default=None,
-            description="Number of others that each completion is compared with, an even number: "
-            "G x opponents requests a group of G; null: all, G x (G - 1) requests.",
-        )
-        baseline: str | None = Field(
-            default=None,
-            min_length=1,
-            description="Column with completions to compare with in evaluations; if unset those "
-            "of the run's first evaluation.",
-        )
-
-        @field_validator("opponents")
-        @classmethod
-        def _even(cls, opponents: int | None) -> int | None:
-            if opponents is not None and (opponents < 2 or opponents % 2):
-                raise ValueError(
-                    f"expected an even number from 2, since each comparison has two sides, or "
-                    f"null for all others, found {opponents}"
-                )
-            return opponents
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.config = config
-        self._form = Form({WINNER: (FIRST, SECOND, TIE)}, config.reasoning)
-        by = "" if config.criterion is None else f" by this criterion: {config.criterion.strip()}"
-        self._instructions = INSTRUCTIONS.format(criterion=by.rstrip("."))
+        own = Fenced(config.criterion, reasoning=config.reasoning)
+        self._comparison = published(config) or own
 
     async def __call__(
         self,
@@ -105,86 +223,17 @@ class JudgeRanking(ServerReward):
         """Returns a win rate for each completion, None where there is nothing to compare with;
         raises SampleErrors where half of its comparisons or more have no verdict."""
         material = contexts(self.config, prompts, columns)
-        if purpose == "train":
-            pairs = list(self._within(material, completions, groups))
-        else:
-            others = self._others(references, columns)
-            pairs = [
-                Pair(material[row], (completion, other), (row, None))
-                for row, completion in enumerate(completions)
-                for other in others[row]
-            ]
-        results = await self._results(pairs, len(completions), log_metric)
-        wins: list[list[float | str]] = [[] for _ in completions]
-        for pair, result in zip(pairs, results, strict=True):
-            row, other = pair.rows
-            wins[row].append(result)
-            if other is not None:
-                wins[other].append(result if isinstance(result, str) else 1 - result)
-        if log_extra is not None:
-            log_extra("comparisons", [len(each) for each in wins])
-        return _rates(wins)
-
-    def _within(
-        self,
-        material: Sequence[Sequence[Exhibit]],
-        completions: Sequence[Any],
-        groups: Sequence[int],
-    ) -> Iterator[Pair]:
-        """The pairs of each group: all, or those at most opponents / 2 apart in a circle, so that
-        each completion has as many."""
-        most = self.config.opponents
-        members: dict[int, list[int]] = {}
-        for row, group in enumerate(groups):
-            members.setdefault(group, []).append(row)
-        for rows in members.values():
-            size = len(rows)
-            if most is None or most >= size - 1:
-                chosen = list(combinations(rows, 2))
-            else:
-                steps = range(1, most // 2 + 1)
-                chosen = [(rows[n], rows[(n + s) % size]) for s in steps for n in range(size)]
-            for first, second in chosen:
-                contents = completions[first], completions[second]
-                yield Pair(material[first], contents, (first, second))
-
-    def _others(
-        self, references: Sequence[Sequence[Any]], columns: Mapping[str, Sequence[Any] | None]
-    ) -> list[list[Any]]:
-        """In an evaluation, what each completion is compared with."""
-        if self.config.baseline is None:
-            return [list(each)[: self.config.opponents] for each in references]
-        cells = column(columns, self.config.baseline)
-        return [[] if is_blank(cell) else [cell] for cell in cells]
-
-    async def _results(
-        self, pairs: Sequence[Pair], completions: int, log_metric: LogMetric
-    ) -> list[float | str]:
-        """For each pair the share of its first completion, 0 to 1, or why there is none."""
-        asked = [number for number, pair in enumerate(pairs) if not pair.is_equal]
-        questions = [
-            Question(pairs[n].messages(self._instructions, self._form, swapped=swapped), self._form)
-            for n in asked
-            for swapped in (False, True)
-        ]
-        verdicts = await self.ask(questions, completions, log_metric)
-        results: list[float | str] = [0.5] * len(pairs)
-        orders = list(zip(asked, verdicts[::2], verdicts[1::2], strict=True))
-        for number, straight, swapped in orders:
-            failure = straight.failure or swapped.failure
-            results[number] = failure or (_share(straight) + 1 - _share(swapped)) / 2
-        read = [(_share(a), _share(b)) for _, a, b in orders if not (a.failure or b.failure)]
-        if log_metric is not None and read:
-            log_metric("first_wins", sum(a + b for a, b in read) / (2 * len(read)))
-            contradictions = sum((a - 0.5) * (b - 0.5) > 0 for a, b in read)
-            log_metric("contradictions", contradictions / len(read))
-        return results
+        others = None if purpose == "train" else opponents(self.config, references, columns)
+        compared = pairs(self.config, material, completions, groups, others)
+        ranking = Ranking(compared, self._comparison, len(completions))
+        verdicts = await self.ask(ranking.questions, len(completions), log_metric)
+        shares = [verdict.failure or _share(verdict) for verdict in verdicts]
+        return ranking.rates(shares, log_extra, log_metric)
 
 
 def _share(verdict: Verdict) -> float:
     """The share of answers for the completion that was read first, a tie counting half."""
-    points = {FIRST: 1.0, TIE: 0.5, SECOND: 0.0}
-    return sum(points[str(each[WINNER])] for each in verdict.answers) / len(verdict.answers)
+    return sum(POINTS[each[WINNER]] for each in verdict.answers) / len(verdict.answers)
 
 
 def _rates(wins: Sequence[Sequence[float | str]]) -> list[float | None]:

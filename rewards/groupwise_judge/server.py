@@ -10,7 +10,7 @@ from typing import Any
 
 from groupwise_judge.cache import Cache, key_of
 from groupwise_judge.client import Client, RejectedError
-from groupwise_judge.form import Form, UnreadableError, Value
+from groupwise_judge.form import Answer, UnreadableError, Value
 from groupwise_judge.messages import Message
 from groupwise_judge.pictures import pixels
 from groupwise_judge.settings import ServerSettings
@@ -25,7 +25,7 @@ class Question:
     """What a judge is asked once: messages, and the form of the answer."""
 
     chat: Sequence[Message]
-    form: Form
+    form: Answer
 
 
 @dataclass(frozen=True)
@@ -151,15 +151,16 @@ class JudgeServer:
         question.form.read(text)
         return str(self._cache.put(key, text))
 
-    async def _completed(self, body: dict[str, Any], form: Form, usage: Usage) -> dict[str, Any]:
+    async def _completed(self, body: dict[str, Any], form: Answer, usage: Usage) -> dict[str, Any]:
         """The server's answer, by the schema if it takes schemas.
 
         Whether it does shows at the first request that it rejects: if it takes the same one without
         a schema, later ones have none either.
         """
-        if self._takes_schema is False:
+        fields = form.schema()
+        if self._takes_schema is False or fields is None:
             return await self._client.complete(body, usage)
-        schema = {"name": "judgement", "strict": True, "schema": form.schema()}
+        schema = {"name": "judgement", "strict": True, "schema": fields}
         asked = {**body, "response_format": {"type": "json_schema", "json_schema": schema}}
         try:
             answer = await self._client.complete(asked, usage)
