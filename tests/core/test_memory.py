@@ -64,6 +64,24 @@ def right(completions: Any, **_: Any) -> list[float]:
     return [1.0 for _ in completions]
 
 
+class Held:
+    """A reward that estimates 3 GiB for a model."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+
+    def estimate(self) -> dict[str, int]:
+        if self.model == "none":
+            raise ValueError("there is no such model")
+        return {f"judge {self.model}": 3 * GIB}
+
+    def __call__(self, completions: Any, **_: Any) -> list[float]:
+        return right(completions)
+
+
+one, same, other, missing = Held("one"), Held("one"), Held("other"), Held("none")
+
+
 def invoke_check(folder: Path, *arguments: object, **sections: Any) -> Any:
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump({**CONFIG, **sections}))
@@ -185,6 +203,22 @@ def test_cpu_memory_has_a_table_and_a_warning_of_its_own(
     halved = check_output(tmp_path, "--processes", 2, policy=policy)
     assert rows(halved.partition(title)[2])["rollouts"] == 20
     assert title not in check_output(tmp_path)
+
+
+def test_models_of_rewards_count_once_each_and_in_addition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = [{"name": f"{__name__}:{name}", "label": name} for name in ("one", "same")]
+    watched = [{"name": f"{__name__}:other"}]
+    set_memory(monkeypatch, machine=1000, device=129)
+    output = check_output(tmp_path, rewards=held, watch=watched)
+    title = "memory of rewards in addition, estimated"
+    assert rows(output.partition(title)[2]) == {"judge one": 3, "judge other": 3}
+    assert "warning: a process takes 130.00 GiB, more than the 129.00 GiB of this GPU" in output
+    assert title not in check_output(tmp_path)
+    result = invoke_check(tmp_path, rewards=[{"name": f"{__name__}:missing"}])
+    assert result.exit_code == 2
+    assert "there is no such model" in result.stderr
 
 
 def test_processes_of_one_machine_share_its_memory(

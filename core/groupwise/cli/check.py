@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from groupwise.algorithm import Algorithm
-from groupwise.cli.memory import Sizes, estimate, excess, size, teacher_sizes
+from groupwise.cli.memory import Sizes, estimate, excess, reward_sizes, size, teacher_sizes
 from groupwise.cli.preview import preview
 from groupwise.config.learners import SOLE
 from groupwise.config.load import LoadedConfig, idle_processes
@@ -63,7 +63,8 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     taught = {label: teacher_sizes(parts, label, shards=shards) for label in policies}
     counts = parts.players.counts(greedy=any(policy.greedy for policy in policies.values()))
     idle = idle_processes(config, processes)
-    largest, cpu = Counter[str](), Counter[str]()
+    held = reward_sizes(parts)
+    largest, cpu = Counter[str](held), Counter[str]()
     for each in (*sizes.values(), *taught.values()):
         largest.update(each.largest())
         cpu.update(each.cpu)
@@ -75,6 +76,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
             for label in policies
         ),
         *(_of_teacher(sizes, label) for label, sizes in taught.items() if sizes),
+        *([_table("memory of rewards in addition, estimated", _sizes(held, {}))] if held else []),
         *filter(None, [preview(parts, policies, configs)]),
         *(f"note: {note}" for note in (*notes, *parts.notes)),
         *(

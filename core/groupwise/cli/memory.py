@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from groupwise.errors import UserError
 from groupwise.memory import Workload
 from groupwise.policy import Policy
 from groupwise.run.parts import Parts
@@ -99,6 +100,21 @@ def teacher_sizes(parts: Parts, label: str, *, shards: int) -> Sizes:
     )
     held = {f"teacher: {k}": size for k, size in teacher.estimate(settings, load).items()}
     return Sizes(sampling=held, updating=held)
+
+
+def reward_sizes(parts: Parts) -> Mapping[str, int]:
+    """Bytes on a process of the models of rewards, by purpose; what rewards share counts once.
+
+    Raises UserError, which names the reward, if a model cannot be estimated.
+    """
+    sizes: dict[str, int] = {}
+    for scorer in filter(None, (parts.rewards, parts.watched)):
+        for reward in scorer.rewards:
+            try:
+                sizes |= reward.members.estimate() if reward.members.estimate else {}
+            except ValueError as error:
+                raise UserError(f"reward {reward.name!r}: {error}") from error
+    return sizes
 
 
 def _share(count: int, processes: int) -> int:

@@ -12,6 +12,7 @@ from groupwise.rewards.scores import Scores
 from groupwise.rollouts import Rollouts
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "estimate": (),
     "load": (),
     "close": (),
     "refresh": ("rollouts", "scores"),
@@ -33,6 +34,8 @@ class Members:
     judges: True if 1 means right, False if no value does. None: 1 is right as long as the reward
         gives only 0 and 1.
     relative: whether it compares the completions of a group. Its signature then has `references`.
+    estimate: called by `groupwise check`, without `load`; returns bytes on the device by purpose,
+        where rewards that share a model name the same purpose.
     load: called once before the run, to load weights.
     close: called once at the end of the run; may be async. An isolated reward's is not called: its
         process is killed.
@@ -47,6 +50,7 @@ class Members:
 
     judges: bool | None = None
     relative: bool = False
+    estimate: Callable[[], Mapping[str, int]] | None = None
     load: Callable[[], Any] | None = None
     close: Callable[[], Any] | None = None
     refresh: Callable[[Rollouts, Scores], Mapping[str, Any] | None] | None = None
