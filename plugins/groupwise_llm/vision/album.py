@@ -108,16 +108,16 @@ class Album:
     def unpacked(self, tensor: Tensor) -> list[Picture]:
         """The pictures of `packed`, without texts; and without inputs, where these are not kept:
         see `complete`."""
-        data, pictures = memoryview(tensor.numpy()), []
-        while data:
-            first, width, height, tokens = np.frombuffer(data, HEADER, 1)[0].tolist()
+        data, pictures = tensor.numpy(), []
+        while len(data):
+            first, width, height, tokens = data[: HEADER.itemsize].view(HEADER)[0].tolist()
             data = data[HEADER.itemsize :]
             rows = 1 + self.family.axes
             end = rows * tokens * STEP.itemsize
             picture = self._kept.get(first)
             if picture is None:
-                steps = np.frombuffer(data[:end], STEP).reshape(rows, tokens).astype(np.int64)
-                pixels = data[end : end + 3 * width * height]
+                steps = data[:end].view(STEP).reshape(rows, tokens).astype(np.int64)
+                pixels = data[end : end + 3 * width * height].tobytes()
                 picture = Picture(
                     inputs={},
                     text="",

@@ -98,7 +98,7 @@ class Family(ABC):
 
     def reduced(self, picture: Picture) -> Any:
         """A smaller image of PIL of which `picture` makes the same, for one that is prepared and
-        has its image; None if there is none, or it is not known."""
+        has its image; None if it is not known, or hardly smaller."""
         return None
 
     # ---- the model

@@ -123,9 +123,12 @@ def test_an_engine_gets_the_prompt_before_a_processor_expands_it(kind):
 
 def test_a_picture_is_written_once_for_all_turns_and_as_it_was_reduced(policy, monkeypatch):
     written, save = [], Image.Image.save
-    monkeypatch.setattr(
-        Image.Image, "save", lambda own, *rest: written.append(own.size) or save(own, *rest)
-    )
+
+    def counting(image, *rest, **options):
+        written.append(image.size)
+        save(image, *rest, **options)
+
+    monkeypatch.setattr(Image.Image, "save", counting)
     own = policy(max_pixels=512)
     large = {"prompt": ROWS[0]["prompt"], "images": [standins.picture(128, 32)]}
     (context,) = own.encode([large])

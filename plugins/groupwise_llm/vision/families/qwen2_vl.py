@@ -52,12 +52,12 @@ class Qwen2VL(Family):
         )
 
     def reduced(self, picture: Picture) -> Any:
-        """The resized image, from its patches."""
+        """The resized image, from its patches, if it has less than half the pixels."""
         processor = self.processor.image_processor
         patch, merge = processor.patch_size, processor.merge_size
         _, height, width = picture.inputs["image_grid_thw"][0].tolist()
         size = (width * patch, height * patch)
-        if size[0] * size[1] >= picture.image.width * picture.image.height:
+        if 2 * size[0] * size[1] >= picture.image.width * picture.image.height:
             return None
         # A frame is repeated in time. Patches that become one token stand together.
         patches = picture.inputs["pixel_values"].unflatten(1, (3, -1, patch, patch))[:, :, 0]
