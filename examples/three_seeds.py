@@ -1,6 +1,6 @@
 """Run a configuration for several seeds, and print a table of metrics before and after.
 
-    python examples/three_seeds.py examples/arithmetic.yaml [--seeds 0 1 2] [dotted.key=value ...]
+    python examples/three_seeds.py examples/arithmetic.yaml [dotted.key=value ...] [--seeds 0 1 2]
     python examples/three_seeds.py examples/shapes.yaml --metrics accuracy watch/image_diversity
 
 Each run is the command `groupwise train` in its own process; seconds are of the whole command.

@@ -178,6 +178,11 @@ def test_samples_keep_each_picture_once(tmp_path):
     assert (tmp_path / "run" / names[0]).read_bytes() == red.read_bytes()
     with Image.open(tmp_path / "run" / names[1]) as stored:
         assert stored.getpixel((0, 0)) == (0, 0, 255)
+    key = tmp_path / "id_rsa"
+    key.write_text("a secret")
+    write_samples(path, [sample(0, asked(str(key)), images=[str(key), {"path": str(key)}])])
+    assert read_samples(path)[0]["images"] == [str(key)] * 2
+    assert b"a secret" not in [file.read_bytes() for file in (path.parent / "attached").iterdir()]
     assert read[2]["completion"][0]["content"] == [{"type": "image", "image": names[1]}]
     assert read[2]["prompt"][0]["content"][0]["image"] == names[1]
     assert read[3]["images"] == ["gone.png", "https://example.invalid/x.png", "[picture 4x4]"]

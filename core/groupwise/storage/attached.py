@@ -1,5 +1,6 @@
 """Attached: the attachments of prompts and messages as files, each stored once."""
 
+import mimetypes
 import re
 import secrets
 from pathlib import Path
@@ -14,7 +15,8 @@ SUFFIX = re.compile(r"\.[a-z0-9]{1,5}")
 class Attached:
     """Stores attachments in a folder, each under the digest of its bytes.
 
-    root: the folder that their names are relative to.
+    root: the folder that their names are relative to. Files that rows name are copied only if they
+    are media by their suffix: a data set must not be able to publish any other.
     """
 
     def __init__(self, folder: Path, root: Path) -> None:
@@ -27,13 +29,16 @@ class Attached:
             if id(value) not in self._objects:
                 self._objects[id(value)] = value, self._saved(value)
             return self._objects[id(value)][1]
+        path = attachments.path_of(value)
+        if path and not attachments.is_open(value) and not _is_media(path):
+            return attachments.named(value)
         try:
             content = attachments.content(value)
         except (OSError, ValueError):  # a file that is gone
             return attachments.named(value)
         if not isinstance(content, bytes):
             return attachments.named(value)
-        suffix = Path(attachments.path_of(value)).suffix.lower()
+        suffix = Path(path).suffix.lower()
         return self._named(content, suffix if SUFFIX.fullmatch(suffix) else "")
 
     def _saved(self, value: Any) -> str:
@@ -61,3 +66,8 @@ class Attached:
             fresh.write_bytes(content)
             fresh.replace(path)
         return path.relative_to(self.root).as_posix()
+
+
+def _is_media(path: str) -> bool:
+    kind = mimetypes.guess_type(path)[0] or ""
+    return kind.partition("/")[0] in ("image", "audio", "video")
