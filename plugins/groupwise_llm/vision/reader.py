@@ -202,7 +202,7 @@ def _plain(message: Mapping[str, Any], place: str) -> Mapping[str, Any]:
     content = message.get("content")
     if not isinstance(content, list | tuple):
         return {**message, "content": content}
-    parts = []
+    parts = list[Mapping[str, Any]]()
     for part in content:
         if isinstance(part, Shown):
             parts.append(part)
