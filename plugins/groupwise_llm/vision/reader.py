@@ -17,8 +17,7 @@ from groupwise_llm.vision.picture import ROOM, Picture
 
 BLOCK: Mapping[str, Any] = {"type": "image"}
 """A picture's place in a message, as chat templates read it."""
-KINDS = ("image", "image_url")
-"""Types of parts that are pictures; the second one is OpenAI's."""
+KINDS = attachments.PICTURES
 
 Prepare = Callable[[Any, str], Picture]
 """From a picture as users give it, and the place where it stands."""
@@ -81,7 +80,8 @@ class Reader:
         return self._read(messages, iter(columns), place, prepare)
 
     def replies(self, messages: Sequence[Mapping[str, Any]], *, blank: bool = False) -> Read:
-        """Messages of tools or users, whose blocks have their pictures. Raises UserError.
+        """Messages of tools or users, whose blocks have their pictures, in memory or as `data:`
+        URLs: an environment's answers must not open files or addresses. Raises UserError.
 
         blank: as in `row`.
         """
@@ -90,7 +90,8 @@ class Reader:
         plain = [_plain(message, place) for message in messages]
         if any(_own(block) is None for message in plain for block in _blocks(message)):
             raise UserError(f"{place}: a part {{type: image}} has no picture")
-        return self._read(plain, iter(()), place, self._blank if blank else self._picture)
+        prepare = self._blank if blank else self._picture
+        return self._read(plain, iter(()), place, partial(_self_contained, prepare))
 
     def _columns(self, row: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """The pictures of the columns, each with where it stands."""
@@ -192,6 +193,16 @@ def place_of(row: Mapping[str, Any]) -> str:
     if known is not None:
         return known
     return f"prompts, the row that begins {str(attachments.readable(row['prompt']))[:80]!r}"
+
+
+def _self_contained(prepare: Prepare, value: Any, place: str) -> Picture:
+    """What is prepared of a picture that is in its message. Raises UserError for others."""
+    if not attachments.is_self_contained(value):
+        raise UserError(
+            f"{place}: a picture must be opened by what shows it (PIL.Image.open), or be bytes "
+            f"or a data: URL; no file or web address of a message is read during a run"
+        )
+    return prepare(value, place)
 
 
 def _plain(message: Mapping[str, Any], place: str) -> Mapping[str, Any]:
