@@ -38,6 +38,7 @@ class VisionLanguageModel(LanguageModel):
     All else is as in `LanguageModel`.
     """
 
+    reads_attachments: ClassVar[bool] = True
     Config: ClassVar[type[Settings]] = VisionSettings
     config: VisionSettings
     codec: PictureCodec

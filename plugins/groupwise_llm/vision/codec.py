@@ -144,8 +144,8 @@ class PictureCodec(Codec):
         """A picture and the number of its tokens; words for one that cannot be shown."""
         try:
             (picture,) = self.reader.replies([{"role": "tool", "content": [part]}]).pictures
-        except UserError as error:
-            return {"type": "text", "text": f"[a picture that cannot be shown: {error}]"}, 0
+        except UserError:  # whose sentence may tell of the run's machine
+            return {"type": "text", "text": "[a picture that cannot be shown]"}, 0
         if len(picture) <= most:
             return part, len(picture)
         text = f"[a picture of {len(picture)} tokens is left out: the most are {max(most, 0)}]"

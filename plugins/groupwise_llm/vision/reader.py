@@ -64,13 +64,22 @@ class Reader:
         return self._read(messages, iter(columns), place, prepare)
 
     def replies(self, messages: Sequence[Mapping[str, Any]]) -> Read:
-        """Messages of tools or users, whose blocks have their pictures. Raises UserError."""
+        """Messages of tools or users, whose blocks have their pictures, in memory or as `data:`
+        URLs: an environment's answers must not open files or addresses. Raises UserError."""
         roles = ", ".join(dict.fromkeys(repr(message.get("role")) for message in messages))
         place = f"a message of the role {roles}"
         plain = [_plain(message, place) for message in messages]
         if any(_own(block) is None for message in plain for block in _blocks(message)):
             raise UserError(f"{place}: a part {{type: image}} has no picture")
-        return self._read(plain, iter(()), place, self._picture)
+        return self._read(plain, iter(()), place, self._self_contained)
+
+    def _self_contained(self, value: Any, place: str) -> Picture:
+        if not attachments.is_self_contained(value):
+            raise UserError(
+                f"{place}: a picture must be opened by what shows it (PIL.Image.open), or be bytes "
+                f"or a data: URL; no file or web address of a message is read during a run"
+            )
+        return self._picture(value, place)
 
     def _columns(self, row: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """The pictures of the columns, each with where it stands."""
