@@ -19,6 +19,9 @@ import numpy as np
 COLUMNS = ("image", "images")
 """Columns of a row that belong to its prompt, by TRL's names: one attachment, or a list of them."""
 
+PICTURES = ("image", "image_url")
+"""Types of parts that are pictures; the second one is OpenAI's."""
+
 Change = Callable[[Any], Any]
 
 
@@ -47,10 +50,15 @@ def _changed(message: Any, change: Change) -> Any:
 
 
 def _changed_part(part: Any, change: Change) -> Any:
+    own = of_part(part)
+    return part if own is None else {**part, part["type"]: change(own)}
+
+
+def of_part(part: Any) -> Any:
+    """What is attached by a part of a message, under the name of its type as in `{"type": "image",
+    "image": ...}`; None for a text, for a part without, and for what is no part."""
     kind = part.get("type") if isinstance(part, Mapping) else None
-    if not isinstance(kind, str) or kind == "text" or part.get(kind) is None:
-        return part
-    return {**part, kind: change(part[kind])}
+    return part.get(kind) if isinstance(kind, str) and kind != "text" else None
 
 
 def of_row(row: Mapping[str, Any], change: Change) -> dict[str, Any]:

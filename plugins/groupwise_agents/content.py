@@ -8,9 +8,8 @@ from groupwise import attachments
 
 Part = Mapping[str, Any]
 Content = str | list[Part]
-PICTURES = ("image", "image_url")
-KINDS = ("text", *PICTURES)
-"""Types of parts; the last one is OpenAI's."""
+KINDS = ("text", *attachments.PICTURES)
+"""Types of parts."""
 NOT_SELF_CONTAINED = (
     "a picture in a message must be opened by what sends it, or be bytes or a data: URL; no file "
     "or web address of a message is read during a run"
@@ -66,8 +65,8 @@ def pictures(content: Content) -> int:
 def is_self_contained(content: Any) -> bool:
     """Whether no picture of it names a file or an address."""
     parts = content if isinstance(content, list | tuple) else ()
-    blocks = [part for part in parts if isinstance(part, Mapping) and part.get("type") in PICTURES]
-    own = (part.get(part["type"]) for part in blocks)
+    blocks = [each for each in parts if isinstance(each, Mapping) and each.get("type") in KINDS]
+    own = map(attachments.of_part, blocks)
     return all(each is None or attachments.is_self_contained(each) for each in own)
 
 
@@ -95,8 +94,7 @@ def _is_bare(value: Any) -> bool:
 
 
 def _is_open(value: Any) -> bool:
-    own = value.get(value["type"]) if isinstance(value, Mapping) else value
-    return attachments.is_open(own)
+    return attachments.is_open(attachments.of_part(value) if isinstance(value, Mapping) else value)
 
 
 def _part(value: Any) -> Part:

@@ -16,8 +16,7 @@ from groupwise_llm.vision.picture import ROOM, Picture
 
 BLOCK: Mapping[str, Any] = {"type": "image"}
 """A picture's place in a message, as chat templates read it."""
-KINDS = ("image", "image_url")
-"""Types of parts that are pictures; the second one is OpenAI's."""
+KINDS = attachments.PICTURES
 
 Prepare = Callable[[Any, str], Picture]
 """From a picture as users give it, and the place where it stands."""

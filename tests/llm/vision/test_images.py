@@ -286,7 +286,7 @@ def test_replies_have_pictures_in_their_blocks(reader):
 
 def test_replies_read_no_files_and_no_addresses(reader, file, monkeypatch):
     def reply(value, kind="image"):
-        return [message({"type": kind, kind: value}, role="tool")]
+        return [message({"type": kind, kind: value}, TEXT, role="tool")]
 
     read = forms(file)
     paths = [reply(read.pop(name)) for name in ("path", "Path", "of datasets, not read")]
