@@ -291,7 +291,7 @@ def test_replies_read_no_files_and_no_addresses(reader, file, monkeypatch):
     read = forms(file)
     paths = [reply(read.pop(name)) for name in ("path", "Path", "of datasets, not read")]
     for name, value in read.items():
-        assert sizes(reader.replies(reply(value))) == [6], name
+        assert sizes(reader.replies(reply(value))) == [24], name
     reader.fetch = True
     monkeypatch.setattr("groupwise_llm.vision.images.urlopen", None)
     address = "http://127.0.0.1/red.png"
