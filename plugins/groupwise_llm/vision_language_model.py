@@ -57,14 +57,12 @@ class VisionLanguageModel(LanguageModel):
     def make_causal(self, model: Any, **options: Any) -> PicturedModel:
         album = self.codec.reader.album
         tokens = self.config.feature_tokens
-        return PicturedModel(
-            model, album.family, album.picture(SAMPLE), feature_tokens=tokens, **options
-        )
+        return PicturedModel(model, album, album.picture(SAMPLE), feature_tokens=tokens, **options)
 
     @classmethod
     def estimate(cls, config: Settings, load: Workload) -> Mapping[str, int]:
-        """As `LanguageModel.estimate`, with a picture of `max_pixels` in each prompt; see
-        `estimates.tower`."""
+        """As `LanguageModel.estimate`, with a picture of `max_pixels` in each prompt, or of a
+        megapixel where it is not set; see `estimates.tower`."""
         assert isinstance(config, VisionSettings)
         codec = cls.make_codec(config, None, (), positions=None)
         assert isinstance(codec, PictureCodec)

@@ -1,9 +1,7 @@
 """Engine: a server with the protocol of vLLM 0.32, for a small model of transformers.
 
-It samples from the model and returns the model's log-probs. `faults` make it misbehave.
-
-Pictures come beside token ids that have one placeholder for each; the processor of the model
-prepares them and says what stands in a placeholder's place.
+It samples from the model and returns the model's log-probs. `faults` make it misbehave. Pictures
+come beside token ids with one placeholder for each; the model's processor prepares them.
 """
 
 import base64
@@ -18,16 +16,10 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import torch
+import transformers
 from peft import PeftModel
 from PIL import Image
 from safetensors.torch import load_file
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    AutoProcessor,
-    AutoTokenizer,
-)
 
 FACTS = {
     "max_tokens": 128,
@@ -41,6 +33,9 @@ FACTS = {
     "lora_updates": True,
     "text_only": False,
 }
+UNBEGUN = {"add_special_tokens": False, "return_tensors": "pt"}
+OF_TEXT, KINDS = {"input_ids", "attention_mask"}, {"mm_token_type_ids", "token_type_ids"}
+"""A processor's answers about tokens; those that say which are of pictures."""
 
 
 class Engine:
@@ -56,10 +51,14 @@ class Engine:
         self.calls, self.faults, self.spoil = [], {}, lambda choice: choice
         self.queries = {}
         self.lock = threading.Lock()
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        self.sees = hasattr(AutoConfig.from_pretrained(folder), "vision_config")
-        self.kind = AutoModelForImageTextToText if self.sees else AutoModelForCausalLM
-        self.processor = AutoProcessor.from_pretrained(folder) if self.sees else None
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        self.sees = hasattr(transformers.AutoConfig.from_pretrained(folder), "vision_config")
+        self.kind = (
+            transformers.AutoModelForImageTextToText
+            if self.sees
+            else transformers.AutoModelForCausalLM
+        )
+        self.processor = transformers.AutoProcessor.from_pretrained(folder) if self.sees else None
         self.features = {}
         self.http, self.port = None, port
         self.start()
@@ -239,31 +238,27 @@ class Engine:
             return ids, {}
         data = [base64.b64decode(part["url"].split(",")[1]) for part in parts]
         images = [Image.open(io.BytesIO(own)).convert("RGB") for own in data]
-        processor = self.processor
-        token = getattr(processor, "boi_token", processor.image_token)
-        (placeholder,) = processor.tokenizer(token, add_special_tokens=False)["input_ids"]
-        options = {"add_special_tokens": False, "return_tensors": "pt"}
-        frames = [processor(text=[token], images=[[own]], **options) for own in images]
-        frames = [own["input_ids"][0].tolist() for own in frames]
-        inputs = processor(text=[token * len(images)], images=[images], **options)
-        for name in ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids"):
-            inputs.pop(name, None)
+        mark = getattr(self.processor, "boi_token", self.processor.image_token)
+        placeholder = self.tokenizer.convert_tokens_to_ids(mark)
+
+        def read(*own):
+            return self.processor(text=[mark * len(own)], images=[[*own]], **UNBEGUN)
+
+        frames = [read(image)["input_ids"][0].tolist() for image in images]
         if ids.count(placeholder) < len(images):
             raise RefusedError(400, "Failed to apply prompt replacement")
         expanded = []
         for token in ids:  # as in vLLM, a placeholder without a picture stays a token of text
             expanded += frames.pop(0) if token == placeholder and frames else [token]
-        return expanded, dict(inputs)
+        return expanded, {k: v for k, v in read(*images).items() if k not in OF_TEXT | KINDS}
 
     def logits(self, ids, inputs):
         """[v] of the next token."""
         ids = torch.tensor([ids])
-        kinds = {}
         if inputs:
-            places = (ids == self.processor.image_token_id).long()
-            names = signature(self.base.forward).parameters
-            kinds = {n: places for n in ("mm_token_type_ids", "token_type_ids") if n in names}
-        return self.model(input_ids=ids, **kinds, **inputs).logits[0, -1]
+            kinds = KINDS & signature(self.base.forward).parameters.keys()
+            inputs = inputs | dict.fromkeys(kinds, (ids == self.processor.image_token_id).long())
+        return self.model(input_ids=ids, **inputs).logits[0, -1]
 
     def choice(self, prompt, inputs, sampling, number):
         generator = torch.Generator().manual_seed(sampling["seed"] + number)
