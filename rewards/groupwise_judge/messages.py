@@ -101,7 +101,7 @@ def _blocks(message: Mapping[str, Any], *, files: bool) -> Iterator[str | Image 
 def _is_file(picture: Any) -> bool:
     """Whether `opened` would read a file of this machine."""
     if isinstance(picture, Mapping):
-        picture = picture.get("bytes") or picture.get("path")
+        picture = picture.get("bytes") or picture.get("path") or picture.get("url")
     if isinstance(picture, str):
         return not picture.startswith(("data:", "http:", "https:"))
     return isinstance(picture, Path)

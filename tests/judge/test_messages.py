@@ -110,6 +110,9 @@ def test_no_message_of_an_episode_opens_a_file(tmp_path, kind, shape):
         with pytest.raises(ValueError, match=r"private\.png', a file, which is opened for prompts"):
             exhibits("completion", chat)
         assert "[picture]" in user_text(contexts(Shown(), [chat], {})[0])
+    chat[0]["content"] = [{"type": kind, kind: {"url": {"url": str(path)}}}]
+    with pytest.raises(ValueError, match="a file, which is opened for prompts"):
+        exhibits("completion", chat)
 
 
 def test_messages_of_an_episode_hold_their_pictures():
