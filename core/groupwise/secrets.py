@@ -149,8 +149,10 @@ def redacted(text: str) -> str:
 
 def _remember(secret: object, word: str) -> None:
     text = secret.decode(errors="replace") if isinstance(secret, bytes) else str(secret)
-    if len(text) >= SHORTEST and isinstance(secret, str | bytes | int | float):
-        _known[text] = word
+    if not isinstance(secret, str | bytes | int | float):
+        return
+    # A key from a file ends with a newline, which falls away where the key is used.
+    _known.update({form: word for form in (text, text.strip()) if len(form) >= SHORTEST})
 
 
 def _name(value: Any) -> str:

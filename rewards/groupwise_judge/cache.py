@@ -2,12 +2,15 @@
 
 import json
 import sqlite3
+import sys
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from filelock import FileLock
+
+from groupwise.errors import first_line
 
 PATIENCE = 30.0
 """Seconds to wait while another process writes."""
@@ -24,12 +27,13 @@ class Cache:
 
     The file has a write-ahead log, so that processes read while one writes. Of two processes that
     store an answer to the same question at the same time the first is kept, and both use it.
+    A file that fails during a run, as on a full disk, costs what it would have saved and no more.
     """
 
     def __init__(self, path: str | None) -> None:
         self.path = None if path is None else Path(path).expanduser()
         self._connection: sqlite3.Connection | None = None
-        self._lock = Lock()
+        self._lock, self._has_failed = Lock(), False
 
     def open(self) -> None:
         """Open or create the file; ValueError if that is not possible."""
@@ -37,25 +41,39 @@ class Cache:
             self._opened()
 
     def get(self, key: str) -> Any:
-        """The value of a key, None if there is none."""
-        with self._lock:
-            rows = self._opened().execute("SELECT answer FROM answers WHERE key = ?", (key,))
-            found = rows.fetchone()
-        return None if found is None else json.loads(found[0])
+        """The value of a key, None if there is none, or none can be read."""
+        row = self._row("SELECT answer FROM answers WHERE key = ?", (key,))
+        return None if row is None else json.loads(row[0])
 
     def put(self, key: str, value: Any) -> Any:
-        """Store a value; returns the one that is stored, which may be another process's."""
-        with self._lock:
-            self._opened().execute(
-                "INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, json.dumps(value))
-            )
-        return self.get(key)
+        """Store a value; returns the one that is stored, which may be another process's, and the
+        value itself if none can be."""
+        self._row("INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, json.dumps(value)))
+        stored = self.get(key)
+        return value if stored is None else stored
 
     def close(self) -> None:
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
             self._connection = None
+
+    def _row(self, statement: str, values: tuple[str, ...]) -> Any:
+        """The first row of a statement's result; None, with a note once, if it fails."""
+        with self._lock:
+            connection = self._opened()
+            try:
+                return connection.execute(statement, values).fetchone()
+            except sqlite3.Error as error:
+                if not self._has_failed:
+                    print(
+                        f"note: the cache {str(self.path)!r} fails ({first_line(error)}); answers "
+                        f"count all the same, and those that it cannot keep are asked for again",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+                self._has_failed = True
+                return None
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:

@@ -74,8 +74,8 @@ class Client:
                 status = client.get(f"{self.settings.server}/models").status_code
         except httpx.HTTPError as error:
             raise JudgeError(
-                f"the judge at {self.settings.server} {_unreached(error)}; is it running, and is "
-                f"the address right?"
+                f"the judge at {self.settings.address} {_unreached(error)}; is it running, and "
+                f"is the address right?"
             ) from error
         if status in (401, 403):
             raise JudgeError(self._refusal(status, ""))
@@ -121,7 +121,7 @@ class Client:
             except _PassingError as error:
                 if attempt == retries:
                     reason = (
-                        f"got no answer from the judge at {self.settings.server}, which {error}"
+                        f"got no answer from the judge at {self.settings.address}, which {error}"
                     )
                     raise UnreadableError("unanswered", reason) from error
                 pause = min(max(wait, error.retry_after), LONGEST_WAIT)
@@ -196,7 +196,7 @@ class Client:
             f"to /v1?",
         }
         hint = hints.get(status, "is `server` the address of an OpenAI-compatible server?")
-        return f"the judge at {self.settings.server} refuses (status {status}{reason}): {hint}"
+        return f"the judge at {self.settings.address} refuses (status {status}{reason}): {hint}"
 
 
 class _PassingError(Exception):

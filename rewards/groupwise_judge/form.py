@@ -5,7 +5,7 @@ schema. Anything else is unreadable: it says nothing about the completion, so it
 """
 
 import json
-import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
@@ -13,9 +13,6 @@ from typing import Any, NoReturn, Protocol
 from groupwise_judge.rubric import REASONING
 
 Value = int | str
-
-_THOUGHTS = re.compile(r"\A\s*<think>.*</think>", re.DOTALL)
-_CODE = re.compile(r"\A```(?:json)?\s*\n(.*)\n\s*```\Z", re.DOTALL)
 
 
 class UnreadableError(Exception):
@@ -80,11 +77,12 @@ class Form:
         Thinking before the object is skipped, and so is a code fence around it. Raises
         UnreadableError.
         """
-        text = _THOUGHTS.sub("", text).strip()
-        code = _CODE.fullmatch(text)
+        text = text.strip()
+        if text.startswith("<think>"):
+            text = text.rpartition("</think>")[2].strip()
         try:
             answer = json.loads(
-                code[1] if code else text, object_pairs_hook=_distinct, parse_constant=_constant
+                _unfenced(text), object_pairs_hook=_distinct, parse_constant=_constant
             )
         except (ValueError, RecursionError) as error:
             raise UnreadableError("prose", f"answered {text!r:.120}, which is not JSON") from error
@@ -118,11 +116,18 @@ def _permitted(values: Sequence[Value]) -> str:
     return " or ".join(json.dumps(value) for value in values)
 
 
+def _unfenced(text: str) -> str:
+    """What is between the first and the last line, if these are those of a code fence."""
+    opening, _, rest = text.partition("\n")
+    body, _, closing = rest.rpartition("\n")
+    is_code = opening.rstrip() in ("```", "```json") and closing.strip() == "```"
+    return body if is_code else text
+
+
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The pairs as a mapping; a key that occurs twice has two values, and so none."""
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
             raise UnreadableError("fields", f"answered {name!r:.60} twice")
     return dict(pairs)
 

@@ -21,8 +21,12 @@ def contexts(
     before = []
     for row, (prompt, reference) in enumerate(zip(prompts, references, strict=True)):
         try:
-            asked = exhibits("prompt", prompt, _pictures(columns, row)) if shown.prompt else []
-            after = [] if is_blank(reference) else exhibits(REFERENCE, _stated(reference))
+            asked = []
+            if shown.prompt:
+                asked = exhibits("prompt", prompt, _pictures(columns, row), files=True)
+            after = (
+                [] if is_blank(reference) else exhibits(REFERENCE, _stated(reference), files=True)
+            )
         except ValueError as error:
             raise ValueError(f"sample {row}: {error}") from error
         before.append([*asked, *after])

@@ -11,10 +11,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from groupwise import attachments
 from groupwise_judge import fence
-from groupwise_judge.pictures import data_url, is_picture, opened, pixels
+from groupwise_judge.digests import digest_of
+from groupwise_judge.pictures import data_url, is_picture, opened
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -30,11 +33,15 @@ class Exhibit:
     parts: tuple[str | Image, ...]
 
 
-def exhibits(label: str, content: Any, pictures: Sequence[Any] = ()) -> list[Exhibit]:
+def exhibits(
+    label: str, content: Any, pictures: Sequence[Any] = (), *, files: bool = False
+) -> list[Exhibit]:
     """The exhibits of a prompt or a completion: a string, a picture, or messages, one exhibit each.
 
     pictures: those beside a prompt, in the order of its image blocks; if it has no blocks they
-    stand before the text of the first user message.
+    stand before the text of the first user message. files: whether messages may name pictures by
+    the paths of files. Those of data sets may; those of an episode may not: what a tool answers
+    would choose which of this machine's files the judge is sent.
 
     Raises ValueError for anything else, and where blocks and pictures differ in number.
     """
@@ -48,7 +55,9 @@ def exhibits(label: str, content: Any, pictures: Sequence[Any] = ()) -> list[Exh
         raise ValueError(
             f"the {label} is {type(content).__name__}; expected text, messages or a PIL image"
         )
-    blocks = [list(_blocks(message)) for message in content]
+    if not content:  # said nothing, which the judge has to see
+        return [Exhibit(label, (*spare, ""))]
+    blocks = [list(_blocks(message, files=files)) for message in content]
     places = sum(block is None for message in blocks for block in message)
     if spare and not places:
         roles = [message.get("role") for message in content]
@@ -65,7 +74,7 @@ def exhibits(label: str, content: Any, pictures: Sequence[Any] = ()) -> list[Exh
     ]
 
 
-def _blocks(message: Mapping[str, Any]) -> Iterator[str | Image | None]:
+def _blocks(message: Mapping[str, Any], *, files: bool) -> Iterator[str | Image | None]:
     """The texts and pictures of a message, None for a picture that stands beside it."""
     content = message.get("content")
     for block in [content] if isinstance(content, str) else content or []:
@@ -76,9 +85,26 @@ def _blocks(message: Mapping[str, Any]) -> Iterator[str | Image | None]:
         elif block.get("type") in ("image", "image_url"):
             inner = block.get("image") or block.get("image_url") or block.get("url")
             inner = inner.get("url", inner) if isinstance(inner, Mapping) else inner
+            if not files and _is_file(inner):
+                raise ValueError(
+                    f"a message names the picture {attachments.path_of(inner)!r:.120}, a file, "
+                    f"which is opened for prompts and reference answers only; put the picture "
+                    f"itself there: a PIL image, bytes, or a data: URL"
+                )
             yield None if inner is None else opened(inner)
+        else:
+            yield f"[{block.get('type')!s:.40}, which is not shown]"
     if calls := message.get("tool_calls"):
         yield json.dumps(calls, ensure_ascii=False, default=str)
+
+
+def _is_file(picture: Any) -> bool:
+    """Whether `opened` would read a file of this machine."""
+    if isinstance(picture, Mapping):
+        picture = picture.get("bytes") or picture.get("path") or picture.get("url")
+    if isinstance(picture, str):
+        return not picture.startswith(("data:", "http:", "https:"))
+    return isinstance(picture, Path)
 
 
 def _role(message: Mapping[str, Any]) -> str:
@@ -109,7 +135,7 @@ def _identity(material: Sequence[Exhibit]) -> Iterator[bytes]:
     for exhibit in material:
         yield exhibit.label.encode()
         for part in exhibit.parts:
-            yield part.encode("utf-8", "replace") if isinstance(part, str) else pixels(part)
+            yield part.encode("utf-8", "replace") if isinstance(part, str) else digest_of(part)
 
 
 def _content(parts: Sequence[str | Image]) -> str | list[dict[str, Any]]:

@@ -5,14 +5,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 from groupwise_judge.cache import Cache, key_of
 from groupwise_judge.client import Client, RejectedError
+from groupwise_judge.digests import digest_of
 from groupwise_judge.form import Answer, UnreadableError, Value
 from groupwise_judge.messages import Message
-from groupwise_judge.pictures import pixels
 from groupwise_judge.settings import ServerSettings
 from groupwise_judge.usage import Usage
 
@@ -53,13 +52,21 @@ class Verdict:
         return sum(int(answer[name]) for answer in self.answers) / len(self.answers)
 
 
+@dataclass
+class _Pending:
+    """A request on its way, and how many wait for its answer."""
+
+    task: asyncio.Task[str]
+    waiting: int = 0
+
+
 class JudgeServer:
     """A model on a server. Equal questions, also those that wait for an answer, are asked once."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self._client, self._cache = Client(settings), Cache(settings.cache)
-        self._pending: dict[str, asyncio.Task[str]] = {}
+        self._pending: dict[str, _Pending] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         known = {"auto": None, "json_schema": True, "none": False}
         self._takes_schema = known[settings.response_format]
@@ -112,7 +119,8 @@ class JudgeServer:
         body = self._body(number)
         chat = [{**message, "content": _keyed(message["content"])} for message in question.chat]
         form = [self.settings.response_format, question.form.schema()]
-        key = key_of([body, chat, form, number])  # the server may take no seed
+        # Two servers may give one name to two models; a server may take no seed.
+        key = key_of([self.settings.address, body, chat, form, number])
         if (stored := self._cache.get(key)) is not None:
             usage.cached += 1
             return str(stored)
@@ -120,14 +128,22 @@ class JudgeServer:
             usage.cached += 1
         else:
             task = asyncio.create_task(self._asked(question, body, key, usage))
-            self._pending[key] = task
-            task.add_done_callback(lambda done: self._forget(key, done))
-        return await asyncio.shield(self._pending[key])
+            self._pending[key] = _Pending(task)
+        return await self._awaited(key)
 
-    def _forget(self, key: str, done: asyncio.Task[str]) -> None:
-        self._pending.pop(key, None)
-        if not done.cancelled():
-            done.exception()  # whoever waited for it may be gone
+    async def _awaited(self, key: str) -> str:
+        """The answer to a pending question. The last who stops waiting ends the request: it would
+        take the place of later ones, and nobody would count what it costs."""
+        pending = self._pending[key]
+        pending.waiting += 1
+        try:
+            return await asyncio.shield(pending.task)
+        finally:
+            pending.waiting -= 1
+            if not pending.waiting:
+                pending.task.cancel()  # does nothing to one that has ended
+                if self._pending.get(key) is pending:
+                    del self._pending[key]
 
     def _body(self, number: int) -> dict[str, Any]:
         """A request without its messages; answers to one question differ by their seed."""
@@ -168,19 +184,19 @@ class JudgeServer:
             if self._takes_schema:
                 raise
             answer = await self._client.complete(body, usage)
-            self._note_without_schema()
+            if self._takes_schema is None:  # no other request has shown meanwhile that it does
+                self._note_without_schema()
         else:
             self._takes_schema = True
         return answer
 
     def _note_without_schema(self) -> None:
-        if self._takes_schema is None:
-            print(
-                f"note: the judge at {self.settings.server} takes no JSON schema; its answers are "
-                f"read all the same, and those of another form are failed samples",
-                file=sys.stderr,
-                flush=True,
-            )
+        print(
+            f"note: the judge at {self.settings.address} takes no JSON schema; its answers are "
+            f"read all the same, and those of another form are failed samples",
+            file=sys.stderr,
+            flush=True,
+        )
         self._takes_schema = False
 
 
@@ -189,7 +205,7 @@ def _keyed(content: Any) -> Any:
     if isinstance(content, str):
         return content
     return [
-        block if block["type"] == "text" else {"image": sha256(pixels(block["image"])).hexdigest()}
+        block if block["type"] == "text" else {"image": digest_of(block["image"]).hex()}
         for block in content
     ]
 

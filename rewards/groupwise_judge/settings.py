@@ -74,6 +74,12 @@ class ServerSettings(Shown):
         description="SQLite file with answers, shared by runs and processes; null: in memory only.",
     )
 
+    @property
+    def address(self) -> str:
+        """The server as messages name it: without a user and a password."""
+        parts = urlsplit(self.server)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
     @field_validator("server")
     @classmethod
     def _address(cls, server: str) -> str:
@@ -94,7 +100,7 @@ class ServerSettings(Shown):
     def _complete(self) -> Self:
         if self.server.startswith("https://") and "api_key" not in self.model_fields_set:
             raise ValueError(
-                f"the judge at {self.server} needs a key: set `api_key: ${{NAME}}`, where NAME is "
+                f"the judge at {self.address} needs a key: set `api_key: ${{NAME}}`, where NAME is "
                 f"the environment variable that holds it, or `api_key: null` if it takes none"
             )
         if self.answers > 1 and self.temperature == 0:

@@ -10,6 +10,7 @@ file with it.
 
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ totals, and nothing else.
 Text Caption: [{prompt}]"""
 
 _ANSWER = re.compile(r"<answer>\s*Image ([12]) is better\.?\s*</answer>")
-_NUMBER = r"\s*([01](?:\.\d+)?)\s*"
+_NUMBER = r"\s*([01](?:\.\d{0,20})?|\.\d{1,20})\s*"
 _SCORES = re.compile("".join(rf"{a} Score:\s*Image 1:{_NUMBER}Image 2:{_NUMBER}" for a in ASPECTS))
 
 
@@ -111,10 +112,10 @@ class RelativeScores:
         answer = _SCORES.fullmatch(text.strip())
         if answer is None:
             raise UnreadableError("prose", f"answered {text!r:.120}, expected three scores")
-        lead = 0.0
+        lead = Decimal(0)  # exact: by floats 0.1 + 0.2 is more than 0.3, and a tie would be a win
         for number, aspect in enumerate(ASPECTS):
-            first, second = float(answer[2 * number + 1]), float(answer[2 * number + 2])
-            if abs(first + second - 1) > 0.01:
+            first, second = Decimal(answer[2 * number + 1]), Decimal(answer[2 * number + 2])
+            if abs(first + second - 1) > Decimal("0.01"):
                 raise UnreadableError("range", f"gave {aspect} scores that do not sum to 1")
             lead += (first - second) * (aspect in self._counted)
         return {WINNER: TIE if lead == 0 else FIRST if lead > 0 else SECOND}, text

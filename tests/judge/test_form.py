@@ -1,5 +1,7 @@
 """Answers count only in their form."""
 
+import time
+
 import pytest
 
 from groupwise_judge.form import Form, UnreadableError
@@ -49,12 +51,31 @@ def test_one_object_is_read(text):
         ('{"correct": [5], "winner": "A"}', "range"),
         ('{"correct": 4, "winner": "C"}', "range"),
         ('{"correct": 4, "winner": "a"}', "range"),
+        (f"```python\n{RIGHT}\n```", "prose"),
+        (f"```json\n{RIGHT}", "prose"),
+        (f"<think>{RIGHT}", "prose"),
     ],
 )
 def test_anything_else_is_unreadable_and_has_a_kind(text, kind):
     with pytest.raises(UnreadableError) as caught:
         FORM.read(text)
     assert caught.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```" + "\n" * 10_000 + "x",
+        "{" + ", ".join(f'"{number}": 1' for number in range(100_000)) + "}",
+    ],
+    ids=["newlines", "keys"],
+)
+def test_no_answer_takes_long_to_read(text):
+    """These take milliseconds; in quadratic time, minutes."""
+    began = time.process_time()
+    with pytest.raises(UnreadableError):
+        FORM.read(text)
+    assert time.process_time() - began < 20
 
 
 def test_the_schema_lists_all_values():

@@ -24,6 +24,7 @@ from groupwise_judge.comparison import Fenced
 from groupwise_judge.generative_ranking import GenerativeRanking
 from groupwise_judge.messages import Exhibit
 from groupwise_judge.ranking import JudgeRanking
+from groupwise_judge.unified_reward import RelativeScores
 
 PUBLISHED = ("unified_reward_2", "unified_reward_think")
 
@@ -136,6 +137,21 @@ def test_whatever_else_a_published_judge_answers_does_not_count(serve, score, ju
     scores = score(reward, [picture(1), picture(2)], group_size=2)
     assert scores.failed.tolist() == [True, True]
     assert reason in scores.reasons[0]
+
+
+@pytest.mark.parametrize("shares", [(0.3, 0.6, 0.6), (0.1, 0.7, 0.7), (0.65, 0.45, 0.4)])
+def test_aspects_that_cancel_are_a_tie(shares):
+    """By sums of floats these are wins."""
+    text = "\n".join(
+        f"{aspect} Score:\nImage 1: {first:.2f}\nImage 2: {1 - first:.2f}"
+        for aspect, first in zip(ASPECTS, shares, strict=True)
+    )
+    assert RelativeScores(None).read(text)[0] == {"winner": "tie"}
+
+
+@pytest.mark.parametrize(("first", "second"), [(".75", ".25"), ("1", "0"), ("1.", "0."), (1.0, 0)])
+def test_numbers_are_read_as_models_write_them(first, second):
+    assert RelativeScores(None).read(in_aspects(first, second))[0] == {"winner": "A"}
 
 
 def test_one_aspect_of_unified_reward_2_can_decide(serve, rates):

@@ -10,6 +10,7 @@ from PIL import Image, PngImagePlugin
 from groupwise_judge.fence import escaped
 from groupwise_judge.material import contexts
 from groupwise_judge.messages import as_sent, exhibits, messages
+from groupwise_judge.pictures import data_url
 from groupwise_judge.settings import Shown
 
 
@@ -96,6 +97,43 @@ def test_pictures_are_sent_as_pixels_only():
     sent = Image.open(io.BytesIO(b64decode(block["image_url"]["url"].partition(",")[2])))
     assert sent.info == {}
     assert sent.getpixel((0, 0)) == (255, 255, 255)  # what is transparent shows the page
+
+
+@pytest.mark.parametrize("kind", ["image", "image_url"])
+@pytest.mark.parametrize("shape", [str, lambda path: {"path": str(path)}, lambda path: path])
+def test_no_message_of_an_episode_opens_a_file(tmp_path, kind, shape):
+    """A tool's answer would choose which of this machine's files are sent."""
+    path = tmp_path / "private.png"
+    Image.new("RGB", (2, 2)).save(path)
+    for name in (kind, "url"):
+        chat = [{"role": "tool", "content": [{"type": kind, name: shape(path)}]}]
+        with pytest.raises(ValueError, match=r"private\.png', a file, which is opened for prompts"):
+            exhibits("completion", chat)
+        assert "[picture]" in user_text(contexts(Shown(), [chat], {})[0])
+    chat[0]["content"] = [{"type": kind, kind: {"url": {"url": str(path)}}}]
+    with pytest.raises(ValueError, match="a file, which is opened for prompts"):
+        exhibits("completion", chat)
+
+
+def test_messages_of_an_episode_hold_their_pictures():
+    picture, buffer = Image.new("RGB", (2, 2)), io.BytesIO()
+    picture.save(buffer, "PNG")
+    url = data_url(picture)
+    shapes = [picture, buffer.getvalue(), {"bytes": buffer.getvalue(), "path": "gone.png"}, url]
+    content = [{"type": "image", "image": shape} for shape in shapes]
+    content.append({"type": "image_url", "image_url": {"url": url}})
+    text = user_text(exhibits("completion", [{"role": "tool", "content": content}]))
+    assert text.count("[picture]") == 5
+
+
+def test_what_a_judge_cannot_be_shown_is_named():
+    chat = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]
+    assert "\n[input_audio, which is not shown]\n" in user_text(exhibits("completion", chat))
+
+
+def test_a_completion_that_says_nothing_has_a_fence():
+    text = user_text([*exhibits("prompt", "a"), *exhibits("completion", [])])
+    assert f"<{mark_of(text)} completion>\n\n</{mark_of(text)}>" in text
 
 
 def test_a_row_has_its_reference_answer_or_none():

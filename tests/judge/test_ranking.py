@@ -95,6 +95,14 @@ def test_a_picture_is_encoded_once_for_all_of_its_comparisons(serve, score, monk
     assert text_of(server.requests[0]).count("[picture]") == 2
 
 
+def test_the_pixels_of_a_picture_are_read_once_for_all_of_its_questions(serve, score, monkeypatch):
+    read, tobytes = [], Image.Image.tobytes
+    monkeypatch.setattr(Image.Image, "tobytes", lambda own: (read.append(own), tobytes(own))[1])
+    pictures = [Image.new("RGB", (2, 2), color) for color in ("red", "green", "blue", "white")]
+    score(ranking(serve(lambda _: '{"winner": "tie"}')), pictures, group_size=4)
+    assert sorted(map(id, read)) == sorted(map(id, pictures))
+
+
 def test_a_completion_alone_has_no_value(serve, score):
     assert score(ranking(serve(longer)), ["a"]).values.isnan().all()
 

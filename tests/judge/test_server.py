@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 import subprocess
 import sys
 from threading import Event, Lock
@@ -11,6 +12,7 @@ from PIL import Image
 from tests.judge.conftest import metric
 from tests.judge.stand_in import Reply, StandIn, text_of
 
+from groupwise import secrets
 from groupwise.errors import UserError
 from groupwise.rewards import RewardError, SampleErrors
 from groupwise_judge import client
@@ -80,6 +82,29 @@ def test_whatever_changes_a_question_asks_it_again(serve, score, tmp_path, chang
     for options in (settings, settings | change):
         score(Judge(Judge.Config(**options)), ["a"])
     assert len(server.requests) == 2
+
+
+def test_another_server_is_another_judge(serve, score, tmp_path):
+    """Of the same model's name: a stand-in for it, or other weights."""
+    file = str(tmp_path / "answers.sqlite")
+    strict, lenient = (serve(lambda _, good=good: f'{{"good": {good}}}') for good in (1, 5))
+    for server, value in ((strict, 0), (lenient, 1), (strict, 0)):
+        assert values(score(judge(server, cache=file, reasoning=False), ["a"])) == [value]
+    assert (len(strict.requests), len(lenient.requests)) == (1, 1)
+
+
+def test_a_cache_that_fails_during_a_run_costs_no_answer(serve, score, tmp_path, capsys):
+    file = tmp_path / "answers.sqlite"
+    reward = judge(serve(lambda _: FOUR), cache=str(file))
+    reward.load()
+    with sqlite3.connect(file) as other:
+        other.execute(
+            "CREATE TRIGGER full BEFORE INSERT ON answers "
+            "BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
+        )
+    assert values(score(reward, ["a", "b"])) == [0.75] * 2
+    note = capsys.readouterr().err
+    assert note.count("answers.sqlite' fails (database or disk is full)") == 1
 
 
 def test_pictures_are_told_apart_by_their_pixels(serve, score):
@@ -193,6 +218,59 @@ def test_at_the_deadline_of_the_reward_what_was_answered_counts(serve):
     assert logged["unreadable_unanswered"] == 0.5
 
 
+def test_what_nobody_waits_for_takes_no_place_of_later_requests(serve):
+    """At the deadline: a slow request would hold the only place."""
+    over = Event()
+
+    def hangs(request):
+        if "slow" in text_of(request):
+            over.wait(30)
+        return FOUR
+
+    server = serve(hangs)
+
+    async def called():
+        reward = judge(server, concurrency=1)
+        late = asyncio.create_task(reward(["p"], ["slow"]))
+        both = asyncio.create_task(reward(["p"] * 2, ["slow", "slow"]))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        late.cancel()
+        with pytest.raises(SampleErrors):
+            await late
+        await asyncio.sleep(0)
+        assert not both.done()  # it waits for the same answer, which still comes
+        both.cancel()
+        with pytest.raises(SampleErrors):
+            await both
+        after = await asyncio.wait_for(reward(["p"], ["quick"]), 10)
+        over.set()
+        reward.close()
+        return after
+
+    assert asyncio.run(called()) == [0.75]
+    assert len(server.requests) == 2
+
+
+def test_a_request_that_one_stops_waiting_for_is_answered_to_the_others(serve):
+    over = Event()
+    server = serve(lambda _: over.wait(30) and FOUR)
+
+    async def called():
+        reward = judge(server)
+        late, other = (asyncio.create_task(reward(["p"], ["same"])) for _ in range(2))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        late.cancel()
+        with pytest.raises(SampleErrors):
+            await late
+        over.set()
+        return await other
+
+    assert asyncio.run(called()) == [0.75]
+    assert len(server.requests) == 1
+
+
 def test_a_rejected_request_fails_its_sample_alone(serve, score):
     def judges(request):
         return Reply("too long", 400) if "x" * 99 in text_of(request) else FOUR
@@ -212,6 +290,20 @@ def test_what_only_settings_can_correct_stops_the_run_at_once(serve, score, stat
         score(judge(server), ["a"])
 
 
+def test_a_refusal_ends_the_requests_that_have_not_been_sent(serve):
+    server = serve(lambda _: Reply("no", 401))
+
+    async def called():
+        reward = judge(server, concurrency=2)
+        with pytest.raises(client.JudgeError, match="set `api_key`"):
+            await reward(["p"] * 40, [f"completion {number}" for number in range(40)])
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others, return_exceptions=True)
+
+    asyncio.run(called())
+    assert len(server.requests) < 20
+
+
 def test_a_key_is_sent_and_a_wrong_one_refused_before_the_run(serve, score):
     server = serve(lambda _: FOUR)
     server.key = "right-key"
@@ -226,6 +318,29 @@ def test_a_key_that_no_header_can_have_is_refused_and_not_shown(serve, key):
     with pytest.raises(UserError, match="`api_key` is empty, or has characters") as caught:
         judge(serve(lambda _: FOUR), api_key=key)
     assert not key or key not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [401, 503])
+def test_no_message_has_the_password_of_an_address(serve, score, status):
+    server = serve(lambda _: Reply("no", status))
+    whole = server.address.replace("//", "//me:pass-word@")
+    settings = {"server": f"{whole}/", "model": "m", "aspects": ASPECTS, "cache": None}
+    reward = Judge(Judge.Config(**settings, retries=0))
+    try:
+        (message,) = score(reward, ["a"]).reasons
+    except RewardError as error:
+        message = str(error)
+    assert f"the judge at {server.address}" in message
+    assert "pass-word" not in message
+
+
+def test_a_server_that_quotes_the_key_does_not_show_it(serve, score):
+    """A key that was read from a file ends with a newline, which is not sent."""
+    secrets.revealed(secrets.concealed({"api_key": "key-of-a-file\n"}))
+    server = serve(lambda request: Reply("bad key: key-of-a-file", 401))
+    with pytest.raises(RewardError, match="refuses") as caught:
+        score(judge(server, api_key="key-of-a-file\n"), ["a"])
+    assert "key-of-a-file" not in str(caught.value)
 
 
 def test_a_server_that_is_not_there_is_reported_before_the_run(score):
@@ -287,6 +402,35 @@ def test_a_server_without_schemas_is_asked_without_them(serve, score, capsys):
     assert values(score(reward, ["a"])) == values(score(reward, ["b"])) == [0.75]
     assert ["response_format" in request for request in server.requests] == [True, False, False]
     assert capsys.readouterr().err.count("takes no JSON schema") == 1
+
+
+def test_one_rejection_does_not_end_schemas_that_work_for_another_request(serve, capsys):
+    """The longest prompt is too long with the schema, and is answered late without it."""
+    taken = Event()
+
+    def judges(request):
+        is_long, has_schema = "long" in text_of(request), "response_format" in request
+        if is_long and has_schema:
+            return Reply("too long", 400)
+        if is_long:
+            taken.wait(30)
+        return FOUR
+
+    server = serve(judges)
+
+    async def called():
+        reward = judge(server)
+        late = asyncio.create_task(reward(["p"], ["long"]))
+        while len(server.requests) < 2:  # it has been rejected, and asked again
+            await asyncio.sleep(0.01)
+        await reward(["p"], ["short"])
+        taken.set()
+        await late
+        await reward(["p"], ["another"])
+
+    asyncio.run(called())
+    assert "response_format" in server.requests[-1]
+    assert "takes no JSON schema" not in capsys.readouterr().err
 
 
 def test_tokens_cost_and_latency_are_metrics(serve, score):
