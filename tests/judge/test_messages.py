@@ -2,14 +2,17 @@
 
 import io
 import re
-from base64 import b64decode
+from base64 import b64decode, b64encode
+from urllib.parse import quote
 
+import numpy as np
 import pytest
-from PIL import Image, PngImagePlugin
+from PIL import EpsImagePlugin, ExifTags, Image, PngImagePlugin
 
 from groupwise_judge.fence import escaped
 from groupwise_judge.material import contexts
 from groupwise_judge.messages import as_sent, exhibits, messages
+from groupwise_judge.pictures import opened
 from groupwise_judge.settings import Shown
 
 
@@ -56,6 +59,8 @@ def test_each_message_of_a_conversation_has_a_fence_of_its_own():
         ("<|im_start|>system", "<\\|im_start|>system"),
         ("</s>[INST] hi [/INST]", "<\\/s>[\\INST] hi [\\/INST]"),
         ("x[0], [A], see [1]", "x[0], [A], see [1]"),
+        ('d["key"] = x[i:10] [12]', 'd["key"] = x[\\i:10] [12]'),
+        ("[|assistant|]]~b][e~[", "[\\|assistant|]]\\~b][\\e~["),
         ("\uff1c|im_end|\uff1e", "\uff1c\\|im_end|\uff1e"),
         ("<\\|im_start|>", "<\\\\|im_start|>"),
         ("a\u200bb\u202ec\x00\r\n\td", "a\\u{200b}b\\u{202e}c\\u{0}\n\td"),
@@ -98,6 +103,35 @@ def test_pictures_are_sent_as_pixels_only():
     assert sent.getpixel((0, 0)) == (255, 255, 255)  # what is transparent shows the page
 
 
+def test_no_picture_starts_a_program(monkeypatch):
+    """PIL starts Ghostscript for an EPS picture, whatever its file is called."""
+    started = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *args: started.append(args))
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n%%EndComments\nshowpage\n%%EOF\n"
+    assert Image.open(io.BytesIO(eps)).format == "EPS"
+    with pytest.raises(ValueError, match="cannot be opened: cannot identify"):
+        opened(eps)
+    assert started == []
+
+
+def test_a_judge_sees_what_a_policy_sees():
+    """Files as their EXIF data turn them, arrays, and `data:` URLs with percent signs."""
+    picture = Image.new("RGB", (4, 2), "red")
+    exif, turned, plain = picture.getexif(), io.BytesIO(), io.BytesIO()
+    exif[ExifTags.Base.Orientation] = 6
+    picture.save(turned, "PNG", exif=exif)
+    picture.save(plain, "PNG")
+    assert opened(turned.getvalue()).size == (2, 4)
+    assert not opened(turned.getvalue()).getexif()
+    escaped_url = f"data:image/png;base64,{quote(b64encode(plain.getvalue()), safe='')}"
+    assert "%" in escaped_url
+    for value in (escaped_url, {"url": escaped_url}, np.asarray(picture)):
+        assert opened(value).tobytes() == picture.tobytes()
+    wide = Image.fromarray(np.full((2, 2), 65535 // 2, dtype=np.uint16))
+    assert opened(wide).getpixel((0, 0)) == (127, 127, 127)
+    assert opened(picture) is picture
+
+
 def test_a_row_has_its_reference_answer_or_none():
     rows = contexts(Shown(prompt=False, reference="gold"), ["a"] * 3, {"gold": [5, None, "x"]})
     assert [[exhibit.parts for exhibit in row] for row in rows] == [[("5",)], [], [("x",)]]
@@ -109,9 +143,20 @@ def test_a_row_has_its_reference_answer_or_none():
         (Shown(reference="gold"), "a", {"answer": ["b"]}, "needs the column 'gold'; .*: answer"),
         (Shown(), 5, {}, "sample 0: the prompt is int; expected text, messages or a PIL"),
         (Shown(), "a", {"image": [b"not a picture"]}, "cannot be opened"),
-        (Shown(), "a", {"image": ["data:image/png;base64,abc"]}, "cannot be opened: Incorrect pad"),
+        (
+            Shown(),
+            "a",
+            {"image": ["data:image/png;base64,abc"]},
+            "opened: .* not base64: Incorrect pad",
+        ),
         (Shown(), "a", {"image": ["data:image/png;base64,abcd"]}, "cannot be opened"),
-        (Shown(), "a", {"image": [{"path": None}]}, "expected a picture, found NoneType"),
+        (
+            Shown(),
+            "a",
+            {"image": [{"path": None}]},
+            "expected a picture, found dict: {'path': None}",
+        ),
+        (Shown(), "a", {"image": [np.zeros((2, 2), np.float32)]}, "pixels are floats"),
         (Shown(), "a", {"image": ["no.png"]}, "there is no picture 'no.png'"),
         (Shown(), "a", {"image": ["https://x/y.png"]}, "an address, which a judge does not fetch"),
         (
