@@ -50,7 +50,7 @@ def exhibits(label: str, content: Any, pictures: Sequence[Any] = ()) -> list[Exh
         )
     blocks = [list(_blocks(message)) for message in content]
     places = sum(block is None for message in blocks for block in message)
-    if spare and not places:
+    if spare and all(isinstance(block, str) for message in blocks for block in message):
         roles = [message.get("role") for message in content]
         blocks[roles.index("user") if "user" in roles else 0][:0] = [None] * len(spare)
     elif places != len(spare):

@@ -15,6 +15,8 @@ from groupwise_judge.messages import as_sent, exhibits, messages
 from groupwise_judge.pictures import opened
 from groupwise_judge.settings import Shown
 
+RED = Image.new("RGB", (2, 2), "red")
+
 
 def user_text(material):
     content = messages("Judge.", material, "Answer.")[-1]["content"]
@@ -165,6 +167,13 @@ def test_a_row_has_its_reference_answer_or_none():
             {"images": [[]]},
             "1 image blocks and 0 pictures",
         ),
+        (
+            Shown(),
+            [{"role": "user", "content": [{"type": "image", "image": RED}]}],
+            {"image": [RED]},
+            "0 image blocks and 1 pictures",
+        ),
+        (Shown(), "a", {"image": [RED], "images": [[RED]]}, "it has both columns, `image`"),
     ],
 )
 def test_what_cannot_be_shown_is_named(shown, prompt, columns, message):
