@@ -50,7 +50,7 @@ def _pictures(columns: Mapping[str, Sequence[Any] | None], row: int) -> list[Any
     images = None if several is None else several[row]
     if image is not None and isinstance(images, list | tuple):
         raise ValueError(
-            "it has both columns, `image` (one picture) and `images` (a list); leave one of them out"
+            "it has both columns, `image` (one picture) and `images` (a list); leave one out"
         )
     # An image policy's own fact `images` has tensors: its completions, not the prompt's pictures.
     if not isinstance(images, Sequence) or isinstance(images, str | bytes):
