@@ -1,6 +1,6 @@
 """A tokenizer of single bytes for chats with tools, and the training of a small model on them.
 
-`make_base.py` of `word_game` uses it; the template is also that of `calculator`.
+`make_base.py` of `word_game` and `code_world` use it; the template is also that of `calculator`.
 """
 
 import time

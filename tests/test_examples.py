@@ -1,6 +1,7 @@
 """The examples: their data, their shipped models, and two training steps of each."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -78,6 +79,53 @@ def test_two_steps_with_a_calculator(tmp_path):
     assert sum(right) > 0.5 * len(right)
 
 
+def test_two_steps_in_a_code_world(imports_from, tmp_path):
+    imports_from("code_world")
+    from code_world.programs import run
+
+    overrides = ["train.groups_per_step=4", "train.steps=2", "evaluation.prompts=16"]
+    loaded = load_config(EXAMPLES / "code_world.yaml", [*overrides, f"output={tmp_path / 'run'}"])
+    assert train_from_config(loaded, quiet=True).steps == 2
+    logged = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert logged.count('"observation_loss"') == 2
+    lines = (tmp_path / "run" / "samples" / "before.jsonl").read_text().splitlines()
+    asked = [own for own in map(json.loads, lines) if own["extra"]["calls"]]
+    assert 0 < len(asked) < len(lines)
+    assert all(own["completion"][1]["content"] == run(own["prompt"]) for own in asked)
+
+
+def test_programs_are_interpreted_statement_by_statement(imports_from):
+    imports_from("code_world")
+    from code_world.programs import Programs, run
+
+    program = "a=9 b=7 swap a+=1 b+=1 a=b b-=1 b=a a-=1 print a"
+    steps = "swap:79 a+=1:89 b+=1:80 a=b:00 b-=1:09 b=a:00 a-=1:90 print a:9"
+    assert run(program) == steps
+    assert {row["answer"] for row in Programs(200)} == set("0123456789")
+    for wrong in ("", "a=1 b=2", "a=1 b=2 a=exit() print a", "a=1 b=2 swap;swap print a"):
+        with pytest.raises(ValueError, match=r"a program is|is not one of"):
+            run(wrong)
+
+
+def test_predictions_are_judged_at_the_digits_of_the_interpreter(imports_from):
+    imports_from("code_world")
+    from code_world import predict
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(predict.BASE)
+    rows = [row["program"] for row in predict.Programs(3)]
+    said = predict.run(rows[0])
+    tokens = tokenizer.tokenize(said)
+    digits = [5 * line + digit for line in range(predict.LENGTH) for digit in (2, 3)]
+    values = "".join(re.findall(r":(\d+)", said))
+    assert [tokens[place] for place in [*digits, -1]] == [*values]
+    message = {"role": "tool", "content": said}
+    talk = [{"role": "user", "content": rows[0]}, predict.call("run"), message]
+    text = tokenizer.apply_chat_template(talk, tools=predict.TOOLS, tokenize=False)
+    assert text == predict.context(tokenizer, rows[0]) + said + "<|end|>"
+    assert predict.right_digits(predict.BASE, rows).shape == (3, 9)
+
+
 @pytest.mark.parametrize("players", [2, 1])
 def test_two_steps_of_self_play(players, imports_from, tmp_path):
     """Two learners play each other, or one plays both sides."""
@@ -133,6 +181,7 @@ def test_each_move_of_nim_has_the_outcome_for_its_side(imports_from):
         ("glyphs", "rewards/image_text", 0.2, 0.6),
         ("calculator", "accuracy", 0.1, 0.4),
         ("word_game", "accuracy", 0.0, 0.3),
+        ("code_world", "accuracy", 0.1, 0.6),
     ],
 )
 def test_the_shipped_model_succeeds_sometimes(name, metric, least, limit, tmp_path):

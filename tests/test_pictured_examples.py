@@ -70,14 +70,14 @@ def test_thoughts_count_what_is_asked_for():
 
 
 def test_two_steps_of_looking(tmp_path):
-    overrides = ["prompts.size=200", "train.groups_per_step=2", "train.steps=2"]
-    overrides += ["evaluation.prompts=24", "evaluation.every=0", f"output={tmp_path / 'run'}"]
+    overrides = ["prompts.size=300", "train.groups_per_step=2", "train.steps=2"]
+    overrides += ["evaluation.prompts=12", "evaluation.every=0", f"output={tmp_path / 'run'}"]
     loaded = load_config(EXAMPLES / "count_shapes.yaml", overrides)
     result = train_from_config(loaded, quiet=True)
     assert result.steps == 2
     assert 0 < result.before["accuracy"] <= 0.5
     samples = samples_of(tmp_path / "run")
-    looked = [sample for sample in samples if "<think>" in sample["completion"]]
+    looked = [sample for sample in samples if "<think>" in sample["completion"][0]["content"]]
     assert 0 < len(looked) < len(samples)
     share = [sum(own["right"] for own in part) / len(part) for part in (looked, samples)]
     assert share[0] > share[1]  # who looks is right more often

@@ -14,8 +14,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+import numpy as np
+
 COLUMNS = ("image", "images")
 """Columns of a row that belong to its prompt, by TRL's names: one attachment, or a list of them."""
+
+PICTURES = ("image", "image_url")
+"""Types of parts that are pictures; the second one is OpenAI's."""
 
 Change = Callable[[Any], Any]
 
@@ -45,10 +50,15 @@ def _changed(message: Any, change: Change) -> Any:
 
 
 def _changed_part(part: Any, change: Change) -> Any:
+    own = of_part(part)
+    return part if own is None else {**part, part["type"]: change(own)}
+
+
+def of_part(part: Any) -> Any:
+    """What is attached by a part of a message, under the name of its type as in `{"type": "image",
+    "image": ...}`; None for a text, for a part without, and for what is no part."""
     kind = part.get("type") if isinstance(part, Mapping) else None
-    if not isinstance(kind, str) or kind == "text" or part.get(kind) is None:
-        return part
-    return {**part, kind: change(part[kind])}
+    return part.get(kind) if isinstance(kind, str) and kind != "text" else None
 
 
 def of_row(row: Mapping[str, Any], change: Change) -> dict[str, Any]:
@@ -109,7 +119,8 @@ def digest(data: bytes | bytearray) -> str:
 
 def key(value: Any) -> Any:
     """What tells an attachment from others, equal for equal bytes: the same picture has the same
-    key in every file, in memory, and as a `data:` URL."""
+    key in every file, as bytes, and as a `data:` URL. That of an opened picture is itself, another
+    one than its file's, since its bytes are not known any more."""
     try:
         own = content(value)
     except (OSError, ValueError):  # a policy that opens it says so
@@ -121,6 +132,21 @@ def is_open(value: Any) -> bool:
     """Whether it is an attachment in memory: an object with a method `save`, or bytes."""
     data = value.get("bytes") if isinstance(value, Mapping) else value
     return isinstance(data, bytes) or callable(getattr(value, "save", None))
+
+
+def is_self_contained(value: Any) -> bool:
+    """Whether it names nothing that would have to be read from elsewhere, a file or an address: an
+    attachment in memory, an array, or a `data:` URL.
+
+    Whoever writes messages during a run (tools, servers, agents) may attach only such: another
+    could show the run's own files to the model.
+    """
+    match value:
+        case str():
+            return value.startswith("data:")
+        case {"url": url}:
+            return not {"path", "bytes"} & value.keys() and is_self_contained(url)
+    return is_open(value) or isinstance(value, np.ndarray)
 
 
 def is_held(value: Any) -> bool:

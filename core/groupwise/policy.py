@@ -45,6 +45,8 @@ class Policy(nn.Module, Sampler):
     """The interface between the core and a modality (text, images, ...).
 
     provides: outputs of `forward`: "log_probs", "entropy", "mean" and other extras.
+    reads_attachments: whether it reads what is attached to prompts, such as pictures; then that is
+        a part of a row's question, which decides whether the row is held out.
     unit: the word for decisions in progress lines ("tokens", "steps").
     greedy: whether "greedy" sampling differs from "evaluate". For a flow model it does not:
         evaluation has no noise to leave out.
@@ -69,6 +71,7 @@ class Policy(nn.Module, Sampler):
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"log_probs"})
+    reads_attachments: ClassVar[bool] = False
     unit: ClassVar[str] = "decisions"
     greedy: ClassVar[bool] = True
     facts: ClassVar[frozenset[str]] = frozenset()

@@ -22,11 +22,17 @@ class PromptSource(Protocol):
 
 
 class PlacedRow(dict[str, Any]):
-    """A row that is checked before a run; place: where it is, for messages: "prompts, row 3"."""
+    """A row of a source; place: where it is, for messages: "prompts, row 3"."""
 
     def __init__(self, row: Row, place: str) -> None:
         super().__init__(row)
         self.place = place
+
+
+def with_columns(row: Row, columns: Row) -> Row:
+    """The row with further columns, or others of these names, at the same place."""
+    changed = {**row, **columns}
+    return PlacedRow(changed, row.place) if isinstance(row, PlacedRow) else changed
 
 
 def is_chat(value: Any) -> bool:

@@ -9,6 +9,8 @@ from shapes.scenes import COLOURS, PLURALS, SHAPES, paint
 CORNERS = [(8, 8), (24, 8), (8, 24), (24, 24)]
 """The middles of a picture's quarters, in reading order."""
 ANSWERS = [*map(str, range(len(CORNERS) + 1)), *COLOURS, *SHAPES]
+KINDS = ("colour", "shape")
+"""What questions ask for beside a number."""
 
 Row = dict[str, Any]
 Thing = tuple[str, str]
@@ -18,21 +20,28 @@ Thing = tuple[str, str]
 class Questions(Sequence[Row]):
     """Rows with a picture, a question about it, its answer and the `scene`: the objects in it.
 
-    size: how many rows; seed: of the pictures and questions.
+    size: how many rows; seed: of the pictures and questions; most: objects in a picture;
+        kinds: some of `KINDS`.
     """
 
     key = "scene"
 
-    def __init__(self, size: int = 3000, seed: int = 0) -> None:
-        self.size, self.seed = size, seed
+    def __init__(
+        self,
+        size: int = 3000,
+        seed: int = 0,
+        most: int = len(CORNERS),
+        kinds: Sequence[str] = KINDS,
+    ) -> None:
+        self.size, self.seed, self.most, self.kinds = size, seed, most, kinds
 
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, index: Any, /) -> Any:
         chance = random.Random(f"{self.seed} {range(self.size)[index]}")
-        things = drawn_things(chance)
-        text, answer = question(things, chance)
+        things = drawn_things(chance, self.most)
+        text, answer = question(things, chance, self.kinds)
         return {
             "prompt": [{"role": "user", "content": text}],
             "image": picture(things, chance),
@@ -41,11 +50,11 @@ class Questions(Sequence[Row]):
         }
 
 
-def drawn_things(chance: random.Random) -> list[Thing]:
-    """One to four objects; half of them look like the one before, so that there is something to
+def drawn_things(chance: random.Random, most: int = len(CORNERS)) -> list[Thing]:
+    """One object up to `most`; half of them look like the one before, so that there is something to
     count."""
     things: list[Thing] = []
-    for _ in range(chance.randint(1, len(CORNERS))):
+    for _ in range(chance.randint(1, most)):
         new = (chance.choice(list(COLOURS)), chance.choice(SHAPES))
         things.append(chance.choice([new, things[-1]]) if things else new)
     chance.shuffle(things)
@@ -62,13 +71,15 @@ def picture(things: Sequence[Thing], chance: random.Random) -> Any:
     return paint([{"color": one, "class": shape} for one, shape in things], places, chance)
 
 
-def question(things: Sequence[Thing], chance: random.Random) -> tuple[str, str]:
+def question(
+    things: Sequence[Thing], chance: random.Random, kinds: Sequence[str] = KINDS
+) -> tuple[str, str]:
     """A question about the objects, and its answer."""
     colour, shape = chance.choice(things)
     asked = []
-    if sum(own == shape for _, own in things) == 1:
+    if "colour" in kinds and sum(own == shape for _, own in things) == 1:
         asked.append((f"What colour is the {shape}?", colour))
-    if sum(own == colour for own, _ in things) == 1:
+    if "shape" in kinds and sum(own == colour for own, _ in things) == 1:
         asked.append((f"What shape is the {colour} one?", shape))
     asked.append(_count(things, chance))
     return chance.choice(asked)

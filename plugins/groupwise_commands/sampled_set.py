@@ -58,6 +58,7 @@ class SampledSet:
         """Append rows: all of these, or none if the disk is full."""
         file = self._opened()
         plain = [self._with_its_image(self._with_names(row)) for row in rows]
+        self._attached.forget()  # pictures of a whole data set would fill the memory
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in map(_plain, plain)]
         data = "".join(lines).encode("utf-8", "backslashreplace")
         before = file.tell()

@@ -70,10 +70,17 @@ def check_uncut(settings: Settings, sampler: str) -> None:
 
 
 def check_teacher(settings: Settings, teacher: Settings) -> None:
-    """Raise UserError unless the teacher's tokens are the policy's, by its tokenizer and its size.
+    """Raise UserError unless the teacher's tokens are the policy's, by its tokenizer and its size,
+    and both read pictures, or neither.
 
     Models of a family pad their vocabulary to different sizes: the teacher's may be larger.
     """
+    if settings.auto != teacher.auto:
+        raise UserError(
+            f"one of policy and teacher reads pictures, and the other text alone: they load as "
+            f"{settings.auto} and {teacher.auto}; expected the same name for both, "
+            f"language_model or vision_language_model"
+        )
     ours, theirs = (tokenizer_of(each).get_vocab() for each in (settings, teacher))
     if ours != theirs:
         others = len(ours.items() ^ theirs.items())

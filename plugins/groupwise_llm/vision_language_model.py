@@ -4,11 +4,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import torch
 from PIL import Image
 from torch import Tensor
 
+from groupwise.errors import UserError
 from groupwise.memory import Workload
-from groupwise.policy import Outputs
+from groupwise.policy import Outputs, Policy
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Context, Turn
@@ -38,6 +40,7 @@ class VisionLanguageModel(LanguageModel):
     All else is as in `LanguageModel`.
     """
 
+    reads_attachments: ClassVar[bool] = True
     Config: ClassVar[type[Settings]] = VisionSettings
     config: VisionSettings
     codec: PictureCodec
@@ -57,18 +60,38 @@ class VisionLanguageModel(LanguageModel):
     def make_causal(self, model: Any, **options: Any) -> PicturedModel:
         album = self.codec.reader.album
         tokens = self.config.feature_tokens
-        return PicturedModel(
-            model, album.family, album.picture(SAMPLE), feature_tokens=tokens, **options
-        )
+        return PicturedModel(model, album, album.picture(SAMPLE), feature_tokens=tokens, **options)
+
+    @classmethod
+    def check_teacher(cls, config: Settings, teacher: type[Policy], teacher_config: Any) -> None:
+        """Raise UserError also for a teacher to which the policy's pictures would be others."""
+        super().check_teacher(config, teacher, teacher_config)
+        if cls._prepares(config) != cls._prepares(teacher_config):
+            raise UserError(
+                f"the teacher {teacher_config.model!r} reads the policy's pictures, and prepares "
+                f"them otherwise than {config.model!r}; expected a model of the same family with "
+                f"the same image processor, and min_pixels and max_pixels alike"
+            )
+
+    @classmethod
+    def _prepares(cls, config: Settings) -> tuple[Any, ...]:
+        """How pictures are prepared: the family, their sizes, and what becomes of one."""
+        album = cls._album(config)
+        sizes = {"size": album.family.processor.image_processor.size, **album.limits}
+        return type(album.family), sizes, album.picture(SAMPLE).first
+
+    @classmethod
+    def _album(cls, config: Settings) -> Album:
+        codec = cls.make_codec(config, None, (), positions=None)
+        assert isinstance(codec, PictureCodec)
+        return codec.reader.album
 
     @classmethod
     def estimate(cls, config: Settings, load: Workload) -> Mapping[str, int]:
-        """As `LanguageModel.estimate`, with a picture of `max_pixels` in each prompt; see
-        `estimates.tower`."""
+        """As `LanguageModel.estimate`, with a picture of `max_pixels` in each prompt, or of a
+        megapixel where it is not set; see `estimates.tower`."""
         assert isinstance(config, VisionSettings)
-        codec = cls.make_codec(config, None, (), positions=None)
-        assert isinstance(codec, PictureCodec)
-        album = codec.reader.album
+        album = cls._album(config)
         picture = album.picture(tower.blank(config.max_pixels or tower.MEGAPIXEL))
         if config.max_prompt_tokens is None:
             longest = config.max_new_tokens + len(picture)
@@ -98,8 +121,11 @@ class VisionLanguageModel(LanguageModel):
             return super().forward(rollouts, decisions, outputs)
 
     def observations(self, rollouts: Rollouts) -> Tensor:
-        """As `LanguageModel.observations`, without tokens of pictures, which have no log-probs."""
-        return super().observations(rollouts) & (rollouts.tensor("completion_ids") < BEYOND)
+        """As `LanguageModel.observations`, without tokens of pictures and those that stand for
+        pictures, which have no log-probs."""
+        ids = rollouts.tensor("completion_ids")
+        excluded = torch.tensor(sorted(self.causal.family.excluded), device=ids.device)
+        return super().observations(rollouts) & (ids < BEYOND) & ~torch.isin(ids, excluded)
 
     def _turns(self, *args: Any, **options: Any) -> list[Turn]:
         contexts: Sequence[Context] = args[1]

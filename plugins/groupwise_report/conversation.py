@@ -7,6 +7,7 @@ Messages are untrusted: every character of them is escaped, and any form of them
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 
+from groupwise import attachments
 from groupwise.environment import ToolCall
 from groupwise_report.images import thumbnails
 from groupwise_report.wording import brief, display, number, text
@@ -78,7 +79,9 @@ def _content(content: object, *, shown: bool) -> str:
     """The text of a message; shown: attachments before it need no mark, since they stand above."""
     if not isinstance(content, list):
         return "" if content is None else str(content)
-    first = next((n for n, part in enumerate(content) if _attached(part) is None), len(content))
+    first = next(
+        (n for n, part in enumerate(content) if attachments.of_part(part) is None), len(content)
+    )
     return "\n".join(map(_part, content[first if shown else 0 :]))
 
 
@@ -89,16 +92,9 @@ def _part(part: object) -> str:
     return own if isinstance(own, str) else f"[{part.get('type', 'part')}]"
 
 
-def _attached(part: object) -> object:
-    """What is attached to a message by this part of it, None if it is text."""
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    own = part.get(kind) if isinstance(part, Mapping) and isinstance(kind, str) else None
-    return None if kind == "text" else own
-
-
 def _pictures(content: object, show: Show) -> list[str]:
     parts = content if isinstance(content, list) else ()
-    return [show(own) for own in map(_attached, parts) if own is not None]
+    return [show(own) for own in map(attachments.of_part, parts) if own is not None]
 
 
 def _parted(message: Mapping[str, object], whole: str) -> tuple[str, str]:

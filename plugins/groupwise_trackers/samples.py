@@ -117,7 +117,7 @@ def _part(part: Any) -> str:
         return str(part)
     if isinstance(part.get("text"), str):
         return part["text"]
-    own = part.get(str(part.get("type")))
+    own = attachments.of_part(part)
     return f"[{part.get('type', 'part')}]" if own is None else attachments.named(own)
 
 

@@ -7,6 +7,7 @@ from tests.agents.scripted import Player, play, say
 
 from groupwise import ToolCall
 from groupwise_agents.content import content_of
+from groupwise_agents.endpoint.chat import Refusal, Request
 from groupwise_agents.toolbox import Toolbox
 from groupwise_agents.tools import Tools
 from groupwise_agents.trl.environment import TRLEnvironment
@@ -37,6 +38,12 @@ def crop(side: int) -> Image.Image:
         (["a", "b"], '["a", "b"]'),
         ([{"type": "cat", "cat": 1}], '[{"type": "cat", "cat": 1}]'),
         ([{"type": "image"}], '[{"type": "image"}]'),
+        ([{**TEXT, "score": 3}], '[{"type": "text", "text": "enlarged", "score": 3}]'),
+        (
+            [{"type": "image", "image": "cat.png", "caption": "a cat"}],
+            '[{"type": "image", "image": "cat.png", "caption": "a cat"}]',
+        ),
+        ([BLOCK, {**TEXT, "score": 3}], [BLOCK, {**TEXT, "score": 3}]),
         ([], "[]"),
         (None, ""),
         (7, "7"),
@@ -110,5 +117,36 @@ def test_trls_environments_show_pictures():
     assert first["content"] == [{"type": "text", "text": "What is it?"}, BLOCK, TEXT]
     answers = [own["content"] for own in player.contexts[-1] if own["role"] == "tool"]
     assert answers == [[BLOCK, TEXT], [BLOCK]]
+    asked = {"prompt": [{"role": "user", "content": [{"type": "image", "image": "row.png"}]}]}
+    _, player = play(TRLEnvironment(Camera), asked, say())
+    assert player.contexts[0][0]["content"][0] == {"type": "image", "image": "row.png"}
     with pytest.raises(Exception, match="a content block of type 'audio'"):
         play(TRLEnvironment(Camera), ROW, say(listen={}), say())
+
+
+class Web:
+    """An environment that shows what it has read."""
+
+    def reset(self, **row):
+        return [{"type": "image", "image": "/etc/private.png"}]
+
+    def look(self) -> str:
+        """Look."""
+        return ""
+
+
+def test_an_environment_cannot_have_files_opened_by_its_first_message():
+    with pytest.raises(Exception, match="no file or web address of a message is read"):
+        play(TRLEnvironment(Web), ROW, say())
+
+
+@pytest.mark.parametrize("url", ["/etc/private.png", "http://127.0.0.1/private.png"])
+def test_an_agent_cannot_have_files_opened_by_its_requests(url):
+    def body(url):
+        content = [TEXT, {"type": "image_url", "image_url": {"url": url}}]
+        return {"model": "policy", "messages": [{"role": "user", "content": content}]}
+
+    assert Request.of(body("data:,")).messages == body("data:,")["messages"]
+    with pytest.raises(Refusal, match="no file or web address of a message is read") as raised:
+        Request.of(body(url))
+    assert raised.value.status == 400

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from against_trl import GROUP, saved_model, without_graphs
+from against_trl import saved_model
+from sides import GROUP, without_graphs
 from works import WORKS, Work
 
 LAUNCHES = ("LaunchKernel", "GraphLaunch")

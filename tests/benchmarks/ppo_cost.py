@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from against_trl import GROUP, RATE, Side, Tick, reward, run_side
+from sides import GROUP, RATE, Side, Tick, reward, run_side
 from works import VARIETY, Work, make
 
 ROOT = Path(__file__).parents[2]

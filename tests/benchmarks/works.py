@@ -32,6 +32,10 @@ class Work:
         letters = "abcdefghijklmnopqrstuvwxyz"
         return ["".join(draw.choices(letters, k=self.prompt)) for _ in range(count)]
 
+    def examples(self, count: int) -> list[dict[str, Any]]:
+        """Rows of a data set."""
+        return [{"prompt": prompt} for prompt in self.prompts(count)]
+
 
 WORKS = {
     "A": Work(),

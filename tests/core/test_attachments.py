@@ -1,8 +1,12 @@
 """Pictures of prompts: which question they make, where they are, and how samples keep them."""
 
 import base64
+import gc
 import json
+import weakref
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import groupwise
@@ -10,7 +14,9 @@ from groupwise import attachments
 from groupwise.errors import UserError
 from groupwise.prompts.draws import Prompts
 from groupwise.registry import installed
+from groupwise.storage.attached import Attached
 from groupwise.storage.samples import read_samples, with_completions, write_samples
+from groupwise_commands.sampled_set import SampledSet
 
 datasets = pytest.importorskip("datasets")
 Image = pytest.importorskip("PIL.Image")
@@ -23,7 +29,7 @@ def picture(path, color="red", size=(6, 4)):
 
 
 def prompts(rows, **options):
-    return Prompts(rows, fraction=0.5, **options)
+    return Prompts(rows, **{"fraction": 0.5, "attached": True, **options})
 
 
 def asked(own):
@@ -79,6 +85,53 @@ def test_the_picture_alone_can_be_the_question(tmp_path):
     rows = [{"prompt": "How many?", "image": str(one)}, {"prompt": "Which?", "image": str(other)}]
     source = prompts(rows, key="image")
     assert source.question(rows[0]) == source.question(rows[1])
+
+
+def test_a_policy_that_reads_no_pictures_has_the_questions_of_the_prompts_alone(lab, tmp_path):
+    rows = [{**row, "image": f"{row['id']}.png"} for row in lab.rows()]
+    bare = Prompts(lab.rows(), fraction=0.5)
+    blind, seeing = prompts(rows, attached=False), prompts(rows)
+    assert [*map(blind.side, rows)] == [*map(bare.side, lab.rows())]
+    assert [*map(seeing.side, rows)] != [*map(bare.side, lab.rows())]
+    assert prompts(rows, attached=False, key="image").question(rows[0]) == '"0.png"'
+
+    class Seeing(lab.Tabular):
+        reads_attachments = True
+
+    def judged(policy):
+        result = groupwise.train(
+            policy=policy,
+            prompts=rows,
+            rewards=[lab.ones],
+            train={"steps": 1, "groups_per_step": 2, "group_size": 4},
+            evaluation={"samples": len(rows)},
+            output=tmp_path / type(policy).__name__,
+            quiet=True,
+            **{"prompts.held_out": 0.5},
+        )
+        samples = read_samples(result.folder / "samples" / "before.jsonl")
+        return {sample["prompt"] for sample in samples}
+
+    for policy, source in ((lab.Tabular(), blind), (Seeing(), seeing)):
+        assert judged(policy) == {row["prompt"] for row in rows if source.is_held_out(row)}
+
+
+def test_a_picture_is_read_once_for_its_side_and_its_question(tmp_path, monkeypatch):
+    files = [picture(tmp_path / f"{n}.png", (n, 0, 0)) for n in range(8)]
+    rows, read = [{"prompt": "?", "image": str(file)} for file in files], []
+    content = attachments.content
+    monkeypatch.setattr(attachments, "content", lambda own: read.append(own) or content(own))
+    draws = prompts(rows, fraction=1.0).evaluation(8)
+    assert [draw.row for draw in draws] == rows
+    assert read == [*map(str, files)]
+
+
+def test_a_draw_knows_where_its_row_is():
+    rows = [{"prompt": "?"}, {"prompt": "!"}]
+    source = prompts(rows, fraction=0.0, shuffle=False)
+    assert [draw.row.place for draw in source.take(2)] == ["prompts, row 0", "prompts, row 1"]
+    whole = prompts(rows, fraction=1.0, name="evaluation.source").evaluation(2)
+    assert [draw.row.place for draw in whole] == [f"evaluation.source, row {n}" for n in range(2)]
 
 
 def test_rows_without_pictures_ask_what_they_asked_before():
@@ -190,6 +243,29 @@ def test_samples_keep_each_picture_once(tmp_path):
     assert whole["completion"][0]["content"][0]["image"] == str(tmp_path / "run" / names[1])
 
 
+def test_a_set_of_samples_keeps_no_opened_picture_in_memory(tmp_path):
+    opened = [Image.new("RGB", (4, 4), color) for color in ("red", "blue")]
+    alive = [weakref.ref(own) for own in opened]
+    with SampledSet(tmp_path / "set.jsonl") as file:
+        while opened:
+            file.write([{"prompt": "?", "image": opened.pop(), "completion": "a"}])
+        gc.collect()
+        assert [own() for own in alive] == [None, None]
+
+
+def test_files_are_listed_once_however_many_are_stored(tmp_path, monkeypatch):
+    listed, iterdir = [], Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda own: listed.append(own) or iterdir(own))
+    monkeypatch.setattr(Path, "glob", lambda own, pattern: pytest.fail("listed again"))
+    own = Attached(tmp_path / "attached", tmp_path)
+    names = [own.name(bytes([n])) for n in range(3)]
+    assert own.name(bytes([0])) == names[0]
+    assert listed == [tmp_path / "attached"]
+    again = Attached(tmp_path / "attached", tmp_path)
+    assert [again.name(bytes([n])) for n in range(3)] == names
+    assert len(set(names)) == 3
+
+
 def test_a_run_records_the_pictures_of_its_prompts(lab, tmp_path):
     rows = [{**row, "image": Image.new("RGB", (8, 6), (row["id"], 0, 0))} for row in lab.rows()]
     result = groupwise.train(
@@ -235,6 +311,41 @@ def test_a_failing_reward_names_the_prompt_without_its_bytes(lab, tmp_path):
             **{"prompts.held_out": 0, "prompts.shuffle": False},
         )
     assert "[3,000 bytes]" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Image.new("RGB", (4, 4)),
+        np.zeros((4, 4, 3), np.uint8),
+        b"x",
+        {"bytes": b"x", "path": "x.png"},
+        "data:,x",
+        {"url": "data:,x", "detail": "low"},
+    ],
+)
+def test_what_is_self_contained(value):
+    assert attachments.is_self_contained(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x.png",
+        Path("x.png"),
+        "file:///x.png",
+        "https://example.invalid/x.png",
+        {"bytes": None, "path": "x.png"},
+        {"path": "data:,x"},
+        {"url": "x.png", "bytes": b"x"},
+        {"url": "data:,x", "path": "x.png"},
+        {"url": {"url": "x.png"}},
+        [[1, 2], [3, 4]],
+        None,
+    ],
+)
+def test_what_is_not(value):
+    assert not attachments.is_self_contained(value)
 
 
 def test_pictures_in_words():

@@ -103,7 +103,8 @@ def _prompts(parts: Parts) -> dict[str, str]:
     started, counted, held = time.monotonic(), 0, list[str]()
     for row in islice(prompts.rows(), checked_rows(prompts.source)):
         counted += 1
-        held += [prompts.question(row)] if prompts.is_held_out(row) else []
+        question, is_held = prompts.side(row)
+        held += [question] if is_held else []
         if time.monotonic() - started > SECONDS_OF_CHECKING:  # sources with pictures may be slow
             break
     of = "" if counted == len(prompts.source) else f" of the first {counted:,}"

@@ -8,7 +8,7 @@ import torch
 
 from groupwise import attachments
 from groupwise.errors import UserError
-from groupwise.prompt_source import PromptSource, Row, check_row
+from groupwise.prompt_source import PlacedRow, PromptSource, Row, check_row
 from groupwise.prompts.identity import identity, of_prompt
 from groupwise.prompts.seeds import seed_for
 from groupwise.prompts.split import held_out
@@ -32,6 +32,9 @@ class Prompts:
 
     key: the column with the question, for sources in which several prompts ask the same; if unset,
         the source's own key, else the prompt. has_key: whether one of the first two is set.
+    attached: whether what is attached to a prompt is a part of its question, by its content, as for
+        policies that read it.
+    name: of the source, for messages about its rows.
     skips: rows for which this is true are never drawn, neither for training nor for evaluation.
 
     Its whole state is `position`, the number of rows passed, `drawn`, the number of draws, and
@@ -46,12 +49,15 @@ class Prompts:
         fraction: float = 0.1,
         shuffle: bool = True,
         key: str | None = None,
+        attached: bool = False,
+        name: str = "prompts",
     ) -> None:
         if len(source) == 0:
             raise UserError("the prompts are empty: the source has no rows")
         self.source, self.seed, self.fraction, self.shuffle = source, seed, fraction, shuffle
         named: str | None = key or getattr(source, "key", None)
         self.key, self.has_key = named or "prompt", named is not None
+        self.attached, self.name = attached, name
         self.skips: Callable[[Row], bool] = lambda _: False
         self.position = self.drawn = self.skipped = 0
         self._epoch, self._order = -1, torch.empty(0)
@@ -61,8 +67,18 @@ class Prompts:
         """The question of a row as text, equal for rows that ask the same."""
         return identity(self._key(row))
 
+    def prompt(self, row: Row) -> Any:
+        """The prompt of a row, with its attachments by their content if they count."""
+        return of_prompt(row) if self.attached else row["prompt"]
+
     def is_held_out(self, row: Row) -> bool:
         return held_out(self._key(row), self.fraction)
+
+    def side(self, row: Row) -> tuple[str, bool]:
+        """The question of a row, and whether it is held out; attachments are read once."""
+        key = self._key(row)
+        question = identity(key)
+        return question, held_out(key if isinstance(key, str) else question, self.fraction)
 
     def _key(self, row: Row) -> Any:
         if self.key not in row:
@@ -70,17 +86,15 @@ class Prompts:
                 f"prompts.key: a row has no column {self.key!r} (it has {', '.join(map(str, row))})"
             )
         if self.key == "prompt":
-            return of_prompt(row)
-        if self.key in attachments.COLUMNS:
+            return self.prompt(row)
+        if self.attached and self.key in attachments.COLUMNS:
             return [*map(attachments.key, attachments.in_columns(row))]
         return row[self.key]
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[PlacedRow]:
         """The source's rows in its own order, the first `SCAN` of a source that has more."""
         for index in range(min(len(self.source), SCAN)):
-            row = self.source[index]
-            check_row(row, index)
-            yield row
+            yield self.row(index)
 
     def take(self, count: int) -> list[Draw]:
         """The next `count` draws. Raises UserError when the split leaves nothing to train on."""
@@ -99,7 +113,7 @@ class Prompts:
         passed = skipped = rested = 0
         while passed < min(2 * len(self.source), len(self.source) + SCAN):
             index = self._index(self.position)
-            row = self._row(index)
+            row = self.row(index)
             self.position += 1
             held = self.is_held_out(row)
             if held or self.skips(row):
@@ -128,13 +142,13 @@ class Prompts:
         for row in self.rows():
             if len(draws) == count:
                 break
-            key = self.question(row)
-            if (distinct and key in questions) or not self.is_held_out(row):
+            question, is_held = self.side(row)
+            if (distinct and question in questions) or not is_held:
                 continue
             if self.skips(row):
                 skipped += 1
                 continue
-            questions.add(key)
+            questions.add(question)
             draws.append(Draw(len(draws), row))
         if strict and len(draws) < count:
             raise UserError(
@@ -169,7 +183,8 @@ class Prompts:
             self._epoch = epoch
         return int(self._order[offset])
 
-    def _row(self, index: int) -> Row:
+    def row(self, index: int) -> PlacedRow:
+        """The row of this number. Raises UserError if it has no usable prompt."""
         row = self.source[index]
         check_row(row, index)
-        return row
+        return PlacedRow(row, f"{self.name}, row {index}")

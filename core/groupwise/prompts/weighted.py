@@ -115,7 +115,7 @@ class Weighted(Prompts):
         for place in arrivals.topk(most, largest=False).indices.tolist():
             index = int(self.outcomes.column("rows")[place])
             # A resumed run may have other rows, and hold out or skip others.
-            row = self._row(index) if index < len(self.source) else None
+            row = self.row(index) if index < len(self.source) else None
             if row is None or self._key_of(row) != int(keys[place]):
                 continue
             if not self.is_held_out(row) and not self.skips(row):

@@ -16,7 +16,12 @@ from groupwise.prompts.draws import Draw, Prompts
 from groupwise.run.making import make_part
 from groupwise.run.parts import Parts
 from groupwise.run.players import Players
-from groupwise.run.policies import build_policies, build_teachers, check_teachers
+from groupwise.run.policies import (
+    build_policies,
+    build_teachers,
+    check_teachers,
+    read_attachments,
+)
 from groupwise.run.reports import is_missing_default
 from groupwise.run.rewards import build_rewards
 from groupwise.run.trainer import Trainer
@@ -45,19 +50,28 @@ def build_parts(loaded: LoadedConfig) -> Parts:
         label: make_part(loaded, (*learning.path, "algorithm"))
         for label, learning in config.learners.items()
     }
-    own = config.evaluation.source
+    own, attached = config.evaluation.source, read_attachments(loaded)
     prompts = draws_of(config)(
         make_part(loaded, ("prompts",)),
         seed=config.seed,
         fraction=config.prompts.held_out if own is None else 0.0,
         shuffle=config.prompts.shuffle,
         key=config.prompts.key,
+        attached=attached,
     )
     evaluation_prompts = prompts
     if own is not None:
         source = make_part(loaded, ("evaluation", "source"))
         key = config.prompts.key if config.prompts.key in source[0] else None
-        evaluation_prompts = Prompts(source, seed=config.seed, fraction=1.0, shuffle=False, key=key)
+        evaluation_prompts = Prompts(
+            source,
+            seed=config.seed,
+            fraction=1.0,
+            shuffle=False,
+            key=key,
+            attached=attached,
+            name="evaluation.source",
+        )
     rewards, watched = build_rewards(loaded, players.judged_size)
     check_weighting(loaded, algorithms, rewards[0])
     held_out = held_out_draws(evaluation_prompts, config)

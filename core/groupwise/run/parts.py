@@ -63,10 +63,9 @@ class Parts:
         first ones."""
         started = time.monotonic()
         for prompts in self._sources:
-            name = "prompts" if prompts is self.prompts else "evaluation.source"
             for number, row in enumerate(islice(prompts.rows(), checked_rows(prompts.source))):
                 opening = self.players.environment.opening(row)
-                yield PlacedRow(opening, f"{name}, row {number}")
+                yield PlacedRow(opening, row.place)
                 if time.monotonic() - started > SECONDS_OF_CHECKING:
                     self.notes.append(
                         f"prompts take long to read: only the first {number + 1:,} of "

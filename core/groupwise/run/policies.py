@@ -54,6 +54,16 @@ def _place(policy: Policy, config: RunConfig, accelerator: Accelerator) -> None:
     policy.place(accelerator.device)
 
 
+def read_attachments(loaded: LoadedConfig) -> bool:
+    """Whether any policy of the run reads what is attached to prompts."""
+    paths = [(*learning.path, "policy") for learning in loaded.config.learners.values()]
+    kinds = [
+        loaded.objects[path] if path in loaded.objects else load_target(loaded, path)
+        for path in paths
+    ]
+    return any(getattr(kind, "reads_attachments", False) for kind in kinds)
+
+
 def kind_and_settings(loaded: LoadedConfig, path: KeyPath) -> tuple[Any, Any]:
     """What the section of a policy names, and its `Config`, None if it has none.
 

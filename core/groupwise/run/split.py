@@ -6,9 +6,9 @@ from typing import Literal
 import torch
 
 from groupwise.errors import UserError
-from groupwise.prompt_source import Row, check_row
+from groupwise.prompt_source import Row
 from groupwise.prompts.draws import SCAN, Draw, Prompts
-from groupwise.prompts.identity import identity, of_prompt
+from groupwise.prompts.identity import identity
 from groupwise.prompts.seeds import seed_for
 from groupwise.run.parts import Parts
 
@@ -29,8 +29,11 @@ def prompts_of(parts: Parts, split: Split, count: int | None) -> Iterator[Draw]:
             f"{len(prompts.source):,} of them"
         )
     for row in prompts.rows() if held else _shuffled(prompts):
-        name = (identity(of_prompt(row)), prompts.question(row))
-        if name in names or prompts.is_held_out(row) != held or prompts.skips(row):
+        question, is_held = prompts.side(row)
+        if is_held != held:
+            continue
+        name = ("" if prompts.key == "prompt" else identity(prompts.prompt(row)), question)
+        if name in names or prompts.skips(row):
             continue
         yield Draw(number, row)
         number += 1
@@ -48,6 +51,4 @@ def _shuffled(prompts: Prompts) -> Iterator[Row]:
     generator = torch.Generator().manual_seed(seed_for(prompts.seed, "order of samples", 0, 0))
     order = torch.randperm(count, generator=generator) if prompts.shuffle else torch.arange(count)
     for index in map(int, order):
-        row = prompts.source[index]
-        check_row(row, index)
-        yield row
+        yield prompts.row(index)

@@ -22,6 +22,7 @@ class Attached:
     def __init__(self, folder: Path, root: Path) -> None:
         self.folder, self.root = folder, root
         self._objects: dict[int, tuple[Any, str]] = {}  # with the object, so that its id stays
+        self._stored: dict[str, str] | None = None  # names of files, by their stems
 
     def name(self, value: Any) -> Any:
         """The name of an attachment's file; in words what cannot be stored."""
@@ -41,6 +42,10 @@ class Attached:
         suffix = Path(path).suffix.lower()
         return self._named(content, suffix if SUFFIX.fullmatch(suffix) else "")
 
+    def forget(self) -> None:
+        """Let go of the open objects that were stored so far."""
+        self._objects = {}
+
     def _saved(self, value: Any) -> str:
         """The name of an open object, saved as a PNG."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -58,14 +63,15 @@ class Attached:
     def _named(self, content: bytes, suffix: str) -> str:
         """The name of a file with this content, which is written if there is none."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        if self._stored is None:
+            self._stored = {file.stem: file.name for file in self.folder.iterdir()}
         stem = attachments.digest(content)[-32:]
-        path = next(self.folder.glob(f"{stem}*"), None)
-        if path is None:
-            path = self.folder / f"{stem}{suffix}"
+        if stem not in self._stored:
             fresh = self.folder / secrets.token_hex(8)
             fresh.write_bytes(content)
-            fresh.replace(path)
-        return path.relative_to(self.root).as_posix()
+            fresh.replace(self.folder / f"{stem}{suffix}")
+            self._stored[stem] = f"{stem}{suffix}"
+        return (self.folder / self._stored[stem]).relative_to(self.root).as_posix()
 
 
 def _is_media(path: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from groupwise.environment import Context, ContextRefused, Outcome, Reply, Tools
 from groupwise.errors import UserError
-from groupwise.prompt_source import Row
+from groupwise.prompt_source import Row, with_columns
 from groupwise.prompts.draws import Draw
 from groupwise.prompts.seeds import seed_for
 from groupwise.rollouts import Rollouts
@@ -211,11 +211,12 @@ def row_of(context: Context, row: Row, tools: Tools | None) -> Row:
     these tools."""
     shown = {} if tools is None else {"tools": tools}
     if isinstance(context, Mapping):
-        return {**context, **shown} if shown else context
+        return with_columns(context, shown) if shown else context
     if isinstance(context, Reply):
-        return {**row, "prompt": context.text, **shown}
+        return with_columns(row, {"prompt": context.text, **shown})
     # A copy of messages, to which an environment may go on to append.
-    return {**row, "prompt": context if isinstance(context, str) else [*context], **shown}
+    prompt = context if isinstance(context, str) else [*context]
+    return with_columns(row, {"prompt": prompt, **shown})
 
 
 def calls_for(

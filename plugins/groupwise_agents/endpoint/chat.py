@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from groupwise.environment import Reply
+from groupwise_agents.content import NOT_SELF_CONTAINED, is_self_contained
 
 READ = frozenset({"model", "messages", "tools", "stream", "max_tokens", "max_completion_tokens"})
 FIXED: Mapping[str, Sequence[Any]] = {
@@ -78,6 +79,8 @@ class Request:
             raise invalid("`messages` must be a list of messages, with at least one")
         if not all(isinstance(message.get("role"), str) for message in messages):
             raise invalid("each of `messages` must have a `role`")
+        if not all(is_self_contained(message.get("content")) for message in messages):
+            raise invalid(NOT_SELF_CONTAINED)
         if not _is_list_of_objects(tools):
             raise invalid("`tools` must be a list of functions' JSON schemas")
         limit = sent.get("max_completion_tokens", sent.get("max_tokens"))

@@ -10,11 +10,11 @@ from groupwise.errors import UserError, did_you_mean
 from groupwise.prompt_source import Row
 from groupwise.registry import import_target
 from groupwise_agents.beginnings import Beginnings, plain_attributes
-from groupwise_agents.content import joined
+from groupwise_agents.content import NOT_SELF_CONTAINED, is_self_contained, joined
 from groupwise_agents.conversation import COLUMNS, converse, messages_of
 from groupwise_agents.limits import Limits
 from groupwise_agents.ordered import OrderedToolbox
-from groupwise_agents.tool import Tool
+from groupwise_agents.tool import Tool, Unavailable
 from groupwise_agents.trl.instance import content
 from groupwise_agents.trl.pool import Pool
 
@@ -128,12 +128,18 @@ class TRLEnvironment(Environment):
 
 
 def opened(row: Row, observation: Any) -> Sequence[Mapping[str, Any]]:
-    """The prompt of a row, with what `reset` returned at the end of its last message."""
+    """The prompt of a row, with what `reset` returned at the end of its last message.
+
+    Raises Unavailable for a picture that `reset` has not opened itself.
+    """
     messages = messages_of(row)
     if observation is None:
         return messages
     *before, last = messages
-    return [*before, {**last, "content": joined(content(last["content"]), content(observation))}]
+    shown = content(observation)
+    if not is_self_contained(shown):
+        raise Unavailable(f"reset: {NOT_SELF_CONTAINED}")
+    return [*before, {**last, "content": joined(content(last["content"]), shown)}]
 
 
 def _imported(names: str | Mapping[str, str]) -> Factory | Mapping[str, Factory]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from groupwise.environment import EpisodeEnded
 from groupwise.errors import UserError
-from groupwise_agents.content import KINDS, Content, content_of, is_picture
+from groupwise_agents.content import KINDS, Content, content_of, is_part, is_picture, of_parts
 from groupwise_agents.threads import in_thread
 from groupwise_agents.tool import Tool, Unavailable
 
@@ -136,4 +136,4 @@ def content(value: Any) -> Content:
             f"an environment returned a content block of type {odd!r}; policies of the run read "
             f"text and pictures"
         )
-    return content_of(value)
+    return of_parts(value) if all(map(is_part, value)) else content_of(value)

@@ -201,7 +201,7 @@ def _said(part: Mapping[str, Any]) -> str:
     """A part of a message for a model that reads text alone."""
     if isinstance(part.get("text"), str):
         return part["text"]
-    own = attachments.named(part.get(part.get("type", "")))
+    own = attachments.named(attachments.of_part(part))
     return f"[here is a picture that you cannot see: {own}]"
 
 

@@ -54,7 +54,9 @@ def estimate(
     count = _count(settings, load, picture)
     at_once = count if learns or load.shards > 1 else 1
     width, height = picture.image.size
-    pictures = f"({at_once} of {width} x {height})"
+    limited = settings.max_pixels or width * height < MEGAPIXEL
+    assumed = "" if limited else ", assumed"
+    pictures = f"({at_once} of {width} x {height}{assumed})"
     pixels = _bytes(picture.inputs)
     sizes = {f"pixels of pictures {pictures}": at_once * pixels}
     small = album.picture(blank(min(SMALL, width * height)))

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, ClassVar
 
 import torch
@@ -15,33 +16,39 @@ from groupwise_llm.codec.prompts import Prompts
 from groupwise_llm.codec.template import ChatTemplate
 from groupwise_llm.settings import Settings
 from groupwise_llm.vision.picture import BEYOND, Picture
-from groupwise_llm.vision.reader import BLOCK, KINDS, Read, Reader
+from groupwise_llm.vision.reader import BLOCK, Read, Reader, Shown, is_block
 from groupwise_llm.vision.tokenizer import PictureTokenizer, left_out
 
 
 class PictureTemplate(ChatTemplate):
-    """A chat template that writes the family's placeholder for each picture.
-
-    A placeholder that stands in a text is not a picture, and is left out of it.
-    """
+    """A chat template that writes the family's placeholder for each picture, and for nothing else:
+    messages and tools are `bare`."""
 
     tokenizer: PictureTokenizer
 
+    def render(self, messages: Any, tools: Sequence[Any] | None = None, **overrides: bool) -> str:
+        return super().render(messages, self.tokenizer.bare(tools), **overrides)
+
     def for_template(self, message: dict[str, Any]) -> dict[str, Any]:
         content = message.get("content")
-        if isinstance(content, str):
-            return {**message, "content": self._bare(content)}
-        if not isinstance(content, list):
-            return message
-        return {**message, "content": [*map(self._part, content)]}
+        if isinstance(content, list):
+            message = {**message, "content": self._parts(content)}
+        own: dict[str, Any] = self.tokenizer.bare(message)
+        return own
 
-    def _part(self, part: Mapping[str, Any]) -> Mapping[str, Any]:
-        if part.get("type") in KINDS:
-            return BLOCK
-        return {"type": "text", "text": self._bare(part["text"])}
-
-    def _bare(self, text: str) -> str:
-        return text.replace(self.tokenizer.family.placeholder, "")
+    def _parts(self, parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        written: list[Mapping[str, Any]] = []
+        for pictures, run in groupby(parts, is_block):
+            if pictures:
+                written += [BLOCK for _ in run]
+                continue
+            texts = [self.tokenizer.bare(part["text"]) for part in run]
+            # Templates write texts one after the other, and some strip them.
+            joined = "".join(map(str.strip, texts))
+            if self.tokenizer.bare(joined) != joined:
+                texts = ["\n".join(texts)]
+            written += [{"type": "text", "text": text} for text in texts]
+        return written
 
 
 class PicturePrompts(Prompts):
@@ -73,6 +80,13 @@ class PicturePrompts(Prompts):
             complete = isinstance(prompt, str) or (begin and text.startswith(begin))
             answers.append(own if complete else [*first, *own])
         return answers
+
+    def _text(self, row: Mapping[str, Any]) -> str:
+        text = super()._text(row)
+        if not isinstance(row["prompt"], str):
+            return text
+        mark = self.tokenizer.family.placeholder
+        return mark.join(map(self.tokenizer.bare, text.split(mark)))
 
     def _unread(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
@@ -113,7 +127,7 @@ class PictureCodec(Codec):
 
     def extend(self, context: Context, replies: str | Sequence[Message]) -> Context:
         if isinstance(replies, str):
-            return super().extend(context, replies)
+            return super().extend(context, self.tokenizer.bare(replies))
         read = self.reader.replies(replies)
         with self.tokenizer.showing(read.pictures):
             longer = super().extend(context, read.prompt)
@@ -128,27 +142,30 @@ class PictureCodec(Codec):
         """Of the parts of a message those pictures that have at most `most` tokens together, and as
         much of the texts as fits beside them."""
         if isinstance(content, str):
-            return super().shortened(content, most)
+            return super().shortened(self.tokenizer.bare(content), most)
         parts, left = [*content], most
-        pictures = [n for n, part in enumerate(parts) if part.get("type") in KINDS]
+        pictures = [n for n, part in enumerate(parts) if is_block(part)]
         for number in pictures:
             parts[number], count = self._seen(parts[number], left)
             left -= count
         for number in sorted({*range(len(parts))} - {*pictures}):
-            text = super().shortened(str(parts[number].get("text", "")), max(left, 0))
+            text = self.shortened(str(parts[number].get("text", "")), max(left, 0))
             left -= len(self.tokenizer([text], add_special_tokens=False)["input_ids"][0])
             parts[number] = {"type": "text", "text": text}
         return parts
 
     def _seen(self, part: Mapping[str, Any], most: int) -> tuple[Mapping[str, Any], int]:
-        """A picture and the number of its tokens; words for one that cannot be shown."""
+        """A picture and the number of its tokens, read only if it fits; words for one that cannot
+        be shown."""
+        message = {"role": "tool", "content": [part]}
         try:
-            (picture,) = self.reader.replies([{"role": "tool", "content": [part]}]).pictures
-        except UserError as error:
-            return {"type": "text", "text": f"[a picture that cannot be shown: {error}]"}, 0
-        if len(picture) <= most:
-            return part, len(picture)
-        text = f"[a picture of {len(picture)} tokens is left out: the most are {max(most, 0)}]"
+            (blank,) = self.reader.replies([message], blank=True).pictures
+            if len(blank) <= most:
+                (picture,) = self.reader.replies([message]).pictures
+                return Shown(part, picture), len(picture)
+        except UserError:  # whose sentence may tell of the run's machine
+            return {"type": "text", "text": "[a picture that cannot be shown]"}, 0
+        text = f"[a picture of {len(blank)} tokens is left out: the most are {max(most, 0)}]"
         return {"type": "text", "text": text}, 0
 
     def readable(self, ids: Sequence[int], pictures: Sequence[Picture]) -> str:

@@ -96,6 +96,11 @@ class Family(ABC):
     def picture(self, image: Any, **limits: Any) -> Picture:
         """A PIL image as the model reads it. limits: those of `limits`."""
 
+    def reduced(self, picture: Picture) -> Any:
+        """A smaller image of PIL of which `picture` makes the same, for one that is prepared and
+        has its image; None if it is not known, or hardly smaller."""
+        return None
+
     # ---- the model
 
     @abstractmethod

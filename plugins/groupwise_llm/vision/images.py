@@ -22,6 +22,9 @@ PATIENCE = 20.0
 FIRST_TURNED = 5
 """EXIF's orientations from this one on exchange width and height."""
 ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
+SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
+UNSCALED = {"I": "integers of 32 bits", "F": "floats"}
+"""Modes whose pixels have no white that is known."""
 
 
 class ImageError(ValueError):
@@ -33,7 +36,8 @@ def opened(value: Any, *, fetch: bool = False) -> Image.Image:
     first frame.
 
     value: a PIL image, the path of a file, bytes, `{"bytes", "path"}`, a `data:` URL, uint8 pixels
-        [height, width, 3], or if `fetch` an http(s) URL. Raises ImageError.
+        [height, width, 3], or if `fetch` an http(s) URL. Grey pixels of 16 bits are scaled to 8.
+        Raises ImageError.
     """
     with _naming(value):
         return _in_rgb(_image(value, fetch=fetch))
@@ -94,17 +98,25 @@ def _decoded(data: bytes) -> Image.Image:
 
 
 def _checked(image: Image.Image) -> Image.Image:
-    """Raises ImageError for one of more pixels than PIL's limit."""
+    """Raises ImageError for one of more pixels than PIL's limit, or of ones without a scale."""
     most = Image.MAX_IMAGE_PIXELS
     if most is not None and image.width * image.height > most:
         raise _too_large()
     if not (image.width and image.height):
         raise ImageError("the picture has no pixels")
+    if image.mode in UNSCALED:
+        raise ImageError(
+            f"the picture's pixels are {UNSCALED[image.mode]}, of which nobody knows how bright "
+            f"white is; scale them to 0 to 255, as uint8"
+        )
     return image
 
 
 def _in_rgb(image: Image.Image) -> Image.Image:
     image = ImageOps.exif_transpose(_checked(image))
+    if image.mode in SIXTEEN_BITS:  # PIL's own conversion clips at 255
+        wide = np.asarray(image).astype(np.uint32)
+        image = Image.fromarray(((wide + 128) // 257).astype(np.uint8))
     if image.mode in ALPHA or "transparency" in image.info:
         own = image.convert("RGBA")
         white = Image.new("RGBA", own.size, "white")

@@ -15,7 +15,8 @@ from groupwise_llm.model.attention import Layout
 from groupwise_llm.model.causal import CausalModel, Run
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.model.likelihood import LEAST
-from groupwise_llm.vision.family import Family, Features, Pictured
+from groupwise_llm.vision.album import Album
+from groupwise_llm.vision.family import Features, Pictured
 from groupwise_llm.vision.features import FeatureCache, Pictures
 from groupwise_llm.vision.picture import BEYOND, Picture
 
@@ -23,15 +24,15 @@ from groupwise_llm.vision.picture import BEYOND, Picture
 class PicturedModel(CausalModel):
     """A model whose passes within `showing` may have pictures; it is one of text without any.
 
-    family: of the model. feature_tokens: most tokens of pictures whose features are kept.
+    album: of the pictures. feature_tokens: most tokens of pictures whose features are kept.
     sample: a picture that passes are tried with.
     """
 
     def __init__(
-        self, model: Any, family: Family, sample: Picture, *, feature_tokens: int, **options: Any
+        self, model: Any, album: Album, sample: Picture, *, feature_tokens: int, **options: Any
     ) -> None:
         super().__init__(model, **options)
-        self.family, self.sample = family, sample
+        self.album, self.family, self.sample = album, album.family, sample
         self._cache = FeatureCache(self._made, feature_tokens)
         self._pictures: Pictures | None = None
         self._host: Pictures | None = None
@@ -137,7 +138,7 @@ class PicturedModel(CausalModel):
         return tuple(versions), tuple(getattr(x, "disable_adapters", False) for x in modules)
 
     def _made(self, pictures: Sequence[Picture]) -> Features:
-        return self.family.features(self.causal, pictures)
+        return self.family.features(self.causal, [*map(self.album.complete, pictures)])
 
     def _layers(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from groupwise import attachments
 from groupwise.errors import UserError, first_line
@@ -16,8 +17,7 @@ from groupwise_llm.vision.picture import ROOM, Picture
 
 BLOCK: Mapping[str, Any] = {"type": "image"}
 """A picture's place in a message, as chat templates read it."""
-KINDS = ("image", "image_url")
-"""Types of parts that are pictures; the second one is OpenAI's."""
+KINDS = attachments.PICTURES
 
 Prepare = Callable[[Any, str], Picture]
 """From a picture as users give it, and the place where it stands."""
@@ -29,6 +29,22 @@ class Read:
 
     prompt: Any
     pictures: Sequence[Picture]
+
+
+class Shown(dict[str, Any]):
+    """A part of a message with a picture that is prepared already, while an album keeps it."""
+
+    def __init__(self, part: Mapping[str, Any], picture: Picture) -> None:
+        super().__init__(part)
+        self._value, self._picture = _own(self), ref(picture)
+
+    def __reduce__(self) -> tuple[type, tuple[dict[str, Any]]]:
+        return dict, ({**self},)  # elsewhere it is the part alone
+
+    @property
+    def picture(self) -> Picture | None:
+        """None if it must be prepared again."""
+        return self._picture() if _own(self) is self._value else None
 
 
 class Reader:
@@ -63,14 +79,19 @@ class Reader:
             raise UserError(f"{place}: {_mismatch(len(columns), empty)}")
         return self._read(messages, iter(columns), place, prepare)
 
-    def replies(self, messages: Sequence[Mapping[str, Any]]) -> Read:
-        """Messages of tools or users, whose blocks have their pictures. Raises UserError."""
+    def replies(self, messages: Sequence[Mapping[str, Any]], *, blank: bool = False) -> Read:
+        """Messages of tools or users, whose blocks have their pictures, in memory or as `data:`
+        URLs: an environment's answers must not open files or addresses. Raises UserError.
+
+        blank: as in `row`.
+        """
         roles = ", ".join(dict.fromkeys(repr(message.get("role")) for message in messages))
         place = f"a message of the role {roles}"
         plain = [_plain(message, place) for message in messages]
         if any(_own(block) is None for message in plain for block in _blocks(message)):
             raise UserError(f"{place}: a part {{type: image}} has no picture")
-        return self._read(plain, iter(()), place, self._picture)
+        prepare = self._blank if blank else self._picture
+        return self._read(plain, iter(()), place, partial(_self_contained, prepare))
 
     def _columns(self, row: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """The pictures of the columns, each with where it stands."""
@@ -113,11 +134,14 @@ class Reader:
         pictures: list[Picture] = []
 
         def bare(part: Mapping[str, Any]) -> Mapping[str, Any]:
-            if not _is_block(part):
+            if not is_block(part):
                 return part
-            own = _own(part)
-            name, value = next(columns) if own is None else ("in a message", own)
-            pictures.append(prepare(value, f"{place}, {name}"))
+            picture = part.picture if isinstance(part, Shown) else None
+            if picture is None:
+                own = _own(part)
+                name, value = next(columns) if own is None else ("in a message", own)
+                picture = prepare(value, f"{place}, {name}")
+            pictures.append(picture)
             return BLOCK
 
         read = []
@@ -171,6 +195,16 @@ def place_of(row: Mapping[str, Any]) -> str:
     return f"prompts, the row that begins {str(attachments.readable(row['prompt']))[:80]!r}"
 
 
+def _self_contained(prepare: Prepare, value: Any, place: str) -> Picture:
+    """What is prepared of a picture that is in its message. Raises UserError for others."""
+    if not attachments.is_self_contained(value):
+        raise UserError(
+            f"{place}: a picture must be opened by what shows it (PIL.Image.open), or be bytes "
+            f"or a data: URL; no file or web address of a message is read during a run"
+        )
+    return prepare(value, place)
+
+
 def _plain(message: Mapping[str, Any], place: str) -> Mapping[str, Any]:
     """The message without the fields of its parts that are None: in a table each part has all.
 
@@ -179,10 +213,13 @@ def _plain(message: Mapping[str, Any], place: str) -> Mapping[str, Any]:
     content = message.get("content")
     if not isinstance(content, list | tuple):
         return {**message, "content": content}
-    parts = []
+    parts = list[Mapping[str, Any]]()
     for part in content:
+        if isinstance(part, Shown):
+            parts.append(part)
+            continue
         own = {k: v for k, v in part.items() if v is not None} if isinstance(part, Mapping) else {}
-        if not (_is_block(own) or isinstance(own.get("text"), str)):
+        if not (is_block(own) or isinstance(own.get("text"), str)):
             raise UserError(
                 f"{place}: the parts of a message are {{type: text, text: ...}} or {{type: image, "
                 f"image: ...}}, found one of the type {own.get('type', type(part).__name__)!r}"
@@ -208,13 +245,14 @@ def _with_blocks(
     return [*messages[:number], whole, *messages[number + 1 :]]
 
 
-def _is_block(part: Mapping[str, Any]) -> bool:
+def is_block(part: Mapping[str, Any]) -> bool:
+    """Whether a part of a message is a picture."""
     return part.get("type") in KINDS
 
 
 def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     content = message["content"]
-    return [*filter(_is_block, content)] if isinstance(content, list) else []
+    return [*filter(is_block, content)] if isinstance(content, list) else []
 
 
 def _own(block: Mapping[str, Any]) -> Any:

@@ -28,7 +28,7 @@ class VisionSettings(Settings):
         None, ge=1, description="larger pictures are reduced to so many pixels"
     )
     fetch_pictures: bool = Field(
-        False, description="whether pictures may be http(s) addresses, which are fetched"
+        False, description="whether pictures of rows may be http(s) addresses, which are fetched"
     )
     feature_tokens: int = Field(
         65536,

@@ -1,7 +1,9 @@
 """PictureTokenizer: a tokenizer of texts in which pictures stand, to ids and back."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from groupwise.errors import UserError
@@ -17,7 +19,7 @@ class PictureTokenizer:
 
     def __init__(self, family: Family) -> None:
         self.family, self.tokenizer = family, family.processor.tokenizer
-        self._pictures: Sequence[Picture] = ()
+        self._pictures: Sequence[Picture] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.tokenizer, name)
@@ -31,6 +33,26 @@ class PictureTokenizer:
         finally:
             self._pictures = before
 
+    def bare(self, value: Any) -> Any:
+        """What others wrote, a text or any nesting of mappings and lists, without tokens that stand
+        for pictures or videos: `<image>` becomes `< image>`, which is read as words.
+
+        All that a model reads passes here, but what the chat template itself writes.
+        """
+        if isinstance(value, str):
+            # A space within each name; none can arise, as none has a space.
+            return self._names.sub(r"\1 ", value)
+        if isinstance(value, Mapping):
+            return {self.bare(key): self.bare(own) for key, own in value.items()}
+        return [*map(self.bare, value)] if isinstance(value, list | tuple) else value
+
+    @cached_property
+    def _names(self) -> re.Pattern[str]:
+        """Matches the first character of each name of such a token."""
+        tokens = self.tokenizer.convert_ids_to_tokens(sorted(self.family.excluded))
+        names = {self.family.placeholder, *tokens}
+        return re.compile(f"(?={'|'.join(map(re.escape, sorted(names)))})(.)", re.DOTALL)
+
     def __call__(self, texts: Sequence[str], **options: Any) -> dict[str, list[list[int]]]:
         """`input_ids` of each text."""
         ids = self.tokenizer([*map(self._expanded, texts)], **options)["input_ids"]
@@ -38,7 +60,7 @@ class PictureTokenizer:
 
     def _expanded(self, text: str) -> str:
         """The text with what the processor writes in the place of each picture."""
-        if not self._pictures:
+        if self._pictures is None:
             return text
         first, *rest = text.split(self.family.placeholder)
         if not rest:
@@ -50,12 +72,18 @@ class PictureTokenizer:
 
     def _placed(self, ids: list[int]) -> list[int]:
         """Ids with those of the pictures' own tokens in the places of the image token."""
-        if not self._pictures or self.family.image_id not in ids:
+        count = ids.count(self.family.image_id)
+        if self._pictures is None or not count:
             return ids
-        own = iter([token for picture in self._pictures for token in picture.ids])
-        placed = [next(own) if token == self.family.image_id else token for token in ids]
-        assert next(own, None) is None, "each token of a picture has a place"
-        return placed
+        own = [token for picture in self._pictures for token in picture.ids]
+        if count != len(own):
+            raise UserError(
+                f"a text has {count} image tokens, and its pictures have {len(own)}: the model's "
+                f"chat template makes some of what stands in messages; set another one "
+                f"(policy.chat_template: {{chat_template: ...}})"
+            )
+        places = iter(own)
+        return [next(places) if token == self.family.image_id else token for token in ids]
 
     def decode(self, ids: Any, **options: Any) -> str:
         tokens = ids.tolist() if hasattr(ids, "tolist") else ids
@@ -85,8 +113,10 @@ def _begins(token: int) -> bool:
 
 def left_out(written: int, pictures: int) -> UserError:
     """Why messages with so many pictures cannot be read, of which a template writes so many."""
+    fault = "show none in messages of their role"
+    if written > pictures:
+        fault = "make more of what stands in texts"
     return UserError(
         f"the model's chat template writes {written} of {pictures} pictures of these messages: it "
-        f"may show none in messages of their role; set another one (policy.chat_template: "
-        f"{{chat_template: ...}})"
+        f"may {fault}; set another one (policy.chat_template: {{chat_template: ...}})"
     )

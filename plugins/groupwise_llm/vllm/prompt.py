@@ -1,9 +1,7 @@
 """Prompt: a context as a server reads it, with one placeholder for each picture."""
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
 from groupwise.errors import UserError
@@ -11,7 +9,7 @@ from groupwise_llm.codec.contexts import Context
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vision.family import Family
 from groupwise_llm.vision.model import PicturedModel
-from groupwise_llm.vision.picture import BEYOND, Picture
+from groupwise_llm.vision.picture import BEYOND
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +77,7 @@ class _Writing:
             rest = self._without_beginning(rest[last + 1 :], tail)
         return Prompt(
             ids=[*written, *rest],
-            pictures=[*map(_url, context.pictures)],
+            pictures=[picture.url for picture in context.pictures],
             expanded=[self.image_id if token >= BEYOND else token for token in ids],
         )
 
@@ -102,10 +100,3 @@ class _Writing:
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
-
-
-def _url(picture: Picture) -> str:
-    """As PNG, which keeps every pixel."""
-    file = BytesIO()
-    picture.image.save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -35,7 +35,8 @@ def transformers_log_probs():
             present = rollouts.trajectory["attention"][number]
             completion = rollouts.trajectory["completion_ids"][number, present]
             ids = torch.cat([prompt, completion]).unsqueeze(0)
-            pictures = album.unpacked(rollouts.trajectory["pictures"][number])
+            packed = rollouts.trajectory["pictures"][number]
+            pictures = [*map(album.complete, album.unpacked(packed))]
             pixels = {
                 name: torch.cat([own.inputs[name] for own in pictures])
                 for name in (pictures[0].inputs if pictures else ())

@@ -11,7 +11,9 @@ from tests.llm.vision.configurations import TILE
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from groupwise.errors import UserError
+from groupwise_llm.files.loading import config_of, outline
 from groupwise_llm.probing import probes
+from groupwise_llm.settings import Settings
 from groupwise_llm.vision_language_model import VisionLanguageModel, VisionSettings
 
 PASSES = {
@@ -32,6 +34,8 @@ EXPERTS = {"qwen3_vl_moe": "qwen3_vl", "qwen3_5_moe": "qwen3_5"}
 """Mixtures of experts, and the models that they are like otherwise."""
 ONE_SIZE = {"gemma3", "llava_next"}
 """Families that choose the size of pictures themselves."""
+TEXT_TOO = {"gemma3", "qwen3_5"}
+"""Families whose checkpoints transformers also loads as models of text alone."""
 TOKENS = 4
 """Of a tile."""
 
@@ -177,6 +181,16 @@ def test_what_is_saved_generates_in_transformers_what_is_sampled_here(family, tm
     answer = model.generate(**inputs, max_new_tokens=6, do_sample=False, suppress_tokens=never)
     ids = drawn(ours, [row], purpose="greedy").trajectory["completion_ids"][0].tolist()
     assert ids == answer[0, inputs["input_ids"].shape[1] :].tolist()
+
+
+@families
+def test_checkpoints_of_some_also_load_as_models_of_text(family):
+    settings = Settings(model=str(standins.folder(family)))
+    if family in TEXT_TOO:
+        assert outline(settings, config_of(settings)).get_output_embeddings() is not None
+        return
+    with pytest.raises(UserError, match=r"policy\.model: cannot build a causal language model"):
+        outline(settings, config_of(settings))
 
 
 @families

@@ -68,6 +68,20 @@ def test_every_mode_becomes_rgb(mode):
     assert opened(image).mode == "RGB"
 
 
+def test_grey_of_sixteen_bits_keeps_its_brightness():
+    ramp = np.arange(256, dtype=np.uint16).reshape(16, 16) * 257
+    for image in (Image.fromarray(ramp), encoded(Image.fromarray(ramp)), ramp):
+        grey = np.asarray(opened(image))
+        assert np.array_equal(grey, np.repeat((ramp // 257)[..., None], 3, axis=2))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_pixels_without_a_known_white_are_refused(dtype):
+    for read in (opened, measured):
+        with pytest.raises(ImageError, match="nobody knows how bright white is"):
+            read(np.ones((4, 4), dtype))
+
+
 def test_transparent_parts_are_white_and_exif_turns():
     clear = Image.new("RGBA", (2, 2), (0, 0, 0, 0))
     assert opened(clear).getpixel((0, 0)) == (255, 255, 255)
@@ -268,6 +282,23 @@ def test_replies_have_pictures_in_their_blocks(reader):
     read = reader.replies([seen])
     assert read.prompt == [message(BLOCK, TEXT, role="tool")]
     assert sizes(read) == [2]
+
+
+def test_replies_read_no_files_and_no_addresses(reader, file, monkeypatch):
+    def reply(value, kind="image"):
+        return [message({"type": kind, kind: value}, TEXT, role="tool")]
+
+    read = forms(file)
+    paths = [reply(read.pop(name)) for name in ("path", "Path", "of datasets, not read")]
+    for name, value in read.items():
+        assert sizes(reader.replies(reply(value))) == [6], name
+    reader.fetch = True
+    monkeypatch.setattr("groupwise_llm.vision.images.urlopen", None)
+    address = "http://127.0.0.1/red.png"
+    urls = [reply(address), reply({"url": address}, "image_url"), reply(address, "image_url")]
+    for own in (*urls, *paths, reply({"url": str(file)}, "image_url")):
+        with pytest.raises(UserError, match="no file or web address of a message is read"):
+            reader.replies(own)
 
 
 PLACE = "prompts, row 3"

@@ -97,3 +97,19 @@ def test_a_tower_whose_code_reads_pixels_is_reported_as_not_counted(monkeypatch)
     monkeypatch.setattr("groupwise_llm.vision.families.qwen2_vl.Qwen2VL.features", reads)
     sizes = estimate("qwen2_5_vl", training=False)
     assert sizes["vision tower: not counted"] == 0
+
+
+def test_an_estimate_says_where_it_assumes_how_large_pictures_are():
+    load = Workload(
+        decisions=0,
+        rollouts=1,
+        group_size=1,
+        sampled=1,
+        training=False,
+        reference=False,
+        averages=0,
+    )
+    # The processor of the second one reduces all pictures to 1024 pixels.
+    for family, size in (("gemma3", "1024 x 1024, assumed"), ("qwen2_5_vl", "32 x 32")):
+        config = VisionSettings(model=str(standins.folder(family)))
+        assert f"{PIXELS} (1 of {size})" in VisionLanguageModel.estimate(config, load)

@@ -12,8 +12,10 @@ from tests.llm.vision.standins import folder, picture
 import groupwise
 from groupwise.environment import Environment
 from groupwise.errors import UserError
+from groupwise.prompts.draws import Prompts
 from groupwise.storage.samples import read_samples
 from groupwise.testing import play_episodes
+from groupwise.training.calls import row_of
 from groupwise_llm.vision.picture import BEYOND
 from groupwise_llm.vision.settings import VisionSettings
 from groupwise_llm.vision_language_model import VisionLanguageModel
@@ -193,16 +195,33 @@ def test_pictures_of_tools_are_seen_trained_around_and_given_to_rewards(policy):
     assert int((ids >= BEYOND).sum()) == 2 * len(policy.codec.reader.album.picture(SMALL["image"]))
 
 
-def test_a_picture_that_does_not_fit_or_open_becomes_words_for_the_model(policy):
+def test_a_picture_that_does_not_fit_or_open_becomes_words_for_the_model(policy, tmp_path):
     large, broken = {"type": "image", "image": picture(96, 96)}, {"type": "image", "image": b"x"}
-    zoom = Zoom([SMALL, large, broken, WORDS])
+    picture(48, 32).save(tmp_path / "own.png")
+    private = {"type": "image", "image": str(tmp_path / "own.png")}
+    missing = {"type": "image", "image": str(tmp_path / "none.png")}
+    zoom = Zoom([SMALL, large, broken, private, missing, WORDS])
     play_episodes(zoom, {"policy": policy}, rows(1))
-    first, second, third, last = zoom.seen[0]
+    first, second, *others, last = zoom.seen[0]
     assert first == SMALL
     assert "is left out: the most are 8" in second["text"]
-    assert "cannot be shown: " in third["text"]
+    words = {"type": "text", "text": "[a picture that cannot be shown]"}
+    assert others == [words] * 3  # without a word about what is on the run's machine
     assert last["type"] == "text"
-    assert len(zoom.seen[0]) == 4
+
+
+def test_a_picture_that_is_cut_off_is_named_with_its_row_where_that_is_drawn(policy, tmp_path):
+    file = tmp_path / "cut.png"
+    picture(48, 32).save(file)
+    file.write_bytes(file.read_bytes()[:-40])
+    source = Prompts([{"prompt": question("?"), "image": str(file)}], fraction=0)
+    policy.check_prompts(source.rows())
+    (draw,) = source.take(1)
+    for row in (draw.row, row_of(question("Which?"), draw.row, None)):
+        with pytest.raises(
+            UserError, match=r"^prompts, row 0, column 'image': .* cannot be opened"
+        ):
+            policy.encode([row])
 
 
 SILENT = (

@@ -13,7 +13,9 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import groupwise
 from groupwise.errors import UserError
+from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vision.families.qwen2_vl import Qwen2VL
+from groupwise_llm.vision_language_model import VisionLanguageModel
 
 COLORS = {"r": (255, 0, 0), "g": (0, 255, 0), "b": (0, 0, 255)}
 
@@ -131,6 +133,29 @@ def test_a_family_that_reads_pictures_otherwise_than_transformers_is_refused(mak
         UserError, match=r"does not read pictures as its family Qwen2VL has it: log"
     ):
         make()
+
+
+@pytest.mark.parametrize(
+    ("learner", "teacher", "changes", "message"),
+    [
+        (VisionLanguageModel, LanguageModel, {}, "one of policy and teacher reads pictures"),
+        (LanguageModel, VisionLanguageModel, {}, "one of policy and teacher reads pictures"),
+        (
+            VisionLanguageModel,
+            VisionLanguageModel,
+            {"max_pixels": 400},
+            "prepares them otherwise .* max_pixels alike",
+        ),
+        (VisionLanguageModel, VisionLanguageModel, {"model": "qwen3_vl"}, "same family"),
+    ],
+)
+def test_a_teacher_reads_the_pictures_of_the_policy(learner, teacher, changes, message):
+    def settings(kind, model="qwen2_5_vl", **options):
+        return kind.Config(model=str(standins.folder(model)), **options)
+
+    learner.check_teacher(settings(learner), learner, settings(learner))
+    with pytest.raises(UserError, match=message):
+        learner.check_teacher(settings(learner), teacher, settings(teacher, **changes))
 
 
 def test_prompts_are_measured_without_reading_pixels(make, tmp_path):

@@ -84,6 +84,20 @@ def test_what_an_environment_shows_has_no_log_probs(played, transformers_log_pro
     torch.testing.assert_close(observed, expected, rtol=0, atol=1e-4)
 
 
+def test_tokens_around_pictures_that_are_never_drawn_are_no_observations(make):
+    """Gemma's template writes such a one before each picture; its log-prob is -1e30."""
+    policy = make("gemma3", max_new_tokens=200)
+    with policy.session():
+        rollouts = policy.assemble(*reversed(play(policy)))
+    places = policy.observations(rollouts)
+    begins = policy.tokenizer.convert_tokens_to_ids("<start_of_image>")
+    assert (rollouts.trajectory["completion_ids"] == begins).any()
+    with torch.no_grad():
+        observed = policy(rollouts).outputs["observation_log_probs"][places]
+    assert len(observed) > 100
+    assert observed.min() > -100
+
+
 def test_a_picture_is_one_token_in_a_text_and_no_token_in_facts(played):
     policy, rollouts = played
     image = policy.causal.family.image_id

@@ -121,6 +121,24 @@ def test_an_engine_gets_the_prompt_before_a_processor_expands_it(kind):
             assert [*prompt.expanded] == whole
 
 
+def test_a_picture_is_written_once_for_all_turns_and_as_it_was_reduced(policy, monkeypatch):
+    written, save = [], Image.Image.save
+
+    def counting(image, *rest, **options):
+        written.append(image.size)
+        save(image, *rest, **options)
+
+    monkeypatch.setattr(Image.Image, "save", counting)
+    own = policy(max_pixels=512)
+    large = {"prompt": ROWS[0]["prompt"], "images": [standins.picture(128, 32)]}
+    (context,) = own.encode([large])
+    before = prompt_of(context, own.causal.family)
+    (turn,) = own.draw([context], seeds=[0], limits=[2])
+    after = prompt_of(own.with_turn(context, turn), own.causal.family)
+    assert before.pictures == after.pictures
+    assert written == [(40, 8)]
+
+
 def test_an_engine_that_reads_pictures_otherwise_is_refused(both):
     _, server, vllm = both()
     server.processor.image_processor.size = {"shortest_edge": 64, "longest_edge": 256}

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import nn
 
 from groupwise_llm.vision.family import Family, Features, joined
@@ -49,6 +50,22 @@ class Qwen2VL(Family):
             offsets=offsets,
             advances=advances,
         )
+
+    def reduced(self, picture: Picture) -> Any:
+        """The resized image, from its patches, if it has less than half the pixels."""
+        processor = self.processor.image_processor
+        patch, merge = processor.patch_size, processor.merge_size
+        _, height, width = picture.inputs["image_grid_thw"][0].tolist()
+        size = (width * patch, height * patch)
+        if 2 * size[0] * size[1] >= picture.image.width * picture.image.height:
+            return None
+        # A frame is repeated in time. Patches that become one token stand together.
+        patches = picture.inputs["pixel_values"].unflatten(1, (3, -1, patch, patch))[:, :, 0]
+        grid = patches.unflatten(0, (height // merge, width // merge, merge, merge))
+        image = grid.permute(0, 2, 5, 1, 3, 6, 4).reshape(size[1], size[0], 3)
+        mean, deviation = map(torch.tensor, (processor.image_mean, processor.image_std))
+        values = (image * deviation + mean) / processor.rescale_factor
+        return Image.fromarray(values.round().clamp(0, 255).to(torch.uint8).numpy())
 
     def text_model(self, model: Any) -> nn.Module:
         part: nn.Module = model.model.language_model
