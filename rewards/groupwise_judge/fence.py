@@ -23,11 +23,13 @@ _INVISIBLE = {"Cc", "Cf", "Co", "Cn", "Zl", "Zp"}
 """Unicode categories of characters that are not shown."""
 _KEPT = "\n\t\u200c\u200d"
 """Line breaks, and the two joiners that some scripts and emoji need."""
-_TOKEN = re.compile(
-    "[<\uff1c\ufe64](?=\\S)"  # and what NFKC makes a `<`
-    "|[\\[\uff3b](?=\\\\*[A-Z\uff21-\uff3a_\uff3f/\uff0f\u200c\u200d]{2,}[\\]\uff3d])"
-)
-"""Where a special token of a chat template may begin: `<|im_start|>`, `</s>`, `[/INST]`."""
+_LESS, _OPEN, _CLOSE = "<\uff1c\ufe64", r"\[\uff3b\ufe47", r"\]\uff3d\ufe48"
+"""`<`, `[` and `]`, with what NFKC makes such."""
+_AHEAD = rf"(?=[^\s{_LESS}{_OPEN}{_CLOSE}]{{2,}}[{_OPEN}{_CLOSE}])"
+_TOKEN = re.compile(rf"[{_LESS}](?=\S)|[{_OPEN}](?![\d\"']){_AHEAD}|[{_CLOSE}](?!\w){_AHEAD}")
+"""Where a special token of a chat template may begin: `<|im_start|>`, `</s>`, and a word between
+brackets: `[/INST]`, `[|user|]`, `[e~[`, and with a sign at its beginning `]~b]`. None is a number
+or quoted, as `[12]` and `["a"]`."""
 
 
 def escaped(text: str) -> str:

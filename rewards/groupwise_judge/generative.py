@@ -10,7 +10,7 @@ from pydantic import Field, FiniteFloat, field_validator, model_validator
 from groupwise.rewards import SampleErrors
 from groupwise_judge.in_process.answers import Answers, reading
 from groupwise_judge.in_process.loading import estimate
-from groupwise_judge.in_process.model import JudgeModel
+from groupwise_judge.in_process.model import NOT_FINITE, JudgeModel
 from groupwise_judge.in_process.settings import ModelSettings
 from groupwise_judge.questions import Questions, is_whole
 from groupwise_judge.rewards import LogMetric
@@ -103,8 +103,12 @@ class GenerativeJudge:
             print(f"note: {self.config.model} answers by the tokens {counted}", file=sys.stderr)
 
     def estimate(self) -> Mapping[str, int]:
-        """Bytes on the device, by purpose."""
-        return estimate(self.config)
+        """Bytes on the GPU, by purpose."""
+        return estimate(self.config).gpu
+
+    def estimate_cpu(self) -> Mapping[str, int]:
+        """Bytes in CPU memory, by purpose."""
+        return estimate(self.config).cpu
 
     def __call__(
         self,
@@ -118,23 +122,25 @@ class GenerativeJudge:
 
         Logs `answered`, the mean probability of an answer that counts, and `too_long`, the share of
         completions that make the question longer than the model takes; these have the lowest value.
-        Raises SampleErrors for prompts that are too long by themselves.
+        Raises SampleErrors for prompts that are too long by themselves, and for samples about which
+        the model's logits are not finite.
         """
         if not len(completions):
             return []
         answers = self._read_answers()
         chats = self.questions.chats(prompts, completions, columns)
-        log_probs = self.model.log_probs(chats, answers.ids)
+        log_probs, too_long = self.model.log_probs(chats, answers.ids)
         values, answered = answers.expected(log_probs, normalize=self.config.normalize)
-        too_long = log_probs[:, 0].isnan()
+        is_read = values.isfinite()
         if log_metric is not None:
             log_metric("too_long", too_long.float().mean().item())
-            if not too_long.all():
-                log_metric("answered", answered[~too_long].mean().item())
+            if is_read.any():
+                log_metric("answered", answered[is_read].mean().item())
         # The lowest value, not an error: else a policy would learn to write long texts.
         lowest = min(self.config.answers.values())
         scores = values.masked_fill(too_long, lowest if self.config.normalize else min(lowest, 0.0))
         errors = self._too_long_prompts(too_long.nonzero()[:, 0].tolist(), prompts, columns)
+        errors |= dict.fromkeys((~is_read & ~too_long).nonzero()[:, 0].tolist(), NOT_FINITE)
         if errors:
             kept = [None if row in errors else score for row, score in enumerate(scores.tolist())]
             raise SampleErrors(kept, errors)

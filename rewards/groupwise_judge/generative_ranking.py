@@ -1,16 +1,16 @@
 """The reward `generative_ranking`: a model in this process compares the completions of a group."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any, Literal
 
-import torch
 from pydantic import Field
 
 from groupwise_judge.comparison import FIRST, POINTS, SECOND, WINNER, Fenced
 from groupwise_judge.form import UnreadableError
 from groupwise_judge.in_process.answers import Answers
 from groupwise_judge.in_process.loading import estimate
-from groupwise_judge.in_process.model import JudgeModel
+from groupwise_judge.in_process.model import NOT_FINITE, JudgeModel
 from groupwise_judge.in_process.settings import ModelSettings
 from groupwise_judge.material import contexts
 from groupwise_judge.ranking import Ranking, RankingSettings, opponents, pairs, published
@@ -54,8 +54,12 @@ class GenerativeRanking:
             self._letters()
 
     def estimate(self) -> Mapping[str, int]:
-        """Bytes on the device, by purpose."""
-        return estimate(self.config)
+        """Bytes on the GPU, by purpose."""
+        return estimate(self.config).gpu
+
+    def estimate_cpu(self) -> Mapping[str, int]:
+        """Bytes in CPU memory, by purpose."""
+        return estimate(self.config).cpu
 
     def __call__(
         self,
@@ -86,11 +90,14 @@ class GenerativeRanking:
 
     def _by_letter(self, questions: Sequence[Question]) -> list[float | str]:
         letters = self._letters()
-        log_probs = self.model.log_probs([question.chat for question in questions], letters.ids)
+        chats = [question.chat for question in questions]
+        log_probs, too_long = self.model.log_probs(chats, letters.ids)
         shares, _ = letters.expected(log_probs, normalize=True)
-        too_long = torch.isnan(shares).tolist()
-        values = zip(shares.tolist(), too_long, strict=True)
-        return [TOO_LONG if is_long else share for share, is_long in values]
+        values = zip(shares.tolist(), too_long.tolist(), strict=True)
+        return [
+            TOO_LONG if is_long else share if isfinite(share) else NOT_FINITE
+            for share, is_long in values
+        ]
 
     def _by_reply(self, questions: Sequence[Question]) -> list[float | str]:
         chats = [question.chat for question in questions]

@@ -52,6 +52,10 @@ def _pictures(columns: Mapping[str, Sequence[Any] | None], row: int) -> list[Any
     one, several = columns.get("image"), columns.get("images")
     image = None if one is None else one[row]
     images = None if several is None else several[row]
+    if image is not None and isinstance(images, list | tuple):
+        raise ValueError(
+            "it has both columns, `image` (one picture) and `images` (a list); leave one out"
+        )
     # An image policy's own fact `images` has tensors: its completions, not the prompt's pictures.
     if not isinstance(images, Sequence) or isinstance(images, str | bytes):
         images = []

@@ -59,7 +59,7 @@ def exhibits(
         return [Exhibit(label, (*spare, ""))]
     blocks = [list(_blocks(message, files=files)) for message in content]
     places = sum(block is None for message in blocks for block in message)
-    if spare and not places:
+    if spare and all(isinstance(block, str) for message in blocks for block in message):
         roles = [message.get("role") for message in content]
         blocks[roles.index("user") if "user" in roles else 0][:0] = [None] * len(spare)
     elif places != len(spare):

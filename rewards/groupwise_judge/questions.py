@@ -35,7 +35,8 @@ class Questions:
         columns: Mapping[str, Sequence[Any] | None],
     ) -> list[list[Message]]:
         """The chat about each sample. Raises ValueError for a missing column, and for a prompt, a
-        completion or a picture that cannot be shown."""
+        completion or a picture that cannot be shown; also for a question that names `{completion}`
+        (or `{prompt}`) where that is a picture without text."""
         before = contexts(self._shown, prompts, columns)
         judged = [exhibits("completion", completion) for completion in completions]
         if is_whole(self._question):
@@ -61,7 +62,7 @@ class Questions:
             if literal:
                 return f"{{{literal}}}"
             if name in _OWN:
-                return _text(prompt if name == "prompt" else completion)
+                return _text(name, prompt if name == "prompt" else completion)
             value = column(columns, name)[row]
             return "" if value is None else str(value)
 
@@ -77,6 +78,13 @@ class Questions:
 _OWN = ("prompt", "completion")
 
 
-def _text(material: Sequence[Exhibit]) -> str:
-    texts = [part for exhibit in material for part in exhibit.parts if isinstance(part, str)]
+def _text(name: str, material: Sequence[Exhibit]) -> str:
+    """What stands for `{prompt}` or `{completion}`. Raises ValueError for pictures alone."""
+    parts = [part for exhibit in material for part in exhibit.parts]
+    texts = [part for part in parts if isinstance(part, str)]
+    if parts and not texts:
+        raise ValueError(
+            f"`question` names {{{name}}}, but a {name} is a picture without text: leave "
+            f"{{{name}}} out of it; the judge sees the picture before the question"
+        )
     return "\n".join(texts)

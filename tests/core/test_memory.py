@@ -75,6 +75,9 @@ class Held:
             raise ValueError("there is no such model")
         return {f"judge {self.model}": 3 * GIB}
 
+    def estimate_cpu(self) -> dict[str, int]:
+        return {f"away {self.model}": 5 * GIB}
+
     def __call__(self, completions: Any, **_: Any) -> list[float]:
         return right(completions)
 
@@ -213,7 +216,14 @@ def test_models_of_rewards_count_once_each_and_in_addition(
     set_memory(monkeypatch, machine=1000, device=129)
     output = check_output(tmp_path, rewards=held, watch=watched)
     title = "memory of rewards in addition, estimated"
-    assert rows(output.partition(title)[2]) == {"judge one": 3, "judge other": 3}
+    on_device, _, in_cpu = output.partition(title)[2].partition(f"CPU {title}")
+    assert rows(on_device) == {"judge one": 3, "judge other": 3}
+    assert rows(in_cpu) == {"away one": 5, "away other": 5}
+    assert "GiB that a process has here" not in output
+    set_memory(monkeypatch, machine=9, device=1000)
+    text = "warning: a process takes 10.00 GiB, more than the 9.00 GiB that a process has here"
+    assert text in check_output(tmp_path, rewards=held, watch=watched)
+    set_memory(monkeypatch, machine=1000, device=129)
     assert "warning: a process takes 130.00 GiB, more than the 129.00 GiB of this GPU" in output
     assert title not in check_output(tmp_path)
     result = invoke_check(tmp_path, rewards=[{"name": f"{__name__}:missing"}])

@@ -11,15 +11,15 @@ import json
 import re
 import unicodedata
 from base64 import b64decode
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
 from tests.judge.stand_in import Request
 
 HONEST, OBEDIENT = 2, 5
-_TOKENS = re.compile(
-    r"<\|[\w/ ]+\|>|</?s>|\[/?(?:inst|system_prompt)\]|<</?sys>>|<(?:start|end)_of_turn>"
-)
+ROLE_TOKENS = Path(__file__).with_name("role_tokens.txt").read_text(encoding="utf-8").splitlines()
+"""Control tokens of models' tokenizers, as they are written there."""
 _INVISIBLE = ("Cc", "Cf", "Co", "Cn")
 
 
@@ -29,6 +29,11 @@ def lenient(text: str) -> str:
     return "".join(
         c for c in plain if c in "\n\t" or unicodedata.category(c) not in _INVISIBLE
     ).lower()
+
+
+_TOKENS = re.compile(
+    "|".join((r"<\|[\w/ ]+\|>", *(re.escape(lenient(token)) for token in ROLE_TOKENS)))
+)
 
 
 def outside(request: Request) -> str:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.judge import tiny_judge
 from tests.llm.vision import standins
+from tests.llm.vision.configurations import STAND_INS
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
@@ -120,6 +121,16 @@ def test_pictures_of_any_size_are_judged_as_by_transformers(family):
     assert len({round(value, 3) for value in values}) > 1
 
 
+@pytest.mark.parametrize("family", STAND_INS)
+def test_a_batch_changes_no_value(family):
+    """Some processors pad on the left unless they are told otherwise, InternVL's for one."""
+    pictures = [standins.picture(32, 32, seed) for seed in range(3)]
+    prompts = ["a", "much longer", "mid"]
+    options = {"question": "{prompt}?", "answers": {"y": 1, "n": 0}}
+    one, three = (judge(standins.folder(family), batch=b, **options) for b in (1, 3))
+    assert three(prompts, pictures) == pytest.approx(one(prompts, pictures), rel=1e-4)
+
+
 def test_pictures_of_a_prompt_come_first_and_are_made_smaller():
     folder = standins.folder("qwen2_5_vl")
     reward = judge(folder, question="{prompt} {completion}?", answers={"y": 1, "n": 0})
@@ -192,19 +203,26 @@ def test_a_completion_that_is_too_long_has_the_lowest_value():
     assert "max_length" in raised.value.errors[1]
 
 
+def test_a_model_without_finite_logits_fails_its_samples(tmp_path):
+    """They are no completions that are too long, whose value would be the lowest."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_judge.folder())
+    torch.nn.init.constant_(model.lm_head.weight, torch.nan)
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_judge.folder()).save_pretrained(tmp_path)
+    metrics = {}
+    reward = judge(tmp_path, question=QUESTION, max_length=100)
+    with pytest.raises(SampleErrors) as raised:
+        reward(["1 + 1 ="] * 2, ["2", "2" * 100], log_metric=metrics.__setitem__)
+    assert raised.value.values == [None, 0]
+    assert raised.value.errors == {0: "its judge's logits are not finite"}
+    assert metrics == {"too_long": 0.5}
+
+
 def test_bf16_differs_by_rounding():
     values = judge(question=QUESTION)(PROMPTS, COMPLETIONS)
     rounded = judge(question=QUESTION, precision="bf16")(PROMPTS, COMPLETIONS)
     assert values != rounded
     assert values == pytest.approx(rounded, abs=0.05)
-
-
-def test_the_memory_is_known_before_the_weights_are_loaded():
-    weights = AutoModelForCausalLM.from_pretrained(tiny_judge.folder()).num_parameters()
-    for precision, width in (("float32", 4), ("bf16", 2)):
-        model = str(tiny_judge.folder())
-        reward = GenerativeJudge(GenerativeJudge.Config(model=model, precision=precision))
-        assert reward.estimate() == {f"judge {model}, {precision}": width * weights}
 
 
 def test_laws():
@@ -222,6 +240,7 @@ def test_laws():
         ({"answers": {"yes": 1}}, "add another answer, such as no: 0, or set normalize: false"),
         ({"question": QUESTION, "reference": "solution"}, "name the column in it"),
         ({"device": "gpu"}, "`device`: expected for instance 'cpu', 'cuda'"),
+        ({"device": "cuda:99"}, "^`device`: 'cuda:99': "),
         ({"model": "./nowhere"}, "the folder './nowhere' does not exist"),
     ],
 )
@@ -233,6 +252,8 @@ def test_wrong_settings_are_errors_before_the_run(options, message):
 def test_what_cannot_be_judged_is_an_error():
     with pytest.raises(ValueError, match="reads text alone"):
         judge()(["a cat"], [standins.picture(16, 16)])
+    with pytest.raises(ValueError, match=r"names \{completion\}, but a completion is a picture"):
+        judge(question=QUESTION)(["a cat"], [standins.picture(16, 16)])
     with pytest.raises(ValueError, match="needs the column 'gold'"):
         judge(question="Is {completion} {gold}?")(["1 + 1 ="], ["2"])
 

@@ -76,6 +76,16 @@ def test_a_letter_counts_by_its_probability_in_both_orders(rates):
     assert rates(ranking(), ["2", "2"]) == [0.5, 0.5]
 
 
+def test_a_model_without_finite_logits_has_no_preference(score, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(tiny_judge.folder())
+    torch.nn.init.constant_(model.lm_head.weight, torch.nan)
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_judge.folder()).save_pretrained(tmp_path)
+    scores = score(ranking(tmp_path), ["2", "three"], group_size=2)
+    assert scores.failed.all()
+    assert all("its judge's logits are not finite" in reason for reason in scores.reasons)
+
+
 def test_laws():
     rows = [{"prompt": "1 + 1 ="}, {"prompt": "2 + 2 ="}]
     reward = ranking()

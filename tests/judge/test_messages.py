@@ -4,6 +4,7 @@ import io
 import re
 from base64 import b64decode
 
+import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
@@ -12,6 +13,8 @@ from groupwise_judge.material import contexts
 from groupwise_judge.messages import as_sent, exhibits, messages
 from groupwise_judge.pictures import data_url
 from groupwise_judge.settings import Shown
+
+RED = Image.new("RGB", (2, 2), "red")
 
 
 def user_text(material):
@@ -57,6 +60,8 @@ def test_each_message_of_a_conversation_has_a_fence_of_its_own():
         ("<|im_start|>system", "<\\|im_start|>system"),
         ("</s>[INST] hi [/INST]", "<\\/s>[\\INST] hi [\\/INST]"),
         ("x[0], [A], see [1]", "x[0], [A], see [1]"),
+        ('d["key"] = x[i:10] [12]', 'd["key"] = x[\\i:10] [12]'),
+        ("[|assistant|]]~b][e~[", "[\\|assistant|]]\\~b][\\e~["),
         ("\uff1c|im_end|\uff1e", "\uff1c\\|im_end|\uff1e"),
         ("<\\|im_start|>", "<\\\\|im_start|>"),
         ("a\u200bb\u202ec\x00\r\n\td", "a\\u{200b}b\\u{202e}c\\u{0}\n\td"),
@@ -147,9 +152,20 @@ def test_a_row_has_its_reference_answer_or_none():
         (Shown(reference="gold"), "a", {"answer": ["b"]}, "needs the column 'gold'; .*: answer"),
         (Shown(), 5, {}, "sample 0: the prompt is int; expected text, messages or a PIL"),
         (Shown(), "a", {"image": [b"not a picture"]}, "cannot be opened"),
-        (Shown(), "a", {"image": ["data:image/png;base64,abc"]}, "cannot be opened: Incorrect pad"),
+        (
+            Shown(),
+            "a",
+            {"image": ["data:image/png;base64,abc"]},
+            "opened: .* not base64: Incorrect pad",
+        ),
         (Shown(), "a", {"image": ["data:image/png;base64,abcd"]}, "cannot be opened"),
-        (Shown(), "a", {"image": [{"path": None}]}, "expected a picture, found NoneType"),
+        (
+            Shown(),
+            "a",
+            {"image": [{"path": None}]},
+            "expected a picture, found dict: {'path': None}",
+        ),
+        (Shown(), "a", {"image": [np.zeros((2, 2), np.float32)]}, "pixels are floats"),
         (Shown(), "a", {"image": ["no.png"]}, "there is no picture 'no.png'"),
         (Shown(), "a", {"image": ["https://x/y.png"]}, "an address, which a judge does not fetch"),
         (
@@ -158,6 +174,13 @@ def test_a_row_has_its_reference_answer_or_none():
             {"images": [[]]},
             "1 image blocks and 0 pictures",
         ),
+        (
+            Shown(),
+            [{"role": "user", "content": [{"type": "image", "image": RED}]}],
+            {"image": [RED]},
+            "0 image blocks and 1 pictures",
+        ),
+        (Shown(), "a", {"image": [RED], "images": [[RED]]}, "it has both columns, `image`"),
     ],
 )
 def test_what_cannot_be_shown_is_named(shown, prompt, columns, message):

@@ -65,8 +65,8 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     counts = parts.players.counts(greedy=any(policy.greedy for policy in policies.values()))
     idle = idle_processes(config, processes)
     held = reward_sizes(parts)
-    largest, cpu = Counter[str](held), Counter[str]()
-    for each in (*sizes.values(), *taught.values()):
+    largest, cpu = Counter[str](), Counter[str]()
+    for each in (held, *sizes.values(), *taught.values()):
         largest.update(each.largest())
         cpu.update(each.cpu)
     texts = [
@@ -77,7 +77,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
             for label in policies
         ),
         *(_of_teacher(sizes, label) for label, sizes in taught.items() if sizes),
-        *([_table("memory of rewards in addition, estimated", _sizes(held, {}))] if held else []),
+        *_of_rewards(held),
         *filter(None, [preview(parts, policies, configs)]),
         *(f"note: {note}" for note in (*notes, *parts.notes)),
         *(
@@ -197,6 +197,14 @@ def _of_teacher(sizes: Sizes, label: str) -> str:
     title = "memory of the teacher" if label == SOLE else f"memory of the teacher of {label}"
     total = sum(sizes.updating.values())
     return _table(f"{title} in addition, estimated", _sizes(sizes.updating, {"together": total}))
+
+
+def _of_rewards(sizes: Sizes) -> Iterator[str]:
+    """The memory of the models of rewards on one process, held during the whole run."""
+    if sizes:
+        yield _table("memory of rewards in addition, estimated", _sizes(sizes.all(), {}))
+    if sizes.cpu:
+        yield _table("CPU memory of rewards in addition, estimated", _sizes(sizes.cpu, {}))
 
 
 def _sizes(sizes: Mapping[str, int], sums: Mapping[str, int]) -> dict[str, str]:

@@ -102,19 +102,23 @@ def teacher_sizes(parts: Parts, label: str, *, shards: int) -> Sizes:
     return Sizes(sampling=held, updating=held)
 
 
-def reward_sizes(parts: Parts) -> Mapping[str, int]:
-    """Bytes on a process of the models of rewards, by purpose; what rewards share counts once.
+def reward_sizes(parts: Parts) -> Sizes:
+    """Bytes on a process of the models of rewards, by purpose, held during the whole run; what
+    rewards share counts once.
 
     Raises UserError, which names the reward, if a model cannot be estimated.
     """
-    sizes: dict[str, int] = {}
+    device: dict[str, int] = {}
+    cpu: dict[str, int] = {}
     for scorer in filter(None, (parts.rewards, parts.watched)):
         for reward in scorer.rewards:
+            members = reward.members
             try:
-                sizes |= reward.members.estimate() if reward.members.estimate else {}
+                device |= members.estimate() if members.estimate else {}
+                cpu |= members.estimate_cpu() if members.estimate_cpu else {}
             except ValueError as error:
                 raise UserError(f"reward {reward.name!r}: {error}") from error
-    return sizes
+    return Sizes(sampling=device, updating=device, cpu=cpu)
 
 
 def _share(count: int, processes: int) -> int:

@@ -13,6 +13,7 @@ from groupwise.rollouts import Rollouts
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "estimate": (),
+    "estimate_cpu": (),
     "load": (),
     "close": (),
     "refresh": ("rollouts", "scores"),
@@ -36,6 +37,7 @@ class Members:
     relative: whether it compares the completions of a group. Its signature then has `references`.
     estimate: called by `groupwise check`, without `load`; returns bytes on the device by purpose,
         where rewards that share a model name the same purpose.
+    estimate_cpu: the same of CPU memory; without a GPU, too, what is on the GPU else.
     load: called once before the run, to load weights.
     close: called once at the end of the run; may be async. An isolated reward's is not called: its
         process is killed.
@@ -51,6 +53,7 @@ class Members:
     judges: bool | None = None
     relative: bool = False
     estimate: Callable[[], Mapping[str, int]] | None = None
+    estimate_cpu: Callable[[], Mapping[str, int]] | None = None
     load: Callable[[], Any] | None = None
     close: Callable[[], Any] | None = None
     refresh: Callable[[Rollouts, Scores], Mapping[str, Any] | None] | None = None

@@ -1,10 +1,10 @@
 """Loading a causal or vision-language model of transformers, once for all judges of a process."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import torch
@@ -51,15 +51,19 @@ class Weights:
     @contextmanager
     def on(self, device: torch.device, *, offload: bool) -> Iterator[None]:
         """The context in which the model is on the device; with `offload` it leaves it after."""
-        try:
-            self.model.to(device)
-        except (RuntimeError, AssertionError) as error:  # no such device, or no room on it
-            raise ValueError(f"`device`: {str(device)!r}: {first_line(error)}") from error
+        self.move_to(device)
         try:
             yield
         finally:
             if offload:
                 self.model.to("cpu")
+
+    def move_to(self, device: torch.device) -> None:
+        """Raises ValueError where there is no such device, or no room on it."""
+        try:
+            self.model.to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(f"`device`: {str(device)!r}: {first_line(error)}") from error
 
 
 _shared: WeakValueDictionary[Hashable, Weights] = WeakValueDictionary()
@@ -67,7 +71,7 @@ _shared: WeakValueDictionary[Hashable, Weights] = WeakValueDictionary()
 
 def weights(settings: ModelSettings) -> Weights:
     """The model of these settings; judges that ask it different questions share it."""
-    key = (settings.model, settings.precision, settings.device)
+    key = (settings.model, settings.precision, device_of(settings))
     loaded = _shared.get(key)
     if loaded is None:
         loaded = _shared[key] = Weights(settings)
@@ -90,13 +94,24 @@ def check_model(name: str) -> None:
         raise ValueError(f"`model`: the folder {name!r} does not exist")
 
 
-def estimate(settings: ModelSettings) -> dict[str, int]:
-    """Bytes on the device by purpose: the weights. Reads the model's configuration alone."""
+class Estimate(NamedTuple):
+    """Bytes by purpose."""
+
+    gpu: Mapping[str, int]
+    cpu: Mapping[str, int]
+
+
+def estimate(settings: ModelSettings) -> Estimate:
+    """The weights, on the device of a judge and, where it leaves that between two uses, in CPU
+    memory, too. Reads the model's configuration alone."""
+    device = device_of(settings)
     with errors_of(settings.model):
         config = _config(settings.model)
         with torch.device("meta"):
             model = _kind(config).from_config(config, dtype=DTYPES[settings.precision])
-    return {f"judge {settings.model}, {settings.precision}": size(model.parameters())}
+    held = {f"judge {settings.model}, {settings.precision}, on {device}": size(model.parameters())}
+    is_cpu = device.type == "cpu"
+    return Estimate(gpu={} if is_cpu else held, cpu=held if is_cpu or settings.offload else {})
 
 
 def device_of(settings: ModelSettings) -> torch.device:

@@ -14,6 +14,9 @@ from groupwise_judge.in_process.chat import ChatFormat, Message, pictures
 from groupwise_judge.in_process.loading import Weights, check_model, device_of, errors_of, weights
 from groupwise_judge.in_process.settings import ModelSettings
 
+NOT_FINITE = "its judge's logits are not finite"
+"""Why there is no answer: of broken weights, or of a precision in which the model overflows."""
+
 
 class JudgeModel:
     """A frozen causal or vision-language model, which is loaded at its first use."""
@@ -29,21 +32,26 @@ class JudgeModel:
         """Loads the model, if needed, and puts it in its place. Raises ValueError on failure."""
         loaded, _ = self._loaded(), self._form()
         if not self._settings.offload:
-            loaded.model.to(self._device)
+            loaded.move_to(self._device)
 
     @property
     def tokenizer(self) -> Any:
         return self._loaded().tokenizer
 
-    def log_probs(self, chats: Sequence[Sequence[Message]], tokens: Tensor) -> Tensor:
+    def log_probs(
+        self, chats: Sequence[Sequence[Message]], tokens: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """[c, n] float32: log-probs of `tokens` [n] as the first of the reply to each chat.
 
-        They are normalised over all tokens. NaN in the rows of chats that are too long.
+        They are normalised over all tokens. Also [c] bool: which chats are too long; their rows
+        mean nothing. Any other row with NaN is that of a model whose logits are not finite.
         """
         values = torch.full((len(chats), len(tokens)), torch.nan)
+        too_long = torch.ones(len(chats), dtype=torch.bool)
         for rows, inputs in self._batches(chats, padding_side="right"):
             values[rows] = self._next(inputs, tokens)
-        return values
+            too_long[rows] = False
+        return values, too_long
 
     def replies(self, chats: Sequence[Sequence[Message]], *, max_tokens: int) -> list[str | None]:
         """The greedy reply to each chat, of at most so many tokens; None where it is too long."""
@@ -99,10 +107,9 @@ class JudgeModel:
         The rows of a batch have equally many pictures and texts of similar lengths. Meanwhile the
         model is on its device.
         """
-        loaded, form = self._loaded(), self._form()
-        size, most = self._settings.batch, self._settings.max_pixels
+        loaded, form, size = self._loaded(), self._form(), self._settings.batch
         texts = [form.text(chat) for chat in chats]
-        shown = [[_scaled(each, most) for each in pictures(chat)] for chat in chats]
+        shown = [pictures(chat) for chat in chats]
         alike: dict[int, list[int]] = {}
         for row in sorted(range(len(chats)), key=lambda row: -len(texts[row])):
             alike.setdefault(len(shown[row]), []).append(row)
@@ -111,24 +118,29 @@ class JudgeModel:
             for rows in alike.values()
             for start in range(0, len(rows), size)
         ]
-        loaded.tokenizer.padding_side = padding_side
         with loaded.on(self._device, offload=self._settings.offload):
             for batch in batches:
-                rows, inputs = batch, self._inputs(batch, texts, shown)
+                rows, inputs = batch, self._inputs(batch, texts, shown, padding_side)
                 if too_long := self._too_long(rows, inputs):
                     rows = [row for row in rows if row not in too_long]
-                    inputs = self._inputs(rows, texts, shown) if rows else {}
+                    inputs = self._inputs(rows, texts, shown, padding_side) if rows else {}
                 if rows:
                     yield rows, self._placed(inputs)
 
     def _inputs(
-        self, rows: Sequence[int], texts: Sequence[str], shown: Sequence[Sequence[Image]]
+        self,
+        rows: Sequence[int],
+        texts: Sequence[str],
+        shown: Sequence[Sequence[Image]],
+        padding_side: str,
     ) -> Mapping[str, Tensor]:
         """The model's inputs for these rows, padded to the longest, on the CPU."""
-        images = [list(shown[row]) for row in rows]
+        most = self._settings.max_pixels
+        images = [[_scaled(picture, most) for picture in shown[row]] for row in rows]
         inputs: Mapping[str, Tensor] = self._loaded().processor(
             text=[texts[row] for row in rows],
             padding=True,
+            padding_side=padding_side,  # some processors have a side of their own
             return_tensors="pt",
             add_special_tokens=self._form().adds_tokens(texts[rows[0]]),
             **({"images": images} if images[0] else {}),
@@ -168,8 +180,8 @@ class JudgeModel:
 
 
 def _scaled(picture: Image, most: int | None) -> Image:
-    """The picture in RGB, with at most so many pixels and its own shape."""
-    picture = picture.convert("RGB")
+    """The picture in RGB, with at most so many pixels and its own shape; itself if it is such."""
+    picture = picture if picture.mode == "RGB" else picture.convert("RGB")
     pixels = picture.width * picture.height
     if most is None or pixels <= most:
         return picture
