@@ -29,12 +29,6 @@ LONGEST = (
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than cores, since many tests wait for processes that they have started."""
-    return (os.cpu_count() or 1) + 1
-
-
-@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Workers have neighbouring tests, which share fixtures, and take tests of others when done."""
     from xdist.scheduler import WorkStealingScheduling

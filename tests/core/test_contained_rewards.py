@@ -184,6 +184,9 @@ def test_a_value_whose_statistics_would_overflow_is_refused(rollouts, value):
 
 # ---- settings of the process
 
+FEWER = 512
+"""A limit of open files, below the usual ones and above what a process of tests has open."""
+
 
 def changes_settings(folder):
     def reward(completions):
@@ -191,7 +194,7 @@ def changes_settings(folder):
         torch.set_default_device("meta")
         os.chdir(folder)
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (FEWER, most))
         if os.environ.get("SIGNALS"):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, lambda *_: None)
@@ -301,7 +304,7 @@ def test_a_limit_that_cannot_be_raised_again_ends_the_run(rollouts, monkeypatch)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def reward(completions):
-        original(resource.RLIMIT_NOFILE, (64, before[1]))
+        original(resource.RLIMIT_NOFILE, (FEWER, before[1]))
         return [1.0, 2.0]
 
     def refuses(number, limits):

@@ -92,7 +92,8 @@ PARAMETERS = {"sd3.5": 2.24e9, "flux": 11.9e9}  # without SD3.5's buffer of 0.23
 
 
 def test_all_recipes_are_tested():
-    assert {path.name for path in RECIPES.iterdir()} == PUBLISHED.keys()
+    text = {"qwen3_tools.yaml"}  # tests/llm/vllm/test_recipe.py
+    assert {path.name for path in RECIPES.glob("*.yaml")} == PUBLISHED.keys() | text
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,9 @@ import pytest
 from groupwise.config.load import load_config
 from groupwise.registry import installed
 
-RECIPES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*.yaml"))
+FOLDER = Path(__file__).parents[2] / "examples" / "recipes"
+# Those of images: a recipe of text trains on the strict rule itself.
+RECIPES = sorted({*FOLDER.glob("*.yaml")} - {FOLDER / "qwen3_tools.yaml"})
 TRAINED = {
     "sd35_geneval": {"name": "image_contents", "mode": "flow_grpo", "colors": "clip"},
     "sd35_geneval_fast": {"name": "image_contents", "mode": "flow_grpo", "colors": "clip"},
