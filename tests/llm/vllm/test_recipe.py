@@ -31,13 +31,13 @@ def scripted(engine):
     guess; with the model's own log-probs."""
     model, tokenizer = engine.choice, engine.tokenizer
 
-    def choice(prompt, sampling, number):
+    def choice(prompt, inputs, sampling, number):
         asked = "<tool_response>\n42" in tokenizer.decode(prompt)
         text = "It is 42." if asked else "It is 41." if sampling["seed"] % 2 else CALL
         ids = tokenizer(f"{text}<|end|>")["input_ids"]
         if len(ids) > sampling["max_tokens"]:  # a request that tries the server
-            return model(prompt, sampling, number)
-        own = model(prompt, {**sampling, "max_tokens": 1}, number)
+            return model(prompt, inputs, sampling, number)
+        own = model(prompt, inputs, {**sampling, "max_tokens": 1}, number)
         logits = engine.model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
         log_probs = logits.log_softmax(-1).gather(1, torch.tensor(ids)[:, None])[:, 0].tolist()
         scores = [
