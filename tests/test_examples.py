@@ -63,7 +63,7 @@ def test_two_steps_of_a_chain(tmp_path):
     assert result.steps == 2
     samples = (tmp_path / "run" / "samples" / "before.jsonl").read_text().splitlines()
     assert len(samples) == 8  # for each prompt a sampled and a greedy one
-    assert all(json.loads(line)["extra"]["writer"] for line in samples)
+    assert all(json.loads(line)["shown"]["writer"] for line in samples)
 
 
 def test_two_steps_with_a_calculator(tmp_path):

@@ -151,10 +151,17 @@ class Player(Protocol):
     """A policy of the run that an episode can call."""
 
     async def __call__(
-        self, context: "Context", *, limit: int | None = None, tools: "Tools | None" = None
+        self,
+        context: "Context",
+        *,
+        after: Reply | None = None,
+        limit: int | None = None,
+        tools: "Tools | None" = None,
     ) -> Reply:
         """One completion of a context.
 
+        after: the reply that it follows, and that has its reward unless it is judged itself; if
+        None the context, where that is a reply, else the latest one of this task.
         limit: the most decisions of it, for a policy that draws turn by turn; 0 leaves no room.
         tools: that a language model's chat template shows to it, from this context on: contexts
         that continue it keep them, and with other tools a new rollout begins. If None, those of
@@ -166,7 +173,12 @@ class Player(Protocol):
         """
 
     async def group(
-        self, context: "Context", *, limit: int | None = None, tools: "Tools | None" = None
+        self,
+        context: "Context",
+        *,
+        after: Reply | None = None,
+        limit: int | None = None,
+        tools: "Tools | None" = None,
     ) -> Sequence[Reply]:
         """Completions of one context that are compared with each other, without failed ones.
 
@@ -223,7 +235,7 @@ class Environment(ABC):
         return dict.fromkeys(sizes, 1)
 
     def columns(self, labels: Sequence[str]) -> Sequence[str]:
-        """The names of the columns that `play` returns, which samples and the report show, too."""
+        """The names of the columns that `play` returns, which samples have, too."""
         return ()
 
     def logged(self, labels: Sequence[str]) -> Sequence[str]:
@@ -232,6 +244,11 @@ class Environment(ABC):
         `turns`, `calls`, `call_errors`, `tool_seconds` and `tool_tokens` are what the report shows
         of tools. None has no mean.
         """
+        return ()
+
+    def shown(self, labels: Sequence[str]) -> Sequence[str]:
+        """Those of `columns` that are texts or pictures for people: samples and the report show
+        them beside the completion."""
         return ()
 
     def receivers(self, labels: Sequence[str]) -> Sequence[str]:
@@ -258,10 +275,12 @@ class Environment(ABC):
     async def play(self, row: Row, players: Mapping[str, Player]) -> Outcome:
         """Play one episode; row: of the data set; players: of the cast, by label.
 
-        Rewards judge the last replies, those that no other follows: a reply follows the one before
-        it in its asyncio task, or the Reply that was its context. A mapping that is returned has
-        columns for them. To judge other replies, return these, each with its columns. A reply that
-        is not judged has the mean reward of the replies that followed it.
+        Rewards judge the last replies of `judged` players, those that no other follows: a reply
+        follows the one before it in its asyncio task, or the Reply that was its context or `after`.
+        A mapping that is returned has columns for them. To judge other replies, return these, each
+        with its columns. A reply that is not judged has the mean reward of the replies that
+        followed it; one that nothing follows has the reward of the latest judged reply before it,
+        which it lets stand.
 
         The column `ended` is a word for what ended the episode, if its last player did not: "turns"
         (there are no more), "tool" (a tool ended it), or any other. `Rollouts.ended` of the judged

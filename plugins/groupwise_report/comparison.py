@@ -16,7 +16,6 @@ from groupwise_report.completions import (
     scores,
     shown,
     verdict,
-    written,
 )
 from groupwise_report.gallery import gallery
 from groupwise_report.images import Images
@@ -31,12 +30,10 @@ def compare(
     after: Sequence[Sample],
     *,
     names: tuple[str, str] = ("Before", "After"),
-    writers: Sequence[str] = (),
 ) -> str:
     """The content of the section: the counts, then images in a grid, then a card for each text.
 
-    names: of the two sides; writers: labels of a chain's policies before the last; their texts are
-    shown, too.
+    names: of the two sides.
     """
     pairs = paired(before, after)
     has_images = any(map(_has_image, pairs))
@@ -45,9 +42,9 @@ def compare(
     pictures = [pair for pair in pairs if has_images and (_has_image(pair) or _is_missing(pair))]
     texts = [pair for pair in pairs if pair not in pictures]
     images = Images(run)
-    cards = "".join(_card(pair, images, names, writers) for pair in chosen(texts))
-    shown = gallery(chosen(pictures, len(pictures)), images, names, writers)
-    return tally(pairs) + failures(pairs) + shown + cards
+    cards = "".join(_card(pair, images, names) for pair in chosen(texts))
+    grid = gallery(chosen(pictures, len(pictures)), images, names)
+    return tally(pairs) + failures(pairs) + grid + cards
 
 
 def _has_image(pair: Pair) -> bool:
@@ -124,14 +121,14 @@ def failures(pairs: Sequence[Pair]) -> str:
     return f'<p class="intro"><b>{len(reasons):,}</b> evaluated completions failed: {why}</p>'
 
 
-def _card(pair: Pair, images: Images, names: tuple[str, str], writers: Sequence[str]) -> str:
+def _card(pair: Pair, images: Images, names: tuple[str, str]) -> str:
     sample = pair[0] or pair[1] or {}
     greedy = (
         "greedy decoding" if sample.get("greedy") else f"sample {brief(sample.get('index', ''))}"
     )
     sides = zip(names, pair, strict=True)
     whose = f"<span>{brief(sample['learner'])}</span>" if sample.get("learner") else ""
-    inside = "".join(_side(side, s, images, writers) for side, s in sides if s)
+    inside = "".join(_side(side, s, images) for side, s in sides if s)
     return (
         f'<article class="sample"><header><span>Prompt {brief(sample.get("draw", ""))}</span>'
         f"{whose}<span>{greedy}</span>{verdict(pair)}</header>{prompt(sample, images)}"
@@ -139,7 +136,7 @@ def _card(pair: Pair, images: Images, names: tuple[str, str], writers: Sequence[
     )
 
 
-def _side(side: str, sample: Sample, images: Images, writers: Sequence[str]) -> str:
+def _side(side: str, sample: Sample, images: Images) -> str:
     output = "" if sample.get("refused") else completion(sample, images)
-    above = heading(side, sample) + written(sample, writers)
-    return f"<section>{above}{output}{shown(sample)}{scores(sample)}</section>"
+    above = heading(side, sample) + shown(sample, images)
+    return f"<section>{above}{output}{scores(sample)}</section>"

@@ -6,6 +6,7 @@ Completions are untrusted: every character of them is escaped.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
+from groupwise import attachments
 from groupwise_report.conversation import shortened, turns, words
 from groupwise_report.images import Images, thumbnails
 from groupwise_report.wording import MINUS, brief, display, number
@@ -108,25 +109,18 @@ def is_failed(sample: Sample) -> bool:
     return bool(sample.get("failed"))
 
 
-def written(sample: Sample, writers: Sequence[str]) -> str:
-    """The texts of a chain's policies before the last, by label."""
-    extra = sample.get("extra")
-    texts = extra if isinstance(extra, Mapping) else {}
+def shown(sample: Sample, images: Images) -> str:
+    """What the policy and the environment show of how it came about, by name: texts, pictures."""
     return "".join(
-        f'<div class="words" dir="auto"><small>{brief(label)}</small>\n'
-        f"{shortened(texts[label])}</div>"
-        for label in writers
-        if label in texts
-    )
-
-
-def shown(sample: Sample) -> str:
-    """The facts that the policy shows, by name."""
-    return "".join(
-        f'<div class="words" dir="auto"><small>{brief(name)}</small>\n{shortened(fact)}</div>'
+        f'<div class="words" dir="auto"><small>{brief(name)}</small>\n{_fact(value, images)}</div>'
         for name, value in _named(sample, "shown")
-        for fact in [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)]
     )
+
+
+def _fact(value: object, images: Images) -> str:
+    if (picture := attachments.of_part(value)) is not None:
+        return thumbnails([images.small(picture)])
+    return shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def scores(sample: Sample, nothing: str = "does not apply") -> str:

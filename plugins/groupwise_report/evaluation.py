@@ -60,7 +60,5 @@ def _completions(evaluation: RunData) -> str:
         f"The first {most} prompts at most, one completion each: the greedy one, or the first "
         f"that was sampled. All {len(samples):,} are in {EVALUATED}."
     )
-    shown = compare(
-        evaluation.folder, [], samples, names=("", "Completion"), writers=evaluation.writers
-    )
+    shown = compare(evaluation.folder, [], samples, names=("", "Completion"))
     return section("Completions", intro, shown)

@@ -10,7 +10,6 @@ from groupwise_report.completions import (
     scores,
     shown,
     verdict,
-    written,
 )
 from groupwise_report.conversation import words
 from groupwise_report.images import Images
@@ -21,29 +20,26 @@ MOST_OF_A_PROMPT = 1_000  # characters
 EN_DASH = "\N{EN DASH}"
 
 
-def gallery(
-    pairs: Sequence[Pair], images: Images, names: tuple[str, str], writers: Sequence[str] = ()
-) -> str:
+def gallery(pairs: Sequence[Pair], images: Images, names: tuple[str, str]) -> str:
     """A card for each pair, up to the largest number of prompts or images of a page.
 
-    names: of the two sides; writers: labels of a chain's policies before the last; their texts are
-    shown, too.
+    names: of the two sides.
     """
     cards: list[str] = []
     for pair in pairs:
         if images.full or len(cards) == MOST_PICTURED:
             left = f"{len(pairs) - len(cards):,} more are in the run's folder, under samples/."
             return f'<div class="gallery">{"".join(cards)}</div><p class="intro">{left}</p>'
-        cards.append(_card(pair, images, names, writers))
+        cards.append(_card(pair, images, names))
     return f'<div class="gallery">{"".join(cards)}</div>' if cards else ""
 
 
-def _card(pair: Pair, images: Images, names: tuple[str, str], writers: Sequence[str]) -> str:
+def _card(pair: Pair, images: Images, names: tuple[str, str]) -> str:
     sample = pair[0] or pair[1] or {}
     marks = f"<span>{brief(sample['learner'])}</span>" if sample.get("learner") else ""
     marks += "<span>greedy</span>" if sample.get("greedy") else ""
     named = zip(names, pair, strict=True)
-    sides = "".join(_side(side, sample, images, writers) for side, sample in named if sample)
+    sides = "".join(_side(side, sample, images) for side, sample in named if sample)
     asked = _asked(sample, images)
     return (
         f'<article class="sample picture"><header><span>Prompt {brief(sample.get("draw", ""))}'
@@ -60,8 +56,8 @@ def _asked(sample: Sample, images: Images) -> str:
     return f'<p class="asked" dir="auto" title="{short}">{short}</p>'
 
 
-def _side(side: str, sample: Sample, images: Images, writers: Sequence[str]) -> str:
+def _side(side: str, sample: Sample, images: Images) -> str:
     image = images.embed(sample["image"]) if sample.get("image") else ""
     output = words(sample["completion"], show=images.small) if sample.get("completion") else ""
-    above = heading(side, sample) + written(sample, writers)
-    return f"<section>{above}{image}{output}{shown(sample)}{scores(sample, EN_DASH)}</section>"
+    above = heading(side, sample) + shown(sample, images)
+    return f"<section>{above}{image}{output}{scores(sample, EN_DASH)}</section>"

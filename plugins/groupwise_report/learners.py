@@ -24,7 +24,7 @@ def of_each(run: RunData, chart: Chart, key: str) -> Chart:
 def learner_charts(run: RunData) -> list[Chart]:
     """The reward of each policy in training, and its accuracy on held-out prompts."""
     note = "Mean over each policy's own completions."
-    if run.writers:
+    if run.is_chain:
         note += (
             " A prompt that a policy writes has the mean reward of the completions that answer it, "
             "or of refusal: the value of the setting `refused`."

@@ -251,7 +251,7 @@ def _samples(run: RunData) -> str:
     )
     if any(sample.get("watched") for sample in every):
         intro += " Rewards in italics are watched, not trained on."
-    return section("Before and after", intro, compare(run.folder, *sides, writers=run.writers))
+    return section("Before and after", intro, compare(run.folder, *sides))
 
 
 def configuration(run: RunData) -> str:

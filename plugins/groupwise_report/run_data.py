@@ -102,11 +102,10 @@ class RunData:
         return [str(each["label"]) for each in listed if _has_label(each)]
 
     @property
-    def writers(self) -> list[str]:
-        """Labels of a chain's policies before its last."""
+    def is_chain(self) -> bool:
+        """Whether each of several policies completes what the one before wrote."""
         environment = self.settings.get("environment")
-        is_chain = isinstance(environment, Mapping) and environment.get("name") == "chain"
-        return self.learners[:-1] if is_chain else []
+        return isinstance(environment, Mapping) and environment.get("name") == "chain"
 
     @property
     def shown_config(self) -> str:

@@ -5,11 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, wraps
+from io import BytesIO
 from itertools import zip_longest
 from typing import Any
 
 import torch
 
+from groupwise import attachments
 from groupwise.environment import (
     ENVIRONMENTS,
     Context,
@@ -18,7 +20,6 @@ from groupwise.environment import (
     Player,
     Reply,
     ToolCall,
-    Tools,
     assistant_message,
 )
 from groupwise.policy import Policy
@@ -134,16 +135,16 @@ class Counted:
     calls: Calls
 
     async def __call__(
-        self, context: Context, *, limit: int | None = None, tools: Tools | None = None
+        self, context: Context, *, limit: int | None = None, **options: Any
     ) -> Reply:
         self.calls.add()
-        return await self.player(context, tools=tools)
+        return await self.player(context, **options)
 
     async def group(
-        self, context: Context, *, limit: int | None = None, tools: Tools | None = None
+        self, context: Context, *, limit: int | None = None, **options: Any
     ) -> Sequence[Reply]:
         self.calls.add()
-        return await self.player.group(context, tools=tools)
+        return await self.player.group(context, **options)
 
     async def shortened(self, content: Any, most: int) -> Any:
         return await self.player.shortened(content, most)
@@ -204,14 +205,28 @@ def _record(episodes: Episodes) -> dict[str, list[str]]:
     record: dict[str, list[str]] = {}
     for label in episodes.players:
         rollouts = episodes.rollouts(label)
-        record[f"the context of a completion of {label!r}"] = [*map(repr, rollouts.prompts)]
-        record[f"a completion of {label!r}"] = [*map(repr, rollouts.completions)]
+        record[f"the context of a completion of {label!r}"] = [*map(_told, rollouts.prompts)]
+        record[f"a completion of {label!r}"] = [*map(_told, rollouts.completions)]
         record[f"the turns of {label!r}"] = [repr((rollouts.turns, rollouts.roles))]
     for name, column in episodes.judged.facts.items():
         if name != ENVIRONMENTS and not name.startswith("_") and not name.endswith("_seconds"):
-            record[f"column {name!r}"] = [*map(repr, column)]
+            record[f"column {name!r}"] = [*map(_told, column)]
     record["`ended`"] = [*map(repr, episodes.judged.ended)]
     return record
+
+
+def _told(value: Any) -> str:
+    """A value in words that are equal where it is, pictures in it by their content."""
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{key!r}: {_told(own)}" for key, own in value.items())
+        return f"{{{inner}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_told, value))}]"
+    if not callable(getattr(value, "save", None)):
+        return repr(value)
+    content = BytesIO()
+    value.save(content, "PNG")
+    return f"<{attachments.named(value)} {attachments.digest(content.getvalue())}>"
 
 
 def _difference(one: Mapping[str, list[str]], other: Mapping[str, list[str]]) -> str | None:

@@ -307,7 +307,7 @@ def test_completions_that_the_next_policy_skips_have_the_value_of_refused(lab, t
     ]
     assert len(samples) == 4  # refused ones are samples, too
     for sample in samples:
-        if len(sample["extra"]["writer"]) > 2:
+        if len(sample["shown"]["writer"]) > 2:
             assert sample["refused"] == "painter"
             assert sample["total"] == -2.0
             assert sample["right"] is False

@@ -663,8 +663,8 @@ def test_samples_of_a_chain_show_the_completions_of_all_its_policies(
     run.joinpath("samples", "a.png").write_bytes(PNG)
     image = {"image": "samples/a.png"} if has_image else {}
     rows = [
-        sample(0, "", right=True, extra={"writer": HOSTILE, "objects": "unshown"}, **image),
-        sample(1, "", right=False, extra={"writer": "too long"}, refused="painter"),
+        sample(0, "", right=True, shown={"writer": HOSTILE}, extra={"objects": "unshown"}, **image),
+        sample(1, "", right=False, shown={"writer": "too long"}, refused="painter"),
     ]
     config = learners_config("chain", "writer", "painter")
     _, page = page_of(write_run(run, [], after=rows, config=config))

@@ -54,6 +54,9 @@ class Chain(Environment):
     def columns(self, labels: Sequence[str]) -> Sequence[str]:
         return labels[:-1]
 
+    def shown(self, labels: Sequence[str]) -> Sequence[str]:
+        return self.columns(labels)
+
     def judged(self, labels: Sequence[str]) -> Sequence[str]:
         return labels[-1:]
 

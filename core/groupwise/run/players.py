@@ -62,9 +62,7 @@ class Players:
             _ = self.casts
         except UserError as error:
             raise UserError(loaded.origin.message(("environment",), str(error))) from None
-        columns = {*self.environment.columns(self.labels)}
-        if unknown := [n for n in self.environment.logged(self.labels) if n not in columns]:
-            problem = f"its `logged` names {unknown[0]!r}, which is not among its `columns`"
+        if (problem := self._fault_of_columns()) is not None:
             raise UserError(loaded.origin.message(("environment",), problem))
         called = {label for cast in self.casts.values() for label in cast}
         several = self.config.players is not None
@@ -94,6 +92,21 @@ class Players:
                 f"{count} policies cannot share groups of {self.config.train.group_size} evenly"
             )
             raise UserError(loaded.origin.message(("train", "group_size"), problem))
+
+    def _fault_of_columns(self) -> str | None:
+        """What is wrong with the columns that the environment names."""
+        columns = {*self.environment.columns(self.labels)}
+        logged = {*self.environment.logged(self.labels)}
+        shown = {*self.environment.shown(self.labels)}
+        for kind, names in (("logged", logged), ("shown", shown)):
+            if unknown := sorted(names - columns):
+                return f"its `{kind}` names {unknown[0]!r}, which is not among its `columns`"
+        if both := sorted(logged & shown):
+            return (
+                f"its `logged` and its `shown` name {both[0]!r}; `logged` is for numbers, and "
+                f"`shown` for texts and pictures"
+            )
+        return None
 
     def counts(self, *, greedy: bool = True) -> dict[str, int]:
         """Batch arithmetic: completions and updates, per step and in total.

@@ -91,7 +91,15 @@ def _with_its_image(sample: Mapping[str, Any], folder: Path) -> Mapping[str, Any
 def _with_names(sample: Mapping[str, Any], attached: Attached) -> Mapping[str, Any]:
     """The sample with the names of files in the place of attachments."""
     images = {"images": [*map(attached.name, sample["images"])]} if "images" in sample else {}
-    return {**sample, **_in_messages(sample, attached.name), **images}
+    shown = {name: _named(value, attached) for name, value in sample.get("shown", {}).items()}
+    own = {**images, **({"shown": shown} if shown else {})}
+    return {**sample, **_in_messages(sample, attached.name), **own}
+
+
+def _named(shown: Any, attached: Attached) -> Any:
+    """What is shown, a picture by the name of its file."""
+    own = attachments.of_part(shown)
+    return shown if own is None else {**shown, shown["type"]: attached.name(own)}
 
 
 def _in_messages(sample: Mapping[str, Any], change: attachments.Change) -> Mapping[str, Any]:

@@ -40,6 +40,7 @@ class Assembly:
         self.samplings, self.trained, self.compared = samplings, trained, compared
         self.columns = columns
         self.refused = {label: environment.refused(label) for label in samplings}
+        self.judged = environment.judged([*samplings])
         # Not by what is sampled, since parts, rounds and processes must have the same form.
         self.plain = environment.one_call and len(samplings) == 1
         self._open = [[*of_draw] for _, of_draw in groupby(episodes, key=lambda e: id(e.draw))]
@@ -97,7 +98,7 @@ class Assembly:
             label: in_rows([c for e in episodes for c in e.calls if c.label == label])
             for label in self.samplings
         }
-        judged = [pair for episode in episodes for pair in _judged(episode)]
+        judged = [pair for episode in episodes for pair in self._judged(episode)]
         judged_calls = [call for call, _ in judged]
         words = {call: word_of(call, columns) for call, columns in judged}
         later = note(judged, rows)
@@ -125,6 +126,14 @@ class Assembly:
         for episode in episodes:
             episode.outcome, episode.assembled = None, True
         return assembled
+
+    def _judged(self, episode: Episode) -> list[tuple[Call, Columns]]:
+        """The calls whose completions rewards judge, each with the columns of its episode."""
+        outcome = episode.outcome
+        if outcome is None or isinstance(outcome, Mapping):
+            last = (call for call in episode.calls if not call.is_followed)
+            return [(call, outcome or {}) for call in last if call.label in self.judged]
+        return [_pair(each) for each in (outcome if isinstance(outcome, Sequence) else [outcome])]
 
     def _rollouts(
         self, label: str, rows: Sequence[Sequence[Call]], words: Mapping[Call, str | None]
@@ -198,15 +207,6 @@ def _count(call: Call, made: Sequence[ToolCall]) -> None:
 def _is_lost(episode: Episode) -> bool:
     """Whether it failed before any reply, so that no row tells of it."""
     return episode.failure is not None and not episode.calls
-
-
-def _judged(episode: Episode) -> list[tuple[Call, Columns]]:
-    """The calls whose completions rewards judge, each with the columns of its episode."""
-    outcome = episode.outcome
-    if outcome is None or isinstance(outcome, Mapping):
-        last = [call for call in episode.calls if not call.is_followed]
-        return [(call, outcome or {}) for call in last]
-    return [_pair(each) for each in (outcome if isinstance(outcome, Sequence) else [outcome])]
 
 
 def _pair(returned: object) -> tuple[Call, Columns]:

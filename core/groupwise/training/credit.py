@@ -13,7 +13,8 @@ from groupwise.training.calls import Call, ancestors
 def credit(
     scores: Scores, judged: Sequence[Call], calls: Sequence[Call], refused: Mapping[str, float]
 ) -> Scores:
-    """The scores of all calls: their own if judged, else the mean of those that follow.
+    """The scores of all calls: their own if judged, else the mean of those that follow; where
+    nothing follows, those of the latest judged call before: what a last word lets stand.
 
     Failed ones are left out of the mean, which is NaN if none is scored. A call that is not judged
     failed if itself did, or all that follow it.
@@ -37,9 +38,12 @@ def credit(
             known = [values[each] for each in after if not failed[each]]
             values[call] = [_mean([row[k] for row in known]) for k in range(len(scores.names))]
             failed[call] |= all(failed[each] for each in after)
+        elif call.refused_by is not None:
+            values[call] = [refused[call.label]] * len(scores.names)
         else:
-            value = refused[call.label] if call.refused_by is not None else math.nan
-            values[call] = [value] * len(scores.names)
+            stands = next((places[each] for each in ancestors(call) if each in places), None)
+            values[call] = [math.nan] * len(scores.names) if stands is None else own[stands]
+            failed[call] |= stands is not None and own_failed[stands]
     return Scores(
         names=scores.names,
         weights=scores.weights,

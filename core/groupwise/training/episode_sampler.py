@@ -48,6 +48,7 @@ class EpisodeSampler:
         self.casts = environment.casts(self.labels)
         self.columns = [n for n in environment.columns(self.labels) if n != ENDED]
         self.logged_columns = environment.logged(self.labels)
+        self.shown_columns = environment.shown(self.labels)
         self.judged = environment.judged(self.labels)
         self._thread = LoopThread(deadline=deadline, place=Places(environment).runs)
 

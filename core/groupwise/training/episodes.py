@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from groupwise.config.learners import SOLE
+from groupwise.environment import Reply
 from groupwise.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
@@ -21,13 +23,13 @@ class Refusal:
     """A reply that another player could not take as its context, or that failed before; or an
     episode that failed before any reply.
 
-    by: the label of that player; written: the reply's text by its player's label; value: the value
-    of each reward for it; failure: why the reply failed, None if it was refused.
+    by: the label of that player; written: the reply by its player's label, a text if it has one;
+    value: the value of each reward for it; failure: why the reply failed, None if it was refused.
     """
 
     episode: Episode
     by: str = ""
-    written: Mapping[str, str] = field(default_factory=dict)
+    written: Mapping[str, Any] = field(default_factory=dict)
     value: float = 0.0
     failure: str | None = None
 
@@ -90,7 +92,7 @@ class Episodes:
             Refusal(
                 episode=call.episode,
                 by=call.refused_by or "",
-                written={} if call.reply is None else {call.label: call.reply.text},
+                written={} if call.reply is None else {call.label: _written(call.reply)},
                 value=self.refused[call.label],
                 failure=call.failure,
             )
@@ -220,6 +222,10 @@ class Episodes:
                 "policies of this run have such completions (in a chain only the last has)"
             )
         return credit(scores, self.judged_calls, self._all_calls, self.refused)
+
+
+def _written(reply: Reply) -> Any:
+    return reply.text if isinstance(reply.completion, str | list | tuple) else reply.completion
 
 
 def _selected(scores: Scores, rows: Sequence[int]) -> Scores:

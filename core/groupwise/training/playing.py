@@ -199,16 +199,20 @@ class Playing:
         context: Context,
         *,
         grouped: bool,
-        limit: int | None,
-        tools: Tools | None,
+        after: Reply | None = None,
+        limit: int | None = None,
+        tools: Tools | None = None,
     ) -> list[Reply]:
         """Replies to a context, without those that failed."""
         if episode.over:
             raise EpisodeEnded("the episode is over")
         episode.was_called = True
-        source = context.source if isinstance(context, Reply) else None
+        if after is None and isinstance(context, Reply):
+            after = context
+        source = None if after is None else after.source
         if source is not None and source not in episode.calls:
-            raise ValueError("the context is a reply of another episode")
+            which = "the context" if after is context else "`after`"
+            raise ValueError(f"{which} is a reply of another episode")
         parent: Call | None = _latest(episode) if source is None else source
         sampler = self.samplers[label]
         row = row_of(context, episode.draw.row, tools)
@@ -282,16 +286,12 @@ class _Player:
     episode: Episode
     label: str
 
-    async def __call__(
-        self, context: Context, *, limit: int | None = None, tools: Tools | None = None
-    ) -> Reply:
-        (reply,) = await self._replies(context, grouped=False, limit=limit, tools=tools)
+    async def __call__(self, context: Context, **options: Any) -> Reply:
+        (reply,) = await self._replies(context, grouped=False, **options)
         return reply
 
-    async def group(
-        self, context: Context, *, limit: int | None = None, tools: Tools | None = None
-    ) -> Sequence[Reply]:
-        return await self._replies(context, grouped=True, limit=limit, tools=tools)
+    async def group(self, context: Context, **options: Any) -> Sequence[Reply]:
+        return await self._replies(context, grouped=True, **options)
 
     async def shortened(self, content: Any, most: int) -> Any:
         return self.playing.samplers[self.label].shortened(content, most)

@@ -1,7 +1,7 @@
 """Samples: the records of evaluated completions, as a run's files and the report show them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -42,15 +42,16 @@ class Samples:
         policy: Policy,
         *,
         returned: Sequence[str],
+        shown: Sequence[str],
     ) -> list[Sample]:
         """The records of the judged rollouts.
 
         scores, watched: of rewards, and of those that are only measured; right: [B], NaN where it
         is not known; policy: whose facts are shown and logged; returned: columns of the
-        environment, recorded beside what rewards log.
+        environment, recorded beside what rewards log; shown: those of them that are for people.
         """
         rollouts = episodes.judged
-        written = {name: rollouts.facts[name] for name in returned if name != ENVIRONMENTS}
+        written = {n: rollouts.facts[n] for n in returned if n not in (ENVIRONMENTS, *shown)}
         facts = recorded(rollouts, policy)
         logged = {**scores.extra, **(watched.extra if watched else {}), **written}
         extra = {name: v for name, v in logged.items() if len(v) == len(rollouts)}
@@ -68,7 +69,7 @@ class Samples:
                 "index": episodes.judged_calls[row].episode.index,
                 "length": int(rollouts.lengths[row]),
                 **({} if reasons[row] is None else {"failed": reasons[row]}),
-                **facts[row],
+                **_with_shown(facts[row], {name: rollouts.facts[name][row] for name in shown}),
                 # What rewards logged by TRL's `log_extra`, as text if it is no JSON value.
                 **({"extra": {k: _plain(v[row]) for k, v in extra.items()}} if extra else {}),
                 **({"ended": ended[row]} if self.multi_turn else {}),
@@ -99,7 +100,7 @@ class Samples:
             "index": episode.index,
             "length": 0,
             **reason,
-            "extra": dict(refusal.written),
+            **_with_shown({}, refusal.written),
         }
 
     def _begun(self, row: Row, completion: Any, total: Tensor, right: Tensor) -> dict[str, Any]:
@@ -113,6 +114,16 @@ class Samples:
             "greedy": self.greedy,
             **({"learner": self.learner} if self.learner else {}),
         }
+
+
+def _with_shown(facts: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a record with these texts and pictures among those that are shown; a picture is
+    like the part of a message."""
+    shown = {
+        name: {"type": "image", "image": value} if attachments.is_open(value) else _plain(value)
+        for name, value in own.items()
+    }
+    return {**facts, "shown": {**facts.get("shown", {}), **shown}} if shown else dict(facts)
 
 
 def _rewards_of_turns(judged: Call) -> dict[str, list[float | None]]:

@@ -64,7 +64,7 @@ def summarise(
 
 
 def _mean_of(column: str, drawn: Sequence[Sample]) -> float:
-    values = (column_value(column, sample["extra"].get(column)) for sample in drawn)
+    values = (column_value(column, sample.get("extra", {}).get(column)) for sample in drawn)
     return mean([value for value in values if not math.isnan(value)])
 
 
