@@ -1,6 +1,6 @@
 """A Qwen2.5-VL of toy size for pictures of 32 pixels: processor, random weights and supervision.
 
-`count_shapes/make_base.py` trains it.
+`count_shapes/make_base.py` and `draw_look/make_base.py` train it.
 """
 
 import json
@@ -8,6 +8,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,9 +40,9 @@ CHAT_TEMPLATE = (
 )
 
 
-def make_processor(words: Sequence[str]) -> Qwen2_5_VLProcessor:
+def make_processor(words: Sequence[str], tags: Sequence[str] = ()) -> Qwen2_5_VLProcessor:
     """A processor whose tokenizer has one token for each of these words, with a space before it or
-    without."""
+    without, and for each of the tags and `<think>`, `</think>`."""
     bpe = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), behavior="isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -60,7 +61,7 @@ def make_processor(words: Sequence[str]) -> Qwen2_5_VLProcessor:
         pad_token=END,
         extra_special_tokens=SPECIAL,
     )
-    tokenizer.add_tokens(["<think>", "</think>"])
+    tokenizer.add_tokens(["<think>", "</think>", *tags])
     sizes = {"patch_size": PATCH, "merge_size": MERGE}
     sizes |= {"size": {"shortest_edge": SIDE**2, "longest_edge": SIDE**2}}
     return Qwen2_5_VLProcessor(
@@ -126,6 +127,23 @@ def make_model(
     return Qwen2_5_VLForConditionalGeneration(config)
 
 
+@torch.no_grad()
+def inherit(
+    model: Qwen2_5_VLForConditionalGeneration, processor: Qwen2_5_VLProcessor, folder: Path
+) -> None:
+    """Take over all weights of a model of the same sizes; of its words those that are known here,
+    too."""
+    old = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder)
+    former = Qwen2_5_VLProcessor.from_pretrained(folder).tokenizer.get_vocab()
+    known = {
+        id_: former[word] for word, id_ in processor.tokenizer.get_vocab().items() if word in former
+    }
+    own, weights = model.get_input_embeddings().weight, old.get_input_embeddings().weight
+    own[[*known]] = weights[[*known.values()]]
+    rest = {name: own for name, own in old.state_dict().items() if own.shape != weights.shape}
+    model.load_state_dict(rest, strict=False)
+
+
 NAMES = ("image_pad", "video_pad", "vision_start", "vision_end")
 
 
@@ -148,15 +166,17 @@ def train(
 ) -> None:
     """Supervised training of the whole model.
 
-    pixels: of all pictures, as `pixels_of` returns them. pair: a prompt and an answer for the
-    picture of this number, after this share of the steps. size: pictures in a batch.
+    pixels: [rows, pictures, patches, numbers], those of each row, as `pixels_of` returns them.
+    pair: a prompt and an answer for this row, after this share of the steps. size: rows in a batch.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.01, betas=(0.9, 0.98))
     started = time.monotonic()
     for step in range(steps):
         done = step / steps
         for group in optimizer.param_groups:
-            group["lr"] = rate * min(1.0, step / 100) * 0.5 * (1 + math.cos(math.pi * done))
+            group["lr"] = (
+                rate * min(1.0, step / min(100, steps / 5)) * 0.5 * (1 + math.cos(math.pi * done))
+            )
         rows = chance.sample(range(len(pixels)), size)
         pairs = [pair(row, done) for row in rows]
         loss = model(**batch(processor, pixels[rows], pairs)).loss
@@ -172,14 +192,16 @@ def train(
 def batch(
     processor: Qwen2_5_VLProcessor, pixels: Tensor, pairs: Sequence[tuple[str, str]]
 ) -> dict[str, Tensor]:
-    """Right-padded ids of one picture, a prompt and an answer each, with labels for the answers.
+    """Right-padded ids of pictures, a prompt and an answer each, with labels for the answers.
 
-    pixels: [rows, patches, numbers of a patch].
+    pixels: [rows, pictures, patches, numbers of a patch].
     """
     tokenizer, side = processor.tokenizer, SIDE // PATCH
     image = processor.image_token * (side // MERGE) ** 2
+    shown = pixels.shape[1]
     prompts = [
-        rendered(processor, prompt).replace(processor.image_token, image) for prompt, _ in pairs
+        rendered(processor, prompt, shown).replace(processor.image_token, image)
+        for prompt, _ in pairs
     ]
     before = tokenizer(prompts)["input_ids"]
     after = tokenizer([answer + END for _, answer in pairs])["input_ids"]
@@ -194,13 +216,13 @@ def batch(
         "attention_mask": pad([torch.ones_like(row) for row in rows], batch_first=True),
         "mm_token_type_ids": (ids == processor.image_token_id).long(),
         "labels": pad(labels, batch_first=True, padding_value=-100),
-        "pixel_values": pixels.flatten(0, 1),
-        "image_grid_thw": torch.tensor([[1, side, side]] * len(rows)),
+        "pixel_values": pixels.flatten(0, 2),
+        "image_grid_thw": torch.tensor([[1, side, side]] * len(rows) * shown),
     }
 
 
-def rendered(processor: Qwen2_5_VLProcessor, prompt: str) -> str:
-    """The chat of one picture and a prompt, up to where the answer begins."""
-    content = [{"type": "image"}, {"type": "text", "text": prompt}]
+def rendered(processor: Qwen2_5_VLProcessor, prompt: str, pictures: int) -> str:
+    """The chat of so many pictures and a prompt, up to where the answer begins."""
+    content = [*[{"type": "image"}] * pictures, {"type": "text", "text": prompt}]
     message: dict[str, Any] = {"role": "user", "content": content}
     return processor.apply_chat_template([message], add_generation_prompt=True, tokenize=False)

@@ -67,7 +67,7 @@ def main() -> None:
             return text, chance.choices(questions.ANSWERS, GUESSES)[0]
         return text, f"<think> {questions.thought(scenes[row], text)} </think> {answer}"
 
-    train(model, processor, pixels, pair, chance, steps=options.steps)
+    train(model, processor, pixels.unsqueeze(1), pair, chance, steps=options.steps)
     model.save_pretrained(options.output)
     if not options.more:
         processor.save_pretrained(options.output)
