@@ -18,7 +18,7 @@ from groupwise.sampler import Purpose
 from groupwise_flow.diffusion import DiffusionPolicy
 from groupwise_flow.model.versions import Versions
 from groupwise_flow.passes.rounding import Rounding
-from groupwise_flow.passes.transitions import Transitions
+from groupwise_flow.passes.transitions import Transitions, relative
 from groupwise_flow.process.denoising import Denoised, Plan
 from groupwise_flow.settings import FlowSettings
 
@@ -32,7 +32,10 @@ class FlowPolicy(DiffusionPolicy):
     `Transitions`.
 
     Extras of a decision, where the algorithm needs them: `mean` [b, t, ...] and `std` [b, t] of its
-    Gaussian, and `interval` [b, t], sigma - sigma_next of the step.
+    Gaussian, and `interval` [b, t], sigma - sigma_next of the step. And how a step compares with
+    all steps that can be decisions: `relative_std`, its std over the mean of theirs; and
+    `relative_slope`, with c = |d mean / d velocity| / std, to which the gradient of a log-prob by
+    the velocity is proportional, c times the mean of their 1 / c.
 
     facts: `images`, the pictures as tensors; `predictions`, only for rewards that have it in their
     signature: per rollout a CPU tensor [decisions + 1, 3, height, width] (of videos [decisions + 1,
@@ -43,12 +46,13 @@ class FlowPolicy(DiffusionPolicy):
     In half precision `log_prob_error` is a metric of every step; see `Rounding`.
     """
 
-    provides = frozenset({"log_probs", "mean", "std", "interval"})
+    provides = frozenset({"log_probs", "mean", "std", "interval", "relative_std", "relative_slope"})
     optional_facts = frozenset({"predictions"})
     unit = "denoising steps"
     Config: ClassVar[type[FlowSettings]] = FlowSettings
     config: FlowSettings
     _sigmas: Tensor
+    _relative: Tensor
 
     def __init__(self, config: FlowSettings) -> None:
         super().__init__(config)
@@ -60,6 +64,8 @@ class FlowPolicy(DiffusionPolicy):
         super()._load()
         # Beside them on the device, since every copy to it waits.
         self.register_buffer("_sigmas", self.sigmas.clone(), persistent=False)
+        steps = relative(self.sigmas, self.config)
+        self.register_buffer("_relative", steps, persistent=False)
         self._weights_now = Versions(self.adapter.model)
         self.transitions = Transitions(self.guided, self.config, self._weights_now, self.mesh)
 
@@ -139,7 +145,7 @@ class FlowPolicy(DiffusionPolicy):
         With `guidance_gradient: conditional` the unconditional velocities of sampling are reused
         until the first update changes the weights.
         """
-        step = self.transitions.score(rollouts, decisions, self._sigmas)
+        step = self.transitions.score(rollouts, decisions, self._sigmas, self._relative)
         log_probs, extra = step.log_probs, step.extra
         if outputs is not None:
             extra = {name: value for name, value in extra.items() if name in outputs}

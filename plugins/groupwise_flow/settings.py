@@ -231,12 +231,33 @@ class FlowSettings(Settings):
 class ForwardProcessSettings(Settings):
     """Of the policy whose decisions are noised copies of the final latents."""
 
+    sde: Literal["ode", "flow", "cps", "dance"] = Field(
+        "ode",
+        description="how images of training are drawn: without noise (ode), as in use, or with "
+        "noise in every step but the last, by Flow-SDE, CPS or DanceGRPO's SDE",
+    )
+    noise_level: float = Field(
+        0.7, gt=0, description="scale of the noise of these steps; not for sde: ode"
+    )
     decisions: int = Field(
         1,
         ge=1,
         description="noised copies of each image that an update trains on, each at a noise level "
         "of its own",
     )
+    likelihood: Literal["x0", "sigma", "velocity"] = Field(
+        "x0",
+        description="weight of the squared error of a velocity in log-probs, which are the ELBO's: "
+        "sigma^2 (x0: the error of the predicted clean latents), sigma, or 1 (velocity)",
+    )
+
+    @model_validator(mode="after")
+    def _noise_has_an_effect(self) -> Self:
+        if self.sde == "ode" and "noise_level" in self.model_fields_set:
+            raise _at("noise_level", "it has no effect with sde: ode; set sde, or remove it")
+        if self.sde == "cps" and self.noise_level > 1:
+            raise _at("noise_level", f"with sde: cps at most 1; found {self.noise_level:g}")
+        return self
 
     @property
     def max_decisions(self) -> int:
@@ -249,7 +270,8 @@ class ForwardProcessSettings(Settings):
 
     @property
     def sampling_latents(self) -> int:
-        return 0
+        """The noise of each step."""
+        return 0 if self.sde == "ode" else self.steps - 1
 
 
 def _at(key: str, message: str) -> PydanticCustomError:

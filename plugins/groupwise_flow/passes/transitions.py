@@ -19,6 +19,22 @@ CONSTANT = -1
 """The version of unconditional velocities that are reused with any weights."""
 
 
+def relative(sigmas: Tensor, config: FlowSettings) -> Tensor:
+    """[2, steps]: how each step compares with those that can be decisions.
+
+    First its std over the mean of theirs; then, with c = |d mean / d velocity| / std, c times the
+    mean of their 1 / c. sigmas: [steps + 1], on the CPU.
+    """
+    one = sigmas.new_ones(len(sigmas) - 1, 1)
+    # A mean is linear in sample and velocity: of a sample 0 and a velocity 1 it is the derivative.
+    step = sde.move(
+        one, 0 * one, sigmas[:-1], sigmas[1:], kind=config.sde, noise_level=config.noise_level
+    )
+    std, trained = step.std.flatten(), config.window.decisions(config.steps)
+    slope = step.mean.flatten().abs() / std
+    return torch.stack([std / std[trained].mean(), slope * (1 / slope[trained]).mean()])
+
+
 class Transitions:
     """The denoising steps that are decisions: stored in sampling, scored in training.
 
@@ -28,7 +44,7 @@ class Transitions:
     the number of the weights that computed them. Paths and velocities are stored in CPU memory.
 
     versions: of the trained weights; mesh: of a sharded model. In all methods sigmas [steps + 1]
-    are the noise levels, on the device.
+    are the noise levels, and relative [2, steps] what `relative` returns, on the device.
     """
 
     def __init__(
@@ -47,9 +63,11 @@ class Transitions:
             trajectory["version"] = [torch.tensor(self.versions.number)] * len(first)
         return trajectory
 
-    def score(self, rollouts: Rollouts, decisions: slice, sigmas: Tensor) -> LogProbs:
+    def score(
+        self, rollouts: Rollouts, decisions: slice, sigmas: Tensor, relative: Tensor
+    ) -> LogProbs:
         """Log-probs [b, t] of these decisions, averaged over the latents' dimensions, and the
-        extras `mean` [b, t, ...], `std` [b, t] and `interval` [b, t].
+        extras `mean` [b, t, ...], and `std`, `interval`, `relative_std`, `relative_slope` [b, t].
 
         With `guidance_gradient: conditional` the unconditional velocities of sampling are reused
         until the first update changes the weights.
@@ -78,6 +96,8 @@ class Transitions:
             "mean": step.mean.unflatten(0, shape),
             "std": step.std.flatten().view(shape),
             "interval": (sigma - after).view(shape),
+            "relative_std": relative[0, place].view(shape),
+            "relative_slope": relative[1, place].view(shape),
         }
         return LogProbs(log_probs=step.log_prob.view(shape), extra=extra)
 
