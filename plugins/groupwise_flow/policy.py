@@ -11,12 +11,15 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
-from groupwise.policy import Outputs
+from groupwise.errors import UserError
+from groupwise.policy import Microbatch, Outputs
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose
 from groupwise_flow.diffusion import DiffusionPolicy
 from groupwise_flow.model.versions import Versions
+from groupwise_flow.passes.graphs import PASS
 from groupwise_flow.passes.rounding import Rounding
 from groupwise_flow.passes.transitions import Transitions, relative
 from groupwise_flow.process.denoising import Denoised, Plan
@@ -69,9 +72,19 @@ class FlowPolicy(DiffusionPolicy):
         self._weights_now = Versions(self.adapter.model)
         self.transitions = Transitions(self.guided, self.config, self._weights_now, self.mesh)
 
+    def shard(self, mesh: DeviceMesh) -> None:
+        """As for other policies; not with `keep_graph`."""
+        if self.config.keep_graph:
+            raise UserError(
+                "policy.keep_graph: a sharded model cannot keep the graph of sampling, since its "
+                "blocks are gathered for each pass; remove it, or train.shard"
+            )
+        super().shard(mesh)
+
     def begin(self, step: int) -> None:
         super().begin(step)
         self.rounding.begin()
+        self.transitions.graphs.clear()
 
     # ---- sampling
 
@@ -108,6 +121,7 @@ class FlowPolicy(DiffusionPolicy):
             noise_level=config.noise_level,
             noisy_end=config.last_step == "noise",
             predicts="predictions" in self._optional,
+            keeps_graph=config.keep_graph,
         )
 
     def with_trajectory(
@@ -151,6 +165,20 @@ class FlowPolicy(DiffusionPolicy):
             extra = {name: value for name, value in extra.items() if name in outputs}
         assert log_probs is not None
         return LogProbs(log_probs=self.connected(log_probs), extra=extra)
+
+    def microbatches(
+        self, rollouts: Rollouts, budget: int, *, cut_decisions: bool
+    ) -> Sequence[Microbatch]:
+        """As for other policies; with `keep_graph` each has rollouts of one pass of sampling."""
+        if PASS not in rollouts.trajectory:
+            return super().microbatches(rollouts, budget, cut_decisions=cut_decisions)
+        numbers = rollouts.tensor(PASS)
+        parts: list[Microbatch] = []
+        for number in numbers.unique().tolist():
+            rows = (numbers == number).nonzero().flatten()
+            some = super().microbatches(rollouts.select(rows), budget, cut_decisions=cut_decisions)
+            parts += [(rows[chosen], decisions) for chosen, decisions in some]
+        return parts
 
     def with_constants(self, rollouts: Rollouts) -> Rollouts:
         """With `guidance_gradient: conditional`: the rollouts with the unconditional velocities of

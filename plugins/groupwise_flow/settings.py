@@ -131,6 +131,11 @@ class Settings(BaseModel):
         """Whether the unconditional branch of guidance, where there is one, has a gradient."""
         return True
 
+    @property
+    def kept_graphs(self) -> int:
+        """Passes per rollout whose graph is kept from sampling to the update."""
+        return 0
+
     # ---- what a rollout of training holds, for the policy and for estimates of memory
 
     @property
@@ -175,6 +180,11 @@ class FlowSettings(Settings):
         description="a group starts from the same noise, and computes the steps before its window "
         "once",
     )
+    keep_graph: bool = Field(
+        False,
+        description="keep the graph of sampling's passes for the first update, which then needs no "
+        "forward pass: the same gradient, for the memory of activations of all decisions of a step",
+    )
     guidance_gradient: Literal["both", "conditional"] = Field(
         "both",
         description="branches of classifier-free guidance that have a gradient in training: both, "
@@ -194,6 +204,8 @@ class FlowSettings(Settings):
                 f"noise needs window: {{kind: all}}; outside a {self.window.kind} window steps "
                 f"have no noise",
             )
+        if self.keep_graph and (problem := self._without_graph):
+            raise _at("keep_graph", problem)
         if self.noise_level == 0:
             raise _at(
                 "noise_level",
@@ -207,6 +219,26 @@ class FlowSettings(Settings):
                 f"{self.noise_level:g}",
             )
         return self
+
+    @property
+    def kept_graphs(self) -> int:
+        return self.max_decisions if self.keep_graph else 0
+
+    @property
+    def _without_graph(self) -> str:
+        """Why the graph of sampling cannot be kept; "" if it can."""
+        if self.window.kind == "random":
+            return (
+                "a random window has its decisions at other steps for each group, and a pass of "
+                "sampling has several groups; set window: {kind: all}, fixed or sliding"
+            )
+        if self.shared_noise:
+            return "with shared_noise a pass of sampling stands for several images; remove one"
+        if self.precision == "fp16":
+            return "fp16 computes a gradient again where it overflows; set precision: bf16"
+        if self.guidance_gradient == "conditional":
+            return "it keeps the gradient of both branches; remove guidance_gradient: conditional"
+        return ""
 
     @property
     def trains_unconditional(self) -> bool:

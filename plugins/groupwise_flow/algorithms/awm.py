@@ -49,8 +49,8 @@ class AWM(Clipped, Matching):
         beta: float = Field(
             0.003,
             ge=0,
-            description="weight of |v - v_reference|^2 in the loss, v_reference the velocity of "
-            "the weights before training",
+            description="weight in the loss of the squared distance between the velocity and that "
+            "of the weights before training",
         )
         clip_low: float = Field(1.0, gt=0, description="clip range below 1")
         power: float = Field(
@@ -63,8 +63,8 @@ class AWM(Clipped, Matching):
         recent_beta: float = Field(
             1.0,
             ge=0,
-            description="weight of |v - v_recent|^2 in the loss, v_recent the velocity of a moving "
-            "average of the weights",
+            description="weight in the loss of the squared distance between the velocity and that "
+            "of a moving average of the weights",
         )
         recent_decay: float = Field(
             0.3,

@@ -11,6 +11,7 @@ from groupwise.rollouts import LogProbs, Rollouts
 from groupwise_flow import sde
 from groupwise_flow.model.sharding import largest
 from groupwise_flow.model.versions import Versions
+from groupwise_flow.passes.graphs import Graphs
 from groupwise_flow.passes.guidance import Guided, select
 from groupwise_flow.process.denoising import Denoised
 from groupwise_flow.settings import FlowSettings
@@ -42,6 +43,7 @@ class Transitions:
     on; `first`, the index of that decision among all denoising steps; and where unconditional
     velocities have no gradient `unconditional` [decisions, ...], these velocities, and `version`,
     the number of the weights that computed them. Paths and velocities are stored in CPU memory.
+    With `keep_graph` it has what `Graphs` needs to find the passes of sampling.
 
     versions: of the trained weights; mesh: of a sharded model. In all methods sigmas [steps + 1]
     are the noise levels, and relative [2, steps] what `relative` returns, on the device.
@@ -51,6 +53,7 @@ class Transitions:
         self, guided: Guided, config: FlowSettings, versions: Versions, mesh: DeviceMesh | None
     ) -> None:
         self.guided, self.config, self.versions, self.mesh = guided, config, versions, mesh
+        self.graphs = Graphs(versions)
 
     def trajectory(self, done: Denoised, first: Tensor) -> Mapping[str, Tensor | Sequence[Tensor]]:
         """The trajectory of B rollouts; first: [B]."""
@@ -58,6 +61,8 @@ class Transitions:
             "path": list(done.path.cpu()),
             "first": first.to(self.guided.device),
         }
+        if done.graphs:
+            trajectory |= self.graphs.keep(done.graphs)
         if done.unconditional is not None:
             trajectory["unconditional"] = list(done.unconditional.cpu())
             trajectory["version"] = [torch.tensor(self.versions.number)] * len(first)
@@ -77,12 +82,14 @@ class Transitions:
         before, shape = path[:, :-1], (len(rollouts), stop - start)
         place = self._places(rollouts, slice(start, stop))
         sigma, after = sigmas[place], sigmas[place + 1]
-        velocity = self.guided.velocities(
-            rollouts.prompts,
-            before,
-            sigma.view(shape),
-            unconditional=self._known_unconditional(rollouts, slice(start, stop)),
-        )
+        velocity = self.graphs.take(rollouts, range(start, stop))
+        if velocity is None:
+            velocity = self.guided.velocities(
+                rollouts.prompts,
+                before,
+                sigma.view(shape),
+                unconditional=self._known_unconditional(rollouts, slice(start, stop)),
+            )
         step = sde.move(
             velocity.flatten(0, 1),
             before.flatten(0, 1),

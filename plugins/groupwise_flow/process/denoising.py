@@ -1,6 +1,6 @@
 """Denoising a batch: ODE steps outside the window, decisions with noise inside it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,6 +30,8 @@ class Plan:
     predicts: whether to keep the predicted clean samples x0, before the first decision and after
         each one.
     keeps_path: whether to keep the samples and log-probs of decisions.
+    keeps_graph: whether the graph of decisions is kept, which are then at the same steps in all
+        rows.
     """
 
     sigmas: Tensor
@@ -41,11 +43,16 @@ class Plan:
     noisy_end: bool = False
     predicts: bool = False
     keeps_path: bool = True
+    keeps_graph: bool = False
 
     @property
     def kept_decisions(self) -> int:
         """The decisions of a row whose samples and log-probs are kept."""
         return self.decisions if self.keeps_path else 0
+
+    def keeps_graph_of(self, step: int) -> bool:
+        """Whether the graph of this step's passes is kept."""
+        return self.keeps_graph and 0 <= step - int(self.first[0]) < self.decisions
 
     def distinct(self, step: int) -> tuple[Tensor, Tensor]:
         """Indices of the distinct rows before a step, and [B] the place of each row among them."""
@@ -71,7 +78,8 @@ class Denoised:
     log_probs [B, kept decisions]; unconditional [B, decisions, ...], the unconditional velocities,
     or None if they are not kept; predicted [B, decisions + 1, ...], the clean samples x0 = x -
     sigma v predicted at `path`, or None; broken [B] bool on the CPU, rows that were not finite,
-    which are 0 in all tensors."""
+    which are 0 in all tensors; graphs: for each decision the velocities [n, ...] of each pass, with
+    their graph, where these are kept and no row is broken."""
 
     latents: Tensor
     path: Tensor
@@ -79,6 +87,7 @@ class Denoised:
     unconditional: Tensor | None
     predicted: Tensor | None
     broken: Tensor
+    graphs: Sequence[Sequence[Tensor]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
