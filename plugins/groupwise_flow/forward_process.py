@@ -46,6 +46,7 @@ class ForwardProcess(DiffusionPolicy):
 
     provides = frozenset({"log_probs", "velocity", "target_velocity", "noised", "clean", "sigma"})
     unit = "noised images"
+    exact = False  # what is drawn has no log-probs; decisions are chosen afterwards
     Config: ClassVar[type[ForwardProcessSettings]] = ForwardProcessSettings
     config: ForwardProcessSettings
 
