@@ -9,13 +9,16 @@ from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 SEEDS = list(range(6))
 
 
-def gradients(lab, **settings):
-    """Of a first update, of five rollouts of six, and of a later one; and the sizes of its passes
-    of the model."""
+EVERY, SOME = [0, 1, 2, 3, 4, 5], [0, 1, 2, 4, 5]
+
+
+def gradients(lab, rows, **settings):
+    """Of a first update of these rollouts, and of a later one; and the sizes of its passes of the
+    model."""
     policy = lab.policy(steps=4, batch=4, **settings)
     lab.nudge(policy)
     policy.begin(0)
-    rollouts = policy.sample(lab.rows, group_size=3, seeds=SEEDS).select([0, 1, 2, 4, 5])
+    rollouts = policy.sample(lab.rows, group_size=3, seeds=SEEDS).select(rows)
     sizes = lab.calls(policy)
     found = []
     for first in (True, False):
@@ -29,17 +32,25 @@ def gradients(lab, **settings):
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "rows", "limit"),
     [
-        {"guidance": 3.0, "lora": {"rank": 2}},
-        {"window": {"kind": "fixed", "size": 2, "start": 1}, "gradient_checkpointing": True},
+        ({"guidance": 3.0, "lora": {"rank": 2}}, EVERY, 1e-6),
+        # Passes of sampling then have other rows than those of an update, and round otherwise.
+        ({"guidance": 3.0, "lora": {"rank": 2}}, SOME, 1e-5),
+        (
+            {"window": {"kind": "fixed", "size": 2, "start": 1}, "gradient_checkpointing": True},
+            EVERY,
+            1e-6,
+        ),
     ],
 )
-def test_the_gradient_is_that_of_a_forward_pass_and_later_updates_make_one(lab, settings):
-    kept, plain = (gradients(lab, keep_graph=keep, **settings) for keep in (True, False))
+def test_the_gradient_is_that_of_a_forward_pass_and_later_updates_make_one(
+    lab, settings, rows, limit
+):
+    kept, plain = (gradients(lab, rows, keep_graph=keep, **settings) for keep in (True, False))
     for (gradient, _), (expected, _) in zip(kept, plain, strict=True):
         assert expected.norm() > 0
-        assert lab.gap(gradient, expected) < 1e-6
+        assert lab.gap(gradient, expected) < limit
     if "gradient_checkpointing" not in settings:  # which calls the model's blocks again
         assert kept[0][1] == []
     assert len(kept[0][1]) < len(plain[0][1])

@@ -9,6 +9,7 @@ from groupwise import LogProbs
 from groupwise_flow.algorithms.awm import AWM
 from groupwise_flow.algorithms.elbo_grpo import ElboGRPO
 from groupwise_flow.forward_process import ForwardProcess
+from groupwise_flow.policy import FlowPolicy
 
 
 def matching_batch(advantages):
@@ -95,6 +96,7 @@ def test_elbo_grpo_has_one_ratio_per_image_and_a_limit_for_bad_ones(most):
     loss = method.loss(current, batch)
     np.testing.assert_allclose(loss.detach().numpy(), expected / 6, rtol=1e-10)
     assert method.reference == {"velocity"} | ({"log_probs"} if most else set())
+    assert method.outputs - FlowPolicy.provides == {"velocity", "sigma"}
 
 
 @pytest.mark.parametrize(("likelihood", "power"), [("x0", 2), ("sigma", 1), ("velocity", 0)])

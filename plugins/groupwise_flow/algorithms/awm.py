@@ -1,13 +1,15 @@
 """AWM: advantage-weighted matching, pretraining's loss with the advantage as its weight.
 
-When to use it: with `policy: forward_process`, where a loss close to pretraining's is wanted; it is
-`nft` without the weights that sampled in its targets. What holds it near are two distances of
-velocities: to the weights before training, and to a recent average of the weights. The latter is
-what bounds bad images' push, so do not set it to 0.
+When to use it: with `policy: forward_process`, where a loss close to pretraining's is wanted. Bad
+images are pushed away without a bound, as in `elbo_grpo`, but by a root of the error (`power`), so
+that the push gets weaker with the distance; and two squared distances of velocities grow faster:
+to the weights before training (`beta`), and to an average of recent weights (`recent_beta`). The
+latter acts with several updates per step, or with a larger `decay`: the average is otherwise almost
+what the weights were when the step began.
 
 Where implementations differ: the authors' released runs have the defaults here, with six noised
 copies of an image, drawn without guidance in 14 steps, LoRA at 3e-4, and `beta: 1e-4` for
-PickScore. Their average begins at a decay of 0. Their clip range of 1 leaves ratios up to 2.
+PickScore. Their clip range of 1 leaves ratios up to 2.
 """
 
 from collections.abc import Mapping
@@ -20,7 +22,7 @@ from groupwise.advantages import Scale
 from groupwise.algorithm import Algorithm, Batch
 from groupwise.algorithms.parts import Clipped, Options
 from groupwise.rollouts import LogProbs
-from groupwise.weights import KeptWeights
+from groupwise_flow.algorithms.following import Following
 from groupwise_flow.algorithms.velocities import Matching, distance
 
 RECENT = "recent"
@@ -29,7 +31,7 @@ LEAST = 1e-10
 """Added to a squared error, whose power has an infinite derivative at 0."""
 
 
-class AWM(Clipped, Matching):
+class AWM(Following, Clipped, Matching):
     """AWM, arXiv:2509.25050: flow matching on own images, weighted by their advantages.
 
         log_prob = -(sigma / power) |v - (noise - x0)|^(2 power)
@@ -41,7 +43,9 @@ class AWM(Clipped, Matching):
     dimensions.
     """
 
-    class Config(Clipped.Config, Matching.Config):
+    follower = RECENT
+
+    class Config(Following.Config, Clipped.Config, Matching.Config):
         scale: Scale = Field(
             "batch",
             description="divide advantages by the std of the group, of the batch, or by none",
@@ -66,12 +70,12 @@ class AWM(Clipped, Matching):
             description="weight in the loss of the squared distance between the velocity and that "
             "of a moving average of the weights",
         )
-        recent_decay: float = Field(
-            0.3,
-            ge=0,
-            lt=1,
-            description="after a step, the average becomes decay x itself + (1 - decay) x the "
-            "current weights",
+        decay: float = Field(0.3, ge=0, lt=1, description="of the average, after each step")
+        decay_rise: float | None = Field(
+            0.001,
+            gt=0,
+            description="the decay grows from 0 by this in every step, up to `decay`; it does not "
+            "change if null",
         )
 
     config: Config
@@ -105,9 +109,3 @@ class AWM(Clipped, Matching):
         power = self.config.power
         error = distance(velocity, current.extra["target_velocity"]) + LEAST
         return -current.extra["sigma"] / power * error**power
-
-    def end_step(self, weights: KeptWeights, step: int) -> Mapping[str, float]:
-        """Blend the average of recent weights."""
-        if self.copies:
-            weights.blend(RECENT, self.config.recent_decay)
-        return {}

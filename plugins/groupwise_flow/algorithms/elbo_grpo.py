@@ -55,6 +55,7 @@ class ElboGRPO(Clipped, Matching):
 
     def __init__(self, config: Options | None = None) -> None:
         super().__init__(config)
+        self.needs = self.needs | {"sigma"}  # log-probs of denoising steps are no ELBO
         if self.config.most_error is not None:
             self.reference = self.reference | {"log_probs"}
 

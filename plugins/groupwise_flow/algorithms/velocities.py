@@ -43,7 +43,7 @@ class Matching(GroupRelative, Divisor, VelocityKL):
 
     class Config(GroupRelative.Config, Divisor.Config, VelocityKL.Config):
         normalize: objective.Normalize = "token"
-        advantage_clip: float = Field(  # type: ignore[assignment]
+        advantage_clip: float = Field(
             5.0, gt=0, description="advantages are clipped to [-this, this]"
         )
 
