@@ -178,7 +178,8 @@ class FlowPolicy(DiffusionPolicy):
             rows = (numbers == number).nonzero().flatten()
             some = super().microbatches(rollouts.select(rows), budget, cut_decisions=cut_decisions)
             parts += [(rows[chosen], decisions) for chosen, decisions in some]
-        return parts
+        # In the order of other policies, in which gradients are summed.
+        return sorted(parts, key=lambda part: part[1].start)
 
     def with_constants(self, rollouts: Rollouts) -> Rollouts:
         """With `guidance_gradient: conditional`: the rollouts with the unconditional velocities of
