@@ -22,6 +22,7 @@ class Family(StrEnum):
     ENVIRONMENT = "environment"
     EVALUATION = "evaluation"
     FAILED = "failed"
+    MEMORY = "memory"
     MISMATCH = "mismatch"
     MULTIPLIERS = "multipliers"
     PROMPTS = "prompts"

@@ -18,18 +18,22 @@ from groupwise_report.charts import (
     swatch,
 )
 from groupwise_report.comparison import compare
+from groupwise_report.completion_table import completion_table
 from groupwise_report.document import (
     charts,
     document,
+    folded,
     grid,
     section,
     table,
 )
 from groupwise_report.episodes import episodes
+from groupwise_report.histogram import histograms
 from groupwise_report.learners import learner_charts, of_each
 from groupwise_report.live import Live
 from groupwise_report.rewards import note_on_sums, reward_charts
 from groupwise_report.run_data import RunData
+from groupwise_report.starts import starts
 from groupwise_report.tiles import tiles
 from groupwise_report.watched import alarm_lines, watched_charts
 from groupwise_report.wording import brief, display, duration, number, text, wilson
@@ -64,7 +68,8 @@ CHARTS = (  # title, unit, key, name, percent, note
 
 def page(run: RunData, live: Live | None = None) -> str:
     """The whole page; live: the state of the run, if the page is served while the run goes on."""
-    parts = (tiles, _learning, _training, episodes, _time, _samples, configuration)
+    parts = (tiles, _learning, _training, episodes, _time, _samples, completion_table,
+             configuration, starts)  # fmt: skip
     sections = [_header(run, live), *(part(run) for part in parts)]
     version = live.version if live else None
     return document(run.name, sections, last_step=run.last_step, version=version)
@@ -100,7 +105,8 @@ def _learning(run: RunData) -> str:
     note = (note if band else "") + note_on_sums(run)
     shown = [Chart(title="Reward", series=rewards, note=note.strip(), wide=True)]
     shown += [_accuracy(run), *learner_charts(run), *watched_charts(run), *reward_charts(run)]
-    return section("What it learned", how_to_read([run]), charts(shown, run.last_step))
+    curves = charts(shown, run.last_step)
+    return section("What it learned", how_to_read([run]), curves, grid(histograms(run)))
 
 
 def how_to_read(runs: Sequence[RunData]) -> str:
@@ -199,13 +205,31 @@ def _time(run: RunData) -> str:
     speed = Series(name="speed", points=run.points("decisions_per_second"))
     throughput = Chart(title="Throughput", unit=f"{run.unit} a second", series=[speed], wide=True)
     last = max(run.last_step, 1)
+    memory = (draw(chart, last) for chart in _memory(run))
     parts = (
         draw_stacked(stacked, last),
         draw(throughput, last),
         _phases(phases),
         _rewards_time(run),
+        *memory,
     )
-    return section("Where the time went", "", grid(parts))
+    return section("Time and memory", "", grid(parts))
+
+
+def _memory(run: RunData) -> list[Chart]:
+    """The memory of a step on the GPU and on the machine."""
+    device = {"device": "tensors", "device_reserved": "held by torch"}
+    on_device = [
+        Series(name=name, points=run.points(f"memory/{key}"), colour=n)
+        for n, (key, name) in enumerate(device.items())
+    ]
+    host = Series(name="process", points=run.points("memory/host"))
+    return [
+        Chart(title="Memory of the GPU", unit="GiB", series=on_device, wide=True, smooth=False,
+              note="The most in each step, of the process that takes most."),
+        Chart(title="Memory of the machine", unit="GiB", series=[host], wide=True, smooth=False,
+              note="Of the process and its children, at the end of each step."),
+    ]  # fmt: skip
 
 
 def _phases(phases: Sequence[Series]) -> str:
@@ -258,4 +282,4 @@ def configuration(run: RunData) -> str:
     """The run's configuration, folded."""
     if not run.config.strip():
         return ""
-    return f"<details><summary>Configuration</summary><pre>{text(run.shown_config)}</pre></details>"
+    return folded("Configuration", f"<pre>{text(run.shown_config)}</pre>")

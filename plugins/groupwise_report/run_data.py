@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from groupwise.storage.files import METRICS, RESULT, RUN_INFO
-from groupwise.storage.run_info import masked_text, settings_of
+from groupwise.storage.files import METRICS, RESULT, RUN_INFO, TRAINING
+from groupwise.storage.run_info import masked_text, settings_of, starts
 from groupwise_report.wording import display, number
 
 MOST_STEPS = 10**9
@@ -26,8 +26,9 @@ Point = tuple[float, float]
 class RunData:
     """The content of a run's folder.
 
-    config: config.yaml; steps: metrics by step; result: result.json; samples: by "before" and
-    "after"; unreadable: the number of damaged lines of metrics.
+    config: config.yaml; steps: metrics by step, in order; result: result.json; samples: by "before" and
+    "after"; unreadable: the number of damaged lines of metrics; training: completions of training
+    steps; starts: by which commands the run was started, with packages and devices.
     """
 
     folder: Path
@@ -36,6 +37,8 @@ class RunData:
     result: Row
     samples: Mapping[str, Sequence[Row]]
     unreadable: int
+    training: Sequence[Row] = ()
+    starts: Sequence[Row] = ()
 
     @property
     def last_step(self) -> int:
@@ -67,7 +70,7 @@ class RunData:
         phases = [f"time/{name}" for name in self.names("time/")]
         took = [
             (step, [number(row.get(phase)) for phase in phases])
-            for step, row in sorted(self.steps.items())
+            for step, row in self.steps.items()
         ]
         return [
             (step, sum(value for value in values if value is not None))
@@ -81,13 +84,16 @@ class RunData:
         return str(self.result.get("unit") or "decisions")
 
     def points(self, key: str) -> list[Point]:
-        values = ((step, number(row.get(key))) for step, row in sorted(self.steps.items()))
+        values = ((step, number(row.get(key))) for step, row in self.steps.items())
         return [(step, value) for step, value in values if value is not None]
 
     def names(self, prefix: str) -> list[str]:
         """Names of metrics with this prefix in any step, without it, in order of appearance."""
-        keys = dict.fromkeys(key for row in self.steps.values() for key in row)
-        return [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
+        return [key.removeprefix(prefix) for key in self._keys if key.startswith(prefix)]
+
+    @cached_property
+    def _keys(self) -> list[str]:
+        return list(dict.fromkeys(key for row in self.steps.values() for key in row))
 
     @cached_property
     def settings(self) -> Mapping[str, object]:
@@ -171,10 +177,12 @@ def read_run(run: Path) -> RunData:
     data = RunData(
         folder=run,
         config=read_text(run / "config.yaml"),
-        steps=steps,
+        steps=dict(sorted(steps.items())),
         result=result[0] if result else {},
         samples={side: rows for side, (rows, _) in sides.items()},
         unreadable=unreadable,
+        training=read_lines(run / TRAINING)[0],
+        starts=starts(run),
     )
     return data if _is_judged(data) else _without_verdicts(data)
 

@@ -40,7 +40,7 @@ def page(runs: Sequence[RunData], live: Live | None = None) -> str:
                 differences(runs, heads)),
         section("What they learned", how_to_read(runs), charts(_learned(runs, names), last)),
         section("How training went", "", charts(_trained(runs, names), last)),
-        section("Where the time went", "", charts(_time(runs, names), last)),
+        section("Time and memory", "", charts(_time(runs, names), last)),
     ]  # fmt: skip
     title, version = " · ".join(names), live.version if live else None
     return document(title, sections, last_step=last, version=version)
@@ -128,6 +128,8 @@ def _time(runs: Sequence[RunData], names: Sequence[str]) -> Iterator[Chart]:
     ]
     yield Chart(title="Time of a step", unit="seconds", series=lines, wide=True, named=True)
     yield _over(runs, names, "decisions_per_second", "Throughput", unit="a second", wide=True)
+    for key, title in (("device", "Memory of the GPU"), ("host", "Memory of the machine")):
+        yield _over(runs, names, f"memory/{key}", title, unit="GiB", smooth=False, wide=True)
 
 
 def _over(

@@ -263,7 +263,7 @@ def test_a_run_counts_and_shows_failed_samples_and_resumes_past_them(lab, tmp_pa
     assert " failed " in printed
     train("part", steps=2, checkpoint_every=1)
     resumed = train("part", steps=4, checkpoint_every=1)
-    drop = ("decisions_per_second", "time/", "reward_time/")
+    drop = ("decisions_per_second", "time/", "reward_time/", "memory/")
     kept = [
         [{k: v for k, v in row.items() if not k.startswith(drop)} for row in lines(x.folder)]
         for x in (through, resumed)

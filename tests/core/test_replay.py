@@ -227,7 +227,10 @@ def run(lab, folder, *, resume=False, **options):
 def lines(folder):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if "loss" in row]
-    return [{k: v for k, v in r.items() if "time" not in k and "second" not in k} for r in rows]
+    return [
+        {k: v for k, v in r.items() if not any(word in k for word in ("time", "second", "memory"))}
+        for r in rows
+    ]
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

@@ -25,6 +25,7 @@ from groupwise.run.reopening import check_of
 from groupwise.run.reports import build_reports
 from groupwise.run.result import RunResult
 from groupwise.run.saver import Saver
+from groupwise.run.start import start
 from groupwise.run.trainer import Trainer, unit
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise.storage.files import CHECKPOINTS
@@ -141,11 +142,12 @@ def _train(
             reports=reports,
             writes=is_main,
         )
+        this_start = start(accelerator, trainer.step)
         if is_main:
             damaged = recorder.metrics.truncate_after(trainer.step)
             notes += filter(None, [damaged, run_folder.left_over()])
             files = [name for callback in callbacks.values() for name in callback.files]
-            write_run_info(folder, loaded, run=run_folder.identity, files=files)
+            write_run_info(folder, loaded, run=run_folder.identity, start=this_start, files=files)
             if not resume:
                 write_config(folder, loaded.config)
             elif changed:

@@ -18,6 +18,7 @@ from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Experience, Scored
 from groupwise.training.failing import Failing
+from groupwise.training.footprint import Footprint
 from groupwise.training.learner import Learner
 from groupwise.training.step_metrics import FAILED, VALUES, is_count, joined
 from groupwise.training.threads import Threads
@@ -63,6 +64,7 @@ class Trainer:
         self.started = self.saved = self.began = time.monotonic()
         self.last_took = 0.0
         self.failing = Failing()
+        self.footprint = Footprint(self.experience.accelerator.device)
         # Weights kept before the first step are the initial ones, which a resumed run has anyway.
         self.kept_at_first = {n: dict(x.weights.changes) for n, x in self.learners.items()}
 
@@ -192,6 +194,7 @@ class Trainer:
             **{name: value for name, value in metrics.items() if not is_count(name)},
             **weights,
             "decisions_per_second": decisions / max(now - self.began, 1e-9),
+            **self.footprint.take(),
             **({"threads": torch.get_num_threads()} if self.threads.adapts else {}),
             **({"skipped_prompts": skipped} if skipped else {}),
         }

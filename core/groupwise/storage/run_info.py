@@ -27,6 +27,8 @@ STATED = ("policy", "teacher", "prompts", "rewards", "evaluation.source")
 """Sections that a resumed run changes only by its own command line."""
 WATCHING = ("callbacks", "reports", "tracking")
 """Sections whose parts change no run, so that it can be resumed without them."""
+MOST_STARTS = 20
+"""The most starts of a run that are noted: its first, and the last ones."""
 MOST = 10
 """The most changes that a message lists one by one."""
 
@@ -79,12 +81,19 @@ def run_config(run: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
 
 
 def write_run_info(
-    folder: Path, loaded: LoadedConfig, *, run: str, files: Sequence[str] = ()
+    folder: Path,
+    loaded: LoadedConfig,
+    *,
+    run: str,
+    start: Mapping[str, Any],
+    files: Sequence[str] = (),
 ) -> None:
-    """Write run.json: the base of the run's paths, and which parts were passed in Python.
+    """Write run.json: the base of the run's paths, which parts were passed in Python, and how the
+    run was started.
 
-    run: the identity of the run, which its checkpoints have, too; files: names of what callbacks
-    write into the folder, added to those of the run so far.
+    run: the identity of the run, which its checkpoints have, too; start: the command, packages and
+    devices of this start, and files: names of what callbacks write into the folder, each added to
+    those of the run so far.
     """
     info = {
         "groupwise": __version__,
@@ -96,8 +105,20 @@ def write_run_info(
             ".".join(map(str, path)) for path in loaded.objects if path[0] not in WATCHING
         ),
         "files": sorted({*files, *callback_files(folder)}),
+        "starts": [*_kept_starts(starts(folder)), start],
     }
     write(folder / RUN_INFO, json.dumps(info, indent=2) + "\n")
+
+
+def starts(folder: Path) -> list[Mapping[str, Any]]:
+    """By which commands, with which packages and on which devices the run in a folder was started
+    and resumed; [] if that is not known."""
+    noted = readable_record(folder / RUN_INFO).get("starts")
+    return [each for each in noted if isinstance(each, dict)] if isinstance(noted, list) else []
+
+
+def _kept_starts(noted: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [*noted[:1], *noted[1:][-(MOST_STARTS - 2) :]]
 
 
 def callback_files(folder: Path) -> frozenset[str]:
