@@ -38,6 +38,23 @@ class ReplaySection(Section):
         return self
 
 
+class SamplesSection(Section):
+    """Some completions of every step, in the run's folder, on its page and in trackers."""
+
+    per_step: int = Field(
+        default=4,
+        ge=1,
+        description="completions of a step: the best, the worst, the longest, the first, and then "
+        "others in the order of the step",
+    )
+    steps: int = Field(
+        default=1000,
+        ge=1,
+        description="the most steps whose completions are kept: of a longer run every second step, "
+        "every fourth, and so on",
+    )
+
+
 class TrainSection(Section):
     steps: int = Field(
         default=100, ge=0, description="training steps; each samples its own rollouts"
@@ -141,6 +158,12 @@ class TrainSection(Section):
         default=None,
         description="reuse earlier right completions of prompts that are rarely answered right; "
         "`{}` takes the defaults ([Choosing prompts and replaying successes](data.md))",
+    )
+    samples: SamplesSection | None = Field(
+        default=SamplesSection(),
+        description="some completions of every step, with their rewards and advantages, in "
+        "`samples/training.jsonl`; null: none "
+        "([Completions of training](runs.md#completions-of-training))",
     )
     max_skipped_updates: int = Field(
         default=10,

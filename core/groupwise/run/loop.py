@@ -69,6 +69,7 @@ def loop(trainer: Trainer, recorder: Recorder, saver: Saver) -> bool:
             with trainer.clock.time("update"):
                 learned = trainer.learn(scored)
             learned = joined(learned, trainer.teach(scored))
+            samples = trainer.samples(scored)
             metrics: dict[str, Any] = {}
             try:
                 with interruption.held():
@@ -78,6 +79,7 @@ def loop(trainer: Trainer, recorder: Recorder, saver: Saver) -> bool:
             finally:  # a finished step is recorded even if its evaluation fails
                 if metrics:
                     with interruption.held():
+                        recorder.samples(trainer.step, samples)
                         recorder.step(trainer.step, metrics | trainer.clock.take())
             if due.checkpoint:
                 saver.checkpoint()

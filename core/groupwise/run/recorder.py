@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from groupwise.callback import Callback
-from groupwise.evaluation import Alarm, Evaluation
+from groupwise.evaluation import Alarm, Evaluation, Sample
 from groupwise.metric_names import Family
 from groupwise.run.card import write_cards
 from groupwise.run.display import Display, TimeLeft, brief
@@ -16,11 +16,20 @@ from groupwise.run.result import RunResult
 from groupwise.run.symptoms import Symptoms
 from groupwise.run.trainer import Trainer, unit
 from groupwise.storage import disk
-from groupwise.storage.files import AFTER, BEFORE, BEFORE_METRICS, METRICS, MODEL, RESULT
+from groupwise.storage.files import (
+    AFTER,
+    BEFORE,
+    BEFORE_METRICS,
+    METRICS,
+    MODEL,
+    RESULT,
+    TRAINING,
+)
 from groupwise.storage.metrics import MetricsFile, as_json, finite
 from groupwise.storage.run_folder import RunFolder
 from groupwise.storage.run_info import write_config
 from groupwise.storage.samples import read_samples, with_completions, write_samples
+from groupwise.storage.training_samples import TrainingSamples
 
 SAMPLED = ("reward", "length", "truncated")
 """Metrics that tell whether a resumed run samples what it did before."""
@@ -46,6 +55,8 @@ class Recorder:
         self.config, self.folder, self.writes = trainer.config, run_folder.folder, writes
         self.callbacks, self.reports = callbacks, reports
         self.metrics = MetricsFile(self.folder / METRICS)
+        kept = trainer.config.train.samples
+        self.training = None if kept is None else TrainingSamples(self.folder / TRAINING, kept.steps)
         self.symptoms = {n: Symptoms(x.algorithm) for n, x in trainer.learners.items()}
         self.time_left = TimeLeft(trainer.config)
         self.former_config = ""
@@ -98,6 +109,22 @@ class Recorder:
             if ended and every and step % every == 0:
                 evaluator.alarms.observe(read_samples(self.folder / AFTER), step)
         return metrics
+
+    def samples(self, step: int, samples: Sequence[Sample]) -> None:
+        """Record completions of a finished step, before its metrics."""
+        if self.training is None:
+            return
+        if self.writes:
+            with self.run_folder.writing():
+                self.training.write(step, samples)
+        for callback in self.callbacks if samples else ():
+            callback.on_samples(step, samples)
+
+    def truncate_after(self, step: int) -> str | None:
+        """Drop what a resumed run writes again; a note on damaged lines."""
+        if self.training is not None:
+            self.training.truncate_after(step)
+        return self.metrics.truncate_after(step)
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record a finished step."""

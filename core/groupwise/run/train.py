@@ -144,7 +144,7 @@ def _train(
         )
         this_start = start(accelerator, trainer.step)
         if is_main:
-            damaged = recorder.metrics.truncate_after(trainer.step)
+            damaged = recorder.truncate_after(trainer.step)
             notes += filter(None, [damaged, run_folder.left_over()])
             files = [name for callback in callbacks.values() for name in callback.files]
             write_run_info(folder, loaded, run=run_folder.identity, start=this_start, files=files)

@@ -1,5 +1,6 @@
 """Trainer: the parts of a run with their weights, its progress, and what is due next."""
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ import torch
 from groupwise import processes
 from groupwise.config.learners import SOLE
 from groupwise.config.sections import RunConfig
-from groupwise.evaluation import Evaluation
+from groupwise.evaluation import Evaluation, Sample
 from groupwise.policy import Policy
 from groupwise.rewards import RunState, Scores
 from groupwise.scoring.scorer import Scorer
+from groupwise.storage.training_samples import is_kept
+from groupwise.training.chosen import chosen
 from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Experience, Scored
@@ -81,16 +84,27 @@ class Trainer:
     def learn(self, scored: Scored) -> dict[str, Any]:
         """All learners' updates of a step; their metrics, as LABEL/name if there are several."""
         self.threads.adapt()
-        learned = {
-            label: learner.learn(
-                scored.batches[label].without_failed(),
-                self.step,
-                scored.dummies[label],
-                self.elapsed,
+        metrics = {}
+        for label, learner in self.learners.items():
+            batch = scored.batches[label]
+            learned = learner.learn(
+                batch.without_failed(), self.step, scored.dummies[label], self.elapsed
             )
-            for label, learner in self.learners.items()
-        }
-        return flat(learned)
+            metrics[label] = learned.metrics
+            usable = ~batch.scores.failed
+            advantages = torch.full((len(usable),), math.nan)
+            scored.advantages[label] = advantages.masked_scatter(usable, learned.advantages)
+        return flat(metrics)
+
+    def samples(self, scored: Scored) -> list[Sample]:
+        """The completions of the step that are kept, once it has been learned from; [] if it is
+        none of those whose completions are. A collective."""
+        settings = self.config.train.samples
+        if settings is None or not is_kept(self.step + 1, settings.steps):
+            return []
+        return chosen(
+            scored, self.evaluator.judge, self.experience.sampler, most=settings.per_step
+        )
 
     @property
     def scorer(self) -> Scorer:

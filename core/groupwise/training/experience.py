@@ -32,13 +32,15 @@ class Scored:
     """Rollouts of all policies, and the scores of those that rewards judge, on this process.
 
     metrics: of the step, over all processes; dummies: by label of the learner, a rollout for passes
-    without effect while other processes have more micro-batches; None if there is one process.
+    without effect while other processes have more micro-batches; None if there is one process;
+    advantages: by label of the learner, [B] for the rollouts of its batch, once it has learned.
     """
 
     episodes: Episodes
     scores: Scores
     metrics: Mapping[str, Any] = field(default_factory=dict)
     dummies: Mapping[str, Rollouts | None] = field(default_factory=dict)
+    advantages: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def rollouts(self) -> Rollouts:
