@@ -19,6 +19,7 @@ SMOOTH_FROM = 60  # points; shorter lines are not smoothed
 MOST_POINTS = 800  # a line is thinned to about this many
 MOST_VALUES = 400  # of a line, for the page's script; more are averaged
 MOST_BARS = 60
+MANY_DOTS = 40  # more are drawn smaller
 COLOURS = 6
 
 
@@ -107,10 +108,11 @@ def _dots(points: Sequence[Point], axes: Axes) -> str:
 
 def _draw_dots(series: Series, axes: Axes) -> str:
     bars = "".join(f"M{axes.at(x, low)}L{axes.at(x, high)}" for x, low, high in series.spread)
+    kind = "dot many" if len(series.points) > MANY_DOTS else "dot"
     return (
         _path("whisker", series.colour, bars)
         + _path("thread", series.colour, _line(series.points, axes))
-        + _path("dot", series.colour, _dots(series.points, axes))
+        + _path(kind, series.colour, _dots(series.points, axes))
     )
 
 

@@ -51,22 +51,23 @@ def completion_table(run: RunData) -> str:
         return ""
     parts = list(dict.fromkeys(name for row in rows for name in row.rewards))
     columns = parts[:MOST_PARTS] if len(parts) > 1 else []
-    table = _Table(columns, Images(run.folder, most=MOST_BYTES), run.writers)
+    table = _Table(run, columns)
     intro = "Click a heading to sort, and a completion to read it with its prompt."
-    if run.training:
-        steps = len({row.get("step") for row in run.training})
+    if steps := len({row.get("step") for row in run.training}):
+        some = f"those of {MOST_STEPS} steps, and the best, the worst and the longest of all"
         intro += (
-            f" The run kept {len(run.training):,} completions of {steps:,} steps in "
-            f"samples/training.jsonl: of each step the first one, the best, the worst and the "
-            f"longest. Here are those of at most {MOST_STEPS} steps, and the most extreme of all."
+            f" samples/training.jsonl has {len(run.training):,} completions of {steps:,} steps; "
+            f"here are {some if steps > MOST_STEPS else 'all'}."
         )
     return section("Completions", intro, table.html(rows))
 
 
 def _evaluated(run: RunData, side: str) -> Iterator[Shown]:
-    """The first completion of each prompt, the greedy one if there is one."""
+    """The first completion of each prompt, the greedy one if there is one; no images, which are
+    all in a grid of their own."""
     by_prompt: dict[tuple[str, str], Sample] = {}
-    for sample in sorted(run.samples.get(side, ()), key=lambda s: not s.get("greedy")):
+    texts = [sample for sample in run.samples.get(side, ()) if not sample.get("image")]
+    for sample in sorted(texts, key=lambda s: not s.get("greedy")):
         key = str(sample.get("draw", sample.get("prompt"))), str(sample.get("learner", ""))
         by_prompt.setdefault(key, sample)
     step = 0.0 if side == "before" else float(run.last_step)
@@ -94,13 +95,25 @@ def _extremes(rows: Sequence[Shown]) -> Iterator[Shown]:
 
 
 class _Table:
-    """The rows as HTML. parts: the rewards that have a column; writers: as for `compare`."""
+    """The rows as HTML. parts: the rewards that have a column.
 
-    def __init__(self, parts: Sequence[str], images: Images, writers: Sequence[str]) -> None:
-        self.parts, self.images, self.writers = parts, images, writers
+    Images of evaluations stand above the table already: here they are only named.
+    """
+
+    def __init__(self, run: RunData, parts: Sequence[str]) -> None:
+        self.parts, self.unit, self.writers = parts, run.unit, run.writers
+        self.images = Images(run.folder, most=MOST_BYTES)
+        self.names = Images(run.folder, most=0)
 
     def html(self, rows: Sequence[Shown]) -> str:
-        heads = ["step", "kept as", "reward", *map(brief, self.parts), "advantage", "length"]
+        heads = [
+            "step",
+            "kept as",
+            "reward",
+            *map(brief, self.parts),
+            "advantage",
+            brief(self.unit),
+        ]
         lines, size = [], 0
         for row in rows:
             line = self._row(row)
@@ -134,27 +147,36 @@ class _Table:
         )
 
     def _text(self, row: Shown) -> str:
-        sample = row.sample
-        picture = sample.get("image")
-        thumb = thumbnails([self.images.small(picture)]) if picture else ""
+        sample, picture = row.sample, row.sample.get("image")
+        images = self.images if row.when == "training" else self.names
+        thumb = thumbnails([images.small(picture)]) if picture else ""
         line = gist(sample.get("prompt") if picture else sample.get("completion"))
-        group = sample.get("group")
-        of_group = ""
-        if isinstance(group, Mapping) and (mean := number(group.get("mean"))) is not None:
-            spread = number(group.get("std")) or 0.0
-            of_group = (
-                f'<p class="intro">Rewards of its group: mean {display(mean)}, standard deviation '
-                f"{display(spread)}.</p>"
-            )
-        told = "" if picture else completion(sample, self.images)
+        told = "" if picture else completion(sample, images)
         inside = (
-            f"{prompt(sample, self.images)}{heading('completion', sample)}"
-            f"{written(sample, self.writers)}{told}{shown(sample)}{scores(sample)}{of_group}"
+            f"{prompt(sample, images)}{heading('completion', sample)}"
+            f"{written(sample, self.writers)}{told}{shown(sample)}{scores(sample)}"
+            f"{_facts(row, self.unit)}"
         )
         key = f"{row.when} {row.step:.0f} {sample.get('draw')} {sample.get('index')}"
         return (
             f'{thumb}<details data-key="{brief(key)}"><summary>{line}</summary>{inside}</details>'
         )
+
+
+def _facts(row: Shown, unit: str) -> str:
+    """What the columns say, and the rewards of its group."""
+    sample, group = row.sample, row.sample.get("group")
+    of_group = group if isinstance(group, Mapping) else {}
+    named = {
+        "reward": sample.get("total"),
+        "advantage": sample.get("advantage"),
+        brief(unit): sample.get("length"),
+        "mean of its group": of_group.get("mean"),
+        "standard deviation": of_group.get("std"),
+    }
+    known = {name: n for name, value in named.items() if (n := number(value)) is not None}
+    facts = "".join(f"<span>{name} <b>{display(value)}</b></span>" for name, value in known.items())
+    return f'<div class="scores">{facts}</div>'
 
 
 def _order(row: Shown) -> str:

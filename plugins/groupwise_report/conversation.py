@@ -15,7 +15,7 @@ from groupwise_report.wording import brief, display, number, text
 MOST_CHARACTERS = 8000
 MOST_MESSAGES = 40
 MOST_CALLS = 20  # of a message
-MOST_OF_A_GIST = 180  # characters
+MOST_OF_A_GIST = 120  # characters
 SHORT = 120  # characters of an answer that is not folded
 THINKING = ("<think>", "</think>"), ("[THINK]", "[/THINK]")
 _KEYS_OF_THINKING = ("reasoning_content", "thinking")

@@ -225,9 +225,9 @@ def _memory(run: RunData) -> list[Chart]:
     ]
     host = Series(name="process", points=run.points("memory/host"))
     return [
-        Chart(title="Memory of the GPU", unit="GiB", series=on_device, wide=True, smooth=False,
+        Chart(title="Memory of the GPU", unit="GiB", series=on_device, wide=True,
               note="The most in each step, of the process that takes most."),
-        Chart(title="Memory of the machine", unit="GiB", series=[host], wide=True, smooth=False,
+        Chart(title="Memory of the machine", unit="GiB", series=[host], wide=True,
               note="Of the process and its children, at the end of each step."),
     ]  # fmt: skip
 

@@ -26,9 +26,9 @@ Point = tuple[float, float]
 class RunData:
     """The content of a run's folder.
 
-    config: config.yaml; steps: metrics by step, in order; result: result.json; samples: by "before" and
-    "after"; unreadable: the number of damaged lines of metrics; training: completions of training
-    steps; starts: by which commands the run was started, with packages and devices.
+    config: config.yaml; steps: metrics by step, in order; result: result.json; samples: by "before"
+    and "after"; unreadable: the number of damaged lines of metrics; training: completions of
+    training steps; starts: by which commands the run was started, with packages and devices.
     """
 
     folder: Path
@@ -69,8 +69,7 @@ class RunData:
         """(step, seconds): the sum of the step's phases."""
         phases = [f"time/{name}" for name in self.names("time/")]
         took = [
-            (step, [number(row.get(phase)) for phase in phases])
-            for step, row in self.steps.items()
+            (step, [number(row.get(phase)) for phase in phases]) for step, row in self.steps.items()
         ]
         return [
             (step, sum(value for value in values if value is not None))

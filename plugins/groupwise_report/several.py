@@ -129,7 +129,7 @@ def _time(runs: Sequence[RunData], names: Sequence[str]) -> Iterator[Chart]:
     yield Chart(title="Time of a step", unit="seconds", series=lines, wide=True, named=True)
     yield _over(runs, names, "decisions_per_second", "Throughput", unit="a second", wide=True)
     for key, title in (("device", "Memory of the GPU"), ("host", "Memory of the machine")):
-        yield _over(runs, names, f"memory/{key}", title, unit="GiB", smooth=False, wide=True)
+        yield _over(runs, names, f"memory/{key}", title, unit="GiB", wide=True)
 
 
 def _over(

@@ -151,7 +151,7 @@ def test_sections_of_a_new_run_appear_in_order(browser, tmp_path):
             step(run, number, **{"time/sample": 2.0})
         page.wait_for_selector("figure")
         heads = page.locator("h2, summary").all_inner_texts()
-        assert heads == ["What it learned", "How training went", "Where the time went",
+        assert heads == ["What it learned", "How training went", "Time and memory",
                          "Configuration"]  # fmt: skip
         assert events == []
 

@@ -18,8 +18,11 @@ from groupwise.training.footprint import GIB
     [
         (["/usr/bin/groupwise", "train", "my run.yaml"], "groupwise train 'my run.yaml'"),
         (["/x/groupwise/__main__.py", "resume", "runs/a"], "python -m groupwise resume runs/a"),
-        (["train.py", "rewards.0.api_key=hunter2"], "train.py rewards.0.api_key=*****"),
-        (["train.py", "--hf-token", "abc", "--steps", "3"], "train.py --hf-token ***** --steps 3"),
+        (["train.py", "rewards.0.api_key=hunter2"], "train.py 'rewards.0.api_key=*****'"),
+        (
+            ["train.py", "--hf-token", "abc", "--steps", "3"],
+            "train.py --hf-token '*****' --steps 3",
+        ),
         (["train.py", "--password=abc"], "train.py '--password=*****'"),
         (["groupwise", "a.b=[{api_key: abc, x: 1}]"], "groupwise 'a.b=*****'"),
         (["groupwise", "url=https://me:abc@host/x"], "groupwise 'url=*****'"),

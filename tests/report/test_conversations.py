@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.report.test_report import HOSTILE, page_of, sample, step_row, titles, write_run
+from tests.report.test_report import HOSTILE, Page, page_of, sample, step_row, titles, write_run
 
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": "two"}}}
 EPISODE = [
@@ -17,7 +17,11 @@ EPISODE = [
 
 
 def shown(folder: Path, completion: Any, **fields: Any) -> tuple[str, Any]:
-    return page_of(write_run(folder, [], after=[sample(1, completion, right=True, **fields)]))
+    """The page down to its table of completions, which has them again."""
+    rows = [sample(1, completion, right=True, **fields)]
+    html, _ = page_of(write_run(folder, [], after=rows))
+    above = html.partition("<section><h2>Completions</h2>")[0]
+    return above, Page(above)
 
 
 def test_a_conversation_has_calls_and_folded_answers_and_thinking(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
 class Page(HTMLParser):
     """Parses a page: all tags with their attributes, tags still open, and the text."""
 
-    VOID = frozenset({"meta", "img", "br", "path"})
+    VOID = frozenset({"meta", "img", "br", "path", "input"})
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -45,7 +45,8 @@ class Page(HTMLParser):
             assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        if self.open[-1:] not in (["script"], ["style"]):
+            self.text += data
 
     def count(self, tag: str) -> int:
         return sum(name == tag for name, _ in self.tags)

@@ -77,9 +77,9 @@ def _masked_value(key: str, value: str) -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """Such as "NVIDIA H100 80GB HBM3, 79 GiB", or the kind of processor."""
+    """Such as "NVIDIA H100 80GB HBM3, 79 GiB" or "CPU (x86_64)"."""
     if device.type != "cuda":
-        return f"{device.type}: {platform.machine()}" if device.type == "cpu" else device.type
+        return f"CPU ({platform.machine()})" if device.type == "cpu" else device.type
     memory = torch.cuda.get_device_properties(device).total_memory / GIB
     return f"{torch.cuda.get_device_name(device)}, {memory:.0f} GiB"
 
