@@ -17,8 +17,9 @@ from playwright.sync_api import Page, sync_playwright
 
 from groupwise_report.writing import write_report
 
-WIDTH, HEAD, TABLE = 1080, 600, 420  # pixels of the page
-COLOURS = 64
+WIDTH = 1080  # pixels of the page
+ROWS = 5  # of the table
+GAP = 14
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ADVANTAGE = 5  # column of the table
 
@@ -32,28 +33,37 @@ def main(run: Path, out: Path) -> None:
         browser = driver.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": 2000}, color_scheme="light")
         page.goto(page_file.as_uri())
-        parts = [shot(page, "body", HEAD), table(page)]
+        parts = [head(page), table(page)]
         browser.close()
-    whole = Image.new("RGB", (WIDTH, sum(part.height for part in parts)), "white")
-    top = 0
-    for part in parts:
-        whole.paste(part, (0, top))
-        top += part.height
-    whole.quantize(COLOURS).save(out, optimize=True)
+    whole = Image.new("RGB", (WIDTH, sum(part.height for part in parts)))
+    whole.paste(parts[0], (0, 0))
+    whole.paste(parts[1], (0, parts[0].height))
+    whole.quantize(256).save(out, optimize=True)
+
+
+def head(page: Page) -> Image.Image:
+    """Down to the first row of charts."""
+    return shot(page, 0, edge(page, "figure:nth-child(2)", "bottom") + GAP)
 
 
 def table(page: Page) -> Image.Image:
-    """The completions of training with the largest advantages, the first one opened."""
+    """The completions of training with the largest advantages."""
     page.locator(".completions th").nth(ADVANTAGE).click()
-    page.locator(".completions tbody tr:visible summary").first.click()
-    return shot(page, "section:has(.completions)", TABLE)
+    page.mouse.move(0, 0)
+    rows = page.locator(".completions tbody tr:visible")
+    last = rows.nth(ROWS - 1).evaluate("row => row.getBoundingClientRect().bottom + scrollY")
+    return shot(page, edge(page, "section:has(.completions)", "top") - GAP, last + 2)
 
 
-def shot(page: Page, selector: str, height: int) -> Image.Image:
-    """The upper part of an element, over the whole width of the page."""
-    box = page.locator(selector).bounding_box()
-    assert box is not None
-    clip = {"x": 0, "y": box["y"], "width": WIDTH, "height": height}
+def edge(page: Page, selector: str, side: str) -> float:
+    """In pixels from the page's top, wherever it is scrolled to."""
+    found = page.locator(selector).first
+    return float(found.evaluate(f"e => e.getBoundingClientRect().{side} + scrollY"))
+
+
+def shot(page: Page, top: float, bottom: float) -> Image.Image:
+    """A part of the page, in its whole width."""
+    clip = {"x": 0, "y": top, "width": WIDTH, "height": bottom - top}
     return Image.open(BytesIO(page.screenshot(clip=clip, full_page=True))).convert("RGB")
 
 

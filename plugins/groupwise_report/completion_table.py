@@ -53,7 +53,7 @@ def completion_table(run: RunData) -> str:
     columns = parts[:MOST_PARTS] if len(parts) > 1 else []
     table = _Table(run, columns)
     intro = "Click a heading to sort, and a completion to read it with its prompt."
-    if steps := len({row.get("step") for row in run.training}):
+    if steps := len({number(row.get("step")) for row in run.training}):
         some = f"those of {MOST_STEPS} steps, and the best, the worst and the longest of all"
         intro += (
             f" samples/training.jsonl has {len(run.training):,} completions of {steps:,} steps; "
@@ -200,8 +200,9 @@ def _filters(rows: Sequence[Shown]) -> str:
     when += [(f"step {step:.0f}", f"step {display(step)}") for step in steps]
     chosen = {word for row in rows for word in row.chosen}
     why = [(f"chosen {word}", _KEPT[word]) for word in CHOSEN if word in chosen]
-    judged = {row.sample.get("right") for row in rows}
-    right = [("right 1", "right"), ("right 0", "wrong")] if {True, False} <= judged else []
+    judged = [row.sample.get("right") for row in rows]
+    both = any(each is True for each in judged) and any(each is False for each in judged)
+    right = [("right 1", "right"), ("right 0", "wrong")] if both else []
     selects = (_select("When", when, "training" in present), _select("Kept as", why),
                _select("Judged", right))  # fmt: skip
     return (

@@ -29,11 +29,11 @@ _KINDS = {_PNG: "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif"}
 class Images:
     """Embeds a run's images, and counts them against the limits of a page.
 
-    most: bytes of all of them.
+    most: bytes of all of them, `MOST_BYTES` if unset.
     """
 
-    def __init__(self, run: Path, most: int = MOST_BYTES) -> None:
-        self.run, self.most = run.resolve(), most
+    def __init__(self, run: Path, most: int | None = None) -> None:
+        self.run, self.most = run.resolve(), MOST_BYTES if most is None else most
         self.count = self.bytes = self.attached = 0
 
     @property
