@@ -79,9 +79,8 @@ def _training(kept: Sequence[Sample]) -> list[Shown]:
     """Those of some steps, and of all steps the extremes."""
     rows = [Shown("training", number(each.get("step")) or 0.0, each) for each in kept]
     steps = sorted({row.step for row in rows})
-    last = max(len(steps) - 1, 1)
-    spread = {steps[n * last // MOST_STEPS] for n in range(MOST_STEPS)} if steps else set()
-    spread |= set(steps[-1:])
+    parts = range(MOST_STEPS if steps else 0)
+    spread = {steps[n * (len(steps) - 1) // (MOST_STEPS - 1)] for n in parts}
     extreme = {id(row) for row in _extremes(rows)}
     return [row for row in rows if row.step in spread or id(row) in extreme]
 

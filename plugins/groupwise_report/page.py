@@ -105,8 +105,9 @@ def _learning(run: RunData) -> str:
     note = (note if band else "") + note_on_sums(run)
     shown = [Chart(title="Reward", series=rewards, note=note.strip(), wide=True)]
     shown += [_accuracy(run), *learner_charts(run), *watched_charts(run), *reward_charts(run)]
-    curves = charts(shown, run.last_step)
-    return section("What it learned", how_to_read([run]), curves, grid(histograms(run)))
+    last = max(run.last_step, 1)
+    figures = (*(draw(chart, last) for chart in shown), *histograms(run))
+    return section("What it learned", how_to_read([run]), grid(figures))
 
 
 def how_to_read(runs: Sequence[RunData]) -> str:

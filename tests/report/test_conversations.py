@@ -18,10 +18,12 @@ EPISODE = [
 
 def shown(folder: Path, completion: Any, **fields: Any) -> tuple[str, Any]:
     """The page down to its table of completions, which has them again."""
-    rows = [sample(1, completion, right=True, **fields)]
-    html, _ = page_of(write_run(folder, [], after=rows))
-    above = html.partition("<section><h2>Completions</h2>")[0]
+    above = whole(folder, completion, **fields)[0].partition("<section><h2>Completions</h2>")[0]
     return above, Page(above)
+
+
+def whole(folder: Path, completion: Any, **fields: Any) -> tuple[str, Any]:
+    return page_of(write_run(folder, [], after=[sample(1, completion, right=True, **fields)]))
 
 
 def test_a_conversation_has_calls_and_folded_answers_and_thinking(tmp_path: Path) -> None:
@@ -67,7 +69,7 @@ def test_no_part_of_a_conversation_becomes_markup(tmp_path: Path, calls: Any) ->
         {"role": "tool", "name": HOSTILE, "content": HOSTILE * 9},
         {"role": "assistant", "reasoning_content": HOSTILE, "content": None},
     ]
-    _, page = shown(tmp_path, messages, turn_rewards=[HOSTILE, HOSTILE], extra={"turns": HOSTILE})
+    _, page = whole(tmp_path, messages, turn_rewards=[HOSTILE, HOSTILE], extra={"turns": HOSTILE})
     assert page.count("script") == 1
     assert page.count("img") == page.count("svg") == 0
     assert not [a for _, a in page.tags if any(name.startswith("on") for name in a)]
