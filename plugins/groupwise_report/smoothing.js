@@ -35,6 +35,7 @@ const redraw = (chart, {line, own}) => {
 };
 const smoothAll = () => {
   const share = SHARES[+slider.value];
+  slider.parentElement.hidden = !document.querySelector("[data-line]");
   document.querySelector(".controls output").textContent = +slider.value === OWN ? "usual" : share ? `over ${100 * share} % of the run` : "off";
   charts().forEach(chart => chart.lines.forEach(line => redraw(chart, line)));
 };

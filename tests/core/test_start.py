@@ -6,11 +6,12 @@ from importlib import metadata
 
 import psutil
 import pytest
+import torch
 
 from groupwise import secrets, train
 from groupwise.run import start
 from groupwise.storage import run_info
-from groupwise.training.footprint import GIB
+from groupwise.training.footprint import GIB, Footprint
 
 
 @pytest.mark.parametrize(
@@ -58,3 +59,26 @@ def test_each_start_of_a_run_is_noted(lab, tmp_path, monkeypatch) -> None:
     held = [row["memory/host"] for row in rows if "loss" in row]
     assert len(held) == 4
     assert all(0.05 < each < psutil.virtual_memory().total / GIB for each in held)
+
+
+def test_memory_of_a_gpu_is_the_most_of_each_step(monkeypatch) -> None:
+    peaks = {"allocated": 3 * GIB, "reserved": 4 * GIB}
+    for name, peak in peaks.items():
+        monkeypatch.setattr(torch.cuda, f"max_memory_{name}", lambda _, peak=peak: peak)
+    resets = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", resets.append)
+    device = torch.device("cuda", 0)
+    taken = Footprint(device).take()
+    assert (taken["memory/device"], taken["memory/device_reserved"]) == (3, 4)
+    assert resets == [device]
+    assert "memory/device" not in Footprint(torch.device("cpu")).take()
+
+
+@pytest.mark.gpu
+def test_memory_of_a_gpu_has_what_a_step_allocated() -> None:
+    footprint = Footprint(torch.device("cuda", torch.cuda.current_device()))
+    footprint.take()
+    before = footprint.take()["memory/device"]
+    torch.empty(GIB // 4, dtype=torch.uint8, device="cuda")  # freed at once
+    assert footprint.take()["memory/device"] - before == pytest.approx(0.25, abs=0.01)
+    assert footprint.take()["memory/device"] == pytest.approx(before, abs=0.01)
