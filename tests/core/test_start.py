@@ -75,6 +75,7 @@ def test_memory_of_a_gpu_is_the_most_of_each_step(monkeypatch) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_memory_of_a_gpu_has_what_a_step_allocated() -> None:
     footprint = Footprint(torch.device("cuda", torch.cuda.current_device()))
     footprint.take()
