@@ -1,0 +1,5 @@
+"""Stands: which objects stand for a prompt source in Python."""
+
+from groupwise.options import StandsFor
+
+DATA = StandsFor(kind="prompts", plugin="dataset", option="path")

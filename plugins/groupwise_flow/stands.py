@@ -1,0 +1,5 @@
+"""Stands: which objects of diffusers stand for a policy in Python."""
+
+from groupwise.options import StandsFor
+
+PIPELINE = StandsFor(kind="policies", plugin="flow", option="model")
