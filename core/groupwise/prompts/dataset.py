@@ -73,6 +73,12 @@ class Dataset:
             return row
         return attachments.of_row(row, partial(attachments.located, folder=self.folder))
 
+    def of_text(self, text: str) -> Mapping[str, Any]:
+        row = self.wording.of_text(text)
+        if self.wording.template is None and not self.wording.chat and is_chat(self[0]["prompt"]):
+            return {**row, "prompt": [{"role": "user", "content": text}]}
+        return row
+
     def _read(self, index: int) -> Mapping[str, Any]:
         """The row as `datasets` reads it, which opens pictures. Raises UserError with the number of
         the row and the name of the column that it cannot read."""

@@ -14,6 +14,7 @@ from groupwise.plugins.build import check_options
 from groupwise.plugins.targets import load_target
 from groupwise.policy import Policy
 from groupwise.prompts.draws import Draw, Prompts
+from groupwise.run.epochs import with_steps
 from groupwise.run.making import make_part
 from groupwise.run.parts import Parts
 from groupwise.run.players import Players
@@ -60,6 +61,8 @@ def build_parts(loaded: LoadedConfig) -> Parts:
         key=config.prompts.key,
         attached=attached,
     )
+    loaded = with_steps(loaded, prompts)
+    config, players = loaded.config, Players(environment, loaded.config)
     evaluation_prompts = prompts
     if own is not None:
         source = make_part(loaded, ("evaluation", "source"))

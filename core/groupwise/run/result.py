@@ -54,10 +54,13 @@ class RunResult:
 
     @property
     def samples(self) -> Table:
-        """The completions of the last evaluation, or, where there is none, of the first; images as
-        PIL images."""
-        after = self.folder / AFTER
-        return self._read(after if after.exists() else self.folder / BEFORE)
+        """The completions of the evaluation after the last step; images as PIL images."""
+        return self._read(self.folder / AFTER)
+
+    @property
+    def samples_before(self) -> Table:
+        """The same of the evaluation before the first step."""
+        return self._read(self.folder / BEFORE)
 
     @property
     def training_samples(self) -> Table:
@@ -68,7 +71,8 @@ class RunResult:
         return Table(with_completions(read_samples(path), self.folder))
 
     def plot(self, *names: str) -> Any:
-        """Metrics over the steps, one chart for each name, as a figure of matplotlib.
+        """Metrics over the steps, one chart for each name, as a figure of matplotlib, which a
+        notebook shows.
 
         Raises UserError for a name that no step has, and where matplotlib is not installed.
         """
@@ -77,10 +81,10 @@ class RunResult:
         if unknown := [name for name in names if name not in metrics.columns]:
             raise UserError(f"no metric {unknown[0]!r}; there are {', '.join(metrics.columns)}")
         try:
-            from matplotlib.figure import Figure
+            from groupwise.run.figure import ShownFigure
         except ImportError as error:
             raise UserError(f"plot needs matplotlib: pip install matplotlib ({error})") from error
-        figure = Figure(figsize=(3.6 * max(1, len(names)), 2.8), layout="constrained")
+        figure = ShownFigure(figsize=(3.6 * max(1, len(names)), 2.8), layout="constrained")
         for number, name in enumerate(names, start=1):
             axes = figure.add_subplot(1, len(names), number)
             points = [(row["step"], row[name]) for row in metrics if row.get(name) is not None]

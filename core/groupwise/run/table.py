@@ -1,6 +1,7 @@
 """Table: rows of a run's files, as Python and notebooks show them."""
 
 import html
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,10 +37,10 @@ class Table(list[dict[str, Any]]):
     def to_pandas(self) -> Any:
         """A DataFrame. Raises UserError where pandas is not installed."""
         try:
-            import pandas  # an extra, and slow to import
+            import pandas as pd  # an extra, and slow to import
         except ImportError as error:
             raise UserError(f"to_pandas needs pandas: pip install pandas ({error})") from error
-        return pandas.DataFrame(self)
+        return pd.DataFrame(self)
 
     def __repr__(self) -> str:
         return f"<Table of {len(self):,} rows: {', '.join(self.columns)}>"
@@ -67,6 +68,8 @@ def table_of(names: list[str], rows: list[list[Any]]) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
+    if callable(getattr(value, "_repr_png_", None)):  # as PIL images have it
+        return f'<img src="data:image/png;base64,{b64encode(value._repr_png_()).decode()}">'
     text = f"{value:.4g}" if isinstance(value, float) else _said(value)
     return html.escape(
         text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"

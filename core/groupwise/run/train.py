@@ -131,6 +131,7 @@ def _train(
     changed = changes(folder, loaded) if resume else []
     with progress.doing("prompts"):
         parts = build_parts(loaded)
+    loaded, settings = parts.loaded, parts.config.train
     with open_trainer(parts, accelerator) as trainer:
         callbacks, reports = build_callbacks(parts, accelerator), build_reports(loaded)
         # Loading a model may have added notes to the policy.
