@@ -19,10 +19,12 @@ class Phase:
     """
 
     name: str
-    since: float = field(default_factory=time.monotonic)
     expected: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     early: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.since = time.monotonic()
 
     def __str__(self) -> str:
         whats = dict.fromkeys([*self.expected, *self.counts, *self.early])

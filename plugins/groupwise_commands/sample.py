@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from groupwise.cli.arguments import told_apart
 from groupwise.cli.completion import run_folders
 from groupwise.errors import UserError
 
@@ -129,18 +129,6 @@ def sample(
             typer.echo(f"{tally}: {target.path}")
             if prompts is not None and tally.prompts < prompts:
                 typer.echo(f"note: there are no more than {tally.prompts:,} such prompts", err=True)
-
-
-def told_apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Texts, and overrides of the configuration: those that begin with one of its keys."""
-    from groupwise.config.sections import RunConfig
-
-    def is_override(text: str) -> bool:
-        key, equals, _ = text.partition("=")
-        return bool(equals) and key.partition(".")[0] in RunConfig.model_fields
-
-    texts = [text for text in arguments if not is_override(text)]
-    return texts, [text for text in arguments if is_override(text)]
 
 
 def step_of(text: str) -> int | None:

@@ -3,3 +3,4 @@
 from groupwise.options import StandsFor
 
 PIPELINE = StandsFor(kind="policies", plugin="flow", option="model")
+"""Stands for the policy `flow`, with this pipeline as its `model`."""

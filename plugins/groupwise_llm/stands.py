@@ -3,4 +3,6 @@
 from groupwise.options import StandsFor
 
 MODEL = StandsFor(kind="policies", plugin="language_model", option="model")
+"""Stands for the policy `language_model`, with this model as its `model`."""
 TOKENIZER = StandsFor(kind="policies", plugin="language_model", option="tokenizer")
+"""Stands for the option `tokenizer` of a policy of language models."""

@@ -8,10 +8,11 @@ from tests.command_line import call
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import groupwise
+from groupwise.cli.arguments import told_apart
 from groupwise.errors import UserError
 from groupwise.prompt_source import row_of
 from groupwise.wording import Wording
-from groupwise_commands.sample import step_of, told_apart
+from groupwise_commands.sample import step_of
 
 TEXT = "2 + 2 ="
 

@@ -3,3 +3,4 @@
 from groupwise.options import StandsFor
 
 DATA = StandsFor(kind="prompts", plugin="dataset", option="path")
+"""Stands for the prompt source `dataset`, with this table as its `path`."""
