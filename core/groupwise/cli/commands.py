@@ -157,7 +157,8 @@ def evaluate(
     """
     from groupwise.run.evaluate import evaluate_run
 
-    evaluated = evaluate_run(run, overrides or (), output=output)
+    is_first = os.environ.get("RANK", "0") == "0"
+    evaluated = evaluate_run(run, overrides or (), output=output, quiet=not is_first)
     for why in evaluated.failures.values():
         typer.secho(f"warning: {why}", err=True)
     _print_metrics(evaluated.metrics)

@@ -11,7 +11,7 @@ from typing import Any
 
 from accelerate.utils import gather_object
 
-from groupwise import processes
+from groupwise import processes, progress
 from groupwise.config.objects import Objects
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
@@ -21,6 +21,7 @@ from groupwise.prompts.draws import Draw
 from groupwise.rewards import RunState
 from groupwise.run import snapshot
 from groupwise.run.build import build_parts, open_evaluator
+from groupwise.run.display import Display
 from groupwise.run.interruption import orderly
 from groupwise.run.parts import Parts
 from groupwise.run.split import Split, prompts_of
@@ -155,16 +156,21 @@ def reopened(
     objects: Objects | None = None,
     *,
     step: int | None = None,
+    quiet: bool = True,
 ) -> Iterator[Reopened]:
     """Open a run with its own configuration and overrides; averaged weights if it has them.
 
     Signals that end the process raise KeyboardInterrupt meanwhile, so that all is closed.
 
     objects: the Python objects that were passed to the run, by the key path of their section; step:
-    of the checkpoint, the last one if unset; 0 for the weights before the first step.
+    of the checkpoint, the last one if unset; 0 for the weights before the first step; quiet: False
+    to show meanwhile what is being done.
     """
-    with orderly(), _opened(run, overrides, objects, step) as opened:
-        yield opened
+    with Display(quiet=quiet), orderly():
+        progress.start("loading")
+        with _opened(run, overrides, objects, step) as opened:
+            progress.start("sampling")
+            yield opened
 
 
 @contextmanager
