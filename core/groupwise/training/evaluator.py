@@ -133,11 +133,11 @@ class Evaluator:
         self, draws: Sequence[Draw], size: int, state: RunState, *, space: str, greedy: bool
     ) -> Iterator["_Batch"]:
         """Sampled batches whose scoring has begun."""
-        due: dict[str, dict[Purpose, int]] = {
-            cast: {"evaluate": size}
-            | ({"greedy": 1} if greedy and self.sampler.greedy(cast) else {})
-            for cast in self.sampler.casts
-        }
+        due: dict[str, dict[Purpose, int]] = {}
+        for cast in self.sampler.casts:
+            due[cast] = {"evaluate": size}
+            if greedy and self.sampler.greedy(cast):
+                due[cast]["greedy"] = 1
         each = sum(count for sizes in due.values() for count in sizes.values())
         self.sampler.expect(each * len(self.sampler.share(draws)))
         for cast, sizes in due.items():
