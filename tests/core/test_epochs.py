@@ -52,7 +52,7 @@ def test_a_run_of_two_epochs_draws_each_training_prompt_twice(lab, tmp_path):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"train": {"data_epochs": 1, "steps": 9}}, "leave one out .`train.steps=null`"),
+        ({"train": {"data_epochs": 1, "steps": 9}}, "leave one out, on the command line by"),
         (
             {"train": {"data_epochs": 1}, "prompts": {"name": "rows", "weighting": {}}},
             r"prompts\.weighting draws some prompts again",

@@ -9,6 +9,8 @@ from groupwise.options import StandsFor
 from groupwise.registry import installed
 from groupwise.section import KeyPath
 
+PLAIN = frozenset({type(None), str, bool, int, float, dict, list, tuple, type})
+"""Types whose values stand for nothing else."""
 Objects = Mapping[KeyPath, Any]
 """Python objects passed in place of plugin names, by the key path of their section, and in place of
 options, by the path of the option."""
@@ -30,7 +32,7 @@ def set_aside(path: KeyPath, value: Any, objects: dict[KeyPath, Any]) -> Any:
     if is_list or is_list_of_plugins(path):
         items = value if is_list else [value]
         return [set_aside((*path, number), item, objects) for number, item in enumerate(items)]
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and stands_for(value) is None:
         return {key: set_aside((*path, key), item, objects) for key, item in value.items()}
     return _option(path, value, objects)
 
@@ -38,7 +40,8 @@ def set_aside(path: KeyPath, value: Any, objects: dict[KeyPath, Any]) -> Any:
 def expanded(value: Any, kind: str | None) -> Any:
     """A section, or what stands in its place; an object of another library that stands for a plugin
     of this kind becomes the section that names the plugin, with the object as its option."""
-    section: Mapping[str, Any] = value if isinstance(value, Mapping) else {"name": value}
+    is_section = isinstance(value, Mapping) and stands_for(value) is None
+    section: Mapping[str, Any] = value if is_section else {"name": value}
     stands = stands_for(section.get("name"))
     if stands is None or stands.kind != kind:
         return value
@@ -47,9 +50,7 @@ def expanded(value: Any, kind: str | None) -> Any:
 
 def stands_for(value: Any) -> StandsFor | None:
     """What an object of another library stands for; None for anything else."""
-    if value is None or isinstance(value, str | int | float | Mapping | list | tuple | type):
-        return None
-    return installed().stands_for(value)
+    return None if type(value) in PLAIN else installed().stands_for(value)
 
 
 def place_of(key: str, value: Any) -> str:

@@ -214,8 +214,8 @@ class RunConfig(Section):
             return self
         if "steps" in train.model_fields_set:
             problem = (
-                "a run has `steps`, or as many as its `data_epochs` take: leave one out "
-                "(`train.steps=null` leaves out those of a file)"
+                "a run has `steps`, or as many as its `data_epochs` take: leave one out, on the "
+                "command line by train.steps=null or train.data_epochs=null"
             )
             raise mistake_at(("train", "data_epochs"), problem)
         if self.prompts.weighting is not None:
