@@ -65,8 +65,10 @@ def test_what_needs_files_says_so(tmp_path, model, tokenizer):
         train(tmp_path / "sharded", model, **{"train.shard": True})
     with pytest.raises(UserError, match=r"`loading` and `quantize` say how a model is read"):
         train(tmp_path / "loading", {"name": model, "loading": {"revision": "main"}})
+    made = type(model)(model.config)
+    made.name_or_path = ""
     with pytest.raises(UserError, match="its tokenizer is not known; pass it, too"):
-        train(tmp_path / "unknown", type(model)(model.config))
+        train(tmp_path / "unknown", made)
     with pytest.raises(UserError, match="has adapters already"):
         train(tmp_path / "adapted", get_peft_model(model, LoraConfig()).get_base_model())
     with pytest.raises(UserError, match="expected a model of transformers, its folder or its hub"):
