@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 from groupwise import hookspecs
 from groupwise.errors import UserError, did_you_mean
 from groupwise.kinds import KINDS
+from groupwise.options import StandsFor
 
 SWITCHED_OFF = "GROUPWISE_WITHOUT"
 """An environment variable: comma-separated names of plugins not to load."""
@@ -70,6 +71,15 @@ class Registry:
                 f"lists all names{self.may_bring}"
             )
         return entries
+
+    def stands_for(self, value: Any) -> StandsFor | None:
+        """What an object stands for by its class, or by one that this inherits from; else None."""
+        for kind in type(value).__mro__:
+            entries = self.named("objects", f"{kind.__module__}.{kind.__qualname__}")
+            if entries:
+                stands: StandsFor = target_of(entries[0])
+                return stands
+        return None
 
     def load(self, kind: str, name: str, beside: Sequence[Path] = ()) -> Any:
         """The target registered as `name`, or the attribute that "module:attribute" names.

@@ -1,4 +1,5 @@
-"""Registers policies of images, their adapters, algorithms and drafts of configurations."""
+"""Registers policies of images, their adapters, algorithms, drafts of configurations, and the
+pipelines that stand for policies."""
 
 from groupwise.hookspecs import Register, hookimpl
 
@@ -25,3 +26,9 @@ def register_algorithms(register: Register) -> None:
 @hookimpl
 def register_drafts(register: Register) -> None:
     register("image", "groupwise_flow.draft:FlowDraft")
+
+
+@hookimpl
+def register_objects(register: Register) -> None:
+    name = "diffusers.pipelines.pipeline_utils.DiffusionPipeline"
+    register(name, "groupwise_flow.stands:PIPELINE", extra="flow")

@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from pydantic_core import PydanticCustomError
 
 from groupwise.errors import UserError
-from groupwise.options import PathOrName
+from groupwise.options import PathOrName, TakesObject
 from groupwise.registry import installed
 from groupwise.trust import LoadingArguments
 from groupwise_flow.adapter import Adapter
@@ -54,12 +54,15 @@ class Lora(BaseModel):
         return options
 
 
-class Settings(BaseModel):
+class Settings(TakesObject):
     """Which pipeline, how to load it, and how it denoises at evaluation: of every policy."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: PathOrName = Field(description="path or hub name of a diffusers pipeline")
+    model: PathOrName = Field(
+        description="path or hub name of a diffusers pipeline; in Python also the pipeline itself, "
+        "which is then trained in place"
+    )
     loading: LoadingArguments = Field(
         default_factory=dict,
         description="arguments of diffusers' from_pretrained; `trust_remote_code` is false and "
@@ -121,6 +124,15 @@ class Settings(BaseModel):
     gradient_checkpointing: bool = Field(
         False, description="recompute blocks in the backward pass: less memory, more time"
     )
+
+    @model_validator(mode="after")
+    def _is_loaded_once(self) -> Self:
+        if self.given is not None and (self.loading or self.encoders == "cached"):
+            raise ValueError(
+                "`loading` and `encoders: cached` read the pipeline from files, and this one is an "
+                "object: leave them out, or pass its folder or hub name"
+            )
+        return self
 
     @property
     def guidance_in_training(self) -> float:

@@ -21,6 +21,7 @@ from groupwise.cli.completion import run_folders
 from groupwise.errors import UserError
 from groupwise.hookspecs import Register, hookimpl
 from groupwise.memory import Workload
+from groupwise.run.display import Display
 
 PROCESS_ENDED = (
     "another process of this run has ended or does not answer, so this one cannot go on:"
@@ -124,6 +125,7 @@ def test_train_passes_configuration_and_flags(config: Path, run_module: SimpleNa
     assert result.exit_code == 0, result.output
     loaded, options = run_module.calls[0]
     assert (loaded.config.train.steps, loaded.config.seed) == (5, 3)
+    assert isinstance(options.pop("display"), Display)
     assert options == {"resume": False, "overwrite": True, "quiet": True}
 
 

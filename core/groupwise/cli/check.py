@@ -31,8 +31,9 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     Builds the parts of the run that need no weights. Raises the UserErrors that a run would raise.
     """
     loaded, notes = with_overlap(loaded)
-    targets, config = check_sections(loaded), loaded.config
+    targets = check_sections(loaded)
     parts = build_parts(loaded)
+    loaded, config = parts.loaded, parts.config
     kinds = {label: targets[*x.path, "policy"] for label, x in config.learners.items()}
     parts.check_policies(kinds)
     # Of a function that builds a policy, the class is unknown before it is called.

@@ -105,9 +105,17 @@ def resume(
 def _train(
     loaded: "LoadedConfig", *, resume: "Resume", overwrite: bool = False, quiet: bool = False
 ) -> None:
-    from groupwise.run.train import train_from_config
+    from groupwise import progress
+    from groupwise.run.display import Display
 
-    result = train_from_config(loaded, resume=resume, overwrite=overwrite, quiet=quiet)
+    is_first = os.environ.get("RANK", "0") == "0"
+    with Display(quiet=quiet or not is_first) as display:
+        progress.start("importing torch")
+        from groupwise.run.train import train_from_config
+
+        result = train_from_config(
+            loaded, resume=resume, overwrite=overwrite, quiet=quiet, display=display
+        )
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -149,7 +157,8 @@ def evaluate(
     """
     from groupwise.run.evaluate import evaluate_run
 
-    evaluated = evaluate_run(run, overrides or (), output=output)
+    is_first = os.environ.get("RANK", "0") == "0"
+    evaluated = evaluate_run(run, overrides or (), output=output, quiet=not is_first)
     for why in evaluated.failures.values():
         typer.secho(f"warning: {why}", err=True)
     _print_metrics(evaluated.metrics)

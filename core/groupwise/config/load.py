@@ -97,6 +97,8 @@ def sections(config: RunConfig) -> dict[str, Any]:
     # With several policies each has its own; a file that sets them for all is refused.
     several = {"algorithm", "sampler", "teacher"} if config.players else None
     data: dict[str, Any] = yaml_lines.plain(secrets.masked(config.model_dump(exclude=several)))
+    if config.train.data_epochs is not None:
+        del data["train"]["steps"]  # counted again when it is read
     return data
 
 

@@ -4,15 +4,15 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from datasets import Dataset as HuggingFaceDataset
-from datasets import disable_progress_bars, load_dataset
+from datasets import DatasetDict, disable_progress_bars, load_dataset
 from pydantic import Field
 
 from groupwise import attachments
 from groupwise.errors import UserError, first_line
-from groupwise.options import PathOrName
+from groupwise.options import PathOrName, TakesObject
 from groupwise.prompt_source import is_chat
 from groupwise.wording import Wording
 
@@ -26,8 +26,12 @@ class Dataset:
     are relative to the file, or to the folder.
     """
 
-    class Config(Wording):
-        path: PathOrName = Field(description="a file, a folder or a hub name")
+    class Config(Wording, TakesObject):
+        taken: ClassVar[str] = "path"
+
+        path: PathOrName = Field(
+            description="a file, a folder or a hub name; in Python also a DataFrame or a dataset"
+        )
         split: str = Field("train", description="which split of it, or a part: `train[:1000]`")
         subset: str | None = Field(None, description="the hub dataset's configuration")
         prompt: str = Field(
@@ -41,7 +45,7 @@ class Dataset:
         )
 
     def __init__(self, config: Config) -> None:
-        self.wording, self.path = config, Path(config.path)
+        self.wording, self.path, self.given = config, Path(config.path), config.given
         self.data = _rename(_load(config), config)
         config.check(self.data.column_names)
         # A cell of a CSV file can hold messages only as text.
@@ -55,7 +59,7 @@ class Dataset:
     def _folder(self) -> Path | None:
         """Where paths of attachments begin; None for a hub name."""
         here = self.path if self.path.is_dir() else self.path.parent
-        return here.resolve() if self.path.exists() else None
+        return here.resolve() if self.path.exists() and self.given is None else None
 
     def __len__(self) -> int:
         return len(self.data)
@@ -68,6 +72,12 @@ class Dataset:
         if self.folder is None:
             return row
         return attachments.of_row(row, partial(attachments.located, folder=self.folder))
+
+    def of_text(self, text: str) -> Mapping[str, Any]:
+        row = self.wording.of_text(text)
+        if self.wording.template is None and not self.wording.chat and is_chat(self[0]["prompt"]):
+            return {**row, "prompt": [{"role": "user", "content": text}]}
+        return row
 
     def _read(self, index: int) -> Mapping[str, Any]:
         """The row as `datasets` reads it, which opens pictures. Raises UserError with the number of
@@ -94,6 +104,8 @@ class Dataset:
 
 def _load(config: Dataset.Config) -> HuggingFaceDataset:
     disable_progress_bars()  # they would tear up the run's own
+    if config.given is not None:
+        return _given(config)
     path = Path(config.path)
     reader = READERS.get(path.suffix)
     if reader and not path.exists():
@@ -109,6 +121,27 @@ def _load(config: Dataset.Config) -> HuggingFaceDataset:
     except Exception as error:  # datasets raises a dozen kinds; all mean the data cannot be read
         reason = first_line(error.__cause__ or error)
         raise UserError(f"prompts: cannot read {config.path}: {reason}") from error
+
+
+def _given(config: Dataset.Config) -> HuggingFaceDataset:
+    """The rows of an object that was passed in Python."""
+    data = config.given
+    if isinstance(data, DatasetDict):
+        if config.split not in data:
+            raise UserError(
+                f"prompts: the DatasetDict has no split {config.split!r} (it has "
+                f"{', '.join(data)}); name one with `split: NAME`, or pass one of them"
+            )
+        data = data[config.split]
+    if isinstance(data, HuggingFaceDataset):
+        return data
+    try:
+        return HuggingFaceDataset.from_pandas(data, preserve_index=False)
+    except Exception as error:  # of pyarrow, for columns that mix types
+        raise UserError(
+            f"prompts: the DataFrame cannot be read: {first_line(error)}; rows that do not fit a "
+            f"table can be passed as a list: data.to_dict('records')"
+        ) from error
 
 
 def _messages(prompt: Any) -> Any:

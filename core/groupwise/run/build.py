@@ -6,6 +6,7 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from groupwise import progress
 from groupwise.config.load import LoadedConfig
 from groupwise.config.plugin_sections import plugin_sections
 from groupwise.config.sections import RunConfig
@@ -13,6 +14,7 @@ from groupwise.plugins.build import check_options
 from groupwise.plugins.targets import load_target
 from groupwise.policy import Policy
 from groupwise.prompts.draws import Draw, Prompts
+from groupwise.run.epochs import with_steps
 from groupwise.run.making import make_part
 from groupwise.run.parts import Parts
 from groupwise.run.players import Players
@@ -59,6 +61,8 @@ def build_parts(loaded: LoadedConfig) -> Parts:
         key=config.prompts.key,
         attached=attached,
     )
+    loaded = with_steps(loaded, prompts)
+    config, players = loaded.config, Players(environment, loaded.config)
     evaluation_prompts = prompts
     if own is not None:
         source = make_part(loaded, ("evaluation", "source"))
@@ -98,10 +102,11 @@ def held_out_draws(prompts: Prompts, config: RunConfig) -> list[Draw]:
 def check_sections(loaded: LoadedConfig) -> Mapping[KeyPath, Any]:
     """The imported target of every name in the configuration; checks options, builds nothing."""
     targets = {}
-    for _, path, _ in plugin_sections(loaded.config):
+    for _, path, section in plugin_sections(loaded.config):
         if path not in loaded.objects and not is_missing_default(loaded, path):
-            targets[path] = load_target(loaded, path)
-            check_options(loaded, path, targets[path])
+            with progress.doing(f"importing {section.name}"):
+                targets[path] = load_target(loaded, path)
+                check_options(loaded, path, targets[path])
     return targets
 
 
@@ -111,7 +116,8 @@ def open_evaluator(parts: Parts, accelerator: Accelerator, threads: Threads) -> 
     config, players, prompts = parts.config, parts.players, parts.evaluation_prompts
     with ExitStack() as stack:
         stack.enter_context(closing(parts))
-        parts.load_rewards()
+        with progress.doing("rewards"):
+            parts.load_rewards()
         samplings = {
             label: stack.enter_context(_open_sampling(parts, label, policy, accelerator, threads))
             for label, policy in build_policies(parts, accelerator).items()
@@ -145,7 +151,8 @@ def _open_sampling(
     process = (accelerator.process_index, accelerator.num_processes)
     if learning.sampler is not None:
         parts.check_sampler_class(label, type(policy))  # before an engine starts
-        sampler = make_part(parts.loaded, (*learning.path, "sampler"), policy)
+        with progress.doing("the sampler"):
+            sampler = make_part(parts.loaded, (*learning.path, "sampler"), policy)
     with closing(sampler):
         if sampler is not policy:
             type(sampler).check_policy_class(type(policy))

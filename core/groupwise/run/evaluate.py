@@ -40,17 +40,19 @@ def evaluate_run(
     *,
     output: Path | None = None,
     objects: Objects | None = None,
+    quiet: bool = True,
 ) -> Evaluated:
     """Evaluate a run's last checkpoint with the run's configuration and overrides.
 
     No file of the run is changed. Metrics, samples, configuration and a page are written to
     `output`, a new folder; if None to RUN/evaluations/step_N, with a further number if it exists.
 
-    objects: the Python objects that were passed to the run, by the key path of their section.
+    objects: the Python objects that were passed to the run, by the key path of their section;
+    quiet: False to show meanwhile what is being done.
 
     Raises UserError if no prompt is held out, or if `output` exists.
     """
-    with reopened(run, overrides, objects) as opened:
+    with reopened(run, overrides, objects, quiet=quiet) as opened:
         evaluator, step = opened.evaluator, opened.state.global_step
         reports = build_reports(opened.parts.loaded)
         if not evaluator.draws:

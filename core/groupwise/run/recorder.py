@@ -6,14 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from groupwise import progress
 from groupwise.callback import Callback
 from groupwise.evaluation import Alarm, Evaluation, Sample
 from groupwise.metric_names import Family
 from groupwise.run.card import write_cards
-from groupwise.run.display import Display, TimeLeft, brief
+from groupwise.run.display import Display, brief
 from groupwise.run.reports import Report
 from groupwise.run.result import RunResult
 from groupwise.run.symptoms import Symptoms
+from groupwise.run.time_left import TimeLeft
 from groupwise.run.trainer import Trainer, unit
 from groupwise.storage import disk
 from groupwise.storage.files import (
@@ -56,7 +58,9 @@ class Recorder:
         self.callbacks, self.reports = callbacks, reports
         self.metrics = MetricsFile(self.folder / METRICS)
         kept = trainer.config.train.samples
-        self.training = None if kept is None else TrainingSamples(self.folder / TRAINING, kept.steps)
+        self.training = (
+            None if kept is None else TrainingSamples(self.folder / TRAINING, kept.steps)
+        )
         self.symptoms = {n: Symptoms(x.algorithm) for n, x in trainer.learners.items()}
         self.time_left = TimeLeft(trainer.config)
         self.former_config = ""
@@ -242,9 +246,11 @@ class Recorder:
                 self._keep_config()
                 disk.write(self.folder / RESULT, as_json(record))
                 write_cards(self.folder / MODEL, result.policies, self.config, record)
-                names = [report(self.folder).name for report in self.reports]
+                with progress.doing("writing the page"):
+                    names = [report(self.folder).name for report in self.reports]
             where = "".join(f"; report: {result.folder / name}" for name in names)
-            self.display.say(f"{result.steps} steps in {result.seconds:.0f} s{where}")
+            count = f"{result.steps} step{'' if result.steps == 1 else 's'}"
+            self.display.say(f"{count} in {result.seconds:.0f} s{where}")
         for callback in self.callbacks:
             callback.on_end(record)
 

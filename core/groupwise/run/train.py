@@ -8,9 +8,10 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from groupwise import processes
+from groupwise import processes, progress
 from groupwise.callback import RunContext
 from groupwise.config.load import LoadedConfig, idle_processes, load_config
+from groupwise.config.objects import place_of
 from groupwise.errors import UserError
 from groupwise.plugins.secret_options import with_secrets
 from groupwise.run import snapshot
@@ -59,8 +60,13 @@ def train(
     resume: True continues the run from its last checkpoint; "auto" does so if there is one, and
     starts the run otherwise.
 
+    A model of transformers, or a pipeline of diffusers, may stand for the policy, with its
+    `tokenizer` as a further keyword: it is trained in place. A DataFrame of pandas, or a dataset of
+    `datasets`, may stand for the prompts.
+
     Raises UserError for every mistake that the caller can correct.
     """
+    overrides = {place_of(key, value): value for key, value in overrides.items()}
     if config is None:  # keywords alone are the configuration
         config = {key: value for key, value in overrides.items() if "." not in key}
         overrides = {key: value for key, value in overrides.items() if "." in key}
@@ -77,12 +83,21 @@ def train_from_config(
     resume: Resume = False,
     overwrite: bool = False,
     quiet: bool = False,
+    display: Display | None = None,
 ) -> RunResult:
-    """One run from its first evaluation to its report."""
+    """One run from its first evaluation to its report.
+
+    display: one that is open already, which has shown the imports.
+    """
     if resume and overwrite:
         raise UserError("--resume goes on with the run that --overwrite would replace: choose one")
+    if display is None:
+        with Display(quiet=quiet) as own:
+            return train_from_config(loaded, resume=resume, overwrite=overwrite, display=own)
     started = time.monotonic()
     accelerator = processes.accelerator()
+    if not accelerator.is_main_process:
+        display.silence()
     flags = {"--resume": resume, "--overwrite": overwrite, "groupwise's version": __version__}
     processes.check_same({**written(loaded.config), **flags})
     with orderly(), ExitStack() as stack:
@@ -91,15 +106,15 @@ def train_from_config(
         run_folder = RunFolder(loaded, resume=resume, overwrite=overwrite)
         # The first process opens the folder; an error is raised on all.
         run_folder.resume = processes.first(lambda: stack.enter_context(run_folder).resume)
-        return _train(loaded, run_folder, accelerator, quiet=quiet, started=started, notes=notes)
+        return _train(loaded, run_folder, accelerator, display, started=started, notes=notes)
 
 
 def _train(
     loaded: LoadedConfig,
     run_folder: RunFolder,
     accelerator: Accelerator,
+    display: Display,
     *,
-    quiet: bool,
     started: float,
     notes: Sequence[str],
 ) -> RunResult:
@@ -107,13 +122,17 @@ def _train(
     folder, resume = run_folder.folder, run_folder.resume
     process = (accelerator.process_index, accelerator.num_processes) if settings.shard else (0, 1)
     checkpoints = Checkpoints(folder / CHECKPOINTS, keep=settings.keep_checkpoints, process=process)
+    progress.start("loading")
     if resume:  # fail early, before models are loaded
         checkpoints.last()
         check_objects(folder, loaded.objects)
+        _check_unchanged(loaded)
     check_sections(loaded)
     loaded = with_secrets(loaded)
     changed = changes(folder, loaded) if resume else []
-    parts = build_parts(loaded)
+    with progress.doing("prompts"):
+        parts = build_parts(loaded)
+    loaded, settings = parts.loaded, parts.config.train
     with open_trainer(parts, accelerator) as trainer:
         callbacks, reports = build_callbacks(parts, accelerator), build_reports(loaded)
         # Loading a model may have added notes to the policy.
@@ -126,10 +145,9 @@ def _train(
         if resume:
             notes += _restore(trainer, checkpoints, loaded)
             started -= trainer.seconds
-        display = Display(
+        display.begin(
             steps=settings.steps,
             unit=unit(trainer.policies),
-            quiet=quiet or not is_main,
             done=trainer.step,
             labels=trainer.policies,
         )
@@ -159,11 +177,23 @@ def _train(
             step=trainer.step,
             say=display.say,
         )
-        # Opened before the display starts, since the packages of trackers print to the terminal.
-        with opened(callbacks, loaded, context), display:
+        with ExitStack() as stack:
+            with display.paused():  # the packages of trackers print to the terminal
+                stack.enter_context(opened(callbacks, loaded, context))
             for note in (*(f"resumed with {change}" for change in changed), *notes):
                 display.say(f"note: {note}")
             return run_and_record(trainer, recorder, saver, started)
+
+
+def _check_unchanged(loaded: LoadedConfig) -> None:
+    """Raise UserError if the run to be resumed trains a model that was passed as an object."""
+    for path in loaded.objects:
+        if path[-2:-1] == ("policy",):
+            raise UserError(
+                f"{'.'.join(map(str, path))}: a run whose model is an object cannot be resumed, "
+                f"since training may have changed the object already; save the untrained model "
+                f"into a folder, and pass the folder, to begin a run that can be"
+            )
 
 
 def _restore(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> Iterator[str]:

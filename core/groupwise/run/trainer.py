@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from groupwise import processes
+from groupwise import processes, progress
 from groupwise.config.learners import SOLE
 from groupwise.config.sections import RunConfig
 from groupwise.evaluation import Evaluation, Sample
@@ -102,9 +102,7 @@ class Trainer:
         settings = self.config.train.samples
         if settings is None or not is_kept(self.step + 1, settings.steps):
             return []
-        return chosen(
-            scored, self.evaluator.judge, self.experience.sampler, most=settings.per_step
-        )
+        return chosen(scored, self.evaluator.judge, self.experience.sampler, most=settings.per_step)
 
     @property
     def scorer(self) -> Scorer:
@@ -143,6 +141,7 @@ class Trainer:
         now = time.monotonic()
         self.last_took, self.began = now - self.began, now
         settings, step = self.config.train, self.step + 1
+        progress.start(f"step {step} of {settings.steps}")
         if settings.minutes is not None:  # by one clock, since all processes must learn alike
             self.elapsed = processes.first(lambda: now - self.started)
         every, minutes = self.config.evaluation.every, settings.checkpoint_minutes
@@ -215,6 +214,7 @@ class Trainer:
 
     def evaluate(self) -> Evaluation:
         self.experience.drop()  # after a time limit, rollouts may still be sampled ahead
+        progress.start(f"evaluation after step {self.step}" if self.step else "first evaluation")
         with self.clock.time("evaluate"):
             evaluation = self.evaluator(self.state, self.averaged)
         failed = sum(bool(sample.get("failed")) for sample in evaluation.samples)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from groupwise import attachments
+from groupwise import attachments, progress
 from groupwise.errors import message_of
 from groupwise.rewards import Reward, RewardError, SampleErrors, StepRewards
 from groupwise.rollouts import Rollouts
@@ -48,7 +48,8 @@ class Outcome:
             return
         size, is_final = len(self.rollouts), False
         try:
-            values, errors, cause = self._checked(answer)
+            with progress.doing(f"reward {self.reward.name!r}"):
+                values, errors, cause = self._checked(answer)
         except Failure as failure:  # of all samples; the message names the one that was being read
             values, at = [None] * size, self.call.reading or 0
             errors = dict.fromkeys([at, *range(size)], failure.reason)

@@ -74,7 +74,9 @@ class TrainingSamples:
     def _line(self, sample: Mapping[str, Any]) -> str:
         plain = with_names(self._with_its_image(sample), self._attached)
         lines = (as_line(_cut(plain, longest)) for longest in LONGEST)
-        return next((line for line in lines if len(line) <= LINE), as_line(_cut(plain, LONGEST[-1])))
+        return next(
+            (line for line in lines if len(line) <= LINE), as_line(_cut(plain, LONGEST[-1]))
+        )
 
     def _with_its_image(self, sample: Mapping[str, Any]) -> Mapping[str, Any]:
         """The sample with its image saved: as a PNG if it is small, else as a JPEG."""

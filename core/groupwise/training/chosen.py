@@ -111,7 +111,7 @@ def _advantages(scored: Scored) -> Tensor:
     return advantages
 
 
-def _groups(scored: Scored, rows: Sequence[int]) -> list[Mapping[str, float | None]]:
+def _groups(scored: Scored, rows: Sequence[int]) -> Sequence[Mapping[str, float | None]]:
     """Mean and std of the rewards in the group of each of these rows, without failed ones."""
     groups, totals = scored.rollouts.groups.cpu(), scored.scores.total
     described = []

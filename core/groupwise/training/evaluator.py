@@ -133,10 +133,14 @@ class Evaluator:
         self, draws: Sequence[Draw], size: int, state: RunState, *, space: str, greedy: bool
     ) -> Iterator["_Batch"]:
         """Sampled batches whose scoring has begun."""
+        due: dict[str, dict[Purpose, int]] = {}
         for cast in self.sampler.casts:
-            sizes: dict[Purpose, int] = {"evaluate": size}
+            due[cast] = {"evaluate": size}
             if greedy and self.sampler.greedy(cast):
-                sizes["greedy"] = 1
+                due[cast]["greedy"] = 1
+        each = sum(count for sizes in due.values() for count in sizes.values())
+        self.sampler.expect(each * len(self.sampler.share(draws)))
+        for cast, sizes in due.items():
             for purpose, count in sizes.items():
                 for sampled in self.sampler.evaluate(cast, draws, count, purpose, space=space):
                     # No forward pass follows, so the trajectory can be freed.

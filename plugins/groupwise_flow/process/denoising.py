@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from groupwise import progress
 from groupwise_flow import sde
 
 Rows = slice | Tensor
@@ -105,6 +106,7 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
     x, sigmas = start, plan.sigmas.to(start.device)
     for number, step in enumerate(list(_steps(plan, start.device))):
         sigma, after = sigmas[number], sigmas[number + 1]
+        progress.count("denoising steps", len(start))
         v, v_unconditional = _velocities(velocity, x, sigma, step)
         if plan.predicts:
             clean.append(x - sigma * v)
