@@ -10,23 +10,28 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from groupwise.config.sections import RunConfig
-from groupwise.metric_names import Family
+from groupwise.metric_names import JUDGED, Family, titled
 
 WIDTH = 100
 """Columns of a line where there is no terminal."""
 SUMMARY = 62
 """Columns of all but the bar: reward, accuracy, speed and time left."""
+SHOWN = 5e-4
+"""The smallest change of a mean that is shown."""
 LAST = 10
 """Steps whose mean time is used: enough against noise, few enough to follow growing completions."""
 
 
-def brief(metrics: Mapping[str, float]) -> str:
-    """An evaluation in one line: accuracy if a reward tells right from wrong, and the reward."""
+def brief(metrics: Mapping[str, float], accuracy: str | None = None) -> str:
+    """An evaluation in one line: accuracy if a reward tells right from wrong, and the reward.
+
+    accuracy: the name of that reward.
+    """
     leading = "reward" if math.isnan(metrics.get("accuracy", math.nan)) else "accuracy"
     watched = Family.WATCH.of(metrics)
     each = {n.partition("/")[2]: v for n, v in metrics.items() if n.startswith(f"{leading}/")}
     shown = {
-        leading: metrics.get(leading),
+        titled(leading, accuracy): metrics.get(leading),
         "greedy": metrics.get(f"greedy_{leading}"),
         "reward": metrics.get("reward"),
         "length": metrics.get("length"),
@@ -35,12 +40,28 @@ def brief(metrics: Mapping[str, float]) -> str:
         **watched,
     }
     words = [f"{k} {v:.3g}" for k, v in shown.items() if v is not None and not math.isnan(v)]
-    if each and words and words[0].startswith(f"{leading} "):
+    if each and words and words[0].startswith(leading):
         words[0] += f" ({_listed(each)})"
     prompts = f"{metrics.get('prompts', 0):.0f} held-out prompts"
     distinct = metrics.get("distinct_prompts")
     different = f", {distinct:.0f} different" if distinct is not None else ""
     return f"{'  '.join(words)}  ({prompts}{different})"
+
+
+def changes(
+    before: Mapping[str, float], after: Mapping[str, float], accuracy: str | None = None
+) -> str:
+    """What changed between two evaluations, the largest rise first; "" if nothing is in both.
+
+    accuracy: the name of the reward that tells right from wrong.
+    """
+    each = [name for name in after if name.startswith(f"{Family.REWARDS}/")]
+    watched = [name for name in after if name.startswith(f"{Family.WATCH}/")]
+    names = ["reward", *JUDGED, *(each if len(each) > 1 else ()), *watched]
+    known = [(n, before[n], after[n]) for n in names if n in before and n in after]
+    known = [(n, was, now) for n, was, now in known if abs(now - was) >= SHOWN]  # not NaN
+    known.sort(key=lambda change: change[1] - change[2])
+    return ", ".join(f"{titled(name, accuracy)} {was:.3g} -> {now:.3g}" for name, was, now in known)
 
 
 def _listed(values: Mapping[str, float]) -> str:
@@ -61,18 +82,26 @@ class Display:
 
     On a terminal a single line that changes; otherwise a new line every twentieth of the steps.
 
-    labels: of several policies; their rewards are shown after the reward of all, if there is room.
+    labels: of several policies; their rewards are shown after the reward of all, if there is room;
+    accuracy: the reward that tells right from wrong, None if there is none.
     """
 
     def __init__(
-        self, *, steps: int, unit: str, quiet: bool, done: int = 0, labels: Collection[str] = ()
+        self,
+        *,
+        steps: int,
+        unit: str,
+        quiet: bool,
+        done: int = 0,
+        labels: Collection[str] = (),
+        accuracy: str | None = None,
     ) -> None:
         self.console = Console(stderr=True, quiet=quiet)
-        self.unit, self.labels = unit, labels
+        self.unit, self.labels, self.accuracy = unit, labels, accuracy
         width = self.console.width if self.console.is_terminal else WIDTH
         self._room = width - len(f"step {steps}/{steps}  ")
         # Without a bar if the line is too short for it, or shows several rewards.
-        spare = 0 if labels else min(self._room - SUMMARY - 1, 24)
+        spare = 0 if labels else min(self._room - SUMMARY - len(accuracy or "") - 4, 24)
         bar = [BarColumn(bar_width=spare)] if spare >= 4 else []
         self._progress = Progress(
             TextColumn("[bold]step {task.completed:.0f}/{task.total:.0f}"),
@@ -105,14 +134,14 @@ class Display:
             self.say(f"step {step}/{self._steps}  {summary}")
         evaluation = Family.EVALUATION.of(metrics)
         if evaluation:
-            self.say(f"step {step}: {brief(evaluation)}")
+            self.say(f"step {step}: {brief(evaluation, self.accuracy)}")
 
     def _summary(self, metrics: Mapping[str, Any], left: float) -> str:
         accuracy = metrics.get("accuracy", math.nan)
         reward = f"reward {metrics['reward']:{_form(metrics['reward'])}}"
         own = {n: metrics[f"{n}/reward"] for n in self.labels if f"{n}/reward" in metrics}
         parts = [
-            "" if math.isnan(accuracy) else f"accuracy {accuracy:.2f}",
+            "" if math.isnan(accuracy) else f"{titled('accuracy', self.accuracy)} {accuracy:.2f}",
             f"{failed:.0f} failed" if (failed := metrics.get("failed", 0)) else "",
             f"{metrics['decisions_per_second']:,.0f} {self.unit}/s",
             f"left {_clock(left)}",

@@ -10,7 +10,7 @@ from groupwise.callback import Callback
 from groupwise.evaluation import Alarm, Evaluation
 from groupwise.metric_names import Family
 from groupwise.run.card import write_cards
-from groupwise.run.display import Display, TimeLeft, brief
+from groupwise.run.display import Display, TimeLeft, brief, changes
 from groupwise.run.reports import Report
 from groupwise.run.result import RunResult
 from groupwise.run.symptoms import Symptoms
@@ -65,7 +65,7 @@ class Recorder:
             with self.run_folder.writing():
                 disk.write(self.folder / BEFORE_METRICS, as_json(evaluation.metrics))
         if evaluation.metrics:
-            self.display.say(f"before: {brief(evaluation.metrics)}")
+            self.display.say(f"before: {brief(evaluation.metrics, self.display.accuracy)}")
         elif self.config.evaluation.count:
             self.display.say("note: no prompts are held out, so there is no evaluation")
         for name, value in Family.WATCH.of(evaluation.metrics).items():
@@ -157,7 +157,7 @@ class Recorder:
         """The evaluation after the last step."""
         self._samples(AFTER, evaluation)
         if evaluation.metrics:
-            self.display.say(f"after: {brief(evaluation.metrics)}")
+            self.display.say(f"after: {brief(evaluation.metrics, self.display.accuracy)}")
             self._print_alarms()
 
     def _samples(self, file: str, evaluation: Evaluation) -> None:
@@ -200,6 +200,7 @@ class Recorder:
         record = {
             "before": dict(result.before),
             "after": dict(result.after),
+            "accuracy": result.accuracy,
             "steps": result.steps,
             "seconds": result.seconds,
             "interrupted": result.interrupted,
@@ -210,6 +211,8 @@ class Recorder:
             "unit": unit(result.policies),
         }
         self._has_begun()
+        if changed := changes(result.before, result.after, result.accuracy):
+            self.display.say(f"changed: {changed}")
         if self.writes:
             with self.run_folder.writing():
                 self._keep_config()

@@ -13,6 +13,7 @@ from groupwise.policy import Policy
 class RunResult:
     """The result of a run: metrics on held-out prompts before and after, the folder, the policies.
 
+    accuracy: the reward whose share of right completions is the accuracy, None if there is none;
     policies: by label, `policy` if there is only one; alarms: by watched reward, those raised at
     the last evaluation.
     """
@@ -23,6 +24,7 @@ class RunResult:
     seconds: float
     folder: Path
     policies: Mapping[str, Policy]
+    accuracy: str | None = None
     interrupted: bool = False
     alarms: Mapping[str, Alarm] = field(default_factory=dict)
 

@@ -17,6 +17,7 @@ from groupwise.run import snapshot
 from groupwise.run.build import build_parts, check_sections, open_trainer
 from groupwise.run.callbacks import build_callbacks, opened
 from groupwise.run.display import Display
+from groupwise.run.gold import gold_notes
 from groupwise.run.interruption import orderly
 from groupwise.run.loop import run_and_record
 from groupwise.run.overlap import with_overlap
@@ -113,6 +114,7 @@ def _train(
     loaded = with_secrets(loaded)
     changed = changes(folder, loaded) if resume else []
     parts = build_parts(loaded)
+    parts.notes.extend(gold_notes(parts))  # before models are loaded
     with open_trainer(parts, accelerator) as trainer:
         callbacks, reports = build_callbacks(parts, accelerator), build_reports(loaded)
         # Loading a model may have added notes to the policy.
@@ -131,6 +133,7 @@ def _train(
             quiet=quiet or not is_main,
             done=trainer.step,
             labels=trainer.policies,
+            accuracy=parts.judge.name,
         )
         saver = Saver(trainer, run_folder, checkpoints, writes=is_main)
         recorder = Recorder(
@@ -145,7 +148,9 @@ def _train(
             damaged = recorder.metrics.truncate_after(trainer.step)
             notes += filter(None, [damaged, run_folder.left_over()])
             files = [name for callback in callbacks.values() for name in callback.files]
-            write_run_info(folder, loaded, run=run_folder.identity, files=files)
+            write_run_info(
+                folder, loaded, run=run_folder.identity, accuracy=parts.judge.name, files=files
+            )
             if not resume:
                 write_config(folder, loaded.config)
             elif changed:

@@ -1,0 +1,104 @@
+"""trial: what every reward gives for the first prompts, of completions that no model wrote."""
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+from groupwise.cli.stage import Stage
+from groupwise.errors import UserError
+from groupwise.prompt_source import PlacedRow, Row
+from groupwise.prompts.draws import Draw
+from groupwise.rewards import Scores
+from groupwise.rollouts import Rollouts
+from groupwise.run.parts import Parts
+from groupwise.scoring.scorer import Scorer
+
+ROWS, SIZE = 3, 2
+"""Prompts, and completions of each: rewards that compare completions need two."""
+EMPTY, GOLD = "an empty one", "the right one"
+Gold = Callable[[Row], str | None]
+
+
+def trial(stage: Stage) -> str:
+    """A table of rewards: what each gives for an empty completion and, if a reward can state it,
+    for the right one; and which is the accuracy.
+
+    Rewards that load a model are not called. Raises RewardError for one that fails.
+    """
+    parts = stage.parts
+    called = [r for r in parts.measures.values() if r.members.load is None]
+    gold, rows = _gold(parts), stage.rows(ROWS)
+    try:
+        batches = _played(stage, rows, gold)
+    except UserError:
+        raise
+    except Exception as error:  # of the environment: it may need what only a run has
+        return f"note: no reward is called: {type(error).__name__}: {error}\n"
+    columns: dict[str, Scores] = {}
+    if called:
+        with closing(Scorer(called)) as scorer:
+            columns = {title: scorer(rollouts) for title, rollouts in batches.items()}
+    names = [reward.name for reward in parts.measures.values()]
+    title = f"rewards of the first {len(rows)} prompts" if len(rows) > 1 else "rewards of a prompt"
+    table = [[title, *columns, ""]]
+    for name in names:
+        mark = _mark(parts, name)
+        cells = [_values(scores, name) for scores in columns.values()]
+        if not any(name == reward.name for reward in called):
+            cells, mark = ["-"] * len(columns), f"not called: it loads a model first  {mark}"
+        table.append([f"  {name}", *cells, mark])
+    text = None if gold is None else _stated(gold, rows[0])
+    right = [] if text is None else [f"  the right one of the first prompt: {text!r:.120}"]
+    return "\n".join([*_aligned(table), *right, ""])
+
+
+def _gold(parts: Parts) -> Gold | None:
+    """States the right completion of a row: by the reward that is the accuracy, if it can."""
+    every = sorted(parts.measures.values(), key=lambda reward: reward.name != parts.judge.name)
+    known = [r.members.gold_completion for r in every if r.members.gold_completion is not None]
+    return known[0] if known else None
+
+
+def _stated(gold: Gold, row: Row) -> str | None:
+    try:
+        return gold(row)
+    except ValueError:  # `gold_notes` has said so
+        return None
+
+
+def _played(stage: Stage, rows: Sequence[PlacedRow], gold: Gold | None) -> dict[str, Rollouts]:
+    """By title, what rewards judge: the episodes of each row in which that is written."""
+    texts = {EMPTY: [""] * len(rows)}
+    stated = [_stated(gold, row) if gold is not None else None for row in rows]
+    if any(text is not None for text in stated):
+        texts[GOLD] = [text or "" for text in stated]
+    with stage.open(SIZE) as sampler:
+        return {
+            title: Rollouts.concat(
+                [
+                    stage.play(sampler, Draw(number, row), says=text).judged
+                    for number, (row, text) in enumerate(zip(rows, written, strict=True))
+                ]
+            )
+            for title, written in texts.items()
+        }
+
+
+def _mark(parts: Parts, name: str) -> str:
+    if name == parts.judge.name:
+        return f"accuracy: right at {parts.judge.threshold:g}"
+    return ""
+
+
+def _values(scores: Scores, name: str) -> str:
+    """The values of different prompts; one if all are equal."""
+    values = scores.column(name)[::SIZE].tolist()
+    words = ["None" if value != value else f"{value:.3g}" for value in values]  # noqa: PLR0124
+    return words[0] if len(set(words)) == 1 else ", ".join(words)
+
+
+def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in table
+    ]
