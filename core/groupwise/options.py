@@ -19,7 +19,8 @@ def _inside_folder(value: str, info: ValidationInfo) -> str:
                 return value if folder == Path() else str(folder / value)
     except OSError:  # no file can have such a name
         return value
-    if value.startswith((".", "/", "~")):  # the name of no model, on no hub
+    # The name of no model, on no hub. `init` checks a file in a folder that it makes later.
+    if value.startswith((".", "/", "~")) and all(folder.is_dir() for folder in folders):
         raise ValueError(f"no such file or folder as {value!r}{nearest(value, folders)}")
     return value
 

@@ -309,7 +309,7 @@ class NotJudging:
         (
             some_right,
             {"watch": [{"name": graded, "label": "w"}], "evaluation.accuracy": "w"},
-            r"prompts\.weighting: needs .* names 'w', which is only watched and not called in t",
+            r"prompts\.weighting: needs .* says so, 'w', is only watched and not called in",
         ),
         (
             some_right,

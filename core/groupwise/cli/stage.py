@@ -44,9 +44,10 @@ class Stage:
         return [*islice(filter(is_shown, self.parts.prompts.rows()), count)]
 
     def play(self, sampler: EpisodeSampler, draw: Draw, *, says: str | None = None) -> Episodes:
-        """The episodes of a draw; says: what every policy writes, placeholders if None."""
-        for each in self.players.values():
-            each.says = says
+        """The episodes of a draw; says: what the judged policies write, as others do placeholders;
+        None: these, too."""
+        for label in self.parts.players.judged:
+            self.players[label].says = says
         return Episodes.concat([*sampler.draw([draw])])
 
     @contextmanager

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from groupwise.cli.stage import Stage
-from groupwise.errors import UserError
 from groupwise.prompt_source import PlacedRow, Row
 from groupwise.prompts.draws import Draw
 from groupwise.rewards import Scores
@@ -29,9 +28,7 @@ def trial(stage: Stage) -> str:
     gold, rows = _gold(parts), stage.rows(ROWS)
     try:
         batches = _played(stage, rows, gold)
-    except UserError:
-        raise
-    except Exception as error:  # of the environment: it may need what only a run has
+    except Exception as error:  # the environment may need what only a run has
         return f"note: no reward is called: {type(error).__name__}: {error}\n"
     columns: dict[str, Scores] = {}
     if called:
