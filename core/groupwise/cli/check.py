@@ -84,7 +84,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
         ),
         *(_of_teacher(sizes, label) for label, sizes in taught.items() if sizes),
         *_of_rewards(held),
-        *shown,
+        *filter(None, shown),
         *(f"note: {note}" for note in (*notes, *parts.notes)),
         *(
             f"warning: {text}"

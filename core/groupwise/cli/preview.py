@@ -14,7 +14,8 @@ MOST = 4_000
 
 
 def preview(stage: Stage) -> str:
-    """What each policy reads in an episode of the first prompt, in which it writes placeholders.
+    """What each policy reads in an episode of the first prompt, in which it writes placeholders; ""
+    if it shows nothing.
 
     What goes wrong is a note. Raises UserError if a policy refuses what it reads.
     """
@@ -26,7 +27,8 @@ def preview(stage: Stage) -> str:
         raise
     except Exception as error:  # of the environment: it may need what only a run has
         return f"note: no episode is shown: {type(error).__name__}: {error}\n"
-    return "\n".join([*_texts(stage), *ended, ""])
+    lines = [*_texts(stage), *ended]
+    return "\n".join([*lines, ""]) if lines else ""
 
 
 def _texts(stage: Stage) -> Iterator[str]:
