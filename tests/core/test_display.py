@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from groupwise.config.load import load_config
-from groupwise.run.display import LAST, WIDTH, Display, TimeLeft, brief
+from groupwise.run.display import LAST, WIDTH, Display, TimeLeft, brief, changes
 
 
 def time_left(**sections: Any) -> TimeLeft:
@@ -105,3 +105,15 @@ def test_an_evaluation_shows_accuracy_and_reward() -> None:
     assert brief({**metrics, "distinct_prompts": 3}) == (
         "reward 0.6  (4 held-out prompts, 3 different)"
     )
+
+
+def test_what_changed_begins_with_the_largest_rise_and_names_the_accuracy():
+    before = {"reward": 0.1, "accuracy": 0.25, "rewards/math": 0.2, "rewards/form": 0.9}
+    after = {"reward": 0.5, "accuracy": 0.75, "rewards/math": 0.2, "rewards/form": 0.8}
+    assert changes(before, after, "math") == (
+        "accuracy (math) 0.25 -> 0.75, reward 0.1 -> 0.5, rewards/form 0.9 -> 0.8"
+    )
+    assert brief(after, "math").startswith("accuracy (math) 0.75  reward 0.5")
+    unknown = {"reward": None, "accuracy": float("nan")}  # in a file NaN is None
+    assert changes(unknown, after) == ""
+    assert changes({}, after) == ""

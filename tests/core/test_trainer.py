@@ -542,10 +542,9 @@ def test_accuracy_is_the_reward_that_says_so(section, says, name, note):
     assert (judge.note is None) if note is None else (note in judge.note)
     # Rewards that are trained on come first.
     watched = [reward_that(True, "watched")]
-    named = section or (name is not None)
-    assert Judge.of(EvaluationSection(**section), rewards, watched).name == (
-        name if named else "watched"
-    )
+    named = "accuracy" in section or any(says.values())
+    expected = name if named else "watched"
+    assert Judge.of(EvaluationSection(**section), rewards, watched).name == expected
 
 
 def test_a_format_that_is_listed_first_is_no_accuracy(lab):

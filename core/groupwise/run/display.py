@@ -58,7 +58,8 @@ def changes(
     each = [name for name in after if name.startswith(f"{Family.REWARDS}/")]
     watched = [name for name in after if name.startswith(f"{Family.WATCH}/")]
     names = ["reward", *JUDGED, *(each if len(each) > 1 else ()), *watched]
-    known = [(n, before[n], after[n]) for n in names if n in before and n in after]
+    values = [(name, before.get(name), after.get(name)) for name in names]
+    known = [(n, was, now) for n, was, now in values if was is not None and now is not None]
     known = [(n, was, now) for n, was, now in known if abs(now - was) >= SHOWN]  # not NaN
     known.sort(key=lambda change: change[1] - change[2])
     return ", ".join(f"{titled(name, accuracy)} {was:.3g} -> {now:.3g}" for name, was, now in known)
