@@ -26,6 +26,9 @@ def helper(row):
 def raises(completions, answer):
     return [helper({}) for _ in answer]
 
+def asked(completions, question, prompts):
+    return [float(text == prompt) for text, prompt in zip(question, prompts)]
+
 def few(completions):
     return [1.0]
 
@@ -158,7 +161,7 @@ BROKEN = {
     ),
     "an async reward that raises": (
         rewards("my_rewards:waits"),
-        r"raised ZeroDivisionError.*\n  at .*my_rewards.py, line 23, in waits",
+        r"raised ZeroDivisionError.*\n  at .*my_rewards.py, line 26, in waits",
     ),
     "too few values": (rewards("my_rewards:few"), r"returned 1 values for 6 completions"),
     "values that are texts": (rewards("my_rewards:texts"), r"'good', which is not a number"),
@@ -232,7 +235,7 @@ def test_train_says_the_same_before_a_model_is_loaded(what):
 
 
 def test_check_shows_the_prompt_what_rewards_give_and_which_is_the_accuracy():
-    own = [{"name": name} for name in ("think_format", "my_rewards:silent")]
+    own = [{"name": name} for name in ("think_format", "my_rewards:asked")]
     shown = check(
         config(
             prompts={**DATASET, "path": "mixed.jsonl"},
@@ -243,6 +246,7 @@ def test_check_shows_the_prompt_what_rewards_give_and_which_is_the_accuracy():
     lines = [line.split() for line in shown.splitlines()]
     assert ["numeric_answer", "0", "1", "accuracy:", "right", "at", "1"] in lines
     assert ["think_format", "0", "0"] in lines
+    assert ["asked", "1", "1"] in lines  # it reads the prompt's column by its own name, too
     assert "the right one of the first prompt: '<answer>1</answer>'" in shown
     assert (
         "note: accuracy is that of reward 'numeric_answer', the first of 2 that tell right from "
