@@ -129,7 +129,7 @@ def _accuracy(run: RunData) -> Chart:
         series.append(_dots(run, f"pass_at_{name}", f"held out, pass@{name}", i))
     note = "" if series[0].points else "Of held-out prompts. "
     note += "Vertical bars: 95 % intervals for the number of prompts." if any(ranges) else ""
-    return Chart(title="Accuracy", series=series, note=note, percent=True, wide=True)
+    return Chart(title=run.accuracy_title, series=series, note=note, percent=True, wide=True)
 
 
 def _dots(run: RunData, key: str, name: str, colour: int, spread: Sequence[Spread] = ()) -> Series:
@@ -266,13 +266,13 @@ def _samples(run: RunData) -> str:
     sides = run.samples["before"], run.samples["after"]
     every = [sample for side in sides for sample in side]
     has_images = any(sample.get("image") for sample in every)
-    judged = any(isinstance(sample.get("right"), bool) for sample in every)
-    first = "the greedy or else the first" if any(s.get("greedy") for s in every) else "the first"
-    kind = "became right or wrong" if judged else "changed"
+    first = "the first one"
+    if any(sample.get("greedy") for sample in every):
+        first = "the greedy or the first sampled one, whichever changed more,"
     intro = (
         f"The same held-out prompts and {'noise' if has_images else 'seeds'} before and after "
-        f"training. Completions that {kind} come first. Of several for a prompt {first} one is "
-        f"shown."
+        f"training. Completions whose reward changed most are shown, that which rose most first. "
+        f"Of several for a prompt {first} is shown."
     )
     if any(sample.get("watched") for sample in every):
         intro += " Rewards in italics are watched, not trained on."

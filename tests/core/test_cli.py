@@ -167,6 +167,22 @@ def test_errors_of_the_user_are_one_line(
     assert (result.exit_code, result.stderr.strip(), result.stdout) == (code, message, "")
 
 
+def test_traceback_shows_the_calls_before_the_line(
+    config: Path, run_module: SimpleNamespace
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        try:
+            _ = {}["nope"]
+        except KeyError as error:
+            raise UserError("the reward failed") from error
+
+    run_module.module.train_from_config = fail
+    result = call("train", config, "--traceback")
+    assert result.exit_code == 2
+    assert "KeyError: 'nope'" in result.stderr
+    assert result.stderr.endswith("error: the reward failed\n")
+
+
 def test_other_exceptions_keep_their_traceback(config: Path, run_module: SimpleNamespace) -> None:
     run_module.module.train_from_config = None
     assert isinstance(call("train", config).exception, TypeError)

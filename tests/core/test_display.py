@@ -7,7 +7,7 @@ import pytest
 
 from groupwise import progress
 from groupwise.config.load import load_config
-from groupwise.run.display import WIDTH, Display, brief
+from groupwise.run.display import WIDTH, Display, brief, changes
 from groupwise.run.time_left import LAST, TimeLeft
 from groupwise.run.watchers import LogWatcher, TerminalWatcher
 
@@ -176,3 +176,15 @@ def test_an_evaluation_shows_accuracy_and_reward() -> None:
     assert brief({**metrics, "distinct_prompts": 3}) == (
         "reward 0.6  (4 held-out prompts, 3 different)"
     )
+
+
+def test_what_changed_begins_with_the_largest_rise_and_names_the_accuracy():
+    before = {"reward": 0.1, "accuracy": 0.25, "rewards/math": 0.2, "rewards/form": 0.9}
+    after = {"reward": 0.5, "accuracy": 0.75, "rewards/math": 0.2, "rewards/form": 0.8}
+    assert changes(before, after, "math") == (
+        "accuracy (math) 0.25 -> 0.75, reward 0.1 -> 0.5, rewards/form 0.9 -> 0.8"
+    )
+    assert brief(after, "math").startswith("accuracy (math) 0.75  reward 0.5")
+    unknown = {"reward": None, "accuracy": float("nan")}  # in a file NaN is None
+    assert changes(unknown, after) == ""
+    assert changes({}, after) == ""

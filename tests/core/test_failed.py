@@ -467,11 +467,8 @@ def test_prompts_of_failed_samples_are_not_judged(lab):
         return [math.nan, *[0.0] * (len(completions) - 1)]
 
     rewards = [Reward(name="right", function=always), Reward(name="fails", function=fails)]
-    trainer = lab.trainer(reward=rewards, groups_per_step=1, group_size=4)
-    observed = []
-    trainer.experience.judge.right = lambda scores: (
-        observed.append(scores) or scores.column("right")
-    )
+    evaluation = {"accuracy": "right"}
+    trainer = lab.trainer(reward=rewards, groups_per_step=1, group_size=4, evaluation=evaluation)
     metrics = trainer.experience.next(trainer.state).metrics
     assert metrics["failed"] == metrics["failed/fails"] == 1
     assert metrics["accuracy"] == metrics["reward"] == 1.0

@@ -100,6 +100,9 @@ def ends(completions, prompts, **_):
     ]
 
 
+ends.judges = True
+
+
 class Counted(Environment):
     """Returns numbers with each episode, and None for some."""
 

@@ -289,7 +289,7 @@ def graded(completions, **_):
         (rare, {"train.replay": {"at_least": 4}}, r"replay\.at_least: 4 right .* no wrong one in"),
         (rare, {"algorithm": {"importance": "none"}}, r"replay: learns .* set algorithm\.importan"),
         (rare, {"algorithm": {"name": "dapo"}}, r"train\.replay: fills .* algorithm\.refill: fal"),
-        (graded, {}, r"train\.replay: needs .* set evaluation\.threshold .* `judges = True`"),
+        (graded, {}, r"train\.replay: needs .* evaluation\.threshold, the .* `judges = True`"),
         (graded, {"train.replay": {"age": 0}}, r"train\.replay\.age: expected at least 1, found 0"),
         (rare, {"train.replay": {"at_least": 3, "size": 2}}, r"size: 2 kept .* fewer than the 3"),
         (graded, {"train.replay": {"size": 0}}, r"train\.replay\.size: expected at least 1, fou"),
@@ -385,7 +385,7 @@ def test_whether_the_reward_judges_is_known_at_the_start(lab, tmp_path):
             **{"prompts.held_out": 0.0},
         )
 
-    with pytest.raises(UserError, match=r"train\.replay: .* 'undeclared' does not say whether"):
+    with pytest.raises(UserError, match=r"train\.replay: .* no reward says that it tells right"):
         started()
     assert not (tmp_path / "run").exists()
     assert started(threshold=1.0).steps == 5

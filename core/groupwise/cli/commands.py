@@ -155,13 +155,14 @@ def evaluate(
 
     Metrics, samples and a page get a folder of their own; the run stays as it was.
     """
+    from groupwise.metric_names import titled
     from groupwise.run.evaluate import evaluate_run
 
     is_first = os.environ.get("RANK", "0") == "0"
     evaluated = evaluate_run(run, overrides or (), output=output, quiet=not is_first)
     for why in evaluated.failures.values():
         typer.secho(f"warning: {why}", err=True)
-    _print_metrics(evaluated.metrics)
+    _print_metrics({titled(n, evaluated.accuracy): x for n, x in evaluated.metrics.items()})
     for path in evaluated.reports:
         typer.echo(f"report: {path}", err=True)
 

@@ -100,7 +100,7 @@ class EvaluationSection(Section):
     accuracy: str | None = Field(
         default=None,
         description="label of the reward, trained or watched, that tells right from wrong; "
-        "if unset the first reward, as long as it gives only 0 and 1",
+        "if unset the first that says that it judges (`judges`)",
     )
     threshold: float | None = Field(
         default=None,

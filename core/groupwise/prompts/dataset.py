@@ -4,26 +4,29 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from datasets import Dataset as HuggingFaceDataset
 from datasets import DatasetDict, disable_progress_bars, load_dataset
-from pydantic import Field
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from groupwise import attachments
-from groupwise.errors import UserError, first_line
-from groupwise.options import PathOrName, TakesObject
+from groupwise.errors import UserError, did_you_mean, first_line
+from groupwise.options import PathOrName, TakesObject, nearest, searched
 from groupwise.prompt_source import is_chat
+from groupwise.rewards import OWN_ARGUMENTS
 from groupwise.wording import Wording
 
+PROMPT = "prompt"
 READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
 class Dataset:
     """Prompts from a JSONL, CSV or Parquet file, a folder, or a dataset on the hub.
 
-    Columns are renamed first, so the template names them as rewards do. Relative paths of pictures
-    are relative to the file, or to the folder.
+    Columns are renamed first, so the template names them as rewards do; the one that holds the
+    prompt keeps its own name, too. Relative paths of pictures are relative to the file, or to the
+    folder.
     """
 
     class Config(Wording, TakesObject):
@@ -35,7 +38,9 @@ class Dataset:
         split: str = Field("train", description="which split of it, or a part: `train[:1000]`")
         subset: str | None = Field(None, description="the hub dataset's configuration")
         prompt: str = Field(
-            "prompt", description="column that holds the prompt, renamed to `prompt`"
+            "prompt",
+            description="column that holds the prompt; templates and rewards have it under this "
+            "name, too",
         )
         columns: dict[str, str] = Field(
             default_factory=dict, description="columns to rename, old name to new name"
@@ -44,14 +49,28 @@ class Dataset:
             default_factory=dict, description="further arguments of datasets.load_dataset"
         )
 
+        _folders: tuple[Path, ...] = PrivateAttr(())
+
+        @model_validator(mode="after")
+        def _keeps_folders(self, info: ValidationInfo) -> Self:
+            self._folders = (*searched(info),)  # for the message about a file that is missing
+            return self
+
+        @property
+        def nearest(self) -> str:
+            """The nearest file to `path`, if that is missing, and where it was looked for."""
+            return nearest(self.path, self._folders)
+
     def __init__(self, config: Config) -> None:
         self.wording, self.path, self.given = config, Path(config.path), config.given
         self.data = _rename(_load(config), config)
-        config.check(self.data.column_names)
+        names = self.data.column_names
+        self.asked = next((n for n in (config.prompt, PROMPT) if n in names), None)
+        config.check([*self.data.column_names, *([PROMPT] if self.asked else [])])
         # A cell of a CSV file can hold messages only as text.
         self.has_json = self.path.suffix == ".csv" and config.template is None
         if self.has_json:
-            _check_cells(self.data["prompt"], config.path)
+            _check_cells(self.data[self.asked], config.path)
         if len(self.data) == 0:
             raise UserError(f"prompts: {config.path} has no rows")
         self.folder = self._folder()
@@ -65,10 +84,12 @@ class Dataset:
         return len(self.data)
 
     def __getitem__(self, index: int, /) -> Mapping[str, Any]:
-        row = self._read(index)
-        own = row.get("prompt")
+        row = dict(self._read(index))
+        own = None if self.asked is None else row[self.asked]
         own = _messages(own) if self.has_json else own
-        row = {**row, "prompt": self.wording.worded(row, own)}
+        if self.asked in OWN_ARGUMENTS:
+            del row[self.asked]  # rewards have it as `prompts`, say
+        row[PROMPT] = self.wording.worded({**row, PROMPT: own}, own)
         if self.folder is None:
             return row
         return attachments.of_row(row, partial(attachments.located, folder=self.folder))
@@ -109,7 +130,7 @@ def _load(config: Dataset.Config) -> HuggingFaceDataset:
     path = Path(config.path)
     reader = READERS.get(path.suffix)
     if reader and not path.exists():
-        raise UserError(f"prompts: no file {path}")
+        raise UserError(f"prompts: no file {path}{config.nearest}")
     if reader and path.stat().st_size == 0:
         raise UserError(f"prompts: {path} is empty")
     if path.suffix == ".jsonl":
@@ -190,17 +211,16 @@ def _check_lines(path: Path) -> None:
 
 
 def _rename(data: HuggingFaceDataset, config: Dataset.Config) -> HuggingFaceDataset:
-    renamed = {config.prompt: "prompt", **config.columns}
-    for old, new in renamed.items():
-        if old == new:
-            continue
+    needed = [] if config.prompt == PROMPT else [config.prompt]
+    for old in (*needed, *config.columns):
         if old not in data.column_names:
             raise UserError(
-                f"prompts: {config.path} has no column {old!r} (it has "
-                f"{', '.join(data.column_names)})"
+                f"prompts: {config.path} has no column {old!r}"
+                f"{did_you_mean(old, data.column_names)} (it has {', '.join(data.column_names)})"
             )
-        data = data.rename_column(old, new)
-    if "prompt" not in data.column_names and config.template is None:
+    changed = {old: new for old, new in config.columns.items() if old != new}
+    data = data.rename_columns(changed) if changed else data
+    if not {PROMPT, config.prompt} & {*data.column_names} and config.template is None:
         raise UserError(
             f"prompts: {config.path} has no column 'prompt' (it has "
             f"{', '.join(data.column_names)}); name it with `prompt: COLUMN`, or make the prompt "

@@ -21,6 +21,7 @@ from groupwise.run.players import Players
 from groupwise.run.policies import (
     build_policies,
     build_teachers,
+    check_kinds,
     check_teachers,
     read_attachments,
 )
@@ -36,6 +37,7 @@ from groupwise.training.clock import Clock
 from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Experience
+from groupwise.training.judge import Judge
 from groupwise.training.learner import Learner
 from groupwise.training.replay import Replay
 from groupwise.training.sampling import Sampling
@@ -77,7 +79,11 @@ def build_parts(loaded: LoadedConfig) -> Parts:
             name="evaluation.source",
         )
     rewards, watched = build_rewards(loaded, players.judged_size)
-    check_weighting(loaded, algorithms, rewards[0])
+    lower = {section.title for section in config.watch if section.better == "lower"}
+    judge = Judge.of(config.evaluation, rewards, [r for r in watched if r.name not in lower])
+    for algorithm in algorithms.values():
+        algorithm.take_accuracy(judge.name)
+    check_weighting(loaded, algorithms, judge)
     held_out = held_out_draws(evaluation_prompts, config)
     return Parts(
         loaded=loaded,
@@ -88,6 +94,8 @@ def build_parts(loaded: LoadedConfig) -> Parts:
         held_out=held_out,
         rewards=Scorer(rewards),
         watched=Scorer(watched) if watched else None,
+        judge=judge,
+        notes=[judge.note] if judge.note else [],
     )
 
 
@@ -116,6 +124,7 @@ def open_evaluator(parts: Parts, accelerator: Accelerator, threads: Threads) -> 
     config, players, prompts = parts.config, parts.players, parts.evaluation_prompts
     with ExitStack() as stack:
         stack.enter_context(closing(parts))
+        check_kinds(parts)
         with progress.doing("rewards"):
             parts.load_rewards()
         samplings = {
@@ -137,6 +146,7 @@ def open_evaluator(parts: Parts, accelerator: Accelerator, threads: Threads) -> 
             draws,
             parts.rewards,
             config.evaluation,
+            parts.judge,
             distinct=len({prompts.question(draw.row) for draw in draws}),
             watched=parts.watched,
             watches={section.title: section for section in config.watch},
@@ -172,7 +182,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
         open_evaluator(parts, accelerator, threads) as evaluator,
     ):
         sampler, teachers = evaluator.sampler, build_teachers(parts, accelerator)
-        replay = Replay(settings.replay, evaluator.judge) if settings.replay else None
+        replay = Replay(settings.replay, parts.judge) if settings.replay else None
         learners = {
             label: Learner(
                 sampler.samplings[label].policy,
@@ -191,7 +201,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
             sampler,
             parts.prompts,
             parts.rewards,
-            evaluator.judge,
+            parts.judge,
             algorithms={label: parts.algorithms[label] for label in learners},
             settings=settings,
             accelerator=accelerator,

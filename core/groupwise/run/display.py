@@ -7,12 +7,14 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from groupwise.metric_names import Family
+from groupwise.metric_names import JUDGED, Family, titled
 from groupwise.run.step_line import StepLine, listed
 from groupwise.run.watchers import LogWatcher, NotebookWatcher, TerminalWatcher, Watcher
 
 WIDTH = 100
 """Columns of a line where there is no terminal."""
+SHOWN = 5e-4
+"""The smallest change of a mean that is shown."""
 
 
 def _watcher(console: Console, line: StepLine) -> Watcher:
@@ -21,13 +23,16 @@ def _watcher(console: Console, line: StepLine) -> Watcher:
     return (TerminalWatcher if console.is_terminal else LogWatcher)(console, line)
 
 
-def brief(metrics: Mapping[str, float]) -> str:
-    """An evaluation in one line: accuracy if a reward tells right from wrong, and the reward."""
+def brief(metrics: Mapping[str, float], accuracy: str | None = None) -> str:
+    """An evaluation in one line: accuracy if a reward tells right from wrong, and the reward.
+
+    accuracy: the name of that reward.
+    """
     leading = "reward" if math.isnan(metrics.get("accuracy", math.nan)) else "accuracy"
     watched = Family.WATCH.of(metrics)
     each = {n.partition("/")[2]: v for n, v in metrics.items() if n.startswith(f"{leading}/")}
     shown = {
-        leading: metrics.get(leading),
+        titled(leading, accuracy): metrics.get(leading),
         "greedy": metrics.get(f"greedy_{leading}"),
         "reward": metrics.get("reward"),
         "length": metrics.get("length"),
@@ -36,12 +41,29 @@ def brief(metrics: Mapping[str, float]) -> str:
         **watched,
     }
     words = [f"{k} {v:.3g}" for k, v in shown.items() if v is not None and not math.isnan(v)]
-    if each and words and words[0].startswith(f"{leading} "):
+    if each and words and words[0].startswith(leading):
         words[0] += f" ({listed(each)})"
     prompts = f"{metrics.get('prompts', 0):.0f} held-out prompts"
     distinct = metrics.get("distinct_prompts")
     different = f", {distinct:.0f} different" if distinct is not None else ""
     return f"{'  '.join(words)}  ({prompts}{different})"
+
+
+def changes(
+    before: Mapping[str, float], after: Mapping[str, float], accuracy: str | None = None
+) -> str:
+    """What changed between two evaluations, the largest rise first; "" if nothing is in both.
+
+    accuracy: the name of the reward that tells right from wrong.
+    """
+    each = [name for name in after if name.startswith(f"{Family.REWARDS}/")]
+    watched = [name for name in after if name.startswith(f"{Family.WATCH}/")]
+    names = ["reward", *JUDGED, *(each if len(each) > 1 else ()), *watched]
+    values = [(name, before.get(name), after.get(name)) for name in names]
+    known = [(n, was, now) for n, was, now in values if was is not None and now is not None]
+    known = [(n, was, now) for n, was, now in known if abs(now - was) >= SHOWN]  # not NaN
+    known.sort(key=lambda change: change[1] - change[2])
+    return ", ".join(f"{titled(name, accuracy)} {was:.3g} -> {now:.3g}" for name, was, now in known)
 
 
 class Display:
@@ -58,16 +80,28 @@ class Display:
     def __init__(self, *, quiet: bool) -> None:
         self.console = Console(stderr=True, quiet=quiet)
         self._quiet, self._last = quiet, StepLine()
+        self.accuracy: str | None = None
         self._watcher = _watcher(self.console, self._last)
 
-    def begin(self, *, steps: int, unit: str, done: int = 0, labels: Collection[str] = ()) -> None:
+    def begin(
+        self,
+        *,
+        steps: int,
+        unit: str,
+        done: int = 0,
+        labels: Collection[str] = (),
+        accuracy: str | None = None,
+    ) -> None:
         """The run has loaded: it has so many steps, of which some are done.
 
         labels: of several policies; their rewards are shown after the reward of all, if there is
-        room.
+        room; accuracy: the reward that tells right from wrong, None if there is none.
         """
+        self.accuracy = accuracy
         width = self.console.width if self.console.is_terminal else WIDTH
-        self._last.begin(steps=steps, unit=unit, done=done, labels=labels, width=width)
+        self._last.begin(
+            steps=steps, unit=unit, done=done, labels=labels, width=width, accuracy=accuracy
+        )
 
     def silence(self) -> None:
         """Show nothing more: this is not the first process."""
@@ -105,4 +139,4 @@ class Display:
             self.say(str(line))
         evaluation = Family.EVALUATION.of(metrics)
         if evaluation:
-            self.say(f"step {step}: {brief(evaluation)}")
+            self.say(f"step {step}: {brief(evaluation, self.accuracy)}")

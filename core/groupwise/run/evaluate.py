@@ -25,11 +25,13 @@ EVALUATIONS = "evaluations"
 class Evaluated:
     """The metrics of an evaluation and its folder.
 
-    reports: files with its pages; failures: by cause, a sentence on one.
+    accuracy: the reward whose mean is the accuracy, None if there is none; reports: files with its
+    pages; failures: by cause, a sentence on one.
     """
 
     metrics: Mapping[str, float]
     folder: Path
+    accuracy: str | None
     reports: Sequence[Path]
     failures: Mapping[str, str]
 
@@ -75,6 +77,7 @@ def evaluate_run(
         return Evaluated(
             metrics=evaluation.metrics,
             folder=folder,
+            accuracy=opened.accuracy,
             reports=pages,
             failures=dict(evaluator.failures),
         )
@@ -99,6 +102,7 @@ def _write(folder: Path, run: Path, opened: Reopened, evaluation: Evaluation) ->
         "step": opened.state.global_step,
         "prompts": source.options.get("path", source.name),
         "unit": unit({label: s.policy for label, s in sampler.samplings.items()}),
+        "accuracy": parts.judge.name,
         "metrics": evaluation.metrics,
     }
     write_config(folder, with_secrets(parts.loaded).config)

@@ -45,6 +45,19 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
     return policies
 
 
+def check_kinds(parts: Parts) -> None:
+    """Raise UserError for what `Parts.check_policies` refuses, as far as it is known before any
+    weights are loaded."""
+    loaded = parts.loaded
+    paths = {n: (*learning.path, "policy") for n, learning in parts.config.learners.items()}
+    parts.check_policies(
+        {
+            label: loaded.objects[path] if path in loaded.objects else load_target(loaded, path)
+            for label, path in paths.items()
+        }
+    )
+
+
 def _place(policy: Policy, config: RunConfig, accelerator: Accelerator) -> None:
     """Shard the policy, if that is set, and move it to its device."""
     if config.train.shard:

@@ -11,7 +11,7 @@ from groupwise.callback import Callback
 from groupwise.evaluation import Alarm, Evaluation, Sample
 from groupwise.metric_names import Family
 from groupwise.run.card import write_cards
-from groupwise.run.display import Display, brief
+from groupwise.run.display import Display, brief, changes
 from groupwise.run.reports import Report
 from groupwise.run.result import RunResult
 from groupwise.run.symptoms import Symptoms
@@ -80,7 +80,7 @@ class Recorder:
             with self.run_folder.writing():
                 disk.write(self.folder / BEFORE_METRICS, as_json(evaluation.metrics))
         if evaluation.metrics:
-            self.display.say(f"before: {brief(evaluation.metrics)}")
+            self.display.say(f"before: {brief(evaluation.metrics, self.display.accuracy)}")
         elif self.config.evaluation.count:
             self.display.say("note: no prompts are held out, so there is no evaluation")
         for name, value in Family.WATCH.of(evaluation.metrics).items():
@@ -188,7 +188,7 @@ class Recorder:
         """The evaluation after the last step."""
         self._samples(AFTER, evaluation)
         if evaluation.metrics:
-            self.display.say(f"after: {brief(evaluation.metrics)}")
+            self.display.say(f"after: {brief(evaluation.metrics, self.display.accuracy)}")
             self._print_alarms()
 
     def _samples(self, file: str, evaluation: Evaluation) -> None:
@@ -231,6 +231,7 @@ class Recorder:
         record = {
             "before": dict(result.before),
             "after": dict(result.after),
+            "accuracy": result.accuracy,
             "steps": result.steps,
             "seconds": result.seconds,
             "interrupted": result.interrupted,
@@ -241,6 +242,8 @@ class Recorder:
             "unit": unit(result.policies),
         }
         self._has_begun()
+        if changed := changes(result.before, result.after, result.accuracy):
+            self.display.say(f"changed: {changed}")
         if self.writes:
             with self.run_folder.writing():
                 self._keep_config()

@@ -75,7 +75,6 @@ class Reopened:
                 kept = AVERAGE if AVERAGED in own.tensors else None
                 read_weights(evaluator.sampler.samplings[label].policy, own, kept=kept)
         self.parts.rewards.load_state_dict(state["rewards"])
-        evaluator.judge.load_state_dict(state["judge"])
         evaluator.sampler.forget()
         epoch = state["prompts"]["position"] / len(self.parts.prompts.source)
         return replace(self, state=replace(self.state, global_step=state["step"], epoch=epoch))
@@ -110,14 +109,9 @@ class Reopened:
         return replies
 
     @property
-    def judged_by(self) -> str:
-        """The reward that decides which completions are right."""
+    def accuracy(self) -> str | None:
+        """The reward that decides which completions are right; None if none does."""
         return self.evaluator.judge.name
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether that reward tells right from wrong, as far as its values have shown."""
-        return not self.evaluator.judge.is_graded
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -142,7 +136,6 @@ class Reopened:
             drawn = evaluator.samples(chunk, size, self.state, space=space, greedy=False)
             samples: list[Sample] = gather_object([*drawn])
             evaluator.failures = processes.first_of(evaluator.failures)
-            evaluator.judge.agree()
             samples.sort(key=lambda each: (each["draw"], each.get("learner", ""), each["index"]))
             rows = {draw.number: draw.row for draw in chunk}
             for number, of_prompt in groupby(samples, key=itemgetter("draw")):

@@ -25,6 +25,7 @@ class RunResult:
     What it reads from the folder's files (`metrics`, `samples`, `training_samples`) is read at each
     use.
 
+    accuracy: the reward whose share of right completions is the accuracy, None if there is none;
     policies: by label, `policy` if there is only one; alarms: by watched reward, those raised at
     the last evaluation.
     """
@@ -35,6 +36,7 @@ class RunResult:
     seconds: float
     folder: Path
     policies: Mapping[str, Policy]
+    accuracy: str | None = None
     interrupted: bool = False
     alarms: Mapping[str, Alarm] = field(default_factory=dict)
 

@@ -5,6 +5,8 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from groupwise.metric_names import titled
+
 SUMMARY = 62
 """Columns of all but the bar: reward, accuracy, speed and time left."""
 
@@ -23,24 +25,33 @@ def _form(value: float) -> str:
 
 
 class StepLine:
-    """As a string: `step 12/60  reward 0.603  accuracy 0.55  9,120 tokens/s  left 0:01:10`.
+    """As a string: `step 12/60  reward 0.603  accuracy (math) 0.55  9,120 tokens/s  left 0:01:10`.
 
     steps: of the run; done: those that are; bar: columns for a bar, 0 if there is no room.
     """
 
     def __init__(self) -> None:
-        self.begin(steps=0, unit="", done=0, labels=(), width=0)
+        self.begin(steps=0, unit="", done=0, labels=(), width=0, accuracy=None)
 
     def begin(
-        self, *, steps: int, unit: str, done: int, labels: Collection[str], width: int
+        self,
+        *,
+        steps: int,
+        unit: str,
+        done: int,
+        labels: Collection[str],
+        width: int,
+        accuracy: str | None,
     ) -> None:
-        """width: columns of a line; labels: of several policies."""
+        """width: columns of a line; labels: of several policies; accuracy: the reward that tells
+        right from wrong."""
         self.steps, self.done, self.unit, self.labels = steps, done, unit, labels
+        self._accuracy = accuracy
         self._metrics: Mapping[str, Any] | None = None
         self._left = self._at = 0.0
         self._room = width - len(f"step {steps}/{steps}  ")
         # Without a bar if the line is too short for it, or shows several rewards.
-        spare = 0 if labels else min(self._room - SUMMARY - 1, 24)
+        spare = 0 if labels else min(self._room - SUMMARY - len(accuracy or "") - 4, 24)
         self.bar = spare if spare >= 4 else 0
 
     def step(self, step: int, metrics: Mapping[str, Any], left: float) -> None:
@@ -65,7 +76,7 @@ class StepLine:
         own = {n: metrics[f"{n}/reward"] for n in self.labels if f"{n}/reward" in metrics}
         left = max(0.0, self._left - (time.monotonic() - self._at))
         parts = [
-            "" if math.isnan(accuracy) else f"accuracy {accuracy:.2f}",
+            "" if math.isnan(accuracy) else f"{titled('accuracy', self._accuracy)} {accuracy:.2f}",
             f"{failed:.0f} failed" if (failed := metrics.get("failed", 0)) else "",
             f"{metrics['decisions_per_second']:,.0f} {self.unit}/s",
             f"left {clock(left)}",

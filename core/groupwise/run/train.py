@@ -18,6 +18,7 @@ from groupwise.run import snapshot
 from groupwise.run.build import build_parts, check_sections, open_trainer
 from groupwise.run.callbacks import build_callbacks, opened
 from groupwise.run.display import Display
+from groupwise.run.gold import gold_notes
 from groupwise.run.interruption import orderly
 from groupwise.run.loop import run_and_record
 from groupwise.run.overlap import with_overlap
@@ -132,6 +133,8 @@ def _train(
     changed = changes(folder, loaded) if resume else []
     with progress.doing("prompts"):
         parts = build_parts(loaded)
+    with progress.doing("rewards"):
+        parts.notes.extend(gold_notes(parts))  # before models are loaded
     loaded, settings = parts.loaded, parts.config.train
     with open_trainer(parts, accelerator) as trainer:
         callbacks, reports = build_callbacks(parts, accelerator), build_reports(loaded)
@@ -150,6 +153,7 @@ def _train(
             unit=unit(trainer.policies),
             done=trainer.step,
             labels=trainer.policies,
+            accuracy=parts.judge.name,
         )
         saver = Saver(trainer, run_folder, checkpoints, writes=is_main)
         recorder = Recorder(
@@ -165,7 +169,14 @@ def _train(
             damaged = recorder.truncate_after(trainer.step)
             notes += filter(None, [damaged, run_folder.left_over()])
             files = [name for callback in callbacks.values() for name in callback.files]
-            write_run_info(folder, loaded, run=run_folder.identity, start=this_start, files=files)
+            write_run_info(
+                folder,
+                loaded,
+                run=run_folder.identity,
+                start=this_start,
+                accuracy=parts.judge.name,
+                files=files,
+            )
             if not resume:
                 write_config(folder, loaded.config)
             elif changed:

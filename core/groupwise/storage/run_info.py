@@ -76,8 +76,19 @@ def run_config(run: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     """The configuration of the run in a folder. Raises UserError if there is no run."""
     for name in (CONFIG, RUN_INFO):
         if not (run / name).exists():
-            raise UserError(f"{run} is not the folder of a run: it has no {name}")
+            raise UserError(no_run(run, name))
     return read_config(run / CONFIG, overrides)
+
+
+def no_run(folder: Path, missing: str) -> str:
+    """Why a folder is not that of a run, as a file is missing there; with the runs in it."""
+    if not folder.exists():
+        return f"no such folder: {folder}"
+    held = sorted(path.parent.name for path in folder.glob(f"*/{RUN_INFO}"))
+    names = ", ".join(held[:MOST]) + (", ..." if len(held) > MOST else "")
+    counted = "a run" if len(held) == 1 else f"{len(held)} runs"
+    holds = f"; it holds {counted}: {names}" if held else ""
+    return f"{folder} is not the folder of a run: it has no {missing}{holds}"
 
 
 def write_run_info(
@@ -86,18 +97,20 @@ def write_run_info(
     *,
     run: str,
     start: Mapping[str, Any],
+    accuracy: str | None = None,
     files: Sequence[str] = (),
 ) -> None:
     """Write run.json: the base of the run's paths, which parts were passed in Python, and how the
     run was started.
 
     run: the identity of the run, which its checkpoints have, too; start: the command, packages and
-    devices of this start, and files: names of what callbacks write into the folder, each added to
-    those of the run so far.
+    devices of this start; accuracy: the reward that tells right from wrong; files: names of what
+    callbacks write into the folder. Starts and files are added to those of the run so far.
     """
     info = {
         "groupwise": __version__,
         "run": run,
+        "accuracy": accuracy,
         "folder": str(folder.resolve()),
         "config_folder": str(loaded.folder.resolve()),
         "begun_in": str(loaded.begun_in or Path.cwd()),

@@ -240,15 +240,13 @@ class Experience:
     def _describe(self, scored: Scored, no_signal: Mapping[str, Tensor]) -> dict[str, Any]:
         """Metrics of a round; no_signal: {} if it is a further one, which adds only counts."""
         episodes, scores, batches = scored.episodes, scored.scores, scored.batches
-        self.judge.observe(scores)
-        self.judge.agree()
         self.failures |= processes.first_of({**episodes.failures, **scores.failures})
         right = self.judge.right(scores).masked_fill(scores.failed, math.nan)
         metrics = step_metrics.describe(
             episodes.judged,
             scores,
             no_signal=self._judged_without(scored, no_signal),
-            right=None if self.judge.is_graded else right,
+            right=right if self.judge.name in scores.names else None,
             logged=self.sampler.logged,
             lost=len(episodes.lost),
             multi_turn=self.sampler.environment.multi_turn,
