@@ -92,7 +92,7 @@ class SamplingMemory:
             "encoded prompts of a batch": rollouts * self._encoding,
         }
         together = min(rollouts, self.settings.batch)
-        velocity = peak(lambda: self._velocity(together)) * self._width // 4
+        velocity = peak(lambda: self.velocity(together)) * self._width // 4
         some = min(rollouts, decoded_at_once(self.adapter, self.settings))
         pictures = {
             "pictures of a batch": rollouts * 4 * self._pixels,
@@ -100,7 +100,8 @@ class SamplingMemory:
         }
         return [encoding, {**batch, "a pass while sampling": velocity}, {**batch, **pictures}]
 
-    def _velocity(self, count: int) -> Tensor:
+    def velocity(self, count: int) -> Tensor:
+        """A pass of the model for so many pictures."""
         one = self._conditions
         tensors = {name: value.expand(count, *value.shape[1:]) for name, value in one.items()}
         by_token = [one[name].shape[1] for name in self.adapter.by_token]
