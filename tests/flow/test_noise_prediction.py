@@ -17,8 +17,6 @@ from groupwise_flow import sde
 from groupwise_flow.forward_process import ForwardProcess
 from groupwise_flow.policy import FlowPolicy
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-
 XL = {"name": "StableDiffusionXLPipeline", "original_size": [64, 32], "crop": [3, 5]}
 SKIP = {"name": "StableDiffusionXLPipeline", "clip_skip": 1}
 CASES = [

@@ -63,7 +63,7 @@ class NoisePrediction(Adapter):
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
-        return (self.model.config.in_channels, self.token_rows, self.token_columns)
+        return (self.pipeline.unet.config.in_channels, self.token_rows, self.token_columns)
 
     # ---- noise levels
 

@@ -33,7 +33,8 @@ def kept(function: Callable[[], Any], models: Iterable[nn.Module]) -> int:
     """
     with torch.enable_grad(), Alive("meta") as alive, _FusedAttention():
         blocks = _Recomputed(alive)
-        for module in (each for model in models for each in model.modules()):
+        modules: list[Any] = [each for model in models for each in model.modules()]
+        for module in modules:
             if hasattr(module, "_gradient_checkpointing_func"):
                 module._gradient_checkpointing_func = blocks
         result = function()
