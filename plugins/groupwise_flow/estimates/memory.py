@@ -86,7 +86,8 @@ def of_adapter(
         update = training and images > 0
         # One of them runs at a time.
         gathered = [memory.gathered(part, width, training=update) for part in parts]
-        sizes |= max(gathered, key=_total)
+        largest: Mapping[str, int] = max(gathered, key=_total)
+        sizes |= largest
     elif half and settings.lora is None:
         names = ", ".join(adapter.trained)
         sizes[f"{names} in {settings.precision}"] = half.itemsize * trained
