@@ -25,6 +25,7 @@ from groupwise_flow.files.loading import check_shardable, load
 from groupwise_flow.files.outline import outline
 from groupwise_flow.files.saving import save
 from groupwise_flow.model.lora import adds_nothing
+from groupwise_flow.model.precision import check_computes
 from groupwise_flow.model.unused_parameters import UnusedParameters
 from groupwise_flow.passes.guidance import Guided
 from groupwise_flow.passes.sampling import failures, sample_latents
@@ -79,6 +80,7 @@ class DiffusionPolicy(Policy):
     def place(self, device: torch.device | str) -> None:
         """Load the weights and move them to the device; later calls only move them."""
         if not self._loaded:
+            check_computes(self.config.precision, torch.device(device))
             self._load()
             self._loaded = True
         super().place(device)
@@ -234,13 +236,15 @@ class DiffusionPolicy(Policy):
 
     @contextmanager
     def _without_adapters(self) -> Iterator[None]:
-        model: Any = self.adapter.model
+        models: list[Any] = [*self.adapter.models.values()]
         with self.exchanging():
-            model.disable_adapters()
+            for model in models:
+                model.disable_adapters()
             try:
                 yield
             finally:
-                model.enable_adapters()
+                for model in models:
+                    model.enable_adapters()
 
     def save_pretrained(self, path: Path) -> None:
         """Write a pipeline folder, or a file of LoRA weights, for diffusers to load."""

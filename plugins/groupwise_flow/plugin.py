@@ -12,6 +12,8 @@ def register_policies(register: Register) -> None:
 
 @hookimpl
 def register_adapters(register: Register) -> None:
+    register("StableDiffusionPipeline", "groupwise_flow.adapters.sd15:SD15Adapter", extra="flow")
+    register("StableDiffusionXLPipeline", "groupwise_flow.adapters.sdxl:SDXLAdapter", extra="flow")
     register("StableDiffusion3Pipeline", "groupwise_flow.adapters.sd3:SD3Adapter", extra="flow")
     register("FluxPipeline", "groupwise_flow.adapters.flux:FluxAdapter", extra="flow")
 

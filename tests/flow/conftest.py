@@ -17,6 +17,7 @@ from diffusers import (
     StableDiffusion3Pipeline,
 )
 from PIL import ImageStat
+from tests.flow.stand_ins import unet
 from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
@@ -76,11 +77,12 @@ def t5(tokenizer: T5Tokenizer, width: int) -> T5EncoderModel:
     return T5EncoderModel(config)
 
 
-def vae(channels: int) -> AutoencoderKL:
+def vae(channels: int, levels: int = 2) -> AutoencoderKL:
+    """levels: a latent pixel has 2 ** (levels - 1) pixels along a side."""
     return AutoencoderKL(
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-        block_out_channels=(8, 8),
+        down_block_types=("DownEncoderBlock2D",) * levels,
+        up_block_types=("UpDecoderBlock2D",) * levels,
+        block_out_channels=(8,) * levels,
         norm_num_groups=4,
         latent_channels=channels,
         use_quant_conv=False,
@@ -150,6 +152,18 @@ def flux(*, guided: bool = True, parts: dict[str, Any] | None = None) -> FluxPip
     )
 
 
+def diffusion(name: str, scheduler: str, **schedule: Any) -> Any:
+    """Stable Diffusion 1.5 ("sd15") or XL ("sdxl"); schedule: more arguments of the scheduler."""
+    tokenizer, solver = clip_tokenizer(), unet.SCHEDULERS[scheduler](**schedule)
+    encoders = tuple(text_encoder(tokenizer, projection=projection) for projection in (False, True))
+    if name == "sd15":
+        pipeline: Any = unet.sd15(tokenizer, encoders[0], vae(4, 4), solver)
+    else:
+        pipeline = unet.sdxl(tokenizer, encoders, vae(4, 4), solver)
+    awake(pipeline.unet)
+    return pipeline
+
+
 def awake(transformer: Any) -> Any:
     """Adds noise to the weights, so that the output depends on prompt, time and latents."""
     with torch.no_grad():
@@ -165,6 +179,10 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "sd3 shifting": lambda: sd3(use_dynamic_shifting=True),
     "flux": flux,
     "flux unguided": lambda: flux(guided=False),
+    "sd15": lambda: diffusion("sd15", "pndm"),
+    "sd15 v": lambda: diffusion("sd15", "ddim", prediction_type="v_prediction"),
+    "sdxl": lambda: diffusion("sdxl", "euler"),
+    "sdxl ddim": lambda: diffusion("sdxl", "ddim"),
     "flux with idle parts": lambda: flux(parts={"num_layers": 2, "num_single_layers": 0}),
 }
 
@@ -201,7 +219,7 @@ def calls(policy: FlowPolicy) -> list[int]:
     sizes: list[int] = []
 
     def note(module: Any, positional: Any, named: dict[str, Any]) -> None:
-        sizes.append(len(named["hidden_states"]))
+        sizes.append(len(named["hidden_states"] if "hidden_states" in named else positional[0]))
 
     policy.adapter.model.register_forward_pre_hook(note, with_kwargs=True)
     return sizes
@@ -275,7 +293,7 @@ def pipelines_images(
     images = pipeline(
         prompt=[row["prompt"] for row in rows],
         num_inference_steps=policy.config.evaluation_steps,
-        latents=torch.stack(start),
+        latents=policy.adapter.call_latents(torch.stack(start)),
         height=policy.adapter.height,
         width=policy.adapter.width,
         output_type=output_type,
