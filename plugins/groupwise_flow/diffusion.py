@@ -225,13 +225,15 @@ class DiffusionPolicy(Policy):
 
     @contextmanager
     def _without_adapters(self) -> Iterator[None]:
-        model: Any = self.adapter.model
+        models: list[Any] = [*self.adapter.models.values()]
         with self.exchanging():
-            model.disable_adapters()
+            for model in models:
+                model.disable_adapters()
             try:
                 yield
             finally:
-                model.enable_adapters()
+                for model in models:
+                    model.enable_adapters()
 
     def save_pretrained(self, path: Path) -> None:
         """Write a pipeline folder, or a file of LoRA weights, for diffusers to load."""

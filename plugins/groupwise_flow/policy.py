@@ -60,7 +60,7 @@ class FlowPolicy(DiffusionPolicy):
         super()._load()
         # Beside them on the device, since every copy to it waits.
         self.register_buffer("_sigmas", self.sigmas.clone(), persistent=False)
-        self._weights_now = Versions(self.adapter.model)
+        self._weights_now = Versions(*self.adapter.models.values())
         self.transitions = Transitions(self.guided, self.config, self._weights_now, self.mesh)
 
     def begin(self, step: int) -> None:

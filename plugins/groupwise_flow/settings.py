@@ -1,30 +1,17 @@
 """Settings: the configurations of policies over pipelines: what they share, and each one's own."""
 
 from abc import abstractmethod
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from groupwise.errors import UserError
 from groupwise.options import PathOrName
-from groupwise.registry import installed
+from groupwise.section import mistake_at
 from groupwise.trust import LoadingArguments
-from groupwise_flow.adapter import Adapter
+from groupwise_flow.named_adapter import AdapterOption
 from groupwise_flow.process.windows import Window
 
 Precision = Literal["float32", "bf16", "fp16"]
-
-
-def _adapter(value: Any) -> type[Adapter]:
-    adapter = installed().load("adapters", value) if isinstance(value, str) else value
-    if not isinstance(adapter, type) or not issubclass(adapter, Adapter):
-        raise UserError(f"expected a subclass of groupwise_flow.adapter.Adapter, found {value!r}")
-    return adapter
-
-
-AdapterClass = Annotated[type[Adapter], BeforeValidator(_adapter, json_schema_input_type=str)]
-"""An adapter class, or its registered name, or `module:attribute`."""
 
 
 class Lora(BaseModel):
@@ -65,10 +52,10 @@ class Settings(BaseModel):
         description="arguments of diffusers' from_pretrained; `trust_remote_code` is false and "
         "`use_safetensors` true unless set",
     )
-    adapter: AdapterClass | None = Field(
+    adapter: AdapterOption | None = Field(
         None,
-        description="`module:attribute` of an Adapter class, or its registered name; chosen by the "
-        "pipeline's class if unset",
+        description="`module:attribute` of an Adapter class, or its registered name; with options "
+        "of its own as `{name: NAME, OPTION: VALUE}`; chosen by the pipeline's class if unset",
     )
     lora: Lora | None = Field(None, description="train adapters only; full training if unset")
     precision: Precision = Field(
@@ -153,14 +140,16 @@ class Settings(BaseModel):
 class FlowSettings(Settings):
     """Of the policy whose decisions are denoising steps: which are, and how they draw."""
 
-    sde: Literal["flow", "cps", "dance"] = Field(
-        "flow", description="formula of a stochastic step: Flow-SDE, CPS or DanceGRPO's SDE"
+    sde: Literal["flow", "cps", "dance", "ddim"] = Field(
+        "flow",
+        description="formula of a stochastic step: Flow-SDE, CPS, DanceGRPO's SDE, or DDIM with "
+        "eta, for models that predict the noise",
     )
     noise_level: float = Field(
         0.7,
         ge=0,
-        description="scale of a decision's noise; usually 0.7 for flow, 0.8 for cps and 0.3 for "
-        "dance",
+        description="scale of a decision's noise; usually 0.7 for flow, 0.8 for cps, 0.3 for dance "
+        "and 1 for ddim, whose eta it is",
     )
     window: Window = Field(
         default=Window(), description="which steps are decisions: stochastic, and trained on"
@@ -187,24 +176,23 @@ class FlowSettings(Settings):
         try:
             self.window.length(self.steps)
         except ValueError as error:
-            raise _at("window", str(error)) from error
+            raise mistake_at(("window",), str(error)) from error
         if self.last_step == "noise" and self.window.kind != "all":
-            raise _at(
-                "last_step",
+            raise mistake_at(
+                ("last_step",),
                 f"noise needs window: {{kind: all}}; outside a {self.window.kind} window steps "
                 f"have no noise",
             )
         if self.noise_level == 0:
-            raise _at(
-                "noise_level",
+            raise mistake_at(
+                ("noise_level",),
                 "0 makes every step deterministic, so there are no decisions to train on; set it "
                 "above 0",
             )
-        if self.sde == "cps" and self.noise_level > 1:
-            raise _at(
-                "noise_level",
-                f"with sde: cps it must be at most 1, where all noise is new; found "
-                f"{self.noise_level:g}",
+        if self.sde in ("cps", "ddim") and self.noise_level > 1:
+            raise mistake_at(
+                ("noise_level",),
+                f"with sde: {self.sde} it must be at most 1; found {self.noise_level:g}",
             )
         return self
 
@@ -250,8 +238,3 @@ class ForwardProcessSettings(Settings):
     @property
     def sampling_latents(self) -> int:
         return 0
-
-
-def _at(key: str, message: str) -> PydanticCustomError:
-    """A validation error of the whole model that points to one of its keys."""
-    return PydanticCustomError("at", "{message}", {"path": (key,), "message": message})

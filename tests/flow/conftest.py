@@ -275,7 +275,7 @@ def pipelines_images(
     images = pipeline(
         prompt=[row["prompt"] for row in rows],
         num_inference_steps=policy.config.evaluation_steps,
-        latents=torch.stack(start),
+        latents=policy.adapter.call_latents(torch.stack(start)),
         height=policy.adapter.height,
         width=policy.adapter.width,
         output_type=output_type,

@@ -32,7 +32,7 @@ SEEDS = [5, 6]
 class Denoiser(Adapter):
     """diffusers' `StableDiffusionPipeline` with an Euler scheduler."""
 
-    trained = "unet"
+    trained = ("unet",)
     targets = ("to_q", "to_k", "to_v")
 
     @property
@@ -48,11 +48,11 @@ class Denoiser(Adapter):
         embeds, _ = self.pipeline.encode_prompt(prompts, self.device, 1, False)
         return {"embeds": embeds}
 
-    def velocity(self, model, latents, sigma, conditions, *, guidance):
+    def velocity(self, latents, sigma, conditions, *, guidance):
         k = (sigma / (1 - sigma)).view(-1, 1, 1, 1)
         x = latents * (1 + k)
         time = self.time(k.flatten())
-        noise = model(x / (k.square() + 1).sqrt(), time, conditions["embeds"]).sample
+        noise = self.model(x / (k.square() + 1).sqrt(), time, conditions["embeds"]).sample
         return noise - (x - k * noise)
 
     def time(self, k):

@@ -68,7 +68,6 @@ def test_the_algorithm_gets_the_velocity_and_what_it_should_be(lab):
         policy.guided.decode(outputs["clean"][:, 0]), lab.images_of(rollouts)
     )
     velocity = policy.adapter.velocity(
-        policy.adapter.model,
         outputs["noised"][:, 1],
         outputs["sigma"][:, 1],
         policy.guided.conditions(rollouts.prompts),

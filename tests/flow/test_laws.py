@@ -117,7 +117,7 @@ def pipeline_of(lab, folder="sd3"):
 
 
 class Elsewhere(SD3Adapter):
-    trained = "unet"
+    trained = ("unet",)
 
 
 class BySelection(SD3Adapter):
@@ -152,13 +152,28 @@ class Unmasked(SD3Adapter):
 
 
 class IgnoresTime(SD3Adapter):
-    def velocity(self, model, latents, sigma, conditions, **more):
-        return super().velocity(model, latents, sigma * 0, conditions, **more)
+    def velocity(self, latents, sigma, conditions, **more):
+        return super().velocity(latents, sigma * 0, conditions, **more)
 
 
 class GuidesAlways(SD3Adapter):
     def guide(self, conditional, unconditional, scale):
         return super().guide(conditional, unconditional, scale + 1)
+
+
+class OtherLevels(SD3Adapter):
+    def sigmas(self, steps):
+        return super().sigmas(steps).square()
+
+
+class Reversed(SD3Adapter):
+    def velocity(self, *rest, **more):
+        return -super().velocity(*rest, **more)
+
+
+class Deaf(SD3Adapter):
+    def unconditional_row(self, row, negative_prompt):
+        return super().unconditional_row(row, "")
 
 
 class GuidesOtherwise(SD3Adapter):
@@ -184,7 +199,10 @@ BROKEN = [
     ("masked tokens have no effect", Unmasked),
     ("velocities depend on prompts and noise levels", IgnoresTime),
     ("no guidance is the conditional velocity", GuidesAlways),
-    ("denoising is the pipeline's own", GuidesOtherwise),
+    ("noise levels are the pipeline's own", OtherLevels),
+    ("denoising is the pipeline's own", Reversed),
+    ("guidance is the pipeline's own", GuidesOtherwise),
+    ("a negative prompt is the pipeline's own", Deaf),
     ("pictures have the requested size", Cropped),
     ("pictures are the pipeline's own", Darkened),
 ]

@@ -74,7 +74,8 @@ def of_adapter(
     if sampled:
         moved = 0 if settings.encoders == "resident" else _encoders(models, adapter)
         sizes |= SamplingMemory(adapter, settings).on_device(sampled, moved)
-    trained = sum(p.numel() for p in adapter.model.parameters() if p.requires_grad)
+    parts = adapter.models.values()
+    trained = sum(p.numel() for part in parts for p in part.parameters() if p.requires_grad)
     trained = -(-trained // shards)
     half = HALF.get(settings.precision)
     if training:
@@ -82,9 +83,12 @@ def of_adapter(
     if shards > 1:
         width = half.itemsize if half else None
         update = training and images > 0
-        sizes |= memory.gathered(adapter.model, width, training=update)
+        # One of them runs at a time.
+        gathered = [memory.gathered(part, width, training=update) for part in parts]
+        sizes |= max(gathered, key=lambda of_part: sum(of_part.values()))
     elif half and settings.lora is None:
-        sizes[f"{adapter.trained} in {settings.precision}"] = half.itemsize * trained
+        names = ", ".join(adapter.trained)
+        sizes[f"{names} in {settings.precision}"] = half.itemsize * trained
     if not training:
         return sizes
     kept = adapter.activations(checkpointing=settings.gradient_checkpointing)
@@ -117,11 +121,13 @@ def _encoders(models: Mapping[str, int], adapter: Adapter) -> int:
 def _weights(
     models: Mapping[str, int], adapter: Adapter, settings: Settings, shards: int
 ) -> dict[str, int]:
-    """Bytes of the models that are always on the device; those but the trained one together."""
-    frozen = sum(models.values()) - models[adapter.trained]
+    """Bytes of the models that are always on the device; those but the trained ones together."""
+    frozen = sum(size for name, size in models.items() if name not in adapter.trained)
     if settings.encoders != "resident":
         frozen -= _encoders(models, adapter)
-    return {"frozen models": frozen, adapter.trained: -(-models[adapter.trained] // shards)}
+    return {"frozen models": frozen} | {
+        name: -(-models[name] // shards) for name in adapter.trained
+    }
 
 
 def _bytes(module: nn.Module, dtype: torch.dtype) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.errors import first_line
-from groupwise_flow.adapter import Adapter
+from groupwise_flow.adapter import Adapter, Conditions
 from groupwise_flow.estimates.counting import peak
 from groupwise_flow.model.precision import HALF
 from groupwise_flow.passes.guidance import decoded_at_once
@@ -47,16 +47,19 @@ class SamplingMemory:
 
     @property
     def _pixels(self) -> int:
-        """The numbers of a picture."""
-        return CHANNELS * self.adapter.height * self.adapter.width
+        """The numbers of a picture, or of all frames of a video."""
+        return CHANNELS * self.adapter.frames * self.adapter.height * self.adapter.width
 
     @cached_property
     def _conditions(self) -> Mapping[str, Tensor]:
         """The conditions [1, ...] of a prompt."""
-        row = {"prompt": "a"}
         with torch.no_grad():
-            encoded = self.adapter.encode([{name: row[name] for name in self.adapter.reads}])
+            encoded = self._encode()
         return {name: value for name, value in encoded.items() if value is not None}
+
+    def _encode(self) -> Mapping[str, Tensor | None]:
+        row = self.adapter.example_row()
+        return self.adapter.encode([{name: row[name] for name in self.adapter.reads}])
 
     @property
     def _encoding(self) -> int:
@@ -80,7 +83,7 @@ class SamplingMemory:
             return {f"sampling: not counted ({reason})": 0}
 
     def _moments(self, rollouts: int, encoders: int) -> Sequence[Mapping[str, int]]:
-        encode = peak(lambda: self.adapter.encode([{"prompt": "a"}])) * self._width // 4
+        encode = peak(self._encode) * self._width // 4
         encoding = {"text encoders while encoding": encoders, "encoding a prompt": encode}
         batch = {
             "latents while sampling": rollouts
@@ -98,12 +101,12 @@ class SamplingMemory:
         return [encoding, {**batch, "a pass while sampling": velocity}, {**batch, **pictures}]
 
     def _velocity(self, count: int) -> Tensor:
-        conditions = {
-            name: value.expand(count, *value.shape[1:]) for name, value in self._conditions.items()
-        }
+        one = self._conditions
+        tensors = {name: value.expand(count, *value.shape[1:]) for name, value in one.items()}
+        by_token = [one[name].shape[1] for name in self.adapter.by_token]
+        conditions = Conditions(tensors, by_token[:1] * count)
         latents, sigma = self._empty(count), torch.empty(count, device="meta")
-        model = self.adapter.model
-        return self.adapter.velocity(model, latents, sigma, conditions, guidance=1.0)
+        return self.adapter.velocity(latents, sigma, conditions, guidance=1.0)
 
     def _decode(self, count: int) -> Tensor:
         return self.adapter.decode(self._empty(count)).float().clamp(0, 1)

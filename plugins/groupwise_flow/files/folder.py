@@ -90,7 +90,7 @@ def adapter_class(settings: Settings, index: Mapping[str, Any]) -> type[Adapter]
     if settings.adapter is None:
         registered: type[Adapter] = registry.load("adapters", name)
         return registered
-    adapter = settings.adapter
+    adapter = settings.adapter.kind
     if adapter.pipelines and name not in adapter.pipelines:
         raise UserError(
             f"policy.adapter: {adapter.__name__} is for {', '.join(adapter.pipelines)}, and "

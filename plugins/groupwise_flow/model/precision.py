@@ -26,7 +26,7 @@ def stored(
     half = HALF.get(precision, torch.float32)
     return {
         **dict.fromkeys(adapter.float32, torch.float32),
-        adapter.trained: half if lora else torch.float32,
+        **dict.fromkeys(adapter.trained, half if lora else torch.float32),
         "default": half,
     }
 

@@ -1,6 +1,6 @@
 """Denoising a batch: ODE steps outside the window, decisions with noise inside it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,9 +12,9 @@ from groupwise_flow import sde
 Rows = slice | Tensor
 """Rows of a batch: a slice where they are contiguous, which copies nothing, or indices."""
 
-Velocity = Callable[[Tensor, Tensor, Rows], tuple[Tensor, Tensor | None]]
-"""(latents [n, ...], sigma [n], the n rows) -> the velocity and, if it is to be kept, its
-unconditional part."""
+Velocity = Callable[[Tensor, Tensor, Rows, Sequence[int]], tuple[Tensor, Tensor | None]]
+"""(latents [n, ...], sigma [n], the n rows, their numbers on the host) -> the velocity and, if it
+is to be kept, its unconditional part."""
 
 ALL = slice(None)
 
@@ -78,13 +78,14 @@ class Denoised:
 class _Step:
     """The rows of one step, on the device.
 
-    distinct: indices of distinct rows; copies: [B] place of each row among them, None if all are
-        distinct.
+    distinct: indices of distinct rows; numbers: the same on the host; copies: [B] place of each row
+        among them, None if all are distinct.
     deciding: rows for which the step is a decision, None for none; number: index of that decision
         within the row's window, [n] or the same for all.
     """
 
     distinct: Rows
+    numbers: Sequence[int]
     copies: Tensor | None
     deciding: Rows | None
     number: int | Tensor
@@ -177,6 +178,7 @@ def _steps(plan: Plan, device: torch.device) -> Iterator[_Step]:
         together = len(deciding) == len(plan.first) and bool((number == number[0]).all())
         yield _Step(
             distinct=distinct.to(device) if alike else ALL,
+            numbers=distinct.tolist(),
             copies=copies.to(device) if alike else None,
             deciding=ALL if together else deciding.to(device) if len(deciding) else None,
             number=int(number[0]) if together else number[deciding].to(device),
@@ -188,7 +190,7 @@ def _velocities(
 ) -> tuple[Tensor, Tensor | None]:
     """Velocities of all rows; identical rows are computed once."""
     some = x[step.distinct]
-    v, unconditional = velocity(some, sigma.expand(len(some)), step.distinct)
+    v, unconditional = velocity(some, sigma.expand(len(some)), step.distinct, step.numbers)
     if step.copies is None:
         return v, unconditional
     return v[step.copies], None if unconditional is None else unconditional[step.copies]
