@@ -36,14 +36,19 @@ class QwenImageAdapter(Adapter):
         )
 
     def encode(self, rows: Sequence[Row]) -> Mapping[str, Tensor | None]:
-        """As in the pipeline, for each row by itself: of rows of one length it gives no mask, which
-        it computes from the mask's values, and a model without weights has none."""
-        embeds, mask = self.pipeline.encode_prompt(
-            [row["prompt"] for row in rows],
-            device=self.device,
-            max_sequence_length=self.prompt_tokens,
-        )
-        return {"embeds": embeds, MASK: mask}
+        """As in the pipeline: the template's beginning is read, and left out of the encoding."""
+        template = self.pipeline.prompt_template_encode
+        start = self.pipeline.prompt_template_encode_start_idx
+        tokens = self.pipeline.tokenizer(
+            [template.format(row["prompt"]) for row in rows],
+            padding=True,
+            padding_side="right",
+            truncation=True,
+            max_length=start + self.prompt_tokens,
+            return_tensors="pt",
+        ).to(self.device)
+        states = self.pipeline.text_encoder(**tokens, output_hidden_states=True).hidden_states
+        return {"embeds": states[-1][:, start:], MASK: tokens.attention_mask[:, start:]}
 
     def velocity(
         self, latents: Tensor, sigma: Tensor, conditions: Conditions, *, guidance: float
@@ -52,7 +57,7 @@ class QwenImageAdapter(Adapter):
             hidden_states=latents,
             timestep=self.timestep(sigma) / 1000,  # the model multiplies by 1000 again
             encoder_hidden_states=conditions["embeds"],
-            encoder_hidden_states_mask=conditions[MASK],
+            encoder_hidden_states_mask=conditions[MASK].to(latents.device),
             img_shapes=[[(1, self.token_rows, self.token_columns)]] * len(latents),
             return_dict=False,
         )[0]

@@ -28,9 +28,7 @@ class SanaAdapter(Adapter):
 
     pipelines = ("SanaPipeline",)
     targets = tuple(
-        f"attn{number}.{name}"
-        for number in (1, 2)
-        for name in ("to_q", "to_k", "to_v", "to_out.0")
+        f"attn{number}.{name}" for number in (1, 2) for name in ("to_q", "to_k", "to_v", "to_out.0")
     )
     by_token = ("embeds",)
     most_prompt_tokens = 300

@@ -48,7 +48,7 @@ def conditions(case: Case) -> str | None:
             if value is None:
                 continue
             beside = together[name][number : number + 1]
-            if name in case.adapter.by_token:
+            if name in (*case.adapter.by_token, MASK):
                 beside = beside[:, : value.shape[1]]
             if value.shape != beside.shape:
                 return (

@@ -14,7 +14,7 @@ def awake(model: Any) -> Any:
     return model
 
 
-def autoencoder(channels: int = 4, *, levels: int = 2) -> AutoencoderKL:
+def autoencoder(*, channels: int = 4, levels: int = 2) -> AutoencoderKL:
     """Of the class of Stable Diffusion's and FLUX's; levels: 2 ** (levels - 1) pixels a latent."""
     return AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * levels,
