@@ -24,6 +24,7 @@ from groupwise_flow.files.card import card
 from groupwise_flow.files.loading import check_shardable, load
 from groupwise_flow.files.saving import save
 from groupwise_flow.model.lora import adds_nothing
+from groupwise_flow.model.precision import check_computes
 from groupwise_flow.model.unused_parameters import UnusedParameters
 from groupwise_flow.passes.guidance import Guided
 from groupwise_flow.passes.sampling import failures, sample_latents
@@ -77,6 +78,7 @@ class DiffusionPolicy(Policy):
     def place(self, device: torch.device | str) -> None:
         """Load the weights and move them to the device; later calls only move them."""
         if not self._loaded:
+            check_computes(self.config.precision, torch.device(device))
             self._load()
             self._loaded = True
         super().place(device)
@@ -260,9 +262,9 @@ class DiffusionPolicy(Policy):
         rollouts: int,
         prompts: int,
         facts: frozenset[str],
-        reference: bool,
+        references: int,
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the pipeline's configuration alone; see `memory`."""
         return estimate_cpu(
-            config, rollouts=rollouts, prompts=prompts, facts=facts, reference=reference
+            config, rollouts=rollouts, prompts=prompts, facts=facts, references=references
         )

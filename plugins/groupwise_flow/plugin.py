@@ -12,6 +12,8 @@ def register_policies(register: Register) -> None:
 @hookimpl
 def register_adapters(register: Register) -> None:
     adapters = "groupwise_flow.adapters"
+    register("StableDiffusionPipeline", f"{adapters}.sd15:SD15Adapter", extra="flow")
+    register("StableDiffusionXLPipeline", f"{adapters}.sdxl:SDXLAdapter", extra="flow")
     register("StableDiffusion3Pipeline", f"{adapters}.sd3:SD3Adapter", extra="flow")
     register("FluxPipeline", f"{adapters}.flux:FluxAdapter", extra="flow")
     register("Flux2Pipeline", f"{adapters}.flux2:Flux2Adapter", extra="flow")
@@ -26,6 +28,7 @@ def register_adapters(register: Register) -> None:
 def register_algorithms(register: Register) -> None:
     register("flow_grpo", "groupwise_flow.algorithms.flow_grpo:FlowGRPO")
     register("flow_guard", "groupwise_flow.algorithms.flow_guard:FlowGuard")
+    register("nft", "groupwise_flow.algorithms.nft:NFT")
 
 
 @hookimpl

@@ -174,7 +174,7 @@ class FlowSettings(Settings):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         try:
-            self.window.length(self.steps)
+            self.window.check(self.steps)
         except ValueError as error:
             raise mistake_at(("window",), str(error)) from error
         if self.last_step == "noise" and self.window.kind != "all":

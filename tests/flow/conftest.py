@@ -16,7 +16,7 @@ from diffusers import (
     StableDiffusion3Pipeline,
 )
 from PIL import ImageStat
-from tests.flow.stand_ins import MODELS
+from tests.flow.stand_ins import MODELS, unet
 from tests.flow.stand_ins.weights import autoencoder, awake
 from transformers import (
     CLIPTextConfig,
@@ -136,6 +136,18 @@ def flux(*, guided: bool = True, parts: dict[str, Any] | None = None) -> FluxPip
     )
 
 
+def diffusion(name: str, scheduler: str, **schedule: Any) -> Any:
+    """Stable Diffusion 1.5 ("sd15") or XL ("sdxl"); schedule: more arguments of the scheduler."""
+    tokenizer, solver = clip_tokenizer(), unet.SCHEDULERS[scheduler](**schedule)
+    encoders = tuple(text_encoder(tokenizer, projection=projection) for projection in (False, True))
+    if name == "sd15":
+        pipeline: Any = unet.sd15(tokenizer, encoders[0], autoencoder(levels=4), solver)
+    else:
+        pipeline = unet.sdxl(tokenizer, encoders, autoencoder(levels=4), solver)
+    awake(pipeline.unet)
+    return pipeline
+
+
 MAKERS: dict[str, Callable[[], Any]] = {
     "sd3": sd3,
     "sd3 without t5": lambda: sd3(with_t5=False),
@@ -143,6 +155,10 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "sd3 shifting": lambda: sd3(use_dynamic_shifting=True),
     "flux": flux,
     "flux unguided": lambda: flux(guided=False),
+    "sd15": lambda: diffusion("sd15", "pndm"),
+    "sd15 v": lambda: diffusion("sd15", "ddim", prediction_type="v_prediction"),
+    "sdxl": lambda: diffusion("sdxl", "euler"),
+    "sdxl ddim": lambda: diffusion("sdxl", "ddim"),
     "flux with idle parts": lambda: flux(parts={"num_layers": 2, "num_single_layers": 0}),
     **{name: model.make for name, model in MODELS.items()},
 }
@@ -188,7 +204,7 @@ def calls(policy: FlowPolicy) -> list[int]:
     sizes: list[int] = []
 
     def note(module: Any, positional: Any, named: dict[str, Any]) -> None:
-        sizes.append(len(named["hidden_states"]))
+        sizes.append(len(named["hidden_states"] if "hidden_states" in named else positional[0]))
 
     policy.adapter.model.register_forward_pre_hook(note, with_kwargs=True)
     return sizes

@@ -35,6 +35,7 @@ CASES = {
         {"guidance": 2.0, "guidance_gradient": "conditional", "lora": {"rank": 2}},
     ),
     "bf16": ("sd3", {"precision": "bf16", "lora": {"rank": 2}}),
+    "unet": ("sd15 v", {"sde": "ddim", "noise_level": 1.0, "lora": {"rank": 2}}),
     "flux": ("flux with idle parts", {"gradient_checkpointing": True}),
 }
 ROWS = [{"prompt": f"{letter} {animal}"} for letter in "abcd" for animal in ("cat", "dog")]

@@ -165,11 +165,13 @@ def test_it_trains_and_the_saved_weights_draw_the_same_pictures(lab, folder, tmp
     assert (end - start).abs().max() > 1e-3
 
 
-def test_the_memory_estimate_leaves_out_activations(lab, folder):
+def test_the_memory_estimate_counts_activations(lab, folder):
     settings = lab.settings(model=str(folder), adapter=Denoiser)
     counts = {"decisions": 8, "rollouts": 8, "group_size": 4, "sampled": 0, "training": True}
     sizes = FlowPolicy.estimate(settings, Workload(**counts, reference=False, averages=1))
-    assert sizes.keys() == {"frozen models", "unet", "gradients", "optimizer", "moving average"}
+    assert sizes.keys() == {
+        *("frozen models", "unet", "gradients", "optimizer", "activations", "moving average")
+    }
 
 
 class Untargeted(Denoiser):

@@ -17,6 +17,8 @@ from groupwise_testing.policy.case import Case
 ADAPTERS = {
     "StableDiffusion3Pipeline": ("sd3", "sd3.5", "sd3 shifting"),
     "FluxPipeline": ("flux", "flux unguided"),
+    "StableDiffusionPipeline": ("sd15", "sd15 v"),
+    "StableDiffusionXLPipeline": ("sdxl", "sdxl ddim"),
 }
 ALGORITHMS = [
     ("flow_grpo", {}),
@@ -24,7 +26,7 @@ ALGORITHMS = [
     ("flow_grpo", {"kl": "published", "beta": 0.1}),
     ("flow_guard", {"beta": 0.1}),
 ]
-SIZE = {"height": 16, "width": 16, "prompt_tokens": 12}
+SIZE = {"height": 16, "width": 24, "prompt_tokens": 12}
 
 
 @pytest.mark.parametrize(("name", "settings"), ALGORITHMS)
@@ -69,6 +71,16 @@ GRADIENTS = {
     "flux, lora": {"architecture": "flux", "guidance": 3.5, "lora": {"rank": 2}},
     "flux, unguided": {"architecture": "flux unguided", "gradient_checkpointing": True},
     "fp16, guidance": {"precision": "fp16", "guidance": 4.5},
+    "noise": {"architecture": "sd15", "sde": "ddim", "noise_level": 1.0, "guidance": 3.0},
+    "v": {"architecture": "sd15 v", "sde": "ddim", "noise_level": 1.0, "lora": {"rank": 2}},
+    "xl": {
+        "architecture": "sdxl",
+        "sde": "ddim",
+        "noise_level": 1.0,
+        "guidance": 3.0,
+        "lora": {"rank": 2},
+        "gradient_checkpointing": True,
+    },
 }
 """Settings that change how log-probs are computed, beside those of `test_policy`."""
 
@@ -106,7 +118,7 @@ def test_an_adapter_whose_gradient_is_cut_is_named(lab):
 )
 def test_adapter(lab, pipeline, folder):
     adapter = installed().load("adapters", pipeline)
-    testing.check_adapter(adapter, pipeline_of(lab, folder), rows=lab.rows, **SIZE)
+    testing.check_adapter(adapter, pipeline_of(lab, folder), rows=lab.rows, prompt_tokens=12)
 
 
 def pipeline_of(lab, folder="sd3"):

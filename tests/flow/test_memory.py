@@ -160,7 +160,7 @@ def test_shards_divide_the_trained_weights_and_not_the_frozen_models(lab, lora):
 
 
 def test_the_estimate_of_activations_is_within_a_factor_of_1_5(lab):
-    for architecture in ("sd3", "flux"):
+    for architecture in ("sd3", "flux", "sdxl"):
         policy = lab.policy(architecture)
         four = of_a_run(decisions=4, rollouts=4)
         sizes = FlowPolicy.estimate(policy.config, Workload(**four, reference=False, averages=0))
@@ -208,7 +208,7 @@ def estimate_of_sampling(config, sampled):
     return {purpose: size for purpose, size in sizes.items() if purpose not in names}
 
 
-@pytest.mark.parametrize("architecture", ["sd3", "flux"])
+@pytest.mark.parametrize("architecture", ["sd3", "flux", "sdxl"])
 @pytest.mark.parametrize(
     "settings",
     [{}, {"guidance": 3.0}, {"window": {"kind": "random"}}, {"kind": ForwardProcess}],
@@ -268,7 +268,7 @@ def test_encoders_that_leave_the_device_are_in_the_estimate_only_while_they_enco
     assert cpu.get("text encoders", 0) == (size if encoders == "offload" else 0)
 
 
-CPU = {"rollouts": 8, "prompts": 5, "facts": frozenset(), "reference": False}
+CPU = {"rollouts": 8, "prompts": 5, "facts": frozenset(), "references": 0}
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
@@ -285,7 +285,7 @@ def test_the_estimate_of_cpu_memory_is_what_rollouts_and_encodings_take(
     policy.prepare(outputs=policy.provides, facts=facts)
     rows = [{"prompt": f"{letter} cat"} for letter in "abcd"]
     rollouts = policy.sample(rows, group_size=2, seeds=range(8))
-    more = {"facts": facts, "reference": True, "prompts": len(rows)}
+    more = {"facts": facts, "references": 1, "prompts": len(rows)}
     sizes = FlowPolicy.estimate_cpu(policy.config, **{**CPU, **more})
 
     def held(tensors):
@@ -298,7 +298,7 @@ def test_the_estimate_of_cpu_memory_is_what_rollouts_and_encodings_take(
     assert dict(sizes) == {
         "latents of a step": paths,
         "pictures of a step": held(facts["images"]) * 5 // 4,  # and uint8 in PIL
-        "outputs of the reference": mean.numel() * 4,
+        "outputs of the reference and other copies": mean.numel() * 4,
         "predictions of a step": held(facts["predictions"]),
         "encoded prompts": 5 * kept[0],  # with the unconditional prompt
     }

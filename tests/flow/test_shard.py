@@ -19,7 +19,7 @@ from groupwise_flow.policy import FlowPolicy
 from groupwise_flow.settings import Lora
 
 JOB = Path(__file__).with_name("shard_job.py")
-MODELS = ("sd3", "sd3.5", "flux with idle parts")
+MODELS = ("sd3", "sd3.5", "flux with idle parts", "sd15 v")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def measured_by(count, folders, root):
     return launch(JOB.read_text(), root, count, limit=230, imports=["groupwise_flow.policy"])
 
 
-@pytest.mark.parametrize("case", ["full", "lora", "flux", "bf16"])
+@pytest.mark.parametrize("case", ["full", "lora", "flux", "bf16", "unet"])
 def test_a_sharded_policy_has_the_same_weights_and_samples(three, case):
     """The weights, adapters included, are the same, and each process holds only its shard."""
     measured = three[case]
@@ -43,7 +43,7 @@ def test_a_sharded_policy_has_the_same_weights_and_samples(three, case):
     assert max(measured["samples"], measured["sampler log-probs"]) < 1e-5
 
 
-@pytest.mark.parametrize("case", ["full", "lora", "flux"])
+@pytest.mark.parametrize("case", ["full", "lora", "flux", "unet"])
 def test_a_sharded_policy_has_the_same_gradient_and_update(three, case):
     measured = three[case]
     assert measured["log-probs"] < 1e-5

@@ -33,6 +33,20 @@ def without_data() -> Iterator[None]:
         yield
 
 
+def kept(function: Callable[[], Tensor], *, recomputed: bool) -> int:
+    """The bytes that a pass of training keeps for its backward pass.
+
+    recomputed: blocks are computed again in the backward pass, so what one of them takes then
+        counts, too; gradients of weights do not.
+    """
+    with torch.enable_grad(), Alive("meta") as alive, _WithoutData():
+        result = function()
+        if not recomputed:
+            return alive.now
+        result.sum().backward()
+    return alive.most
+
+
 class Alive(TorchDispatchMode):
     """Counts the bytes of the storages that are made and exist; most: the most so far."""
 
@@ -80,8 +94,21 @@ class _WithoutData(TorchFunctionMode):
     ) -> Any:
         if function is scaled_dot_product_attention:
             named = dict(zip(("query", "key", "value"), args, strict=False)) | dict(kwargs or {})
-            query, value = named["query"], named["value"]
-            return query.new_empty(*query.shape[:-1], value.shape[-1])
+            return _Attention.apply(named["query"], named["key"], named["value"])
         if function is Tensor.__bool__ and args[0].is_meta:
             return True
         return function(*args, **(kwargs or {}))
+
+
+class _Attention(torch.autograd.Function):
+    """Attention's shapes, and what fused kernels keep of it: its inputs and its output."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output = query.new_empty(*query.shape[:-1], value.shape[-1])
+        ctx.save_for_backward(query, key, value, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.empty_like(saved) for saved in ctx.saved_tensors[:3])

@@ -9,6 +9,7 @@ from torch import nn
 from groupwise import memory
 from groupwise.memory import Workload
 from groupwise_flow.adapter import Adapter
+from groupwise_flow.estimates.activations import activations
 from groupwise_flow.estimates.sampling import SamplingMemory
 from groupwise_flow.files.outline import outline
 from groupwise_flow.model.precision import HALF, stored
@@ -37,14 +38,14 @@ def estimate(settings: Settings, load: Workload) -> Mapping[str, int]:
 
 
 def estimate_cpu(
-    settings: Settings, *, rollouts: int, prompts: int, facts: frozenset[str], reference: bool
+    settings: Settings, *, rollouts: int, prompts: int, facts: frozenset[str], references: int
 ) -> Mapping[str, int]:
     """Bytes in CPU memory while the models are on another device; see `Policy.estimate_cpu`."""
     adapter = outline(settings)
     if adapter is None:
         return {}
     sizes = SamplingMemory(adapter, settings).on_cpu(
-        rollouts=rollouts, prompts=prompts, facts=facts, reference=reference
+        rollouts=rollouts, prompts=prompts, facts=facts, references=references
     )
     if settings.encoders != "offload":
         return sizes
@@ -91,8 +92,8 @@ def of_adapter(
         sizes[f"{names} in {settings.precision}"] = half.itemsize * trained
     if not training:
         return sizes
-    kept = adapter.activations(checkpointing=settings.gradient_checkpointing)
-    if kept and images:
+    kept = activations(SamplingMemory(adapter, settings), settings) if images else 0.0
+    if kept:
         branches = 1 + (
             settings.trains_unconditional
             and has_two_branches(adapter, settings.guidance_in_training)

@@ -98,7 +98,7 @@ class SamplingMemory:
             "encoded prompts of a batch": rollouts * self._encoding,
         }
         together = min(rollouts, self.settings.batch)
-        velocity = peak(lambda: self._velocity(together)) * self._width // 4
+        velocity = peak(lambda: self.velocity(together)) * self._width // 4
         some = min(rollouts, decoded_at_once(self.adapter, self.settings))
         pictures = {
             "pictures of a batch": rollouts * 4 * self._pixels,
@@ -106,7 +106,8 @@ class SamplingMemory:
         }
         return [encoding, {**batch, "a pass while sampling": velocity}, {**batch, **pictures}]
 
-    def _velocity(self, count: int) -> Tensor:
+    def velocity(self, count: int) -> Tensor:
+        """A pass of the model for so many pictures."""
         one = self._conditions
         tensors = {name: value.expand(count, *value.shape[1:]) for name, value in one.items()}
         lengths = [self.adapter.tokens] * count if self.adapter.by_token else []
@@ -123,7 +124,7 @@ class SamplingMemory:
     # ---- in CPU memory
 
     def on_cpu(
-        self, *, rollouts: int, prompts: int, facts: frozenset[str], reference: bool
+        self, *, rollouts: int, prompts: int, facts: frozenset[str], references: int
     ) -> Mapping[str, int]:
         """Bytes by purpose; see `Policy.estimate_cpu`."""
         decisions, floats = self.settings.max_decisions, 4 * self._pixels
@@ -131,8 +132,9 @@ class SamplingMemory:
             "latents of a step": rollouts * self.settings.stored_latents * self._latent,
             "pictures of a step": rollouts * (floats + self._pixels),  # tensors, PIL images
         }
-        if reference:
-            sizes["outputs of the reference"] = rollouts * decisions * self._latent
+        if references:
+            outputs = rollouts * decisions * self._latent
+            sizes["outputs of the reference and other copies"] = references * outputs
         if "predictions" in facts:
             sizes["predictions of a step"] = rollouts * (decisions + 1) * floats
         try:
