@@ -9,7 +9,6 @@ from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
 from torch import Tensor
 from torch.nn.functional import pixel_shuffle
 
-from groupwise_flow.activations import of_transformer
 from groupwise_flow.adapter import Adapter, Conditions, Limit, Row
 from groupwise_flow.adapters.sd3 import ATTENTION
 
@@ -85,15 +84,6 @@ class Flux2Adapter(Adapter):
 
     def output(self, latents: Tensor) -> Tensor:
         return latents.flatten(2).transpose(1, 2)
-
-    def activations(self, *, checkpointing: bool) -> float:
-        config = self.model.config
-        return of_transformer(
-            width=config.num_attention_heads * config.attention_head_dim,
-            layers=config.num_layers + config.num_single_layers,
-            tokens=self.image_tokens + self.prompt_tokens,
-            checkpointing=checkpointing,
-        )
 
 
 class Flux2KleinAdapter(Flux2Adapter):

@@ -9,7 +9,6 @@ from pydantic import Field
 from torch import Tensor
 
 from groupwise.section import Section
-from groupwise_flow.activations import of_transformer
 from groupwise_flow.adapter import MASK, UNCONDITIONAL, Adapter, Conditions, Limit, Row
 from groupwise_flow.adapters.norms import with_norm_of
 from groupwise_flow.adapters.sd3 import decoded
@@ -96,12 +95,3 @@ class Lumina2Adapter(Adapter):
     def call_arguments(self, *, guidance: float, negative_prompt: str) -> dict[str, Any]:
         own = super().call_arguments(guidance=guidance, negative_prompt=negative_prompt)
         return {**own, "cfg_normalization": self.options.normalization}
-
-    def activations(self, *, checkpointing: bool) -> float:
-        config = self.model.config
-        return of_transformer(
-            width=config.hidden_size,
-            layers=config.num_layers + config.num_refiner_layers,
-            tokens=self.image_tokens + self.prompt_tokens,
-            checkpointing=checkpointing,
-        )

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from groupwise_flow.activations import of_transformer
 from groupwise_flow.adapter import MASK, Adapter, Conditions, Limit, Row
 from groupwise_flow.adapters.norms import with_norm_of
 from groupwise_flow.adapters.sd3 import ATTENTION
@@ -84,12 +83,3 @@ class QwenImageAdapter(Adapter):
         """The call has guidance only with a negative prompt, which may be empty."""
         own = {"true_cfg_scale": guidance, "max_sequence_length": self.prompt_tokens}
         return own | ({"negative_prompt": negative_prompt} if guidance > 1 else {})
-
-    def activations(self, *, checkpointing: bool) -> float:
-        config = self.model.config
-        return of_transformer(
-            width=config.num_attention_heads * config.attention_head_dim,
-            layers=config.num_layers,
-            tokens=self.image_tokens + self.prompt_tokens,
-            checkpointing=checkpointing,
-        )

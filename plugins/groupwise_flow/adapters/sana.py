@@ -10,7 +10,6 @@ from pydantic import Field
 from torch import Tensor
 
 from groupwise.section import Section
-from groupwise_flow.activations import of_transformer
 from groupwise_flow.adapter import MASK, UNCONDITIONAL, Adapter, Conditions, Exchange, Limit, Row
 
 
@@ -102,12 +101,3 @@ class SanaAdapter(Adapter):
         own = super().call_arguments(guidance=guidance, negative_prompt=negative_prompt)
         plain = {} if self.options.instruction else {"complex_human_instruction": None}
         return {**own, **plain, "use_resolution_binning": False}
-
-    def activations(self, *, checkpointing: bool) -> float:
-        config = self.model.config
-        return of_transformer(
-            width=config.num_attention_heads * config.attention_head_dim,
-            layers=config.num_layers,
-            tokens=self.image_tokens,
-            checkpointing=checkpointing,
-        )

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise_flow.activations import of_transformer
 from groupwise_flow.adapter import MASK, Adapter, Conditions, Limit, Row
 from groupwise_flow.adapters.sd3 import decoded
 
@@ -84,12 +83,3 @@ class ZImageAdapter(Adapter):
 
     def decode(self, latents: Tensor) -> Tensor:
         return decoded(self.pipeline.vae, latents)
-
-    def activations(self, *, checkpointing: bool) -> float:
-        config = self.model.config
-        return of_transformer(
-            width=config.dim,
-            layers=config.n_layers + config.n_refiner_layers,
-            tokens=self.image_tokens + self.prompt_tokens,
-            checkpointing=checkpointing,
-        )
