@@ -40,9 +40,15 @@ def gigabytes(policy: Any, folder: Path, settings: Mapping[str, Any], size: int)
         gradient_checkpointing=True,
         **settings,
     )
-    counts = {"rollouts": 8, "group_size": 8, "training": True, "reference": False, "averages": 0}
+    counts: dict[str, Any] = {
+        "rollouts": 8,
+        "group_size": 8,
+        "training": True,
+        "reference": False,
+        "averages": 0,
+    }
     loads = (Workload(decisions=1, sampled=0, **counts), Workload(decisions=0, sampled=8, **counts))
-    return max(sum(policy.estimate(config, load).values()) for load in loads) / 1e9
+    return float(max(sum(policy.estimate(config, load).values()) for load in loads)) / 1e9
 
 
 def main() -> None:

@@ -23,8 +23,6 @@ from groupwise.memory import Workload
 from groupwise_flow.adapter import Adapter, Frames
 from groupwise_flow.policy import FlowPolicy
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-
 ROWS = [{"prompt": "a cat"}, {"prompt": "two dogs"}]
 SEEDS = [5, 6]
 

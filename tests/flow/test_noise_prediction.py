@@ -17,16 +17,15 @@ from groupwise_flow import sde
 from groupwise_flow.forward_process import ForwardProcess
 from groupwise_flow.policy import FlowPolicy
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-
 XL = {"name": "StableDiffusionXLPipeline", "original_size": [64, 32], "crop": [3, 5]}
+SKIP = {"name": "StableDiffusionXLPipeline", "clip_skip": 1}
 CASES = [
     ("sd15", {}),
     ("sd15", {"guidance": 4.0, "negative_prompt": "two dogs", "height": 16, "width": 24}),
-    ("sd15", {"guidance": 4.0, "adapter": {"name": "StableDiffusionPipeline", "clip_skip": 1}}),
     ("sd15 v", {"guidance": 4.0}),
     ("sdxl", {}),
     ("sdxl", {"guidance": 4.0}),
+    ("sdxl", {"guidance": 4.0, "adapter": SKIP}),
     ("sdxl ddim", {"guidance": 4.0, "negative_prompt": "two dogs", "adapter": XL}),
 ]
 

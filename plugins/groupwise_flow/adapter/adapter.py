@@ -14,10 +14,9 @@ from groupwise_flow.adapter.conditions import UNCONDITIONAL, Conditions, Row
 from groupwise_flow.adapter.frames import Frames
 from groupwise_flow.adapter.limit import Limit
 from groupwise_flow.adapter.noise_levels import NoiseLevels
-from groupwise_flow.adapter.sizes import Sizes
 
 
-class Adapter(Sizes, NoiseLevels, ABC):
+class Adapter(NoiseLevels, ABC):
     """A diffusers pipeline for pictures of one size, as three functions: encode, velocity, decode.
 
     Samples are x = (1 - sigma) data + sigma noise, and the velocity is noise - data.

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from groupwise_flow.adapter.sizes import Sizes
+
 ROUNDING = 1e-5
 """Levels that differ by less are the same; a first level so close to 1 is 1."""
 
@@ -20,14 +22,11 @@ class Exchange:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-class NoiseLevels:
+class NoiseLevels(Sizes):
     """The part of an adapter that is about noise: levels, the scheduler's timesteps and steps.
 
     A sample at level sigma is (1 - sigma) data + sigma noise.
     """
-
-    pipeline: Any
-    image_tokens: int
 
     def exchange(self, scheduler: Any) -> Exchange | None:
         """The scheduler to take in place of the pipeline's own; None to keep that.

@@ -35,9 +35,6 @@ class NoisePrediction(Adapter):
             "scheduler takes other steps than Euler's (PNDM, DPM-Solver++, ancestral ones); if "
             "false such a scheduler is refused",
         )
-        clip_skip: int | None = Field(
-            None, ge=1, description="last layers of CLIP that are left out; none if unset"
-        )
 
     options: Any
     trained = ("unet",)
@@ -66,7 +63,7 @@ class NoisePrediction(Adapter):
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
-        return (self.model.config.in_channels, self.token_rows, self.token_columns)
+        return (self.pipeline.unet.config.in_channels, self.token_rows, self.token_columns)
 
     # ---- noise levels
 

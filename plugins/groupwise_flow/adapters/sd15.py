@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from groupwise_flow.adapter import UNCONDITIONAL, Conditions, Limit, Row
+from groupwise_flow.adapter import Conditions, Limit, Row
 from groupwise_flow.adapters.noise_prediction import NoisePrediction
 
 
@@ -20,14 +20,12 @@ class SD15Adapter(NoisePrediction):
         return Limit(clip, clip.model_max_length, "the text encoder")
 
     def encode(self, rows: Sequence[Row]) -> Mapping[str, Tensor]:
-        """As in the pipeline, which skips layers for the prompt alone."""
-        unconditional = any(UNCONDITIONAL in row for row in rows)
+        """As in the pipeline."""
         embeds, _ = self.pipeline.encode_prompt(
             [row["prompt"] for row in rows],
             self.device,
             num_images_per_prompt=1,
             do_classifier_free_guidance=False,
-            clip_skip=None if unconditional else self.options.clip_skip,
         )
         return {"embeds": embeds}
 
@@ -44,6 +42,4 @@ class SD15Adapter(NoisePrediction):
 
     def call_arguments(self, *, guidance: float, negative_prompt: str) -> dict[str, Any]:
         negative = {"negative_prompt": negative_prompt} if negative_prompt else {}
-        skipped = self.options.clip_skip
-        own = {} if skipped is None else {"clip_skip": skipped}
-        return {"guidance_scale": guidance, **own, **negative}
+        return {"guidance_scale": guidance, **negative}

@@ -18,6 +18,9 @@ class SDXLAdapter(NoisePrediction):
     """
 
     class Config(NoisePrediction.Config):
+        clip_skip: int | None = Field(
+            None, ge=1, description="more layers of CLIP that are left out, at its end"
+        )
         original_size: tuple[int, int] | None = Field(
             None,
             description="height and width the model is told that pictures had; theirs if unset",

@@ -1,13 +1,13 @@
 """Counting the bytes that code takes, by running it on tensors without data (device meta)."""
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,18 +33,38 @@ def without_data() -> Iterator[None]:
         yield
 
 
-def kept(function: Callable[[], Tensor], *, recomputed: bool) -> int:
+def kept(function: Callable[[], Any], models: Iterable[nn.Module]) -> int:
     """The bytes that a pass of training keeps for its backward pass.
 
-    recomputed: blocks are computed again in the backward pass, so what one of them takes then
-        counts, too; gradients of weights do not.
+    models: of diffusers, whose recomputed blocks keep their outputs, which the next one reads; of
+        the largest block all is kept in the backward pass.
     """
     with torch.enable_grad(), Alive("meta") as alive, _WithoutData():
+        blocks = _Recomputed(alive)
+        modules: list[Any] = [each for model in models for each in model.modules()]
+        for module in modules:
+            if hasattr(module, "_gradient_checkpointing_func"):
+                module._gradient_checkpointing_func = blocks
         result = function()
-        if not recomputed:
-            return alive.now
-        result.sum().backward()
-    return alive.most
+        size = alive.now - blocks.dropped + blocks.largest
+        del result
+    return size
+
+
+class _Recomputed:
+    """Runs blocks that are recomputed; counts the bytes they drop, and those of the largest."""
+
+    def __init__(self, alive: "Alive") -> None:
+        self.alive, self.dropped, self.largest = alive, 0, 0
+
+    def __call__(self, block: Any, *inputs: Any) -> Any:
+        before = self.alive.now
+        output = block(*inputs)
+        size = self.alive.now - before
+        tensors = [value for value in tree_leaves(output) if isinstance(value, Tensor)]
+        self.dropped += size - sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+        self.largest = max(self.largest, size)
+        return output
 
 
 class Alive(TorchDispatchMode):

@@ -86,7 +86,7 @@ def of_adapter(
         update = training and images > 0
         # One of them runs at a time.
         gathered = [memory.gathered(part, width, training=update) for part in parts]
-        sizes |= max(gathered, key=lambda of_part: sum(of_part.values()))
+        sizes |= max(gathered, key=_total)
     elif half and settings.lora is None:
         names = ", ".join(adapter.trained)
         sizes[f"{names} in {settings.precision}"] = half.itemsize * trained
@@ -139,3 +139,7 @@ def _bytes(module: nn.Module, dtype: torch.dtype) -> int:
         for name, p in module.named_parameters()
         if ".lora_" not in name
     )
+
+
+def _total(sizes: Mapping[str, int]) -> int:
+    return sum(sizes.values())

@@ -47,7 +47,9 @@ def conditions(case: Case) -> str | None:
         for name, value in case.adapter.encode([row]).items():
             if value is None:
                 continue
-            beside = together[name][number : number + 1]
+            both = together[name]
+            assert both is not None, name
+            beside = both[number : number + 1]
             if name in (*case.adapter.by_token, MASK):
                 beside = beside[:, : value.shape[1]]
             if value.shape != beside.shape:
