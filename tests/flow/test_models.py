@@ -2,8 +2,13 @@
 
 import pytest
 import torch
-from diffusers import DiffusionPipeline
+from diffusers import (
+    DiffusionPipeline,
+    DPMSolverMultistepScheduler,
+    FlowMatchEulerDiscreteScheduler,
+)
 from tests.flow.stand_ins import MODELS
+from tests.flow.test_waits import Operations
 
 from groupwise import testing
 from groupwise.errors import UserError
@@ -129,6 +134,16 @@ def test_its_memory_is_estimated(model, lab):
     assert measured / 1.5 < update["activations"] < 1.5 * measured
 
 
+def test_a_pass_does_not_make_the_host_wait(model):
+    """But for Lumina-Image 2.0, whose model itself asks the device how long prompts are."""
+    case = model.case()
+    assert len(case.conditions) > 0  # encoded before the pass
+    operations = Operations()
+    with operations:
+        case.velocity(case.start, case.conditions)
+    assert bool(operations.waits(operations.names)) == (model.name == "lumina2")
+
+
 def test_prompts_are_measured_as_the_text_encoder_receives_them(model):
     adapter = model.case().adapter
     limit, read = adapter.limit(), []
@@ -147,7 +162,33 @@ def test_prompts_are_measured_as_the_text_encoder_receives_them(model):
 
 
 def test_only_guidance_by_a_second_pass_has_a_negative_prompt(model):
-    adapter = model.case().adapter
-    two = has_two_branches(adapter, 3.0) and adapter.takes_guidance()
+    case = model.case()
+    two = has_two_branches(case.adapter, 3.0) and case.adapter.takes_guidance()
     assert two == (model.name not in ("flux2", "flux2_klein distilled"))
-    assert adapter.takes_negative_prompt() == (two and model.name != "flux2_klein")
+    assert case.adapter.takes_negative_prompt() == (two and model.name != "flux2_klein")
+    if model.name == "flux2_klein":
+        with pytest.raises(UserError, match=r"negative_prompt: the call of Flux2KleinPipeline"):
+            case.guided(3.0, "a dog")
+    if model.name == "flux2_klein distilled":
+        with pytest.raises(UserError, match="this model takes no guidance"):
+            case.guided(3.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("sana", {"instruction": False}), ("lumina2", {"normalization": False})]
+)
+def test_options_of_an_adapter_are_those_of_the_pipelines_call(name, options, folders):
+    model = Model(name, folders[name])
+    usual = model.case().latents(4.0)
+    case = model.case(options=model.kind.Config(**options))
+    assert gap(case, 4.0) < SAME
+    assert (case.latents(4.0) - usual).abs().max() > 1e-3
+
+
+def test_sanas_solver_is_exchanged_at_its_own_shift_and_other_schedulers_are_kept(folders):
+    adapter = Model("sana", folders["sana"]).case().adapter
+    assert type(adapter.own_scheduler) is DPMSolverMultistepScheduler
+    assert type(adapter.pipeline.scheduler) is FlowMatchEulerDiscreteScheduler
+    assert adapter.pipeline.scheduler.shift == 3.0
+    assert adapter.exchange(adapter.pipeline.scheduler) is None
+    assert adapter.exchange(DPMSolverMultistepScheduler()) is None  # refused: not a flow's levels
