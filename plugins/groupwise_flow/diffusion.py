@@ -37,7 +37,7 @@ from groupwise_flow.settings import Settings
 
 
 class DiffusionPolicy(Policy):
-    """Image models of diffusers (Stable Diffusion 3, FLUX.1).
+    """Image models of diffusers (Stable Diffusion, FLUX, Qwen-Image, Z-Image and others).
 
     facts: `images`, the pictures as tensors.
 

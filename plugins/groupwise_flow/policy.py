@@ -26,7 +26,7 @@ LOG_PROBS = frozenset({"log_probs"})
 
 
 class FlowPolicy(DiffusionPolicy):
-    """Image models of diffusers (Stable Diffusion 3, FLUX.1); decisions are denoising steps.
+    """Image models of diffusers (docs/models.md); decisions are denoising steps.
 
     Trajectories hold, for each rollout, its samples x from the first decision on; see
     `Transitions`.

@@ -87,8 +87,8 @@ class Settings(TakesObject):
     prompt_tokens: int = Field(
         256,
         ge=1,
-        description="longest prompt, in tokens: the pipeline's max_sequence_length, which Stable "
-        "Diffusion 3 and FLUX.1 limit to 512",
+        description="longest prompt, in tokens, with the template that some models put around it: "
+        "the pipeline's max_sequence_length, which most limit to 256 or 512",
     )
     long_prompts: Literal["error", "skip", "cut"] = Field(
         "error",

@@ -24,6 +24,13 @@ from groupwise_flow.policy import FlowPolicy
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "sd15": {"precision": "fp16", "sde": "ddim", "noise_level": 1.0, "guidance": 5.0},
     "sdxl": {"precision": "bf16", "sde": "ddim", "noise_level": 1.0, "guidance": 5.0},
+    "z_image": {"precision": "bf16", "guidance": 5.0, "prompt_tokens": 512},
+    "qwen_image": {"precision": "bf16", "guidance": 4.0, "prompt_tokens": 256},
+    "flux2_klein": {"precision": "bf16", "guidance": 4.0, "prompt_tokens": 512},
+    "flux2_klein distilled": {"precision": "bf16", "guidance": 1.0, "prompt_tokens": 512},
+    "flux2": {"precision": "bf16", "guidance": 4.0, "prompt_tokens": 512},
+    "sana": {"precision": "float32", "guidance": 1.0, "prompt_tokens": 300},
+    "lumina2": {"precision": "bf16", "guidance": 4.0, "prompt_tokens": 256},
 }
 OF_STEPS = ("sde", "noise_level")
 
@@ -54,10 +61,13 @@ def gigabytes(policy: Any, folder: Path, settings: Mapping[str, Any], size: int)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024])
-    sizes = parser.parse_args().sizes
+    parser.add_argument("--models", nargs="+", choices=SETTINGS, default=[*SETTINGS])
+    options = parser.parse_args()
+    sizes = options.sizes
     warnings.simplefilter("ignore")
     print("| model | method | " + " | ".join(f"{size} px" for size in sizes) + " |")
-    for name, settings in SETTINGS.items():
+    for name in options.models:
+        settings = SETTINGS[name]
         with tempfile.TemporaryDirectory() as root:
             torch.manual_seed(0)
             conftest.MAKERS[name]().save_pretrained(Path(root, "tiny"))

@@ -54,13 +54,14 @@ class NoiseLevels(Sizes):
             return {}
         return {"mu": self.shift(most=1.16)}
 
-    def shift(self, *, most: float) -> float:
-        """The schedule's shift, linear in the number of image tokens; most: its default maximum."""
+    def shift(self, *, most: float, tokens: int | None = None) -> float:
+        """The schedule's shift, linear in the number of tokens, those of the image unless given;
+        most: its default maximum."""
         config = self.pipeline.scheduler.config
         low, high = config.get("base_image_seq_len", 256), config.get("max_image_seq_len", 4096)
         least, most = config.get("base_shift", 0.5), config.get("max_shift", most)
         slope = (most - least) / (high - low)
-        return float(self.image_tokens * slope + least - slope * low)
+        return float((tokens or self.image_tokens) * slope + least - slope * low)
 
     def timestep(self, sigma: Tensor) -> Tensor:
         """The scheduler's timesteps at noise levels [n]: sigma times `num_train_timesteps`."""

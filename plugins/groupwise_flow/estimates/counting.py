@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,10 +20,17 @@ def peak(function: Callable[[], Any]) -> int:
     Workspaces of kernels are not counted; nor are attention's scores, which fused kernels never
     hold.
     """
-    with torch.no_grad(), Alive("meta") as alive, _FusedAttention():
+    with Alive("meta") as alive, without_data():
         result = function()
         del result
     return alive.most
+
+
+@contextmanager
+def without_data() -> Iterator[None]:
+    """The context in which models run on tensors without data, and without gradients."""
+    with torch.no_grad(), _WithoutData():
+        yield
 
 
 def kept(function: Callable[[], Any], models: Iterable[nn.Module]) -> int:
@@ -31,7 +39,7 @@ def kept(function: Callable[[], Any], models: Iterable[nn.Module]) -> int:
     models: of diffusers, whose recomputed blocks keep their outputs, which the next one reads; of
         the largest block all is kept in the backward pass.
     """
-    with torch.enable_grad(), Alive("meta") as alive, _FusedAttention():
+    with torch.enable_grad(), Alive("meta") as alive, _WithoutData():
         blocks = _Recomputed(alive)
         modules: list[Any] = [each for model in models for each in model.modules()]
         for module in modules:
@@ -94,8 +102,12 @@ class Alive(TorchDispatchMode):
         self.now -= size
 
 
-class _FusedAttention(TorchFunctionMode):
-    """Gives attention's output shape, as fused kernels do; on meta, torch would hold its scores."""
+class _WithoutData(TorchFunctionMode):
+    """The context in which models run on tensors without data.
+
+    Attention gives its output's shape, as fused kernels do: torch would hold its scores. And models
+    that ask whether a mask is full are told that it is.
+    """
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -103,6 +115,8 @@ class _FusedAttention(TorchFunctionMode):
         if function is scaled_dot_product_attention:
             named = dict(zip(("query", "key", "value"), args, strict=False)) | dict(kwargs or {})
             return _Attention.apply(named["query"], named["key"], named["value"])
+        if function is Tensor.__bool__ and args[0].is_meta:
+            return True
         return function(*args, **(kwargs or {}))
 
 

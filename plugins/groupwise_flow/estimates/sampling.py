@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.errors import first_line
-from groupwise_flow.adapter import Adapter, Conditions
-from groupwise_flow.estimates.counting import peak
+from groupwise_flow.adapter import MASK, Adapter, Conditions
+from groupwise_flow.estimates.counting import peak, without_data
+from groupwise_flow.files.messages import silent
 from groupwise_flow.model.precision import HALF
 from groupwise_flow.passes.guidance import decoded_at_once
 from groupwise_flow.settings import Settings
@@ -52,22 +53,27 @@ class SamplingMemory:
 
     @cached_property
     def _conditions(self) -> Mapping[str, Tensor]:
-        """The conditions [1, ...] of a prompt."""
-        with torch.no_grad():
-            encoded = self._encode()
-        return {name: value for name, value in encoded.items() if value is not None}
+        """The conditions [1, ...] of a prompt that fills its tokens.
+
+        A mask has values, so it is on the CPU: some models read from it how long prompts are.
+        """
+        with without_data():
+            encoded = {n: value for n, value in self._encode().items() if value is not None}
+        tokens = self.adapter.tokens
+        for name in self.adapter.by_token:
+            encoded[name] = encoded[name].new_empty(1, tokens, *encoded[name].shape[2:])
+            encoded[MASK] = torch.ones(1, tokens, dtype=torch.bool)
+        return encoded
 
     def _encode(self) -> Mapping[str, Tensor | None]:
         row = self.adapter.example_row()
-        return self.adapter.encode([{name: row[name] for name in self.adapter.reads}])
+        with silent():
+            return self.adapter.encode([{name: row[name] for name in self.adapter.reads}])
 
     @property
     def _encoding(self) -> int:
-        """The encoding of a prompt, with conditions in `by_token` padded."""
-        sizes = {name: value[0].numel() for name, value in self._conditions.items()}
-        for name in self.adapter.by_token:
-            sizes[name] = sizes[name] // self._conditions[name].shape[1] * self.adapter.tokens
-        return self._width * sum(sizes.values())
+        """The encoding of a prompt."""
+        return self._width * sum(value.numel() for value in self._conditions.values())
 
     # ---- on the device
 
@@ -104,8 +110,8 @@ class SamplingMemory:
         """A pass of the model for so many pictures."""
         one = self._conditions
         tensors = {name: value.expand(count, *value.shape[1:]) for name, value in one.items()}
-        by_token = [one[name].shape[1] for name in self.adapter.by_token]
-        conditions = Conditions(tensors, by_token[:1] * count)
+        lengths = [self.adapter.tokens] * count if self.adapter.by_token else []
+        conditions = Conditions(tensors, lengths)
         latents, sigma = self._empty(count), torch.empty(count, device="meta")
         return self.adapter.velocity(latents, sigma, conditions, guidance=1.0)
 

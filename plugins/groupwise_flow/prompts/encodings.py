@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from groupwise.errors import UserError
 from groupwise_flow.adapter import MASK, UNCONDITIONAL, Adapter, Conditions, Row
+from groupwise_flow.files.messages import silent
 
 Encoded = Mapping[str, Tensor]
 """Conditions, by name."""
@@ -123,7 +124,7 @@ class Encodings:
         """Conditions [...] of a row in CPU memory, encoded alone: in a batch their last digits
         would depend on its size, and a resumed run has other rows to encode beside it."""
         # Not inference_mode: its tensors could not be saved for a backward pass later.
-        with torch.no_grad():
+        with torch.no_grad(), silent():
             encoded = self._of_one_shape(self.adapter.encode([row]))
         return {name: value[0].to("cpu", copy=True) for name, value in encoded.items()}
 

@@ -50,7 +50,7 @@ def conditions(case: Case) -> str | None:
             both = together[name]
             assert both is not None, name
             beside = both[number : number + 1]
-            if name in case.adapter.by_token:
+            if name in (*case.adapter.by_token, MASK):
                 beside = beside[:, : value.shape[1]]
             if value.shape != beside.shape:
                 return (
