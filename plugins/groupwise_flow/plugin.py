@@ -29,7 +29,12 @@ def register_adapters(register: Register) -> None:
 def register_algorithms(register: Register) -> None:
     register("flow_grpo", "groupwise_flow.algorithms.flow_grpo:FlowGRPO")
     register("flow_guard", "groupwise_flow.algorithms.flow_guard:FlowGuard")
+    register("flow_dppo", "groupwise_flow.algorithms.flow_dppo:FlowDPPO")
+    register("flash_grpo", "groupwise_flow.algorithms.flash_grpo:FlashGRPO")
+    register("tempflow", "groupwise_flow.algorithms.tempflow:TempFlow")
     register("nft", "groupwise_flow.algorithms.nft:NFT")
+    register("awm", "groupwise_flow.algorithms.awm:AWM")
+    register("elbo_grpo", "groupwise_flow.algorithms.elbo_grpo:ElboGRPO")
 
 
 @hookimpl
