@@ -15,7 +15,9 @@ def tables() -> str:
     """For each framework a heading, and a table for each group of its options."""
     parts = []
     for name, framework in FRAMEWORKS.items():
-        parts.append(f"## From {framework.title}\n\n`groupwise port {name}` reads {framework.given}.")
+        parts.append(
+            f"## From {framework.title}\n\n`groupwise port {name}` reads {framework.given}."
+        )
         parts += [table(group) for group in framework.table]
     return "\n\n".join(parts)
 

@@ -37,7 +37,9 @@ def port(
     processes: Annotated[
         int | None,
         typer.Option(
-            "--processes", min=1, help="processes (GPUs) that it ran with; the file's, or 1, if unset"
+            "--processes",
+            min=1,
+            help="processes (GPUs) that it ran with; the file's, or 1, if unset",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="replace a file that is there")] = False,

@@ -60,7 +60,7 @@ def dotted(node: ast.expr) -> str:
     return ""
 
 
-def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:  # noqa: PLR0911 (one a kind of node)
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:  # noqa: C901, PLR0911 (one a kind)
     if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float | str | None):
         return node.value
     if isinstance(node, ast.List | ast.Tuple | ast.Set):

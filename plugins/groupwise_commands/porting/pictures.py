@@ -17,6 +17,7 @@ REWARDS: Mapping[str, Mapping[str, Any]] = {
     "ocr": {"name": "image_text", "detect": True, "inside": True},
     "pickscore": {"name": "preference", "preset": "pickscore"},
     "hpsv2": {"name": "preference", "preset": "hps_v2.1"},
+    "imagereward": {"name": "image_reward"},
     "clipscore": {"name": "clip_similarity", "model": "openai/clip-vit-large-patch14"},
     "jpeg_compressibility": {"name": "jpeg_size", "direction": "smaller"},
     "jpeg_incompressibility": {"name": "jpeg_size", "direction": "larger"},

@@ -8,7 +8,14 @@ from groupwise.errors import UserError, did_you_mean
 from groupwise_commands.porting.option import Group, Option
 from groupwise_commands.porting.settings import Settings
 
-NAMES = {bool: "true or false", int: "a number", float: "a number", str: "text"}
+NAMES = {
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a section",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +75,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def translate(
-    groups: Sequence[Group], settings: Settings, processes: int | None
-) -> Port:
+def translate(groups: Sequence[Group], settings: Settings, processes: int | None) -> Port:
     """Apply the options of a table to the settings.
 
     Raises UserError for a name that the table does not have, and for a value of another type.

@@ -65,9 +65,7 @@ def _resolved(
     return _resolved(replaced, name, values, data, depth + 1)
 
 
-def _referred(
-    reference: str, name: str, values: Mapping[str, Any], data: Mapping[str, Any]
-) -> Any:
+def _referred(reference: str, name: str, values: Mapping[str, Any], data: Mapping[str, Any]) -> Any:
     for resolver in (ENVIRONMENT, SELECTED):
         if reference.startswith(resolver):
             key, comma, default = reference.removeprefix(resolver).partition(",")

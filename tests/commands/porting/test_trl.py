@@ -31,7 +31,8 @@ OPTIONS = {
 def fields(package: str, module: str, *classes: str) -> dict[str, Any]:
     """The fields of dataclasses with their defaults, by the source: to import TRL takes long."""
     spec = find_spec(package)
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     tree = ast.parse((Path(spec.origin).parent / module).read_text("utf-8"))
     bodies = {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
     return {
@@ -119,7 +120,7 @@ def test_what_is_left_out_has_the_same_default_here() -> None:
             assert ours(option.here.strip("`")) == option.default, option.names
 
 
-SCRIPT = '''
+SCRIPT = """
 import os
 from datasets import load_dataset
 from peft import LoraConfig
@@ -166,7 +167,7 @@ def main():
         peft_config=LoraConfig(r=16, target_modules=["q_proj"], lora_dropout=0.05),
     )
     trainer.train()
-'''
+"""
 
 
 def test_a_script_is_read_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +179,7 @@ def test_a_script_is_read_and_not_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not Path("executed").exists()
     text = Path("new/run.yaml").read_text("utf-8")
     config = yaml.safe_load(text)
-    # 4 x 2 processes x 32 = 256 completions, 32 groups; 32 / 8 = 4 updates, twice: 8 updates a step.
+    # 4 x 2 processes x 32 = 256 completions: 32 groups. 32 / 8 = 4 updates, twice: 8 a step.
     assert config["train"] == {
         "group_size": 8,
         "groups_per_step": 32,
@@ -218,7 +219,7 @@ def test_a_script_is_read_and_not_run(tmp_path: Path, monkeypatch: pytest.Monkey
     words = " ".join(text.replace("#", " ").split())
     assert "500 updates there, 8 of them a step here" in words
     assert "lora_dropout: 0.05: never applied here" in words
-    assert "top_k = os.cpu_count(): line 29 computes it, and files are read, not run" in words
+    assert "top_k = os.cpu_count(): line 31 computes it, and files are read, not run" in words
     assert "theirs, but low: adapters" in words
 
 
@@ -270,7 +271,11 @@ def test_losses_become_algorithms(
     ("file", "text", "message"),
     [
         ("nowhere.yaml", None, "nowhere.yaml: no such file; expected a GRPOConfig as YAML"),
-        ("a.yaml", "learning_rat: 1", "unknown option 'learning_rat', did you mean 'learning_rate'?"),
+        (
+            "a.yaml",
+            "learning_rat: 1",
+            "unknown option 'learning_rat', did you mean 'learning_rate'?",
+        ),
         ("a.yaml", "learning_rate: fast", "learning_rate: expected a number, found 'fast'"),
         ("a.yaml", "use_vllm: 1", "use_vllm: expected true or false, found 1"),
         ("a.yaml", "policy: {name: flow}", "not TRL's; expected a GRPOConfig"),

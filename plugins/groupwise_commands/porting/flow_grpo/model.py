@@ -168,12 +168,12 @@ MODEL = Group(
             "train.timestep_fraction",
             here="`policy.window: {kind: all}`",
             note="the last step is never trained on; its noise in `train_sd3.py` and "
-            "`train_flux.py` (std 0.006 for SD3.5 at 10 steps and 0.29 for FLUX at 6, where latents "
-            "have about 1) is `policy.last_step: noise`. A smaller fraction trains the first steps "
-            "alone, here `{kind: fixed, size: n}`, whose later steps have no noise; a random subset "
-            "of noisy steps, as in DanceGRPO, is not here: where nothing is clipped, `{kind: all}` "
-            "has the gradient that subsets of a share f have on average, with 1/f as many passes in "
-            "updates (1.67 times for 0.6)",
+            "`train_flux.py` (std 0.006 for SD3.5 at 10 steps and 0.29 for FLUX at 6, where "
+            "latents have about 1) is `policy.last_step: noise`. A smaller fraction trains the "
+            "first steps alone, here `{kind: fixed, size: n}`, whose later steps have no noise; a "
+            "random subset of noisy steps, as in DanceGRPO, is not here: where nothing is clipped, "
+            "`{kind: all}` has the gradient that subsets of a share f have on average, with 1/f as "
+            "many passes in updates (1.67 times for 0.6)",
             default=1.0,
         ),
         same("sample.same_latent", "policy.shared_noise", False),

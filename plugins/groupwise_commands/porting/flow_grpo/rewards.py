@@ -13,9 +13,8 @@ LOST = {
     "video_ocr": "no videos",
     "image_similarity": "no editing",
     "unifiedreward": "`judge` with a server of the model: docs/judges.md",
-    "imagereward": "see docs/rewards.md",
     "aesthetic": "`aesthetic` needs the file of LAION's head: docs/clip.md",
-    "hpsv3_score": "see docs/rewards.md",
+    "hpsv3_score": "`hps_v3` needs the text that the model reads: docs/clip.md",
 }
 """Their rewards that are not written, and why."""
 COMMON = {"hpsv2_score": "hpsv2"}

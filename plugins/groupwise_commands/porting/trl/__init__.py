@@ -8,4 +8,4 @@ from groupwise_commands.porting.trl.objective import OBJECTIVE
 from groupwise_commands.porting.trl.sampling import SAMPLING
 
 TABLE: tuple[Group, ...] = (*SAMPLING, OBJECTIVE, ENGINE, *ARGUMENTS, *LAUNCH)
-"""In the order in which options are applied: a later one may overwrite what an earlier one wrote."""
+"""In the order in which options are applied."""

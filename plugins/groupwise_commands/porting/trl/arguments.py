@@ -5,6 +5,7 @@ from typing import Any
 from groupwise_commands.porting.option import Group, absent, changed, same, settled
 from groupwise_commands.porting.port import Port
 from groupwise_commands.porting.trl.batch import batch, write_steps
+from groupwise_commands.porting.trl.unneeded import UNNEEDED
 
 SCHEDULES = {
     "linear": "linear",
@@ -236,7 +237,7 @@ ARGUMENTS = (
             ),
             changed("save_strategy", "`train.checkpoint_every`", _saved, "steps"),
             same("save_total_limit", "train.keep_checkpoints", None, "2 here unless set"),
-            changed("report_to", "`tracking`", _trackers, "none"),
+            changed("report_to", "`tracking`", _trackers, "none", kind=(str, list)),
             absent(
                 "neftune_noise_alpha",
                 "label_smoothing_factor",
@@ -247,58 +248,7 @@ ARGUMENTS = (
                 note="no such option",
                 default=False,
             ),
-            settled(
-                *(
-                    "gradient_checkpointing_kwargs activation_checkpointing "
-                    "activation_checkpointing_kwargs fsdp_config average_tokens_across_devices "
-                    "bf16_full_eval fp16_full_eval torch_compile_backend torch_compile_mode "
-                    "use_liger_kernel liger_kernel_config use_cache torch_empty_cache_steps "
-                    "auto_find_batch_size full_determinism data_seed use_cpu accelerator_config "
-                    "debug skip_memory_metrics local_rank"
-                ).split(),
-                note="devices, memory and precision: done by the run, or by `torchrun`",
-            ),
-            settled(
-                *(
-                    "logging_strategy logging_steps logging_first_step log_on_each_node "
-                    "logging_nan_inf_filter include_num_input_tokens_seen log_level "
-                    "log_level_replica disable_tqdm run_name project trackio_space_id "
-                    "trackio_bucket_id trackio_static_space_id"
-                ).split(),
-                here="`tracking`",
-                note="every step is logged",
-            ),
-            settled(
-                *(
-                    "per_device_eval_batch_size eval_delay prediction_loss_only eval_on_start "
-                    "eval_do_concat_batches eval_use_gather_object eval_accumulation_steps "
-                    "include_for_metrics batch_eval_metrics metric_for_best_model "
-                    "greater_is_better do_train do_eval do_predict label_names"
-                ).split(),
-                here="`evaluation`",
-                note="evaluations draw completions and score them; see its options",
-            ),
-            settled(
-                *(
-                    "save_only_model save_on_each_node enable_jit_checkpoint hub_token "
-                    "hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision "
-                    "ignore_data_skip restore_callback_states_from_checkpoint "
-                    "resume_from_checkpoint"
-                ).split(),
-                here="`groupwise resume`",
-                note="checkpoints hold all state; nothing is sent to the hub",
-            ),
-            settled(
-                *(
-                    "dataloader_drop_last dataloader_num_workers dataloader_pin_memory "
-                    "dataloader_persistent_workers dataloader_prefetch_factor "
-                    "dataloader_multiprocessing_context dataloader_in_order "
-                    "train_sampling_strategy length_column_name ddp_find_unused_parameters "
-                    "ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend "
-                    "ddp_timeout"
-                ).split(),
-                note="prompts need no data loader; processes are the run's",
-            ),
+            *UNNEEDED,
         ),
     ),
 )

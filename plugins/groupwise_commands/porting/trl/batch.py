@@ -66,7 +66,9 @@ def write_groups(port: Port) -> None:
         f"process{'' if port.processes == 1 else 'es'} / {port.get('num_generations')} of a prompt",
     )
     updates = math.gcd(round(theirs.updates), theirs.groups) if theirs.updates >= 1 else 1
-    why = "" if updates == theirs.updates else f"{theirs.updates:g} there; here an update has whole "
+    why = (
+        "" if updates == theirs.updates else f"{theirs.updates:g} there; here an update has whole "
+    )
     if updates != 1 or why:
         port.write("train.updates_per_rollout", updates, f"{why}groups" if why else "")
 

@@ -47,12 +47,14 @@ def _lora(port: Port) -> None:
         why = f"rank-stabilised: {alpha:g} / sqrt({rank}) is this / {rank}"
         port.write("policy.lora.alpha", scaled, why)
     elif alpha != 2 * rank:
-        port.write("policy.lora.alpha", alpha, "scaled by alpha / rank in both; 2 x rank unless set")
+        port.write(
+            "policy.lora.alpha", alpha, "scaled by alpha / rank in both; 2 x rank unless set"
+        )
     targets = port.get("lora_target_modules")
     if targets is None:
         why = "what peft takes unless told, in Llama, Qwen and Mistral; all-linear is ours"
         port.write("policy.lora.targets", USUAL_TARGETS, why)
-    elif targets != "all-linear" and targets != ["all-linear"]:
+    elif targets not in ("all-linear", ["all-linear"]):
         port.write("policy.lora.targets", targets)
     if port.get("lora_dropout"):
         port.lose_value("lora_dropout", "never applied here: ratios would not be 1")

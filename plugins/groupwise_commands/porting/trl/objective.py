@@ -161,12 +161,11 @@ OBJECTIVE = Group(
             "update; `dr_grpo`, `sapo`, `cispo`, `vespo`, `luspo`: the algorithm of this name",
             always=True,
         ),
-        changed(
+        settled(
             "importance_sampling_level",
-            "`algorithm: gspo`",
-            lambda port: None,
-            "token",
-            "`sequence`; with `loss_type: luspo` algorithm `luspo`",
+            here="`algorithm: gspo`",
+            note="`sequence`; with `loss_type: luspo` algorithm `luspo`",
+            default="token",
         ),
         changed(
             "epsilon",

@@ -54,6 +54,17 @@ def _evaluated(port: Port) -> None:
         port.write("evaluation.samples", port.get("num_generations_eval"))
 
 
+def _turns(port: Port) -> None:
+    most = port.get("max_tool_calling_iterations")
+    if most is None:
+        return
+    if port.get("tools") or port.get("environment_factory"):
+        why = f"{most} turns with calls there, and the one that answers"
+        port.write("environment.turns", most + 1, why)
+    else:
+        port.lose(f"max_tool_calling_iterations: {most}", "the file names no tools")
+
+
 SAMPLING = (
     Group(
         title="Model and data",
@@ -81,7 +92,7 @@ SAMPLING = (
             settled(
                 "pad_to_multiple_of",
                 "ds3_gather_for_generation",
-                note="prompts and completions are packed without padding, weights gathered as needed",
+                note="texts are packed without padding, weights gathered as needed",
             ),
         ),
     ),
@@ -136,21 +147,10 @@ SAMPLING = (
             changed(
                 "max_tool_calling_iterations",
                 "`environment.turns`",
-                lambda port: _turns(port),
+                _turns,
                 kind=(int,),
                 note="turns with calls there; here all turns, so one more; no limit there, 8 here",
             ),
         ),
     ),
 )
-
-
-def _turns(port: Port) -> None:
-    most = port.get("max_tool_calling_iterations")
-    if most is None:
-        return
-    if port.get("tools") or port.get("environment_factory"):
-        why = f"{most} turns with calls there, and the one that answers"
-        port.write("environment.turns", most + 1, why)
-    else:
-        port.lose(f"max_tool_calling_iterations: {most}", "the file names no tools")

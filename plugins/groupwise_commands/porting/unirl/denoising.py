@@ -54,7 +54,7 @@ def _window(port: Port) -> None:
     if kind == "WindowScheduler":
         _windows(port, steps)
     elif port.get("sampling.sde_indices") is not None:
-        _indices(port, steps, port.get("sampling.sde_indices"))
+        _indices(port, port.get("sampling.sde_indices"))
     else:
         _subset(port, steps)
 
@@ -76,7 +76,7 @@ def _windows(port: Port, steps: int) -> None:
         write_all(port, steps, steps)
 
 
-def _indices(port: Port, steps: int, indices: list[int]) -> None:
+def _indices(port: Port, indices: list[int]) -> None:
     first, count = min(indices), len(indices)
     if sorted(indices) != list(range(first, first + count)):
         port.lose(f"sampling.sde_indices: {indices}", "a window of consecutive steps is written")
@@ -130,13 +130,13 @@ SAMPLING = Group(
         changed(STEPS, "`policy.steps`, `policy.evaluation_steps`", _steps, 50, always=True),
         settled("pipeline.strategy._target_", here="`policy.sde`", note="flow, cps or dance"),
         settled("sampling.eta", here="`policy.noise_level`", default=1.0),
-        changed(
-            "sampling.guidance_scale", "`policy.guidance`", _guidance, 7.5, always=True
-        ),
+        changed("sampling.guidance_scale", "`policy.guidance`", _guidance, 7.5, always=True),
         settled("eval_sampling.guidance_scale", here="`policy.guidance`"),
         settled("eval_sampling.num_inference_steps", here="`policy.evaluation_steps`"),
         settled("eval_sampling.*", "eval_eta", here="none", note="the ODE at evaluation"),
-        changed("sampling.height", "`policy.height`", _images("policy.height", "sampling.height"), 256),
+        changed(
+            "sampling.height", "`policy.height`", _images("policy.height", "sampling.height"), 256
+        ),
         changed("sampling.width", "`policy.width`", _images("policy.width", "sampling.width"), 256),
         changed(
             "sampling.init_same_noise",

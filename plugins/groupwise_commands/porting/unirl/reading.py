@@ -19,4 +19,6 @@ def settings(config: str) -> Settings:
         raise UserError(f"{config}: not UniRL's, without algorithm._target_; expected {EXPECTED}")
     # Objects are named by class paths, whose own keys nobody else lists.
     stated = {name: value for name, value in stated.items() if value is not None}
-    return Settings(source=config, stated=stated, unread=unread, processes=stated.get("num_devices"))
+    return Settings(
+        source=config, stated=stated, unread=unread, processes=stated.get("num_devices")
+    )

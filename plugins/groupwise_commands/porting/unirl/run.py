@@ -13,6 +13,7 @@ SCORERS = {
     "HPSv2RewardScorer": "hpsv2",
     "CLIPRewardScorer": "clipscore",
     "OCRRewardScorer": "ocr",
+    "ImageRewardScorer": "imagereward",
 }
 """By their class, the common name of a reward."""
 NORMALIZED = {
@@ -163,15 +164,36 @@ RUN = Group(
         settled("logging.*", here="`tracking`"),
         settled("rollout.*", "sync.*", note="sampled in process, with the weights of training"),
         settled(
-            *(
-                "num_devices layout train_fraction reward_fraction transport_kind "
-                "workers_per_device transfer_queue.* weight_sync_interval train_resident "
-                "rollout_resident reward_resident enable_fsdp_offload "
-                "offload_train_during_reward rollout_sleep_after_generate "
-                "accumulate_rollouts eval_chunk_prompts eval_cfg_text_scale load_dir save_mode "
-                "task_config.* trainer.* name defaults hydra.* worker_max_concurrency "
-                "reward_stack.* control.* ema.* eval_temperature eval_data.*"
-            ).split(),
+            "num_devices",
+            "layout",
+            "train_fraction",
+            "reward_fraction",
+            "transport_kind",
+            "workers_per_device",
+            "transfer_queue.*",
+            "weight_sync_interval",
+            "train_resident",
+            "rollout_resident",
+            "reward_resident",
+            "enable_fsdp_offload",
+            "offload_train_during_reward",
+            "rollout_sleep_after_generate",
+            "accumulate_rollouts",
+            "eval_chunk_prompts",
+            "eval_cfg_text_scale",
+            "load_dir",
+            "save_mode",
+            "task_config.*",
+            "trainer.*",
+            "name",
+            "defaults",
+            "hydra.*",
+            "worker_max_concurrency",
+            "reward_stack.*",
+            "control.*",
+            "ema.*",
+            "eval_temperature",
+            "eval_data.*",
             note="machines: `torchrun`; see [clusters](cluster.md)",
         ),
     ),

@@ -23,16 +23,16 @@ def _algorithm(port: Port) -> None:
         )
     port.write("algorithm.name", name or "flow_grpo")
     cps = port.written["policy.sde"] == "cps"
-    port.write("algorithm.clip_low", port.get(f"{KEY}.diffusion_loss.clip_ratio"), CPS if cps else MEAN)
+    port.write(
+        "algorithm.clip_low", port.get(f"{KEY}.diffusion_loss.clip_ratio"), CPS if cps else MEAN
+    )
 
 
 def _scale(port: Port) -> None:
     if not port.get("algorithm.norm_adv_by_std_in_grpo"):
         port.write("algorithm.scale", "none")
     elif port.get("algorithm.global_std"):
-        port.write(
-            "algorithm.scale", "batch", "over an update here, over a step there; both n - 1"
-        )
+        port.write("algorithm.scale", "batch", "over an update here, over a step there; both n - 1")
 
 
 def _kl(port: Port) -> None:
@@ -102,7 +102,9 @@ def _rewards(port: Port) -> None:
         port.lose(f"reward.custom_reward_function: {path}, {name}", why)
     for key in ("reward.reward_model.model_path",):
         if value := port.get(key):
-            why = "`generative_judge` or `judge` ask such a model; the reward `image_text` reads text"
+            why = (
+                "`generative_judge` or `judge` ask such a model; the reward `image_text` reads text"
+            )
             port.lose(f"{key}: {value}", why)
     port.todo.append("rewards: name yours; the written one is a placeholder")
 
@@ -204,9 +206,7 @@ RUN = Group(
         ),
         settled("data.prompt_key", here="`prompts.prompt`", default="prompt"),
         settled("data.truncation", here="`policy.long_prompts`", default="error"),
-        settled(
-            "data.filter_overlong_prompts", here="`policy.long_prompts: skip`", default=False
-        ),
+        settled("data.filter_overlong_prompts", here="`policy.long_prompts: skip`", default=False),
         same("data.shuffle", "prompts.shuffle", True),
         same("data.seed", "seed", None),
         settled("data.*", here="`prompts`, `evaluation.source`"),
