@@ -6,6 +6,7 @@ update; and `loss`, computed micro-batch by micro-batch.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +15,7 @@ from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
-from groupwise.weights import KeptWeights
+from groupwise.weights import REFERENCE, KeptWeights
 
 Batch = Mapping[str, Tensor]
 OBSERVATIONS = "observations"
@@ -30,6 +31,9 @@ class Algorithm(ABC):
         the batch, the name of one of the policy's extras ("mean") `old_mean`. In the first update
         they are the current ones, detached, so the ratio is 1 there and costs no pass.
     reference: outputs of the weights kept as "reference": `reference_log_probs`, `reference_mean`.
+    copies: further weights that are kept, by name, each with its outputs that the loss reads:
+        {"sampling": {"velocity"}} puts `sampling_velocity` into the batch. They are kept at the
+        start, and what `end_step` makes of them is saved in checkpoints.
     teacher: outputs of the teacher, on the policy's rollouts: `teacher_log_probs`, `teacher_mean`.
         `take_teacher` sets them.
     moves_reference: True if `end_step` keeps or blends the reference again, so that a policy must
@@ -48,6 +52,7 @@ class Algorithm(ABC):
         has `sampler_log_probs`, which a sampler other than the policy must provide. Required for
         rollouts of older weights.
     samples_with: the name of kept weights that draw training rollouts; None for the current ones.
+        Evaluations draw with the current or the averaged ones in any case.
     mismatch_limit: the run warns when |policy - sampler| of log-probs, averaged over decisions, is
         above this, in nats.
     """
@@ -55,6 +60,7 @@ class Algorithm(ABC):
     needs: frozenset[str] = frozenset({"log_probs"})
     old: frozenset[str] = frozenset({"log_probs"})
     reference: frozenset[str] = frozenset()
+    copies: Mapping[str, frozenset[str]] = MappingProxyType({})
     teacher: frozenset[str] = frozenset()
     moves_reference: bool = False
     target_inputs: frozenset[str] = frozenset()
@@ -68,8 +74,15 @@ class Algorithm(ABC):
 
     @property
     def outputs(self) -> frozenset[str]:
-        """All outputs of the policy that it uses: current, old and of the reference."""
-        return self.needs | self.old | self.reference | self.old_for_targets
+        """All outputs of the policy that it uses: current, old and of kept weights."""
+        kept = frozenset[str]().union(*self.kept_outputs.values())
+        return self.needs | self.old | kept | self.old_for_targets
+
+    @property
+    def kept_outputs(self) -> Mapping[str, frozenset[str]]:
+        """By name of the weights that are kept from the start, the outputs that the loss reads:
+        those of the reference, if there is one, and of `copies`."""
+        return {**({REFERENCE: self.reference} if self.reference else {}), **self.copies}
 
     @property
     def old_for_targets(self) -> frozenset[str]:
@@ -116,9 +129,9 @@ class Algorithm(ABC):
     def loss(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t], already multiplied by `weights`: the loss of an update is the sum of all values.
 
-        batch: `targets`, `mask`, and the tensors that `old`, `reference` and `teacher` name, cut to
-        this micro-batch; and `sampler_log_probs` if another sampler or older weights drew the
-        rollouts.
+        batch: `targets`, `mask`, and the tensors that `old`, `reference`, `copies` and `teacher`
+        name, cut to this micro-batch; and `sampler_log_probs` if another sampler or older weights
+        drew the rollouts.
         """
 
     def take_teacher(self, provides: frozenset[str]) -> None:

@@ -307,14 +307,15 @@ class Policy(nn.Module, Sampler):
 
     @classmethod
     def estimate_cpu(
-        cls, config: Any, *, rollouts: int, prompts: int, facts: frozenset[str], reference: bool
+        cls, config: Any, *, rollouts: int, prompts: int, facts: frozenset[str], references: int
     ) -> Mapping[str, int]:
         """Bytes in CPU memory on one process by purpose, where the model is on another device.
 
         What `estimate` does not count: rollouts and caches that the policy stores there.
 
-        rollouts: of a step; prompts: rows of the data set; facts: as for `prepare`. reference:
-        whether a reference's outputs are kept until the update.
+        rollouts: of a step; prompts: rows of the data set; facts: as for `prepare`.
+        references: of how many other weights (a reference, a teacher) outputs are kept until the
+        update.
         Returns {} if there is no estimate, as by default.
         """
         return {}

@@ -258,9 +258,9 @@ class DiffusionPolicy(Policy):
         rollouts: int,
         prompts: int,
         facts: frozenset[str],
-        reference: bool,
+        references: int,
     ) -> Mapping[str, int]:
         """Bytes by purpose, from the pipeline's configuration alone; see `memory`."""
         return estimate_cpu(
-            config, rollouts=rollouts, prompts=prompts, facts=facts, reference=reference
+            config, rollouts=rollouts, prompts=prompts, facts=facts, references=references
         )

@@ -19,6 +19,7 @@ def register_adapters(register: Register) -> None:
 def register_algorithms(register: Register) -> None:
     register("flow_grpo", "groupwise_flow.algorithms.flow_grpo:FlowGRPO")
     register("flow_guard", "groupwise_flow.algorithms.flow_guard:FlowGuard")
+    register("nft", "groupwise_flow.algorithms.nft:NFT")
 
 
 @hookimpl

@@ -38,7 +38,7 @@ from groupwise_llm.preflight import (
     examine_turns,
 )
 from groupwise_llm.probing import probes
-from groupwise_llm.probing.capturing import with_graphs
+from groupwise_llm.probing.capturing import with_fusion, with_graphs
 from groupwise_llm.rehearsal import TextRehearsal
 from groupwise_llm.settings import Settings
 from groupwise_llm.training import passes
@@ -126,6 +126,8 @@ class LanguageModel(InProcess, Policy):
         if self.config.cuda_graphs and self.device.type == "cuda":
             with self._gathered():
                 ability = with_graphs(ability, self.causal, self._filters())
+                if self.config.compile:
+                    ability = with_fusion(ability, self.causal, self._filters())
         return ability
 
     def _load(self) -> None:

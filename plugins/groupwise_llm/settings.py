@@ -158,6 +158,11 @@ class Settings(BaseModel):
         True,
         description="on a GPU, sample tokens by CUDA graphs, where the model's code allows it",
     )
+    compile: bool = Field(
+        True,
+        description="with CUDA graphs, compile norms and rotary embeddings of a token, which takes "
+        "some seconds when a run starts (torch.compile)",
+    )
     gradient_checkpointing: bool = Field(
         False, description="recompute layers in the backward pass: less memory, more time"
     )

@@ -118,12 +118,10 @@ def curve(setup: Setup) -> Iterator[Row]:
 
 def images(setup: Setup) -> Iterator[Row]:
     small = ["--small"] if setup.toy else []
-    for name in ("window", "window, recomputed", "published step"):
+    for name in ("window", "window, recomputed", "published step", "without a path"):
         command = [str(HERE / "real_sizes.py"), "images", *small, "--row", name]
         command += ["--models", str(setup.work / "models")]
         yield Row(piece="images", name=name, command=command, minutes=5, needs=IMAGES)
-    blocked = "no algorithm trains `policy: forward_process` yet"
-    yield Row(piece="images", name="without a path", command=[], minutes=5, blocked=blocked)
 
 
 def precisions(setup: Setup) -> Iterator[Row]:

@@ -7,7 +7,8 @@
 Weights are random, with the shapes of Qwen2.5-0.5B and of Stable Diffusion 3.5 Medium with its two
 CLIP encoders and without its T5. A row is measured after a step to warm up; the memory is the peak
 that torch allocated, next to the estimate of `groupwise check`. `published step` trains 9 of 10
-steps with guidance and a KL, as Flow-GRPO's authors do; the others two steps without either.
+steps with guidance and a KL, as Flow-GRPO's authors do; `without a path` two noised copies of each
+picture by `nft`; the others two steps, without guidance and KL.
 """
 
 import argparse
@@ -38,6 +39,7 @@ PUBLISHED = {
     "training_guidance": 4.5,
     "guidance_gradient": "conditional",
 }
+FINISHED = {"name": "forward_process", "decisions": 2}
 ROWS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "text": {
         "bf16": {"policy": {"precision": "bf16"}},
@@ -50,6 +52,7 @@ ROWS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "window": {"policy": {"batch": 8}},
         "window, recomputed": {"policy": {"gradient_checkpointing": True}},
         "published step": {"policy": {"batch": 8, **PUBLISHED}, "algorithm": {"beta": 0.04}},
+        "without a path": {"policy": {"batch": 8, **FINISHED}, "algorithm": {"name": "nft"}},
     },
 }
 SD35 = {
@@ -155,6 +158,8 @@ def measured(
     config: dict[str, Any] = (text if what == "text" else images)(path, options.small)
     for section, values in changes.items():
         config[section] = {**config[section], **values}
+    if config["policy"]["name"] == "forward_process":
+        del config["policy"]["window"]  # it has no path
     parts = build_parts(load_config(config))
     with open_trainer(parts, Accelerator()) as trainer:
         ((label, policy),) = trainer.policies.items()

@@ -143,7 +143,7 @@ def trials(model: Path, folder: Path) -> dict[str, list[str]]:
     llm.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     llm.make_tokenizer().save_pretrained(folder)
     policies = {
-        "plain": make(model, top_p=0.9, precision="bf16"),
+        "plain": make(model, top_p=0.9, precision="bf16", compile=False),
         "off": make(model, cuda_graphs=False),
         "waits": make(model),
         "window": make(folder),

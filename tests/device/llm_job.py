@@ -61,6 +61,7 @@ def place_quickly(policy: LanguageModel) -> None:
     with (
         patch("groupwise_llm.probing.probes.ability", lambda *_, **__: ability),
         patch("groupwise_llm.policy.with_graphs", lambda ability, *_: ability),
+        patch("groupwise_llm.policy.with_fusion", lambda ability, *_: ability),
     ):
         policy.place("cuda")
 

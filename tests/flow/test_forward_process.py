@@ -45,7 +45,7 @@ def test_only_the_final_latents_are_kept(lab):
         columns = [c for c in rollouts.trajectory.values() if not isinstance(c, torch.Tensor)]
         size = sum(column[0].numel() * column[0].element_size() for column in columns)
         estimated = policy.estimate_cpu(
-            policy.config, rollouts=1, prompts=0, facts=frozenset(), reference=False
+            policy.config, rollouts=1, prompts=0, facts=frozenset(), references=0
         )
         return size, estimated["latents of a step"]
 

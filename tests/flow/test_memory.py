@@ -268,7 +268,7 @@ def test_encoders_that_leave_the_device_are_in_the_estimate_only_while_they_enco
     assert cpu.get("text encoders", 0) == (size if encoders == "offload" else 0)
 
 
-CPU = {"rollouts": 8, "prompts": 5, "facts": frozenset(), "reference": False}
+CPU = {"rollouts": 8, "prompts": 5, "facts": frozenset(), "references": 0}
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
@@ -285,7 +285,7 @@ def test_the_estimate_of_cpu_memory_is_what_rollouts_and_encodings_take(
     policy.prepare(outputs=policy.provides, facts=facts)
     rows = [{"prompt": f"{letter} cat"} for letter in "abcd"]
     rollouts = policy.sample(rows, group_size=2, seeds=range(8))
-    more = {"facts": facts, "reference": True, "prompts": len(rows)}
+    more = {"facts": facts, "references": 1, "prompts": len(rows)}
     sizes = FlowPolicy.estimate_cpu(policy.config, **{**CPU, **more})
 
     def held(tensors):
@@ -298,7 +298,7 @@ def test_the_estimate_of_cpu_memory_is_what_rollouts_and_encodings_take(
     assert dict(sizes) == {
         "latents of a step": paths,
         "pictures of a step": held(facts["images"]) * 5 // 4,  # and uint8 in PIL
-        "outputs of the reference": mean.numel() * 4,
+        "outputs of the reference and other copies": mean.numel() * 4,
         "predictions of a step": held(facts["predictions"]),
         "encoded prompts": 5 * kept[0],  # with the unconditional prompt
     }

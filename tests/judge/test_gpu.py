@@ -17,12 +17,14 @@ pytestmark = [
 @pytest.mark.parametrize("offload", [False, True])
 def test_values_and_places(offload):
     pictures = [standins.picture(16, 16), standins.picture(32, 16)]
-    cases = [(tiny_judge.folder(), ["2", "an answer of some length"])]
-    cases += [(standins.folder("qwen2_5_vl"), pictures)]
-    for folder, completions in cases:
+    cases = [
+        (tiny_judge.folder(), "Is {completion} right for {prompt}?", ["2", "a longer answer"]),
+        (standins.folder("qwen2_5_vl"), "Is the picture right for {prompt}?", pictures),
+    ]
+    for folder, question, completions in cases:
         options = {
             "model": str(folder),
-            "question": "Is {completion} right for {prompt}?",
+            "question": question,
             "answers": {"1": 1, "2": 0},
         }
         config = GenerativeJudge.Config(**options, offload=offload)

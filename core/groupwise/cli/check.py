@@ -164,6 +164,9 @@ def _warnings_of(train: TrainSection, algorithm: Algorithm, least_rate: float) -
             f"the algorithm uses a reference: one more pass over every rollout and{copied} of the "
             f"trained weights"
         )
+    for name, read in algorithm.copies.items():
+        passes = ": one more pass over every rollout" if read else ""
+        yield f"the algorithm keeps a copy of the trained weights, {name!r}{passes}"
 
 
 def _memory(sizes: Sizes, parts: Parts, label: str, shards: tuple[int, int]) -> str:

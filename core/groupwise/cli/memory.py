@@ -60,8 +60,10 @@ def estimate(
         group_size=group_size,
         training=True,
         reference=bool(algorithm.reference) and not algorithm.moves_reference,
-        # A reference that moves is a copy, like an average; with adapters, too.
-        averages=int(train.ema is not None) + int(algorithm.moves_reference),
+        # What moves is a copy, like an average; with adapters, too.
+        averages=int(train.ema is not None)
+        + int(algorithm.moves_reference)
+        + len(algorithm.copies),
         shards=shards,
     )
     sampling = policy.estimate(settings, load)
@@ -71,7 +73,7 @@ def estimate(
         rollouts=_share(groups, processes) * group_size,
         prompts=sum(rows.values()),
         facts=policy.optional_facts & (parts.named | policy.shown),
-        reference=bool(algorithm.reference | algorithm.teacher),
+        references=sum(map(bool, (*algorithm.kept_outputs.values(), algorithm.teacher))),
     )
     if not learning.learns:
         return Sizes(sampling=sampling, cpu=cpu)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -15,6 +16,7 @@ from groupwise.plugins.targets import load_target
 from groupwise.policy import Policy
 from groupwise.prompt_source import PlacedRow, PromptSource, Row
 from groupwise.prompts.draws import SCAN, Draw, Prompts
+from groupwise.registry import installed, target_of
 from groupwise.rewards import Reward
 from groupwise.run.players import Players
 from groupwise.sampler import Sampler
@@ -138,9 +140,10 @@ class Parts:
                 )
         missing = algorithm.outputs - policy.provides
         if missing:
+            advice = " or ".join(_providers(algorithm.outputs))
             raise UserError(
                 f"algorithm {name!r} needs {', '.join(sorted(missing))}, which policy "
-                f"{learning.policy.name!r} does not provide"
+                f"{learning.policy.name!r} does not provide{advice and f'; take policy: {advice}'}"
             )
         size = learning.train.group_size
         if learning.learns and size < algorithm.smallest_group:
@@ -179,6 +182,15 @@ class Parts:
             raise UserError(self.loaded.origin.message(path, problem))
         if isinstance(target, type) and issubclass(target, Sampler):
             target.check_policy_class(policy)
+
+
+def _providers(outputs: frozenset[str]) -> Iterator[str]:
+    """The names of registered policies that provide these outputs."""
+    for entry in installed().entries:
+        if entry.kind == "policies":
+            with suppress(UserError):  # its extra is not installed
+                if outputs <= target_of(entry).provides:
+                    yield entry.name
 
 
 def facts_of(

@@ -27,6 +27,8 @@ from groupwise.weights import REFERENCE, KeptWeights
 
 AVERAGE = "average"
 """The name under which the moving average of the weights is kept."""
+TAKEN = frozenset({AVERAGE, REFERENCE, "old", "teacher", "sampler"})
+"""Names that `Algorithm.copies` must not have."""
 
 
 class Learner:
@@ -60,8 +62,13 @@ class Learner:
         model = policy if policy.mesh is not None else accelerator.prepare(policy)
         # After the move to the device, which may replace parameters by new tensors.
         self.optimizer = Optimizer(policy, settings, accelerator)
-        if algorithm.reference:
-            weights.keep(REFERENCE)
+        if clashing := algorithm.copies.keys() & TAKEN:
+            raise ValueError(
+                f"{type(algorithm).__name__}.copies: {min(clashing)!r} names other weights or "
+                f"outputs of every run; choose another name"
+            )
+        for name in algorithm.kept_outputs:
+            weights.keep(name)
         if settings.ema is not None:
             weights.keep(AVERAGE)
         algorithm.prepare(policy, weights)
@@ -141,7 +148,7 @@ class Learner:
         self.at_step_boundary = True
         return metrics
 
-    # ---- outputs of the policy before the updates, of the reference and of the teacher
+    # ---- outputs of the policy before the updates, of kept weights and of the teacher
 
     def _outputs(
         self,
@@ -150,8 +157,8 @@ class Learner:
         *,
         own: Tensor | None,
     ) -> dict[str, Tensor]:
-        """`reference_*`, `teacher_*` and `old_*` tensors [B, T, ...] on the CPU, from before the
-        updates; and `observations`, if the algorithm reads them.
+        """`reference_*`, those of other kept weights, `teacher_*` and `old_*` tensors [B, T, ...]
+        on the CPU, from before the updates; and `observations`, if the algorithm reads them.
 
         Old ones are computed only for rollouts of later updates, or for all if `targets` needs
         them.
@@ -160,10 +167,10 @@ class Learner:
         """
         algorithm = self.algorithm
         outputs: dict[str, Tensor] = {}
-        if algorithm.reference:
-            with self.weights.using(REFERENCE):
-                of_reference = self.updater.outputs(rollouts, algorithm.reference)
-                outputs |= _named("reference", of_reference)
+        for name, read in algorithm.kept_outputs.items():
+            if read:
+                with self.weights.using(name):
+                    outputs |= _named(name, self.updater.outputs(rollouts, read))
         if algorithm.teacher:
             of_teacher = self.updater.outputs(rollouts, algorithm.teacher, of=self.teacher)
             outputs |= _named("teacher", of_teacher)

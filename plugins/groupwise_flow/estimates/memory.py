@@ -37,14 +37,14 @@ def estimate(settings: Settings, load: Workload) -> Mapping[str, int]:
 
 
 def estimate_cpu(
-    settings: Settings, *, rollouts: int, prompts: int, facts: frozenset[str], reference: bool
+    settings: Settings, *, rollouts: int, prompts: int, facts: frozenset[str], references: int
 ) -> Mapping[str, int]:
     """Bytes in CPU memory while the models are on another device; see `Policy.estimate_cpu`."""
     adapter = outline(settings)
     if adapter is None:
         return {}
     sizes = SamplingMemory(adapter, settings).on_cpu(
-        rollouts=rollouts, prompts=prompts, facts=facts, reference=reference
+        rollouts=rollouts, prompts=prompts, facts=facts, references=references
     )
     if settings.encoders != "offload":
         return sizes

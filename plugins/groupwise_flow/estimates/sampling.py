@@ -114,7 +114,7 @@ class SamplingMemory:
     # ---- in CPU memory
 
     def on_cpu(
-        self, *, rollouts: int, prompts: int, facts: frozenset[str], reference: bool
+        self, *, rollouts: int, prompts: int, facts: frozenset[str], references: int
     ) -> Mapping[str, int]:
         """Bytes by purpose; see `Policy.estimate_cpu`."""
         decisions, floats = self.settings.max_decisions, 4 * self._pixels
@@ -122,8 +122,9 @@ class SamplingMemory:
             "latents of a step": rollouts * self.settings.stored_latents * self._latent,
             "pictures of a step": rollouts * (floats + self._pixels),  # tensors, PIL images
         }
-        if reference:
-            sizes["outputs of the reference"] = rollouts * decisions * self._latent
+        if references:
+            outputs = rollouts * decisions * self._latent
+            sizes["outputs of the reference and other copies"] = references * outputs
         if "predictions" in facts:
             sizes["predictions of a step"] = rollouts * (decisions + 1) * floats
         try:

@@ -180,10 +180,14 @@ class _Batch:
         assert isinstance(self.rows, Fixed)
         if self.rows.make_room():
             self.graph.forget()
-        self.graph.run(self._token, left)
+        self.graph.run(self._fused_token if self.decoder.way.fused else self._token, left)
 
     def _token(self) -> None:
         self.slots.choose(self.decoder, self.rows.advance(self.slots.tokens))
+
+    def _fused_token(self) -> None:
+        with self.decoder.model.fusion.on():
+            self._token()
 
     def _drop(self, rows: Tensor, *, keep: Tensor) -> None:
         """These rows leave the batch, those to keep stay."""

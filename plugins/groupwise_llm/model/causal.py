@@ -19,6 +19,7 @@ from groupwise.sampler import products_are_exact
 from groupwise_llm.model import merging
 from groupwise_llm.model.attention import Layout, PackedAttention
 from groupwise_llm.model.copies import Copies, Numerics
+from groupwise_llm.model.fusion import Fusion
 from groupwise_llm.model.likelihood import log_probs_and_entropy, project
 from groupwise_llm.model.recomputation import PromptCache, Recomputation
 
@@ -82,6 +83,7 @@ class CausalModel(nn.Module):
         self.model = model.eval()
         self.copies = Copies(model)
         self.packed_attention = PackedAttention(model)
+        self.fusion = Fusion(model)
         self.recomputation = (
             Recomputation(model, self.copies, self.packed_attention) if recompute else None
         )

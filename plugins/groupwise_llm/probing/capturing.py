@@ -1,4 +1,5 @@
-"""Capturing: whether tokens may be decoded by CUDA graphs, tried with a few of them."""
+"""Capturing: whether tokens may be decoded by CUDA graphs, and be compiled for them, tried with a
+few of them."""
 
 from dataclasses import replace
 
@@ -35,12 +36,34 @@ def with_graphs(ability: Ability, model: CausalModel, filters: LogitsProcessorLi
     return replace(ability, notes=(*ability.notes, f"decoding without CUDA graphs: {reason}"))
 
 
+@torch.no_grad()
+def with_fusion(ability: Ability, model: CausalModel, filters: LogitsProcessorList) -> Ability:
+    """The ability to compile norms and rotary embeddings of captured tokens, if the model has it;
+    else a note says why not. Without graphs it stays as it is.
+
+    A model has it if its log-probs are right then. filters: as of `with_graphs`.
+    """
+    if not ability.decoding.graphs:
+        return ability
+    way = replace(ability.decoding, fused=True)
+    # In the run's own precision alone: code is compiled for each. Compiling may make the host wait.
+    reason = _reason_against(Trial.of(model), ability.numerics, way, filters, strict=False)
+    if reason is None:
+        return replace(ability, decoding=way)
+    return replace(ability, notes=(*ability.notes, f"captured tokens are not compiled: {reason}"))
+
+
 def _reason_against(
-    trial: Trial, numerics: Numerics, way: Way, filters: LogitsProcessorList
+    trial: Trial,
+    numerics: Numerics,
+    way: Way,
+    filters: LogitsProcessorList,
+    *,
+    strict: bool = True,
 ) -> str | None:
     tolerance = ROUNDED if trial.model.rounds(numerics.precision) else TOLERANCE[1]
     try:
-        gap = ways.gap(trial, numerics, way, filters=filters, strict=True)
+        gap = ways.gap(trial, numerics, way, filters=filters, strict=strict)
     except Exception as error:
         trial.model.recover()
         return short(error)

@@ -99,7 +99,8 @@ def outputs_before(
     algorithm, outputs = updater.algorithm, dict[str, Tensor]()
     old = algorithm.old_for_targets | (frozenset() if first else algorithm.old)
     nudges = {"reference": 2, "teacher": 3} | ({} if first else {"old": 1})
-    named = {"old": old, "reference": algorithm.reference, "teacher": algorithm.teacher}
+    nudges |= {name: 4 + number for number, name in enumerate(algorithm.copies)}
+    named = {"old": old, "teacher": algorithm.teacher, **algorithm.kept_outputs}
     for kind, names in named.items():
         seed = nudges.get(kind)
         with nullcontext() if seed is None else compare.nudged(updater.policy, seed=seed):

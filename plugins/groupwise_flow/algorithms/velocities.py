@@ -1,0 +1,61 @@
+"""Velocities: what algorithms without a path share: distances of predicted velocities."""
+
+
+from pydantic import Field
+from torch import Tensor
+
+from groupwise import objective
+from groupwise.algorithm import Batch
+from groupwise.algorithms.parts import Composed, Divisor, GroupRelative, Options
+from groupwise.rollouts import LogProbs
+
+
+class VelocityKL(Composed):
+    """beta |v - v_reference|^2, averaged over the latent's dimensions.
+
+    In place of a KL, to which it is proportional: given a noised latent, the Gaussians of a step
+    that v and v_reference lead to differ by their means alone.
+    """
+
+    class Config(Options):
+        beta: float = Field(
+            0.0,
+            ge=0,
+            description="weight of |v - v_reference|^2 in the loss, v_reference the velocity of "
+            "the weights before training",
+        )
+
+    config: Config
+
+    def __init__(self, config: Options | None = None) -> None:
+        super().__init__(config)
+        self.beta = self.config.beta
+        if self.beta:
+            self.reference = frozenset({"velocity"})
+            self.needs = self.needs | {"velocity"}
+
+    def kl(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t]: |v - v_reference|^2, averaged over the latent's dimensions."""
+        return distance(current.extra["velocity"], batch["reference_velocity"])
+
+
+class Matching(GroupRelative, Divisor, VelocityKL):
+    """The base: group-relative advantages, clipped; a mean over decisions; a KL of velocities."""
+
+    class Config(GroupRelative.Config, Divisor.Config, VelocityKL.Config):
+        normalize: objective.Normalize = "token"
+        advantage_clip: float = Field(  # type: ignore[assignment]
+            5.0, gt=0, description="advantages are clipped to [-this, this]"
+        )
+
+    config: Config
+
+
+def distance(one: Tensor, other: Tensor) -> Tensor:
+    """[b, t]: |one - other|^2 of [b, t, ...], averaged over the latent's dimensions."""
+    return (one - other).square().flatten(2).mean(dim=2)
+
+
+def expanded(values: Tensor, like: Tensor) -> Tensor:
+    """[b, t, 1, ...]: values [b, t], to be broadcast to a latent [b, t, ...]."""
+    return values.view(*values.shape, *[1] * (like.ndim - 2))
