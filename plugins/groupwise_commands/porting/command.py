@@ -1,5 +1,6 @@
 """`groupwise port`: a configuration of another framework, written as one of ours."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -82,7 +83,7 @@ def port(
         typer.secho(f"warning: `groupwise check` will say: {error}", err=True, fg="yellow")
 
 
-def _print(notes: "dict[str, list[str]]") -> None:
+def _print(notes: Mapping[str, list[str]]) -> None:
     for title, items in notes.items():
         typer.echo(f"{title}:")
         for item in items:

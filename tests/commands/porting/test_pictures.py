@@ -8,6 +8,8 @@ import yaml
 from tests.command_line import call
 from tests.commands.porting.conftest import Ported
 
+from groupwise_flow.settings import FlowSettings
+
 RECIPES = Path(__file__).parents[3] / "examples" / "recipes"
 
 # The facts of flow_grpo's config/grpo.py that matter for numbers, in the form of that file.
@@ -105,7 +107,10 @@ def test_published_configurations_become_our_recipes(
     assert not Path("executed").exists()
     ours = yaml.safe_load((RECIPES / f"{recipe}.yaml").read_text("utf-8"))
     kept = {key: each for key, each in ours["policy"].items() if key not in {*CHOSEN, "lora"}}
-    assert {key: config["policy"].get(key) for key in kept} == kept
+    fields = FlowSettings.model_fields  # what is not written is our default
+    assert {
+        key: config["policy"].get(key, getattr(fields.get(key), "default", None)) for key in kept
+    } == kept
     for key in ("rank", "alpha"):
         assert config["policy"]["lora"][key] == ours["policy"]["lora"][key]
     assert set(config["policy"]["lora"].get("targets", ())) == set(

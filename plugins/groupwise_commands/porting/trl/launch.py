@@ -102,7 +102,7 @@ def _rewards(port: Port) -> None:
     weights = port.get("reward_weights")
     names = [*(port.get("reward_funcs") or [])]
     model = port.get("reward_model_name_or_path")
-    sections = [{"name": "reward_model", "model": model}] if model else []
+    sections: list[dict[str, Any]] = [{"name": "reward_model", "model": model}] if model else []
     sections += [_reward(name) for name in names]
     if weights is not None and len(weights) != len(sections):
         count = f"{len(weights)} for {len(sections)} rewards that could be read"
