@@ -172,7 +172,7 @@ def test_a_missing_detector_is_refused_and_one_that_finds_nothing_warns(
     with pytest.raises(ValueError, match=r"`detector`: the folder '.*nowhere' does not exist"):
         ImageContents(ImageContents.Config(detector=str(owl / "nowhere")))
     reward = ImageContents(
-        ImageContents.Config(detector=str(owl), threshold=0.999999, device="cpu")
+        ImageContents.Config(detector=str(owl), threshold=0.999999, device="cpu", others=[])
     )
     image = Image.fromarray((four * 255).astype(np.uint8))
     with pytest.warns(
