@@ -83,5 +83,7 @@ def _referred(reference: str, name: str, values: Mapping[str, Any], data: Mappin
         return values[key]
     section: Any = data
     for part in key.split("."):
-        section = section[part] if isinstance(section, Mapping) else {}[part]
+        if not isinstance(section, Mapping):
+            raise LookupError(reference)
+        section = section[part]
     return section
