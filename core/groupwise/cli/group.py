@@ -11,6 +11,7 @@ from groupwise.errors import UserError
 
 PANELS: Mapping[str, str] = {
     "init": "Start a run",
+    "port": "Start a run",
     "check": "Start a run",
     "train": "Start a run",
     "resume": "Start a run",
