@@ -25,7 +25,7 @@ POWERS = {"x0": 2, "sigma": 1, "velocity": 0}
 
 
 class ForwardProcess(DiffusionPolicy):
-    """Image models of diffusers (Stable Diffusion 3, FLUX.1); decisions are noised final latents.
+    """Image models of diffusers (docs/models.md); decisions are noised final latents.
 
     Trajectories hold, for each rollout, its final `latents` [...] in CPU memory, and the `seed` it
     was drawn with; for each decision its noise level, `sigma`, and the seed of its `noise`. Levels

@@ -29,7 +29,7 @@ LOG_PROBS = frozenset({"log_probs"})
 
 
 class FlowPolicy(DiffusionPolicy):
-    """Image models of diffusers (Stable Diffusion 3, FLUX.1); decisions are denoising steps.
+    """Image models of diffusers (docs/models.md); decisions are denoising steps.
 
     Trajectories hold, for each rollout, its samples x from the first decision on; see
     `Transitions`.
@@ -69,7 +69,7 @@ class FlowPolicy(DiffusionPolicy):
         self.register_buffer("_sigmas", self.sigmas.clone(), persistent=False)
         steps = relative(self.sigmas, self.config)
         self.register_buffer("_relative", steps, persistent=False)
-        self._weights_now = Versions(self.adapter.model)
+        self._weights_now = Versions(*self.adapter.models.values())
         self.transitions = Transitions(self.guided, self.config, self._weights_now, self.mesh)
 
     def shard(self, mesh: DeviceMesh) -> None:

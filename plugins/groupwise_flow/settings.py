@@ -1,30 +1,17 @@
 """Settings: the configurations of policies over pipelines: what they share, and each one's own."""
 
 from abc import abstractmethod
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from groupwise.errors import UserError
-from groupwise.options import PathOrName
-from groupwise.registry import installed
+from groupwise.options import PathOrName, TakesObject
+from groupwise.section import mistake_at
 from groupwise.trust import LoadingArguments
-from groupwise_flow.adapter import Adapter
+from groupwise_flow.named_adapter import AdapterOption
 from groupwise_flow.process.windows import Window
 
 Precision = Literal["float32", "bf16", "fp16"]
-
-
-def _adapter(value: Any) -> type[Adapter]:
-    adapter = installed().load("adapters", value) if isinstance(value, str) else value
-    if not isinstance(adapter, type) or not issubclass(adapter, Adapter):
-        raise UserError(f"expected a subclass of groupwise_flow.adapter.Adapter, found {value!r}")
-    return adapter
-
-
-AdapterClass = Annotated[type[Adapter], BeforeValidator(_adapter, json_schema_input_type=str)]
-"""An adapter class, or its registered name, or `module:attribute`."""
 
 
 class Lora(BaseModel):
@@ -54,21 +41,24 @@ class Lora(BaseModel):
         return options
 
 
-class Settings(BaseModel):
+class Settings(TakesObject):
     """Which pipeline, how to load it, and how it denoises at evaluation: of every policy."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: PathOrName = Field(description="path or hub name of a diffusers pipeline")
+    model: PathOrName = Field(
+        description="path or hub name of a diffusers pipeline; in Python also the pipeline itself, "
+        "which is then trained in place"
+    )
     loading: LoadingArguments = Field(
         default_factory=dict,
         description="arguments of diffusers' from_pretrained; `trust_remote_code` is false and "
         "`use_safetensors` true unless set",
     )
-    adapter: AdapterClass | None = Field(
+    adapter: AdapterOption | None = Field(
         None,
-        description="`module:attribute` of an Adapter class, or its registered name; chosen by the "
-        "pipeline's class if unset",
+        description="`module:attribute` of an Adapter class, or its registered name; with options "
+        "of its own as `{name: NAME, OPTION: VALUE}`; chosen by the pipeline's class if unset",
     )
     lora: Lora | None = Field(None, description="train adapters only; full training if unset")
     precision: Precision = Field(
@@ -97,8 +87,8 @@ class Settings(BaseModel):
     prompt_tokens: int = Field(
         256,
         ge=1,
-        description="longest prompt, in tokens: the pipeline's max_sequence_length, which Stable "
-        "Diffusion 3 and FLUX.1 limit to 512",
+        description="longest prompt, in tokens, with the template that some models put around it: "
+        "the pipeline's max_sequence_length, which most limit to 256 or 512",
     )
     long_prompts: Literal["error", "skip", "cut"] = Field(
         "error",
@@ -121,6 +111,15 @@ class Settings(BaseModel):
     gradient_checkpointing: bool = Field(
         False, description="recompute blocks in the backward pass: less memory, more time"
     )
+
+    @model_validator(mode="after")
+    def _is_loaded_once(self) -> Self:
+        if self.given is not None and (self.loading or self.encoders == "cached"):
+            raise ValueError(
+                "`loading` and `encoders: cached` read the pipeline from files, and this one is an "
+                "object: leave them out, or pass its folder or hub name"
+            )
+        return self
 
     @property
     def guidance_in_training(self) -> float:
@@ -158,14 +157,16 @@ class Settings(BaseModel):
 class FlowSettings(Settings):
     """Of the policy whose decisions are denoising steps: which are, and how they draw."""
 
-    sde: Literal["flow", "cps", "dance"] = Field(
-        "flow", description="formula of a stochastic step: Flow-SDE, CPS or DanceGRPO's SDE"
+    sde: Literal["flow", "cps", "dance", "ddim"] = Field(
+        "flow",
+        description="formula of a stochastic step: Flow-SDE, CPS, DanceGRPO's SDE, or DDIM with "
+        "eta, for models that predict the noise",
     )
     noise_level: float = Field(
         0.7,
         ge=0,
-        description="scale of a decision's noise; usually 0.7 for flow, 0.8 for cps and 0.3 for "
-        "dance",
+        description="scale of a decision's noise; usually 0.7 for flow, 0.8 for cps, 0.3 for dance "
+        "and 1 for ddim, whose eta it is",
     )
     window: Window = Field(
         default=Window(), description="which steps are decisions: stochastic, and trained on"
@@ -195,28 +196,27 @@ class FlowSettings(Settings):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         try:
-            self.window.length(self.steps)
+            self.window.check(self.steps)
         except ValueError as error:
-            raise _at("window", str(error)) from error
+            raise mistake_at(("window",), str(error)) from error
         if self.last_step == "noise" and self.window.kind != "all":
-            raise _at(
-                "last_step",
+            raise mistake_at(
+                ("last_step",),
                 f"noise needs window: {{kind: all}}; outside a {self.window.kind} window steps "
                 f"have no noise",
             )
         if self.keep_graph and (problem := self._without_graph):
-            raise _at("keep_graph", problem)
+            raise mistake_at(("keep_graph",), problem)
         if self.noise_level == 0:
-            raise _at(
-                "noise_level",
+            raise mistake_at(
+                ("noise_level",),
                 "0 makes every step deterministic, so there are no decisions to train on; set it "
                 "above 0",
             )
-        if self.sde == "cps" and self.noise_level > 1:
-            raise _at(
-                "noise_level",
-                f"with sde: cps it must be at most 1, where all noise is new; found "
-                f"{self.noise_level:g}",
+        if self.sde in ("cps", "ddim") and self.noise_level > 1:
+            raise mistake_at(
+                ("noise_level",),
+                f"with sde: {self.sde} it must be at most 1; found {self.noise_level:g}",
             )
         return self
 
@@ -286,9 +286,13 @@ class ForwardProcessSettings(Settings):
     @model_validator(mode="after")
     def _noise_has_an_effect(self) -> Self:
         if self.sde == "ode" and "noise_level" in self.model_fields_set:
-            raise _at("noise_level", "it has no effect with sde: ode; set sde, or remove it")
+            raise mistake_at(
+                ("noise_level",), "it has no effect with sde: ode; set sde, or remove it"
+            )
         if self.sde == "cps" and self.noise_level > 1:
-            raise _at("noise_level", f"with sde: cps at most 1; found {self.noise_level:g}")
+            raise mistake_at(
+                ("noise_level",), f"with sde: cps at most 1; found {self.noise_level:g}"
+            )
         return self
 
     @property
@@ -304,8 +308,3 @@ class ForwardProcessSettings(Settings):
     def sampling_latents(self) -> int:
         """The noise of each step."""
         return 0 if self.sde == "ode" else self.steps - 1
-
-
-def _at(key: str, message: str) -> PydanticCustomError:
-    """A validation error of the whole model that points to one of its keys."""
-    return PydanticCustomError("at", "{message}", {"path": (key,), "message": message})

@@ -110,7 +110,12 @@ def run(folder, *, steps=6, resume=False, algorithm=None, policy=None, **options
 def lines(folder):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [
-        {k: v for k, v in row.items() if "time" not in k and "per_second" not in k} for row in rows
+        {
+            k: v
+            for k, v in row.items()
+            if not any(word in k for word in ("time", "second", "memory"))
+        }
+        for row in rows
     ]
 
 

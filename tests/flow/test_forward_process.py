@@ -68,7 +68,6 @@ def test_the_algorithm_gets_the_velocity_and_what_it_should_be(lab):
         policy.guided.decode(outputs["clean"][:, 0]), lab.images_of(rollouts)
     )
     velocity = policy.adapter.velocity(
-        policy.adapter.model,
         outputs["noised"][:, 1],
         outputs["sigma"][:, 1],
         policy.guided.conditions(rollouts.prompts),
@@ -204,7 +203,11 @@ def run(lab, folder, *, algorithm=None, steps=4, resume=False, policy=None, **op
 def metrics(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [
-        {k: v for k, v in line.items() if "time" not in k and "per_second" not in k}
+        {
+            k: v
+            for k, v in line.items()
+            if not any(word in k for word in ("time", "second", "memory"))
+        }
         for line in lines
         if "loss" in line
     ]

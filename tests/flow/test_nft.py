@@ -139,7 +139,11 @@ def run(lab, folder, *, steps=3, resume=False, policy=None, **options):
 def metrics(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [
-        {k: v for k, v in line.items() if "time" not in k and "per_second" not in k}
+        {
+            k: v
+            for k, v in line.items()
+            if not any(word in k for word in ("time", "second", "memory"))
+        }
         for line in lines
         if "loss" in line
     ]

@@ -15,6 +15,7 @@ from tests.verifiable.test_reward_model import pickled
 from transformers import AutoModelForZeroShotObjectDetection
 
 from groupwise_verifiable.images.box_colors import PaletteColors
+from groupwise_verifiable.images.classes import GENEVAL
 from groupwise_verifiable.images.contents import ImageContents
 from groupwise_verifiable.images.zero_shot import ZeroShotDetector, class_of
 
@@ -104,7 +105,7 @@ def test_pickled_weights_are_not_read(owl: Path, tmp_path: Path) -> None:
 
 
 def test_image_contents_with_a_zero_shot_detector(owl: Path, four: np.ndarray) -> None:
-    settings = {"detector": str(owl), "threshold": 0.0, "device": "cpu"}
+    settings = {"detector": str(owl), "threshold": 0.0, "device": "cpu", "others": []}
     reward = ImageContents(ImageContents.Config.model_validate(settings))
     image = Image.fromarray((four * 255).astype(np.uint8))
     enough, more = [{"class": "cat", "count": 4}], [{"class": "cat", "count": 5}]
@@ -114,11 +115,37 @@ def test_image_contents_with_a_zero_shot_detector(owl: Path, four: np.ndarray) -
     assert partial(["p"], [image], include=[red]) == [pytest.approx((1 + 1 / 4) / 2)]
 
 
+def test_objects_of_other_classes_are_not_counted_as_the_row_s(owl: Path, four: np.ndarray) -> None:
+    """Asked for cats alone the detector takes each of four things for a cat; asked for all of
+    GenEval's classes, each for what it is most like, so that surplus is not over-counted."""
+    image = Image.fromarray((four * 255).astype(np.uint8))
+    detections = ZeroShotDetector(str(owl), "cpu")(four, sorted(GENEVAL), **ALL)
+    seen: list[str] = []
+
+    def reward(include: list[dict[str, object]], **options: Any) -> float | None:
+        settings = {"detector": str(owl), "threshold": 0.0, "device": "cpu", "mode": "flow_grpo"}
+        made = ImageContents(ImageContents.Config.model_validate({**settings, **options}))
+        rows = {"include": [include], "log_extra": lambda _, contents: seen.extend(contents)}
+        (value,) = made(["p"], [image], **rows)
+        return value
+
+    kind = detections[0].label
+    count = sum(each.label == kind for each in detections)
+    assert count < 4
+    assert reward([{"class": kind, "count": count}]) == 1.0
+    assert reward([{"class": kind, "count": count}], others=[]) == 1 - (4 - count) / count
+    assert len(seen[0].split(", ")) == len(detections) > len({*seen[1].split(", ")})
+    # A class that is not GenEval's is looked for alone, unless others are named.
+    assert reward([{"class": "disk", "count": 4}]) == 1.0
+    assert reward([{"class": "disk", "count": 4}], others=["cat", "dog", "bus"]) < 1.0
+
+
 def test_rewards_with_the_same_model_share_it_until_the_last_is_deleted(
     owl: Path, four: np.ndarray, loads: list[str]
 ) -> None:
     def reward(**settings: Any) -> ImageContents:
-        return ImageContents(ImageContents.Config(detector=str(owl), threshold=0.0, **settings))
+        options = {"detector": str(owl), "threshold": 0.0, "others": [], **settings}
+        return ImageContents(ImageContents.Config.model_validate(options))
 
     trained, watched = reward(), reward(mode="geneval", overlap=1.0, max_objects=2)
     elsewhere = reward(device="meta")
@@ -145,7 +172,7 @@ def test_a_missing_detector_is_refused_and_one_that_finds_nothing_warns(
     with pytest.raises(ValueError, match=r"`detector`: the folder '.*nowhere' does not exist"):
         ImageContents(ImageContents.Config(detector=str(owl / "nowhere")))
     reward = ImageContents(
-        ImageContents.Config(detector=str(owl), threshold=0.999999, device="cpu")
+        ImageContents.Config(detector=str(owl), threshold=0.999999, device="cpu", others=[])
     )
     image = Image.fromarray((four * 255).astype(np.uint8))
     with pytest.warns(

@@ -9,6 +9,7 @@ from torch import nn
 from groupwise import memory
 from groupwise.memory import Workload
 from groupwise_flow.adapter import Adapter
+from groupwise_flow.estimates.activations import activations
 from groupwise_flow.estimates.sampling import SamplingMemory
 from groupwise_flow.files.outline import outline
 from groupwise_flow.model.precision import HALF, stored
@@ -77,7 +78,8 @@ def of_adapter(
     if sampled:
         moved = 0 if settings.encoders == "resident" else _encoders(models, adapter)
         sizes |= SamplingMemory(adapter, settings).on_device(sampled, moved)
-    trained = sum(p.numel() for p in adapter.model.parameters() if p.requires_grad)
+    parts = adapter.models.values()
+    trained = sum(p.numel() for part in parts for p in part.parameters() if p.requires_grad)
     trained = -(-trained // shards)
     half = HALF.get(settings.precision)
     if training:
@@ -85,13 +87,17 @@ def of_adapter(
     if shards > 1:
         width = half.itemsize if half else None
         update = training and images > 0
-        sizes |= memory.gathered(adapter.model, width, training=update)
+        # One of them runs at a time.
+        gathered = [memory.gathered(part, width, training=update) for part in parts]
+        largest: Mapping[str, int] = max(gathered, key=_total)
+        sizes |= largest
     elif half and settings.lora is None:
-        sizes[f"{adapter.trained} in {settings.precision}"] = half.itemsize * trained
+        names = ", ".join(adapter.trained)
+        sizes[f"{names} in {settings.precision}"] = half.itemsize * trained
     if not training:
         return sizes
-    kept = adapter.activations(checkpointing=settings.gradient_checkpointing)
-    if kept and images:
+    kept = activations(SamplingMemory(adapter, settings), settings) if images else 0.0
+    if kept:
         branches = 1 + (
             settings.trains_unconditional
             and has_two_branches(adapter, settings.guidance_in_training)
@@ -120,11 +126,13 @@ def _encoders(models: Mapping[str, int], adapter: Adapter) -> int:
 def _weights(
     models: Mapping[str, int], adapter: Adapter, settings: Settings, shards: int
 ) -> dict[str, int]:
-    """Bytes of the models that are always on the device; those but the trained one together."""
-    frozen = sum(models.values()) - models[adapter.trained]
+    """Bytes of the models that are always on the device; those but the trained ones together."""
+    frozen = sum(size for name, size in models.items() if name not in adapter.trained)
     if settings.encoders != "resident":
         frozen -= _encoders(models, adapter)
-    return {"frozen models": frozen, adapter.trained: -(-models[adapter.trained] // shards)}
+    return {"frozen models": frozen} | {
+        name: -(-models[name] // shards) for name in adapter.trained
+    }
 
 
 def _bytes(module: nn.Module, dtype: torch.dtype) -> int:
@@ -135,3 +143,7 @@ def _bytes(module: nn.Module, dtype: torch.dtype) -> int:
         for name, p in module.named_parameters()
         if ".lora_" not in name
     )
+
+
+def _total(sizes: Mapping[str, int]) -> int:
+    return sum(sizes.values())

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from groupwise_flow.adapter import Row
 from groupwise_flow.model.sharding import largest
-from groupwise_flow.passes.guidance import Guided, select
+from groupwise_flow.passes.guidance import Guided
 from groupwise_flow.process.denoising import Denoised, Plan, Rows, denoise, without_broken
 from groupwise_flow.settings import Precision
 
@@ -40,13 +40,20 @@ def sample_latents(
     graphs: list[list[Tensor]] = []
     kept = iter([plan.keeps_graph_of(step) for step in range(len(plan.sigmas) - 1)])
 
-    def velocity(x: Tensor, sigma: Tensor, some: Rows) -> tuple[Tensor, Tensor | None]:
-        conditional, other = select(conditions, some), negative and select(negative, some)
+    def velocity(
+        x: Tensor, sigma: Tensor, some: Rows, numbers: Sequence[int]
+    ) -> tuple[Tensor, Tensor | None]:
+        conditional = conditions.select(some, numbers)
+        other = None if negative is None else negative.select(some, numbers)
 
         def of(part: slice) -> tuple[Tensor, Tensor | None]:
-            negative = other and select(other, part)
+            its = range(len(numbers))[part]
             return guided.velocity(
-                x[part], sigma[part], select(conditional, part), guidance, negative=negative
+                x[part],
+                sigma[part],
+                conditional.select(part, its),
+                guidance,
+                negative=None if other is None else other.select(part, its),
             )
 
         with torch.enable_grad() if next(kept) else nullcontext():

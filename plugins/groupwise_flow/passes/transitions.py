@@ -12,7 +12,7 @@ from groupwise_flow import sde
 from groupwise_flow.model.sharding import largest
 from groupwise_flow.model.versions import Versions
 from groupwise_flow.passes.graphs import Graphs
-from groupwise_flow.passes.guidance import Guided, select
+from groupwise_flow.passes.guidance import Guided
 from groupwise_flow.process.denoising import Denoised
 from groupwise_flow.settings import FlowSettings
 
@@ -116,12 +116,11 @@ class Transitions:
         if self.config.trains_unconditional or negative is None:
             return rollouts
         count, steps = rollouts.mask.shape
-        rows = torch.arange(count, device=self.guided.device).repeat_interleave(steps)
         with torch.no_grad():
             velocity, _ = self.guided.velocity(
                 self._stack(rollouts, "path", slice(steps)).flatten(0, 1),
                 sigmas[self._places(rollouts, slice(None))],
-                select(negative, rows),
+                negative.select(*self.guided.each(count, steps)),
                 guidance,
             )
         constant = {

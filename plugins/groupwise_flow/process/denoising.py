@@ -7,14 +7,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from groupwise import progress
 from groupwise_flow import sde
 
 Rows = slice | Tensor
 """Rows of a batch: a slice where they are contiguous, which copies nothing, or indices."""
 
-Velocity = Callable[[Tensor, Tensor, Rows], tuple[Tensor, Tensor | None]]
-"""(latents [n, ...], sigma [n], the n rows) -> the velocity and, if it is to be kept, its
-unconditional part."""
+Velocity = Callable[[Tensor, Tensor, Rows, Sequence[int]], tuple[Tensor, Tensor | None]]
+"""(latents [n, ...], sigma [n], the n rows, their numbers on the host) -> the velocity and, if it
+is to be kept, its unconditional part."""
 
 ALL = slice(None)
 
@@ -94,13 +95,14 @@ class Denoised:
 class _Step:
     """The rows of one step, on the device.
 
-    distinct: indices of distinct rows; copies: [B] place of each row among them, None if all are
-        distinct.
+    distinct: indices of distinct rows; numbers: the same on the host; copies: [B] place of each row
+        among them, None if all are distinct.
     deciding: rows for which the step is a decision, None for none; number: index of that decision
         within the row's window, [n] or the same for all.
     """
 
     distinct: Rows
+    numbers: Sequence[int]
     copies: Tensor | None
     deciding: Rows | None
     number: int | Tensor
@@ -121,6 +123,7 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
     x, sigmas = start, plan.sigmas.to(start.device)
     for number, step in enumerate(list(_steps(plan, start.device))):
         sigma, after = sigmas[number], sigmas[number + 1]
+        progress.count("denoising steps", len(start))
         v, v_unconditional = _velocities(velocity, x, sigma, step)
         if plan.predicts:
             clean.append(x - sigma * v)
@@ -194,6 +197,7 @@ def _steps(plan: Plan, device: torch.device) -> Iterator[_Step]:
         together = len(deciding) == len(plan.first) and bool((number == number[0]).all())
         yield _Step(
             distinct=distinct.to(device) if alike else ALL,
+            numbers=distinct.tolist(),
             copies=copies.to(device) if alike else None,
             deciding=ALL if together else deciding.to(device) if len(deciding) else None,
             number=int(number[0]) if together else number[deciding].to(device),
@@ -205,7 +209,7 @@ def _velocities(
 ) -> tuple[Tensor, Tensor | None]:
     """Velocities of all rows; identical rows are computed once."""
     some = x[step.distinct]
-    v, unconditional = velocity(some, sigma.expand(len(some)), step.distinct)
+    v, unconditional = velocity(some, sigma.expand(len(some)), step.distinct, step.numbers)
     if step.copies is None:
         return v, unconditional
     return v[step.copies], None if unconditional is None else unconditional[step.copies]

@@ -83,6 +83,15 @@ class Window(BaseModel):
             )
         return length
 
+    def check(self, steps: int) -> None:
+        """Raise ValueError where the window does not fit, or slides and has one place only."""
+        length = self.length(steps)
+        if self.kind == "sliding" and len({*self._firsts(steps)}) == 1:
+            raise ValueError(
+                f"a window of {length} decisions never slides: in {steps} steps, moved by stride "
+                f"{self.stride}, it has one place; set kind: fixed, or a smaller size"
+            )
+
     def starts(self, steps: int, seeds: Sequence[int], step: int) -> Tensor:
         """[n] int64: the first decision of each group, by its seed and the training step."""
         firsts = self._firsts(steps)
