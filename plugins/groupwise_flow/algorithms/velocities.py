@@ -1,6 +1,5 @@
 """Velocities: what algorithms without a path share: distances of predicted velocities."""
 
-
 from pydantic import Field
 from torch import Tensor
 
