@@ -37,6 +37,8 @@ def test_the_plugins_own_adapters_are_registered():
     assert {(entry.name, entry.plugin) for entry in entries} >= {
         ("StableDiffusion3Pipeline", "flow"),
         ("FluxPipeline", "flow"),
+        ("StableDiffusionPipeline", "flow"),
+        ("StableDiffusionXLPipeline", "flow"),
     }
 
 

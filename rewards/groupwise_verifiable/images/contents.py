@@ -1,7 +1,7 @@
 """A reward for pictures that contain the objects in their prompt."""
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, ClassVar, TypeVar
@@ -56,6 +56,15 @@ class ImageContents:
         if self._detector is not None:
             self._detector.load()
         self._colors.load()
+
+    @property
+    def required_columns(self) -> Mapping[str, str]:
+        names = {"include": self.config.include}
+        if "exclude" in self.config.model_fields_set:
+            names["exclude"] = self.config.exclude
+        if self.config.counting_threshold is not None:
+            names["counting_threshold"] = "tag"
+        return names
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
