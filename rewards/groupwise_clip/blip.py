@@ -56,7 +56,8 @@ class Blip(nn.Module):
             )
         except (KeyError, RuntimeError) as error:
             raise ValueError(
-                f"{path!r} does not hold the weights of ImageReward: {str(error)[:200]}"
+                f"{path!r} does not hold the weights of ImageReward: "
+                f"{' '.join(str(error).split())[:200]}"
             ) from error
         self.head = head(score, path)
         self.edge: int = vision["image_size"]

@@ -4,7 +4,7 @@ The package `hpsv3` pins transformers of 2025. Its file has the weights of trans
 Qwen2-VL, and of the head under `rm_head`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -175,9 +175,8 @@ class HpsV3:
 
 def _resize(processor: Any, pixels: int) -> None:
     """Let the processor resize every picture to about so many pixels."""
-    sizes: Mapping[str, int] = {"shortest_edge": pixels, "longest_edge": pixels}
-    processor.image_processor.size = dict(sizes)  # transformers' names for numbers of pixels
-    processor.image_processor.min_pixels = processor.image_processor.max_pixels = pixels
+    # transformers' names for the least and the largest number of pixels.
+    processor.image_processor.size = {"shortest_edge": pixels, "longest_edge": pixels}
 
 
 def _picture(image: Tensor | Image) -> Image:

@@ -160,11 +160,13 @@ def test_image_reward_is_the_authors_arithmetic(blip):
         expected.append((raw - 0.16717362830052426) / 1.0333394966054072)
     for batch in (1, 3):
         values = image_reward(blip, batch=batch)(PROMPTS, pictures)
-        # PIL rounds resized pixels to bytes.
-        assert values == pytest.approx(expected, abs=3e-2)
-    assert max(expected) - min(expected) > 0.2
-    # The order of arguments: texts and pictures are not exchangeable.
-    assert image_reward(blip)(PROMPTS[::-1], pictures) != pytest.approx(expected, abs=3e-2)
+        assert values[:2] == pytest.approx(expected[:2], abs=1e-4)
+        # This one is resized, and PIL rounds resized pixels to bytes.
+        assert values[2] == pytest.approx(expected[2], abs=3e-3)
+    # Texts and pictures both count, and are not exchanged for each other's.
+    assert abs(expected[0] - expected[1]) > 5e-3
+    exchanged = image_reward(blip)(PROMPTS[1::-1], pictures[:2])
+    assert min(abs(x - y) for x, y in zip(exchanged, expected, strict=False)) > 5e-4
     assert image_reward(blip)(["", "x"], pictures[:2])[0] is None
 
 

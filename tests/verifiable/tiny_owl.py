@@ -29,7 +29,7 @@ def save(folder: Path) -> None:
     (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
     (folder / "merges.txt").write_text("#version: 0.2\n")
     words = CLIPTokenizer(
-        vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"), model_max_length=24
+        vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"), model_max_length=16
     )
     small = {
         "hidden_size": 16,
@@ -41,7 +41,7 @@ def save(folder: Path) -> None:
     torch.manual_seed(0)
     model = OwlViTForObjectDetection(
         OwlViTConfig(
-            text_config={**small, **ids, "vocab_size": len(tokens), "max_position_embeddings": 24},
+            text_config={**small, **ids, "vocab_size": len(tokens), "max_position_embeddings": 16},
             vision_config={**small, "image_size": 32, "patch_size": 16},
             projection_dim=16,
         )
