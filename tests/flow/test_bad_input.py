@@ -156,8 +156,8 @@ def test_a_pipeline_of_unknown_architecture(config, command):
     index_with(_class_name="LuminaPipeline")
     message = refused(config, command)
     assert "policy.model: " in message
-    assert "no adapter for LuminaPipeline; registered are adapters for FluxPipeline, Stable" in (
-        message
+    assert (
+        "no adapter for LuminaPipeline; registered are adapters for Flux2KleinPipeline, " in message
     )
     assert "docs/plugins.md" in message
     assert "policy.adapter: module:attribute" in message

@@ -19,7 +19,14 @@ TRAINED = {
     "sd35_geneval_fast": {"name": "image_contents", "mode": "flow_grpo", "colors": "clip"},
     "sd35_ocr": {"name": "image_text", "detect": True, "inside": True},
     "sd35_pickscore": {"name": "preference", "preset": "pickscore"},
-    "flux_pickscore": {"name": "preference", "preset": "pickscore"},
+    **dict.fromkeys(
+        [
+            *("sdxl_pickscore", "flux_pickscore", "flux2_klein_pickscore", "z_image_pickscore"),
+            *("qwen_image_pickscore", "sana_pickscore", "lumina2_pickscore"),
+        ],
+        {"name": "preference", "preset": "pickscore"},
+    ),
+    "sd15_compressibility": {"name": "jpeg_size"},
     "flux_unified_reward": {"name": "judge_ranking", "format": "unified_reward_2"},
 }
 JUDGED = {
