@@ -22,6 +22,7 @@ from groupwise.weights import kept_parameters
 from groupwise_flow.estimates.memory import estimate, estimate_cpu
 from groupwise_flow.files.card import card
 from groupwise_flow.files.loading import check_shardable, load
+from groupwise_flow.files.outline import outline
 from groupwise_flow.files.saving import save
 from groupwise_flow.model.lora import adds_nothing
 from groupwise_flow.model.precision import check_computes
@@ -31,6 +32,7 @@ from groupwise_flow.passes.sampling import failures, sample_latents
 from groupwise_flow.preflight import check_teacher, checked, examine
 from groupwise_flow.process.denoising import Denoised, Plan, without_noise
 from groupwise_flow.process.schedules import levels
+from groupwise_flow.rehearsal import PictureRehearsal
 from groupwise_flow.settings import Settings
 
 
@@ -138,6 +140,13 @@ class DiffusionPolicy(Policy):
     def examine(cls, config: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
         """The errors and notes of a run's start, without loading any weights."""
         return examine(config, rows)
+
+    @classmethod
+    def rehearsal(cls, config: Settings) -> PictureRehearsal | None:
+        """Grey pictures; None for videos, and for pipelines that need their weights."""
+        adapter = outline(config)
+        is_picture = adapter is not None and len(adapter.latent_shape) <= 3
+        return PictureRehearsal(adapter) if adapter is not None and is_picture else None
 
     @classmethod
     def least_rate(cls, config: Settings) -> float:

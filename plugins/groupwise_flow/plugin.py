@@ -1,4 +1,5 @@
-"""Registers policies of images, their adapters, algorithms and drafts of configurations."""
+"""Registers policies of images, their adapters, algorithms, drafts of configurations, and the
+pipelines that stand for policies."""
 
 from groupwise.hookspecs import Register, hookimpl
 
@@ -28,9 +29,20 @@ def register_adapters(register: Register) -> None:
 def register_algorithms(register: Register) -> None:
     register("flow_grpo", "groupwise_flow.algorithms.flow_grpo:FlowGRPO")
     register("flow_guard", "groupwise_flow.algorithms.flow_guard:FlowGuard")
+    register("flow_dppo", "groupwise_flow.algorithms.flow_dppo:FlowDPPO")
+    register("flash_grpo", "groupwise_flow.algorithms.flash_grpo:FlashGRPO")
+    register("tempflow", "groupwise_flow.algorithms.tempflow:TempFlow")
     register("nft", "groupwise_flow.algorithms.nft:NFT")
+    register("awm", "groupwise_flow.algorithms.awm:AWM")
+    register("elbo_grpo", "groupwise_flow.algorithms.elbo_grpo:ElboGRPO")
 
 
 @hookimpl
 def register_drafts(register: Register) -> None:
     register("image", "groupwise_flow.draft:FlowDraft")
+
+
+@hookimpl
+def register_objects(register: Register) -> None:
+    name = "diffusers.pipelines.pipeline_utils.DiffusionPipeline"
+    register(name, "groupwise_flow.stands:PIPELINE", extra="flow")

@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from groupwise.options import PathOrName
+from groupwise.options import PathOrName, TakesObject
 from groupwise.section import mistake_at
 from groupwise.trust import LoadingArguments
 from groupwise_flow.named_adapter import AdapterOption
@@ -41,12 +41,15 @@ class Lora(BaseModel):
         return options
 
 
-class Settings(BaseModel):
+class Settings(TakesObject):
     """Which pipeline, how to load it, and how it denoises at evaluation: of every policy."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: PathOrName = Field(description="path or hub name of a diffusers pipeline")
+    model: PathOrName = Field(
+        description="path or hub name of a diffusers pipeline; in Python also the pipeline itself, "
+        "which is then trained in place"
+    )
     loading: LoadingArguments = Field(
         default_factory=dict,
         description="arguments of diffusers' from_pretrained; `trust_remote_code` is false and "
@@ -109,6 +112,15 @@ class Settings(BaseModel):
         False, description="recompute blocks in the backward pass: less memory, more time"
     )
 
+    @model_validator(mode="after")
+    def _is_loaded_once(self) -> Self:
+        if self.given is not None and (self.loading or self.encoders == "cached"):
+            raise ValueError(
+                "`loading` and `encoders: cached` read the pipeline from files, and this one is an "
+                "object: leave them out, or pass its folder or hub name"
+            )
+        return self
+
     @property
     def guidance_in_training(self) -> float:
         return self.guidance if self.training_guidance is None else self.training_guidance
@@ -117,6 +129,11 @@ class Settings(BaseModel):
     def trains_unconditional(self) -> bool:
         """Whether the unconditional branch of guidance, where there is one, has a gradient."""
         return True
+
+    @property
+    def kept_graphs(self) -> int:
+        """Passes per rollout whose graph is kept from sampling to the update."""
+        return 0
 
     # ---- what a rollout of training holds, for the policy and for estimates of memory
 
@@ -164,6 +181,11 @@ class FlowSettings(Settings):
         description="a group starts from the same noise, and computes the steps before its window "
         "once",
     )
+    keep_graph: bool = Field(
+        False,
+        description="keep the graph of sampling's passes for the first update, which then needs no "
+        "forward pass: the same gradient, for the memory of activations of all decisions of a step",
+    )
     guidance_gradient: Literal["both", "conditional"] = Field(
         "both",
         description="branches of classifier-free guidance that have a gradient in training: both, "
@@ -183,6 +205,8 @@ class FlowSettings(Settings):
                 f"noise needs window: {{kind: all}}; outside a {self.window.kind} window steps "
                 f"have no noise",
             )
+        if self.keep_graph and (problem := self._without_graph):
+            raise mistake_at(("keep_graph",), problem)
         if self.noise_level == 0:
             raise mistake_at(
                 ("noise_level",),
@@ -195,6 +219,26 @@ class FlowSettings(Settings):
                 f"with sde: {self.sde} it must be at most 1; found {self.noise_level:g}",
             )
         return self
+
+    @property
+    def kept_graphs(self) -> int:
+        return self.max_decisions if self.keep_graph else 0
+
+    @property
+    def _without_graph(self) -> str:
+        """Why the graph of sampling cannot be kept; "" if it can."""
+        if self.window.kind == "random":
+            return (
+                "a random window has its decisions at other steps for each group, and a pass of "
+                "sampling has several groups; set window: {kind: all}, fixed or sliding"
+            )
+        if self.shared_noise:
+            return "with shared_noise a pass of sampling stands for several images; remove one"
+        if self.precision == "fp16":
+            return "fp16 computes a gradient again where it overflows; set precision: bf16"
+        if self.guidance_gradient == "conditional":
+            return "it keeps the gradient of both branches; remove guidance_gradient: conditional"
+        return ""
 
     @property
     def trains_unconditional(self) -> bool:
@@ -219,12 +263,37 @@ class FlowSettings(Settings):
 class ForwardProcessSettings(Settings):
     """Of the policy whose decisions are noised copies of the final latents."""
 
+    sde: Literal["ode", "flow", "cps", "dance"] = Field(
+        "ode",
+        description="how images of training are drawn: without noise (ode), as in use, or with "
+        "noise in every step but the last, by Flow-SDE, CPS or DanceGRPO's SDE",
+    )
+    noise_level: float = Field(
+        0.7, gt=0, description="scale of the noise of these steps; not for sde: ode"
+    )
     decisions: int = Field(
         1,
         ge=1,
         description="noised copies of each image that an update trains on, each at a noise level "
         "of its own",
     )
+    likelihood: Literal["x0", "sigma", "velocity"] = Field(
+        "x0",
+        description="weight of the squared error of a velocity in log-probs, which are the ELBO's: "
+        "sigma^2 (x0: the error of the predicted clean latents), sigma, or 1 (velocity)",
+    )
+
+    @model_validator(mode="after")
+    def _noise_has_an_effect(self) -> Self:
+        if self.sde == "ode" and "noise_level" in self.model_fields_set:
+            raise mistake_at(
+                ("noise_level",), "it has no effect with sde: ode; set sde, or remove it"
+            )
+        if self.sde == "cps" and self.noise_level > 1:
+            raise mistake_at(
+                ("noise_level",), f"with sde: cps at most 1; found {self.noise_level:g}"
+            )
+        return self
 
     @property
     def max_decisions(self) -> int:
@@ -237,4 +306,5 @@ class ForwardProcessSettings(Settings):
 
     @property
     def sampling_latents(self) -> int:
-        return 0
+        """The noise of each step."""
+        return 0 if self.sde == "ode" else self.steps - 1

@@ -25,14 +25,39 @@ ALGORITHMS = [
     ("flow_grpo", {"beta": 0.1}),
     ("flow_grpo", {"kl": "published", "beta": 0.1}),
     ("flow_guard", {"beta": 0.1}),
+    ("flow_dppo", {"beta": 0.1, "max_divergence": 0.05}),
+    ("flash_grpo", {}),
+    ("tempflow", {"beta": 0.1}),
+    ("nft", {}),
+    ("nft", {"decay": 0.5, "beta": 0.1}),
+    ("awm", {}),
+    ("elbo_grpo", {"beta": 0.1}),
 ]
+
+
+def latent(log_probs: torch.Tensor) -> torch.Tensor:
+    """[b, t, 2], for outputs that the toy policy of the laws does not have."""
+    return torch.stack([log_probs, log_probs.square()], dim=2)
+
+
+EXTRAS = {
+    "velocity": latent,
+    "target_velocity": lambda log_probs: latent(log_probs.detach()) - 1,
+    "noised": lambda log_probs: latent(log_probs.detach()) + 2,
+    "clean": lambda log_probs: latent(log_probs.detach()) - 0.5,
+    "sigma": lambda log_probs: torch.full_like(log_probs, 0.6),
+    "relative_std": lambda log_probs: torch.full_like(log_probs, 1.5),
+    "relative_slope": lambda log_probs: torch.full_like(log_probs, 0.7),
+}
 SIZE = {"height": 16, "width": 24, "prompt_tokens": 12}
 
 
 @pytest.mark.parametrize(("name", "settings"), ALGORITHMS)
 def test_algorithm(name, settings):
     kind = installed().load("algorithms", name)
-    testing.check_algorithm(kind(kind.Config(**settings)))
+    algorithm = kind(kind.Config(**settings))
+    extras = {name: EXTRAS[name] for name in algorithm.outputs & EXTRAS.keys()}
+    testing.check_algorithm(algorithm, extras=extras)
 
 
 @pytest.mark.parametrize(

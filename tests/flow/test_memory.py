@@ -197,7 +197,7 @@ def test_both_branches_of_guidance_take_twice_the_activations(lab, lora):
     assert sizes["activations"] == estimated["in the model"]
 
 
-WEIGHTS = {"frozen models", "transformer", "gradients", "optimizer"}
+WEIGHTS = {"frozen models", "transformer", "unet", "gradients", "optimizer"}
 
 
 def estimate_of_sampling(config, sampled):

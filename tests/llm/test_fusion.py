@@ -1,5 +1,6 @@
 """Norms and rotary embeddings of captured tokens are compiled, and only of these."""
 
+import warnings
 from functools import partial
 
 import pytest
@@ -30,6 +31,21 @@ def test_compiled_code_computes_the_same_for_any_number_of_rows(make, architectu
         frames.append(counter.frame_count)
     assert frames[0] >= 2, "a norm or the rotary embedding is not compiled"
     assert frames == [frames[0]] * 3, "other numbers of rows are compiled anew"
+
+
+def test_advice_about_products_of_matrices_is_not_shown(make):
+    def advised(function):
+        def call(*arguments):
+            warnings.warn(
+                "TensorFloat32 tensor cores for ... available but not enabled.", stacklevel=2
+            )
+            return function(*arguments)
+
+        return call
+
+    policy = make("llama")
+    with Fusion(policy.causal.causal, advised).on():
+        log_probs(policy, 2)
 
 
 def test_code_is_compiled_in_the_context_alone(make):

@@ -76,7 +76,7 @@ class Adapter(NoiseLevels, ABC):
         before, `exchanged` what was done, None if nothing.
         """
         self.pipeline, self.prompt_tokens = pipeline, prompt_tokens
-        self.options = self.Config() if options is None else options
+        self.options: Any = self.Config() if options is None else options
         if self.most_prompt_tokens is not None and prompt_tokens > self.most_prompt_tokens:
             raise UserError(
                 f"policy.prompt_tokens: {type(pipeline).__name__} takes at most "

@@ -25,7 +25,7 @@ class Flux2Adapter(Adapter):
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
-        return (self.model.config.in_channels, self.token_rows, self.token_columns)
+        return (self.pipeline.transformer.config.in_channels, self.token_rows, self.token_columns)
 
     def limit(self) -> Limit:
         """`prompt_tokens`, the chat template's included."""

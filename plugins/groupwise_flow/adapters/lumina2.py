@@ -33,16 +33,16 @@ class Lumina2Adapter(Adapter):
 
     @property
     def patch(self) -> int:
-        return int(self.model.config.patch_size)
+        return int(self.pipeline.transformer.config.patch_size)
 
     @property
     def most_tokens(self) -> int:
-        return int(min(self.model.config.axes_lens[1:]))
+        return int(min(self.pipeline.transformer.config.axes_lens[1:]))
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
         rows, columns = self.token_rows * self.patch, self.token_columns * self.patch
-        return (self.model.config.in_channels, rows, columns)
+        return (self.pipeline.transformer.config.in_channels, rows, columns)
 
     def limit(self) -> Limit:
         """`prompt_tokens`, the system prompt's included."""
@@ -83,7 +83,7 @@ class Lumina2Adapter(Adapter):
     def schedule(self, steps: int) -> dict[str, Any]:
         """Where the schedule shifts with the picture's size, the pipeline takes the number of
         latent channels for that of tokens."""
-        channels = self.model.config.in_channels
+        channels = self.pipeline.transformer.config.in_channels
         return {
             "sigmas": np.linspace(1.0, 1 / steps, steps),
             "mu": self.shift(most=1.15, tokens=channels),

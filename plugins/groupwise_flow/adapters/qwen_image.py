@@ -22,7 +22,7 @@ class QwenImageAdapter(Adapter):
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
-        return (self.image_tokens, self.model.config.in_channels)
+        return (self.image_tokens, self.pipeline.transformer.config.in_channels)
 
     def limit(self) -> Limit:
         """`prompt_tokens`, with what the template adds behind a prompt: its beginning is left out

@@ -34,11 +34,11 @@ class SanaAdapter(Adapter):
 
     @property
     def default_side(self) -> int:
-        return int(self.model.config.sample_size * self.pipeline.vae_scale_factor)
+        return int(self.pipeline.transformer.config.sample_size * self.pipeline.vae_scale_factor)
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
-        return (self.model.config.in_channels, self.token_rows, self.token_columns)
+        return (self.pipeline.transformer.config.in_channels, self.token_rows, self.token_columns)
 
     def exchange(self, scheduler: Any) -> Exchange | None:
         """The folders of Sana hold a second-order solver; its shift is kept."""
@@ -82,7 +82,7 @@ class SanaAdapter(Adapter):
     def velocity(
         self, latents: Tensor, sigma: Tensor, conditions: Conditions, *, guidance: float
     ) -> Tensor:
-        config = self.model.config
+        config = self.pipeline.transformer.config
         velocity: Tensor = self.model(
             latents,
             encoder_hidden_states=conditions["embeds"],

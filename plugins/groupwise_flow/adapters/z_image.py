@@ -25,12 +25,12 @@ class ZImageAdapter(Adapter):
 
     @property
     def most_tokens(self) -> int:
-        return int(min(self.model.config.axes_lens[1:]))
+        return int(min(self.pipeline.transformer.config.axes_lens[1:]))
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
         rows, columns = self.token_rows * self.patch, self.token_columns * self.patch
-        return (self.model.config.in_channels, rows, columns)
+        return (self.pipeline.transformer.config.in_channels, rows, columns)
 
     def limit(self) -> Limit:
         """`prompt_tokens`, the chat template's included."""

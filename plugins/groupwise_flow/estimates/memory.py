@@ -25,10 +25,13 @@ def estimate(settings: Settings, load: Workload) -> Mapping[str, int]:
     adapter = outline(settings)
     if adapter is None:
         return {}
+    images = min(load.decisions, settings.batch, load.rollouts)
+    if load.training and settings.kept_graphs:
+        images = load.rollouts * settings.kept_graphs
     return of_adapter(
         adapter,
         settings,
-        images=min(load.decisions, settings.batch, load.rollouts),
+        images=images,
         sampled=load.sampled,
         training=load.training,
         reference=load.reference,
@@ -65,10 +68,10 @@ def of_adapter(
 ) -> Mapping[str, int]:
     """The same for a pipeline behind its adapter; its models may be without weights.
 
-    images: in one pass of an update, 0 for no update; sampled: rollouts that are sampled at once, 0
-        for none, else the models must be without weights (device meta); reference, averages: number
-        of weight copies kept; shards: processes among which the trained model, its gradients,
-        optimizer state and copies are divided.
+    images: whose activations are held at once, 0 for no update; sampled: rollouts that are sampled
+        at once, 0 for none, else the models must be without weights (device meta); reference,
+        averages: number of weight copies kept; shards: processes among which the trained model, its
+        gradients, optimizer state and copies are divided.
     """
     models = _models(adapter, settings)
     sizes = _weights(models, adapter, settings, shards)
@@ -86,7 +89,8 @@ def of_adapter(
         update = training and images > 0
         # One of them runs at a time.
         gathered = [memory.gathered(part, width, training=update) for part in parts]
-        sizes |= max(gathered, key=_total)
+        largest: Mapping[str, int] = max(gathered, key=_total)
+        sizes |= largest
     elif half and settings.lora is None:
         names = ", ".join(adapter.trained)
         sizes[f"{names} in {settings.precision}"] = half.itemsize * trained

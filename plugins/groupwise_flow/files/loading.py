@@ -42,6 +42,8 @@ def load(settings: Settings, mesh: DeviceMesh | None = None) -> Adapter:
     index = read_index(settings)
     make = adapter_class(settings, index)
     dtypes = dict(stored(settings.precision, make, lora=settings.lora is not None))
+    if settings.given is not None:
+        return fitted(_in_dtypes(settings.given, dtypes), make, settings)
     arguments = _arguments(settings, index)
     if mesh is not None:
         parts = {name: index[name] for name in make.trained}
@@ -51,6 +53,24 @@ def load(settings: Settings, mesh: DeviceMesh | None = None) -> Adapter:
             settings.model, **{"torch_dtype": dtypes, **arguments}
         )
     return fitted(pipeline, make, settings)
+
+
+def _in_dtypes(pipeline: Any, dtypes: Mapping[str, torch.dtype]) -> Any:
+    """A pipeline that was passed as an object, with its models in the dtypes of a run.
+
+    Raises UserError if it cannot be trained in place.
+    """
+    for name, part in pipeline.components.items():
+        if not isinstance(part, torch.nn.Module):
+            continue
+        if getattr(part, "peft_config", None):
+            raise UserError(
+                f"policy.model: {name} of the pipeline has adapters already, those of an earlier "
+                f"run perhaps; pass one without (`unload_lora_weights` removes them), and set "
+                f"`lora` to train new ones"
+            )
+        part.to(dtypes.get(name, dtypes["default"]))
+    return pipeline
 
 
 def _arguments(settings: Settings, index: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,6 +138,11 @@ def _load_divided(
 
 def check_shardable(settings: Settings) -> None:
     """Raise UserError where a trained model cannot be sharded, before any weights are read."""
+    if settings.given is not None:
+        raise UserError(
+            "train.shard: a pipeline that is an object is whole on every process already; pass its "
+            "folder or hub name, of which each process reads its shard"
+        )
     index = read_index(settings)
     other = [key for key in PLACED if settings.loading.get(key) is not None]
     if other:

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from groupwise import progress
 from groupwise_flow import sde
 
 Rows = slice | Tensor
@@ -29,6 +30,9 @@ class Plan:
     noisy_end: whether the last step has noise, too, although it is no decision.
     predicts: whether to keep the predicted clean samples x0, before the first decision and after
         each one.
+    keeps_path: whether to keep the samples and log-probs of decisions.
+    keeps_graph: whether the graph of decisions is kept, which are then at the same steps in all
+        rows.
     """
 
     sigmas: Tensor
@@ -39,6 +43,17 @@ class Plan:
     noise_level: float
     noisy_end: bool = False
     predicts: bool = False
+    keeps_path: bool = True
+    keeps_graph: bool = False
+
+    @property
+    def kept_decisions(self) -> int:
+        """The decisions of a row whose samples and log-probs are kept."""
+        return self.decisions if self.keeps_path else 0
+
+    def keeps_graph_of(self, step: int) -> bool:
+        """Whether the graph of this step's passes is kept."""
+        return self.keeps_graph and 0 <= step - int(self.first[0]) < self.decisions
 
     def distinct(self, step: int) -> tuple[Tensor, Tensor]:
         """Indices of the distinct rows before a step, and [B] the place of each row among them."""
@@ -60,11 +75,12 @@ def without_noise(sigmas: Tensor, count: int) -> Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Denoised:
-    """latents [B, ...]; path [B, decisions + 1, ...], the samples from the first decision on;
-    log_probs [B, decisions]; unconditional [B, decisions, ...], the unconditional velocities, or
-    None if they are not kept; predicted [B, decisions + 1, ...], the clean samples x0 = x - sigma v
-    predicted at `path`, or None; broken [B] bool on the CPU, rows that were not finite, which are 0
-    in all tensors."""
+    """latents [B, ...]; path [B, kept decisions + 1, ...], the samples from the first decision on;
+    log_probs [B, kept decisions]; unconditional [B, decisions, ...], the unconditional velocities,
+    or None if they are not kept; predicted [B, decisions + 1, ...], the clean samples x0 = x -
+    sigma v predicted at `path`, or None; broken [B] bool on the CPU, rows that were not finite,
+    which are 0 in all tensors; graphs: for each decision the velocities [n, ...] of each pass, with
+    their graph, where these are kept and no row is broken."""
 
     latents: Tensor
     path: Tensor
@@ -72,6 +88,7 @@ class Denoised:
     unconditional: Tensor | None
     predicted: Tensor | None
     broken: Tensor
+    graphs: Sequence[Sequence[Tensor]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +114,7 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
     start: [B, ...] at the first sigma; noise: [B, decisions, ...] standard normal, with `noisy_end`
     one more per row.
     """
-    shape = (len(start), plan.decisions)
+    shape = (len(start), plan.kept_decisions)
     path = start.new_zeros(shape[0], shape[1] + 1, *start.shape[1:])
     log_probs = start.new_zeros(shape)
     unconditional: Tensor | None = None
@@ -106,6 +123,7 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
     x, sigmas = start, plan.sigmas.to(start.device)
     for number, step in enumerate(list(_steps(plan, start.device))):
         sigma, after = sigmas[number], sigmas[number + 1]
+        progress.count("denoising steps", len(start))
         v, v_unconditional = _velocities(velocity, x, sigma, step)
         if plan.predicts:
             clean.append(x - sigma * v)
@@ -118,8 +136,9 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
         if step.deciding is not None:
             rows, at = step.deciding, step.number
             drawn = draw(v[rows], x[rows], sigma, after, noise=noise[rows, at])
-            path[rows, at], path[rows, at + 1] = x[rows], drawn.next_sample
-            log_probs[rows, at] = drawn.log_prob
+            if plan.keeps_path:
+                path[rows, at], path[rows, at + 1] = x[rows], drawn.next_sample
+                log_probs[rows, at] = drawn.log_prob
             if v_unconditional is not None:
                 if unconditional is None:
                     unconditional = torch.zeros_like(path[:, 1:])

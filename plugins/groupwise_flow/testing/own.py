@@ -35,9 +35,9 @@ def trained(case: Case) -> str | None:
 )
 def conditions(case: Case) -> str | None:
     rows = case.rows
-    for name, value in case.conditions.items():
-        if len(value) != len(rows):
-            return f"{name} are {list(value.shape)} for {len(rows)} rows"
+    for name, encoded in case.conditions.items():
+        if len(encoded) != len(rows):
+            return f"{name} are {list(encoded.shape)} for {len(rows)} rows"
     missing = set(case.adapter.by_token) - set(case.conditions)
     if missing:
         return f"`by_token` names {sorted(missing)}, and there are {sorted(case.conditions)}"

@@ -6,6 +6,7 @@ compute, also in a CUDA graph. torch.compile makes one kernel of each, which rou
 """
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,7 +27,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Intermediate results are rounded where the kernels launched one by one round them.
     """
-    options = {"emulate_precision_casts": True}
+    options: dict[str, Any] = {"emulate_precision_casts": True}
     made: Callable[..., Any] = torch.compile(
         function, fullgraph=True, dynamic=True, options=options
     )
@@ -53,7 +54,10 @@ class Fusion:
         for owner, name, _, made in self._swaps:
             setattr(owner, name, made)
         try:
-            yield
+            with warnings.catch_warnings():
+                # torch advises a faster product of matrices when it compiles; here is none.
+                warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
+                yield
         finally:
             for owner, name, original, _ in self._swaps:
                 setattr(owner, name, original)

@@ -66,5 +66,6 @@ def _reason_against(
         gap = ways.gap(trial, numerics, way, filters=filters, strict=strict)
     except Exception as error:
         trial.model.recover()
-        return short(error)
+        # torch's compiler wraps what its backend raised.
+        return short(getattr(error, "inner_exception", error))
     return None if gap <= tolerance else f"log-probs would be off by {gap:.2g}"
