@@ -13,6 +13,8 @@ SEEDS = list(range(6))
 
 
 EVERY, SOME = [0, 1, 2, 3, 4, 5], [0, 1, 2, 4, 5]
+VALUES = [0.0, 1.0, 5.0, 0.0, 2.0, 7.0]
+"""Rewards none of which is the mean of its group, so that every rollout has a gradient."""
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,7 @@ def test_the_gradient_is_that_of_a_forward_pass_and_later_updates_make_one(
     def gradient(rollouts, **options):
         policy.zero_grad()
         sizes.clear()
-        lab.update(policy, FlowGRPO(), rollouts, **options)
+        lab.update(policy, FlowGRPO(), rollouts, values=[VALUES[row] for row in rows], **options)
         return lab.gradient(policy), len(sizes)
 
     kept, few = gradient(rollouts)
