@@ -9,6 +9,7 @@ from diffusers import (
 )
 from tests.flow.stand_ins import MODELS
 from tests.flow.test_waits import Operations
+from torch.overrides import TorchFunctionMode
 
 from groupwise import testing
 from groupwise.errors import UserError
@@ -121,7 +122,7 @@ def test_ratios_are_one_gradients_are_true_and_lora_is_read_back_at_the_same_str
 
 def test_its_memory_is_estimated(model, lab):
     """Of sampling, too, by running the models' own code; of activations within a factor of 1.5."""
-    policy = lab.policy(model.name, steps=2)
+    policy = lab.policy(model.name, steps=2, long_prompts="cut")
     counts = {"rollouts": 4, "group_size": 2, "training": True, "reference": False, "averages": 0}
     update = FlowPolicy.estimate(policy.config, Workload(decisions=4, sampled=0, **counts))
     sampling = FlowPolicy.estimate(policy.config, Workload(decisions=0, sampled=4, **counts))
@@ -129,7 +130,8 @@ def test_its_memory_is_estimated(model, lab):
     assert update["transformer"] == 4 * weights
     assert not [name for name in sampling if "not counted" in name]
     assert sampling.keys() & {"a pass while sampling", "decoding", "encoding a prompt"}
-    rollouts = policy.sample(ROWS[:2], group_size=2, seeds=range(4))
+    full = [{"prompt": f"{letter} dog, " * 40} for letter in "ab"]  # prompts that fill their tokens
+    rollouts = policy.sample(full, group_size=2, seeds=range(4))
     kept, known = {}, {p.untyped_storage().data_ptr() for p in policy.parameters()}
 
     def keep(tensor):
@@ -144,14 +146,30 @@ def test_its_memory_is_estimated(model, lab):
     assert measured / 1.5 < update["activations"] < 1.5 * measured
 
 
+class Reads(TorchFunctionMode):
+    """Notes each time that a tensor's values are read on the host."""
+
+    NAMES = ("tolist", "item", "numpy", "__bool__", "__int__", "__float__")
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        self.names += [name] if name in self.NAMES else []
+        return function(*args, **(kwargs or {}))
+
+
 def test_a_pass_does_not_make_the_host_wait(model):
     """But for Lumina-Image 2.0, whose model itself asks the device how long prompts are."""
     case = model.case()
     assert len(case.conditions) > 0  # encoded before the pass
-    operations = Operations()
-    with operations:
+    operations, reads = Operations(), Reads()
+    with operations, reads:
         case.velocity(case.start, case.conditions)
-    assert bool(operations.waits(operations.names)) == (model.name == "lumina2")
+    waits = [*operations.waits(operations.names), *reads.names]
+    assert waits == (["tolist"] if model.name == "lumina2" else [])
 
 
 def test_prompts_are_measured_as_the_text_encoder_receives_them(model):

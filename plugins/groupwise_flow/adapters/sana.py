@@ -42,7 +42,8 @@ class SanaAdapter(Adapter):
 
     def exchange(self, scheduler: Any) -> Exchange | None:
         """The folders of Sana hold a second-order solver; its shift is kept."""
-        if not scheduler.config.get("use_flow_sigmas"):
+        is_euler = isinstance(scheduler, FlowMatchEulerDiscreteScheduler)
+        if is_euler or not scheduler.config.get("use_flow_sigmas"):
             return None
         return Exchange(FlowMatchEulerDiscreteScheduler, {"shift": scheduler.config.flow_shift})
 

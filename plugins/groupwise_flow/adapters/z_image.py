@@ -65,7 +65,8 @@ class ZImageAdapter(Adapter):
         embeds = zip(conditions["embeds"], conditions.lengths, strict=True)
         outputs = self.model(
             list(latents.unsqueeze(2)),  # one frame each
-            1 - self.timestep(sigma) / 1000,
+            # Rounded as in the pipeline, since the model multiplies it by 1000 again.
+            (1000 - self.timestep(sigma)) / 1000,
             [prompt[:length] for prompt, length in embeds],
             return_dict=False,
         )[0]

@@ -10,6 +10,7 @@ from diffusers import (
     Flux2Pipeline,
     Flux2Transformer2DModel,
 )
+from diffusers.pipelines.flux2.system_messages import SYSTEM_MESSAGE
 from tests.flow.stand_ins.text import qwen3, qwen_tokenizer
 from tests.flow.stand_ins.weights import awake
 from transformers import (
@@ -27,7 +28,6 @@ CHAT = (
 )
 MISTRAL_MARKS = ("<s>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[INST]", "[/INST]")
 IMAGE_MARKS = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
-SYSTEM = "You are an AI that reasons about image descriptions and gives structured responses."
 
 
 def klein(*, distilled: bool = False) -> Flux2KleinPipeline:
@@ -43,7 +43,7 @@ def klein(*, distilled: bool = False) -> Flux2KleinPipeline:
 
 
 def dev() -> Flux2Pipeline:
-    words = qwen_tokenizer([SYSTEM])
+    words = qwen_tokenizer([SYSTEM_MESSAGE], size=900)  # which then has some forty tokens
     words.add_special_tokens({"additional_special_tokens": [*MISTRAL_MARKS, *IMAGE_MARKS]})
     return Flux2Pipeline(
         transformer=transformer(3 * 8, guided=True),

@@ -35,11 +35,14 @@ def bpe(texts: Sequence[str], splitting: Any, size: int, **options: Any) -> dict
     return {"vocab": model["vocab"], "merges": [tuple(pair) for pair in model["merges"]]}
 
 
-def qwen_tokenizer(texts: Sequence[str] = ()) -> Qwen2Tokenizer:
-    """Byte-level BPE as Qwen's; every character is a token, but for what is learned from texts."""
+def qwen_tokenizer(texts: Sequence[str] = (), *, size: int = 500) -> Qwen2Tokenizer:
+    """Byte-level BPE as Qwen's; every character is a token, but for what is learned from texts.
+
+    size: most tokens of the vocabulary.
+    """
     splitting = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    learned = bpe([*texts] * 4, splitting, 500, initial_alphabet=alphabet)
+    learned = bpe([*texts] * 4, splitting, size, initial_alphabet=alphabet)
     for mark in MARKS:
         learned["vocab"][mark] = len(learned["vocab"])
     tokenizer = Qwen2Tokenizer(**learned)
