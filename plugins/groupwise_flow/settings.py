@@ -263,10 +263,10 @@ class FlowSettings(Settings):
 class ForwardProcessSettings(Settings):
     """Of the policy whose decisions are noised copies of the final latents."""
 
-    sde: Literal["ode", "flow", "cps", "dance"] = Field(
+    sde: Literal["ode", "flow", "cps", "dance", "ddim"] = Field(
         "ode",
         description="how images of training are drawn: without noise (ode), as in use, or with "
-        "noise in every step but the last, by Flow-SDE, CPS or DanceGRPO's SDE",
+        "noise in every step but the last, by a formula of the policy `flow`",
     )
     noise_level: float = Field(
         0.7, gt=0, description="scale of the noise of these steps; not for sde: ode"
@@ -289,9 +289,9 @@ class ForwardProcessSettings(Settings):
             raise mistake_at(
                 ("noise_level",), "it has no effect with sde: ode; set sde, or remove it"
             )
-        if self.sde == "cps" and self.noise_level > 1:
+        if self.sde in ("cps", "ddim") and self.noise_level > 1:
             raise mistake_at(
-                ("noise_level",), f"with sde: cps at most 1; found {self.noise_level:g}"
+                ("noise_level",), f"with sde: {self.sde} at most 1; found {self.noise_level:g}"
             )
         return self
 

@@ -1,34 +1,20 @@
 """`keep_graph`: the first update's gradient goes through the graph of sampling's passes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from pydantic import ValidationError
 
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
+from groupwise_flow.passes.graphs import PASS, PLACE
 
 SEEDS = list(range(6))
 
 
 EVERY, SOME = [0, 1, 2, 3, 4, 5], [0, 1, 2, 4, 5]
-
-
-def gradients(lab, rows, **settings):
-    """Of a first update of these rollouts, and of a later one; and the sizes of its passes of the
-    model."""
-    policy = lab.policy(steps=4, batch=4, **settings)
-    lab.nudge(policy)
-    policy.begin(0)
-    rollouts = policy.sample(lab.rows, group_size=3, seeds=SEEDS).select(rows)
-    sizes = lab.calls(policy)
-    found = []
-    for first in (True, False):
-        policy.zero_grad()
-        old = {} if first else {"old_log_probs": rollouts.sampler_log_probs}
-        lab.update(policy, FlowGRPO(), rollouts, first=first, outputs=old)
-        found.append((lab.gradient(policy), list(sizes)))
-        sizes.clear()
-        lab.nudge(policy, size=1e-3)
-    return found
+VALUES = [0.0, 1.0, 5.0, 0.0, 2.0, 7.0]
+"""Rewards none of which is the mean of its group, so that every rollout has a gradient."""
 
 
 @pytest.mark.parametrize(
@@ -47,14 +33,30 @@ def gradients(lab, rows, **settings):
 def test_the_gradient_is_that_of_a_forward_pass_and_later_updates_make_one(
     lab, settings, rows, limit
 ):
-    kept, plain = (gradients(lab, rows, keep_graph=keep, **settings) for keep in (True, False))
-    for (gradient, _), (expected, _) in zip(kept, plain, strict=True):
-        assert expected.norm() > 0
-        assert lab.gap(gradient, expected) < limit
-    if "gradient_checkpointing" not in settings:  # which calls the model's blocks again
-        assert kept[0][1] == []
-    assert len(kept[0][1]) < len(plain[0][1])
-    assert sum(kept[1][1]) == sum(plain[1][1])
+    policy = lab.policy(steps=4, batch=4, keep_graph=True, **settings)
+    lab.nudge(policy)
+    policy.begin(0)
+    rollouts = policy.sample(lab.rows, group_size=3, seeds=SEEDS).select(rows)
+    columns = {k: v for k, v in rollouts.trajectory.items() if k not in (PASS, PLACE)}
+    sizes = lab.calls(policy)
+
+    def gradient(rollouts, **options):
+        policy.zero_grad()
+        sizes.clear()
+        lab.update(policy, FlowGRPO(), rollouts, values=[VALUES[row] for row in rows], **options)
+        return lab.gradient(policy), len(sizes)
+
+    kept, few = gradient(rollouts)
+    expected, many = gradient(replace(rollouts, trajectory=columns))
+    assert expected.norm() > 0
+    assert lab.gap(kept, expected) < limit
+    assert few < many
+    if "gradient_checkpointing" not in settings:  # which calls the model again
+        assert few == 0
+    lab.nudge(policy, size=1e-3)
+    old = {"old_log_probs": rollouts.sampler_log_probs}
+    _, later = gradient(rollouts, first=False, outputs=old)
+    assert later == many
 
 
 def test_a_graph_is_used_once_and_not_with_other_weights(lab):

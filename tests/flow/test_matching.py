@@ -116,7 +116,7 @@ def test_log_probs_are_those_of_the_elbo(lab, likelihood, power):
         torch.testing.assert_close(outputs.log_probs.detach().double(), -off, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("sde", ["flow", "cps", "dance"])
+@pytest.mark.parametrize("sde", ["flow", "cps", "dance", "ddim"])
 def test_any_sampler_of_the_other_policy_draws_the_same_images(lab, sde):
     """How a sample is drawn does not depend on what a decision is."""
     noise = {"sde": sde, "noise_level": 0.4}

@@ -21,6 +21,16 @@ from groupwise_testing.policy import gradients
 from groupwise_testing.policy.case import Case as PolicyCase
 
 ROWS = [{"prompt": "a cat"}, {"prompt": "two dogs and a bird"}, {"prompt": "x"}]
+PIPELINES = {
+    "z_image": "ZImagePipeline",
+    "qwen_image": "QwenImagePipeline",
+    "flux2": "Flux2Pipeline",
+    "flux2_klein": "Flux2KleinPipeline",
+    "flux2_klein distilled": "Flux2KleinPipeline",
+    "sana": "SanaPipeline",
+    "lumina2": "Lumina2Pipeline",
+}
+"""The registered name of each model's adapter."""
 SAME = 1e-5
 """Largest gap between our latents and pictures and the pipeline's."""
 
@@ -32,7 +42,7 @@ class Model:
         self.name, self.stand_in = name, MODELS[name]
         self.pipeline = DiffusionPipeline.from_pretrained(folder)
         self.pipeline.set_progress_bar_config(disable=True)
-        self.kind = installed().load("adapters", type(self.pipeline).__name__)
+        self.kind = installed().load("adapters", PIPELINES[name])
 
     def case(self, **size):
         return Case(self.kind, self.pipeline, ROWS, {**self.stand_in.size, **size})

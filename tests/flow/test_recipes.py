@@ -2,12 +2,16 @@
 
 import json
 import shutil
+from base64 import b64decode
+from io import BytesIO
 from pathlib import Path
 
 import open_clip
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
+from tests.judge.stand_in import StandIn
 
 from groupwise.config.load import load_config
 from groupwise.memory import Workload
@@ -47,6 +51,7 @@ CLIP = {
     },
     "text_cfg": {"context_length": 16, "vocab_size": 49408, "width": 8, "heads": 2, "layers": 1},
 }
+JUDGED = "flux_unified_reward.yaml"
 PUBLISHED = {
     "sd35_geneval.yaml": ("sd3.5", 10, 40, 4.5, 0.7, 0.04, 32, 1e-4),
     "sd35_ocr.yaml": ("sd3.5", 10, 40, 4.5, 0.7, 0.04, 32, 1e-4),
@@ -96,6 +101,7 @@ OF_MODELS = ("flux2_klein", "lumina2", "qwen_image", "sana", "z_image")
 
 def test_all_recipes_are_tested():
     elsewhere = {
+        JUDGED,
         "qwen3_tools.yaml",  # tests/llm/vllm/test_recipe.py
         *("sd15_compressibility.yaml", "sdxl_pickscore.yaml"),  # test_noise_prediction.py
         *(f"{name}_pickscore.yaml" for name in OF_MODELS),  # test_model_recipes.py
@@ -213,6 +219,44 @@ def test_a_step_of_a_recipe_runs_on_tiny_models(name, lab, stand_ins, tmp_path):
     assert "watch/image_diversity" in result.after
     assert (tmp_path / "run" / "model" / "pytorch_lora_weights.safetensors").is_file()
     assert len(list((tmp_path / "run" / "samples" / "after").glob("*.png"))) == 4
+
+
+def test_a_step_by_the_wins_that_a_stand_in_for_unified_reward_gives(lab, stand_ins, tmp_path):
+    def brightness(block):
+        data = b64decode(block["image_url"]["url"].partition(",")[2])
+        return sum(Image.open(BytesIO(data)).convert("L").tobytes())
+
+    def judge(request):
+        """The brighter picture is better, in the published form."""
+        first, second, text = request["messages"][-1]["content"]
+        assert "Text Caption: [" in text["text"]
+        share = round(brightness(first) / (brightness(first) + brightness(second)), 6)
+        scores = f"Image 1: {share:.6f}\n Image 2: {1 - share:.6f}"
+        aspects = ("Alignment", "Coherence", "Style")
+        return "\n\n".join(f"{aspect} Score:\n {scores}" for aspect in aspects)
+
+    with StandIn(judge) as server:
+        loaded = load_config(
+            RECIPES / JUDGED,
+            [
+                *SMALL,
+                f"policy.model={lab.folders['flux']}",
+                "policy.steps=4",
+                "policy.window.size=2",
+                f"prompts.path={stand_ins / 'rows.jsonl'}",
+                f"rewards.0.server={server.address}",
+                "rewards.0.cache=null",
+                f"watch.0.model={stand_ins / 'clip'}",
+                f"output={tmp_path / 'run'}",
+            ],
+        )
+        result = train_from_config(loaded, quiet=True)
+    step = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[1])
+    assert step["reward"] == pytest.approx(0.5)
+    assert step["judge_ranking/contradictions"] == 0
+    assert step["grad_norm"] > 0
+    assert result.before["reward"] == 0.5  # compared with itself
+    assert {"watch/clip_similarity", "watch/image_diversity"} <= result.after.keys()
 
 
 def overrides(recipe, clip):

@@ -20,6 +20,7 @@ TRAINED = {
     "sd35_ocr": {"name": "image_text", "detect": True, "inside": True},
     "sd35_pickscore": {"name": "preference", "preset": "pickscore"},
     "flux_pickscore": {"name": "preference", "preset": "pickscore"},
+    "flux_unified_reward": {"name": "judge_ranking", "format": "unified_reward_2"},
 }
 JUDGED = {
     "sd35_geneval": {"name": "image_contents", "mode": "geneval", "colors": "clip"},

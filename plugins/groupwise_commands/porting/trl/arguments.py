@@ -133,8 +133,8 @@ ARGUMENTS = (
             ),
             settled(
                 "num_train_epochs",
-                here="`train.steps`",
-                note="passes x prompts / `train.groups_per_step`",
+                here="`train.data_epochs`",
+                note="where `max_steps` is not set",
                 default=3.0,
             ),
             settled(

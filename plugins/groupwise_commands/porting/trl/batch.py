@@ -74,15 +74,11 @@ def write_groups(port: Port) -> None:
 
 
 def write_steps(port: Port) -> None:
-    """`train.steps` of `max_steps`, or of `num_train_epochs`."""
+    """`train.steps` of `max_steps`, or `train.data_epochs` of `num_train_epochs`."""
     theirs, updates = batch(port), port.get("max_steps")
     if updates > 0:
         steps = theirs.steps(updates)
         why = f"{updates:,} updates there, {theirs.updates_per_step:g} of them a step here"
         port.write("train.steps", steps, why if steps != updates else "")
     else:
-        passes = port.get("num_train_epochs")
-        port.todo.append(
-            f"train.steps: num_train_epochs {passes:g} of N prompts is {passes:g} N / "
-            f"{theirs.groups} steps; until it is set it is the default, 100"
-        )
+        port.write("train.data_epochs", port.get("num_train_epochs"), "")
