@@ -35,11 +35,11 @@ from groupwise_clip.image_reward import ImageReward
 PROMPTS = ["a red disk", "two dogs and a cat", "x"]
 
 
-def random_weights(module):
+def random_weights(module, scale=0.15):
     with torch.no_grad():
         for number, parameter in enumerate(module.parameters()):
             generator = torch.Generator().manual_seed(number)
-            parameter.copy_(0.15 * torch.randn(parameter.shape, generator=generator))
+            parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
     return module.eval()
 
 
@@ -92,7 +92,8 @@ def blip(tmp_path_factory):
                 patch_size=16,
                 layer_norm_eps=1e-6,
             )
-        )
+        ),
+        scale=0.4,
     )
     text = random_weights(
         BlipTextModel(
@@ -107,7 +108,8 @@ def blip(tmp_path_factory):
                 is_decoder=True,
             ),
             add_pooling_layer=False,
-        )
+        ),
+        scale=0.4,
     )
     score = linear(64, 16, 8, 1)
     state = {f"blip.visual_encoder.{published(n)}": x for n, x in vision.state_dict().items()}
@@ -160,13 +162,13 @@ def test_image_reward_is_the_authors_arithmetic(blip):
         expected.append((raw - 0.16717362830052426) / 1.0333394966054072)
     for batch in (1, 3):
         values = image_reward(blip, batch=batch)(PROMPTS, pictures)
-        assert values[:2] == pytest.approx(expected[:2], abs=1e-4)
+        assert values[:2] == pytest.approx(expected[:2], abs=2e-5)
         # This one is resized, and PIL rounds resized pixels to bytes.
-        assert values[2] == pytest.approx(expected[2], abs=3e-3)
+        assert values[2] == pytest.approx(expected[2], abs=2e-2)
     # Texts and pictures both count, and are not exchanged for each other's.
-    assert abs(expected[0] - expected[1]) > 5e-3
+    assert abs(expected[0] - expected[1]) > 1e-3
     exchanged = image_reward(blip)(PROMPTS[1::-1], pictures[:2])
-    assert min(abs(x - y) for x, y in zip(exchanged, expected, strict=False)) > 5e-4
+    assert min(abs(x - y) for x, y in zip(exchanged, expected, strict=False)) > 1e-4
     assert image_reward(blip)(["", "x"], pictures[:2])[0] is None
 
 

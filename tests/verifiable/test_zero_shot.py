@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -118,14 +119,15 @@ def test_image_contents_with_a_zero_shot_detector(owl: Path, four: np.ndarray) -
 def test_objects_of_other_classes_are_not_counted_as_the_row_s(owl: Path, four: np.ndarray) -> None:
     """Asked for one class alone the detector takes each of four things for it; asked for others,
     too, each for what it is most like, so that surplus is not over-counted."""
-    others = sorted(name for name in GENEVAL if len(name) <= 12)  # which this model can read
     image = Image.fromarray((four * 255).astype(np.uint8))
-    labels = [each.label for each in ZeroShotDetector(str(owl), "cpu")(four, others, **ALL)]
+    detector = ZeroShotDetector(str(owl), "cpu")
+    short = sorted(name for name in GENEVAL if len(name) < 5)
+    found = ((pair, [x.label for x in detector(four, pair, **ALL)]) for pair in pairwise(short))
+    others, labels = next(each for each in found if len({*each[1]}) == 2)
     kind, count = labels[0], labels.count(labels[0])
-    assert count < len(labels)
     for given, seen in ((others, count), ([], len(labels))):
         settings = {"detector": str(owl), "threshold": 0.0, "overlap": 1.0, "device": "cpu"}
-        settings |= {"mode": "flow_grpo", "others": given}
+        settings |= {"mode": "flow_grpo", "others": list(given)}
         reward = ImageContents(ImageContents.Config.model_validate(settings))
         (value,) = reward(["p"], [image], include=[[{"class": kind, "count": count}]])
         assert value == 1 - abs(count - seen) / count
@@ -160,7 +162,7 @@ def test_rewards_with_the_same_model_share_it_until_the_last_is_deleted(
 def test_a_missing_detector_is_refused_and_one_that_finds_nothing_warns(
     owl: Path, four: np.ndarray
 ) -> None:
-    with pytest.raises(ValueError, match=r"`detector`: the folder '.*nowhere' does not exist"):
+    with pytest.raises(ValueError, match=r"no such file or folder as '.*nowhere'"):
         ImageContents(ImageContents.Config(detector=str(owl / "nowhere")))
     reward = ImageContents(
         ImageContents.Config(detector=str(owl), threshold=0.999999, device="cpu", others=[])
