@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from tests import tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -70,8 +69,6 @@ def test_what_needs_files_says_so(tmp_path, model, tokenizer):
     made.name_or_path = ""
     with pytest.raises(UserError, match="its tokenizer is not known; pass it, too"):
         train(tmp_path / "unknown", made)
-    with pytest.raises(UserError, match="has adapters already"):
-        train(tmp_path / "adapted", get_peft_model(model, LoraConfig()).get_base_model())
     with pytest.raises(UserError, match="expected a model of transformers, its folder or its hub"):
         train(tmp_path / "other", {"name": "language_model", "model": torch.nn.Linear(1, 1)})
     assert Settings(model=model).model == str(tiny_model.folder())
