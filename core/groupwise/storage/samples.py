@@ -18,10 +18,7 @@ ATTACHED = "attached"
 def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object per line; images are saved as PNGs in a folder of the file's name, and
     what is attached to prompts and messages in the folder `attached` beside it, each once."""
-    try:
-        path.parent.mkdir(exist_ok=True)
-    except FileExistsError as error:
-        raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path.parent)) from error
+    make_folder(path.parent)
     folder = path.with_suffix("")
     remove(folder)  # images of an earlier writing of this evaluation
     attached = Attached(path.parent / ATTACHED, path.parents[1])

@@ -7,7 +7,7 @@ from typing import Any
 
 from groupwise.storage.attached import Attached
 from groupwise.storage.disk import only_files, read_text, remove, write
-from groupwise.storage.samples import ATTACHED, as_line, with_names
+from groupwise.storage.samples import ATTACHED, as_line, make_folder, with_names
 
 LONGEST = (8_000, 2_000, 500, 100)
 """Characters of a text, the first of these with which a line is no longer than `LINE`; the middle
@@ -48,7 +48,7 @@ class TrainingSamples:
             self.truncate_after(step)
         if not samples:
             return
-        self.path.parent.mkdir(exist_ok=True)
+        make_folder(self.path.parent)
         lines = [self._line({"step": step, **sample}) for sample in samples]
         self._attached.forget()
         with open(
