@@ -26,6 +26,14 @@ def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
     write(path, "".join(as_line(sample) for sample in plain))
 
 
+def make_folder(path: Path) -> None:
+    """Make the folder of samples, if there is none. Raises NotADirectoryError for a file."""
+    try:
+        path.mkdir(exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path)) from error
+
+
 def as_line(sample: Mapping[str, Any]) -> str:
     """A line of JSON; messages of an environment may hold anything, which becomes text."""
     return json.dumps(sample, ensure_ascii=False, default=str) + "\n"
