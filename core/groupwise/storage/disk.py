@@ -19,7 +19,6 @@ REASONS = {
     errno.ELOOP: "symbolic links form a loop",
     errno.ENAMETOOLONG: "the name is too long",
     errno.ENOTDIR: "expected a folder, found a file",
-    errno.EEXIST: "expected a folder, found something else",
     errno.EISDIR: "expected a file, found a folder",
     errno.ENXIO: "expected a file, found a pipe, a socket or a device",
     errno.EBUSY: "it is in use, or a disk is mounted there",
