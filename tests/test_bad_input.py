@@ -277,7 +277,9 @@ def test_full_disk(config, monkeypatch):
 
 def test_model_that_does_not_exist(config):
     config["policy"]["model"] = "./nowhere"
-    assert "cannot load a causal language model from './nowhere'" in refused(config)
+    assert "policy.model: no such file or folder as './nowhere'" in refused(config)
+    config["policy"]["model"] = "no_model"  # it might be on a hub
+    assert "cannot load a causal language model from 'no_model'" in refused(config)
 
 
 def test_check_reports_the_same_mistakes_without_training(config):

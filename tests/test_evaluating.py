@@ -8,6 +8,7 @@ import yaml
 from tests import tiny_model
 from tests.command_line import call
 
+from groupwise.metric_names import titled
 from groupwise.storage.samples import read_samples
 
 OTHER = ["evaluation.source.name=dataset", "evaluation.source.path=other.csv"]
@@ -62,8 +63,11 @@ def test_an_evaluation_on_other_prompts_has_its_own_folder_and_changes_no_file_o
 
     record = json.loads((folder / "result.json").read_text())
     assert (record["run"], record["step"], record["prompts"]) == ("run", 1, "other.csv")
-    printed = dict(line.split() for line in result.stdout.splitlines())
-    assert {name: f"{value:.4g}" for name, value in record["metrics"].items()} == printed
+    printed = [line.rpartition("  ") for line in result.stdout.splitlines()]
+    assert [
+        (titled(name, record["accuracy"]), f"{x:.4g}") for name, x in record["metrics"].items()
+    ] == [(name.strip(), value) for name, _, value in printed]
+    assert "accuracy (" in result.stdout
     samples = read_samples(folder / "samples" / "evaluation.jsonl")
     assert {sample["prompt"] for sample in samples} == {f"{n} - 1 =" for n in range(5)}
     assert len(samples) == 10

@@ -83,7 +83,7 @@ def outcome(folder):
     """Metrics without times, samples, and the weights of the last checkpoint."""
     run = folder / "run"
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    timed = ("time/", "reward_time/", "decisions_per_second")
+    timed = ("time/", "reward_time/", "decisions_per_second", "memory/")
     metrics = [{n: v for n, v in line.items() if not n.startswith(timed)} for line in lines]
     weights = (run / "checkpoints" / "step_4" / "weights.safetensors").read_bytes()
     return metrics, (run / "samples" / "after.jsonl").read_text(), weights

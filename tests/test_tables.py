@@ -49,6 +49,14 @@ def test_the_table_of_algorithms_is_up_to_date(generate: Any) -> None:
         assert "arxiv.org" in source or "`bnpo`" in name  # from TRL, without a paper
 
 
+def test_the_tables_of_other_frameworks_are_up_to_date(generate: Any) -> None:
+    tables = generate("docs/tables/porting.py", "docs/porting.md")["tables"]()
+    for title in ("## From TRL 1.16", "## From flow_grpo", "## From UniRL", "## From verl-omni"):
+        assert title in tables
+    for row in tables.splitlines():
+        assert not row.startswith("| `") or row.count("|") == 4, row
+
+
 def test_a_page_without_a_generated_part_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,6 +142,10 @@ class Algorithm(ABC):
         """
         raise UserError(f"{type(self).__name__} does not learn from a teacher; leave teacher out")
 
+    def take_accuracy(self, name: str | None) -> None:  # noqa: B027
+        """Called before a run with the name of the reward that tells right from wrong, None if none
+        does."""
+
     def check(self, policy_config: Any) -> None:  # noqa: B027
         """Raise UserError if the algorithm does not fit the policy's `Config`. Called by `groupwise
         check` and before a run builds the policy."""

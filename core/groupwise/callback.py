@@ -1,11 +1,11 @@
 """Callback: watch a run without changing it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from groupwise.evaluation import Evaluation
+from groupwise.evaluation import Evaluation, Sample
 from groupwise.policy import Policy
 
 
@@ -40,6 +40,10 @@ class Callback:
 
     def on_start(self, policy: Policy) -> None:
         """Called before the first evaluation; in a run of several policies, once for each."""
+
+    def on_samples(self, step: int, samples: Sequence[Sample]) -> None:
+        """Called after a step, before `on_step`, with some of its completions: those that
+        samples/training.jsonl gets, images as PIL images. Not called for steps without any."""
 
     def on_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Called after each step, with the metrics that metrics.jsonl gets."""

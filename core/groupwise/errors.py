@@ -1,9 +1,17 @@
 """Errors for users: a mistake that they can correct, as one message without a traceback."""
 
 import difflib
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import entry_points
 
 from groupwise import secrets
+
+PYTHON = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib")))
+INSTALLED = tuple(map(sysconfig.get_path, ("purelib", "platlib")))
+"""Folders of the standard library, and of installed packages."""
 
 
 class UserError(ValueError):
@@ -26,6 +34,38 @@ def message_of(error: object) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or the name of its class if it has no message."""
     return (message_of(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def own_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost line of a user's own code in an exception's traceback, else that of an
+    installed package. None if all of it is Groupwise's or Python's."""
+    ours = _packages()
+    modules = [f.f_globals.get("__name__", "") for f, _ in traceback.walk_tb(error.__traceback__)]
+    frames = [
+        frame
+        for module, frame in zip(modules, traceback.extract_tb(error.__traceback__), strict=True)
+        if str(module).partition(".")[0] not in ours
+    ]
+    installed = [f for f in frames if f.filename.startswith(INSTALLED)]
+    own = [f for f in frames if not f.filename.startswith((*INSTALLED, *PYTHON, "<frozen"))]
+    return next(reversed(own or installed), None)
+
+
+def place_of(error: BaseException) -> str | None:
+    """The file, the line and the code of `own_frame`, as one line; None if there is none."""
+    frame = own_frame(error)
+    if frame is None:
+        return None
+    code = f": {frame.line}" if frame.line else ""
+    return f"{frame.filename}, line {frame.lineno}, in {frame.name}{code}"
+
+
+@cache
+def _packages() -> frozenset[str]:
+    """The names of Groupwise's own packages."""
+    points = entry_points(group="groupwise")
+    ours = (point for point in points if point.dist is not None and point.dist.name == "groupwise")
+    return frozenset({"groupwise", "groupwise_testing"}) | {p.module.split(".")[0] for p in ours}
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

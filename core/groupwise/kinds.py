@@ -150,6 +150,12 @@ KINDS: Mapping[str, Kind] = {
             docs="docs/runs.md",
         ),
         Kind(
+            name="objects",
+            singular="class of objects",
+            purpose="what may stand in the place of a plugin's name in Python",
+            docs="docs/plugins.md",
+        ),
+        Kind(
             name="drafts",
             singular="draft",
             purpose="kinds of models for which `groupwise init` writes a configuration",

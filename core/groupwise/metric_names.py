@@ -10,6 +10,8 @@ from enum import StrEnum
 from typing import TypeVar
 
 V = TypeVar("V")
+JUDGED = ("accuracy", "greedy_accuracy")
+"""Metrics that count right completions, by one reward."""
 
 
 class Family(StrEnum):
@@ -22,6 +24,7 @@ class Family(StrEnum):
     ENVIRONMENT = "environment"
     EVALUATION = "evaluation"
     FAILED = "failed"
+    MEMORY = "memory"
     MISMATCH = "mismatch"
     MULTIPLIERS = "multipliers"
     PROMPTS = "prompts"
@@ -42,6 +45,16 @@ class Family(StrEnum):
 
 
 _FAMILIES = frozenset(Family)
+
+
+def titled(name: str, accuracy: str | None) -> str:
+    """The name of a metric for people: with that of the reward that says what is right, if the
+    metric counts right completions.
+
+    accuracy: the name of this reward; "" or None: not known.
+    """
+    is_judged = name.partition("/")[0] in JUDGED or name.startswith("pass_at_")
+    return f"{name} ({accuracy})" if is_judged and accuracy else name
 
 
 def problem_of_reward(name: str) -> str | None:

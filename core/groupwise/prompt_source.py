@@ -1,7 +1,7 @@
 """PromptSource: a source of rows, each with a prompt; checks of rows."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from groupwise import attachments
@@ -14,7 +14,8 @@ class PromptSource(Protocol):
     """A map-style dataset of rows, each with at least a `prompt`: a string or chat messages.
 
     If its rows ask the same question in several wordings, an attribute `key` names the column with
-    the question.
+    the question. If it makes prompts of columns, a method `of_text(text)` returns the row whose
+    prompt a text makes, which a user has typed; raises UserError if one text is not enough.
     """
 
     def __len__(self) -> int: ...
@@ -42,6 +43,19 @@ def is_chat(value: Any) -> bool:
         and len(value) > 0
         and all(isinstance(part, Mapping) and {"role", "content"} <= set(part) for part in value)
     )
+
+
+def row_of(source: PromptSource, text: str) -> Row:
+    """The row of a text that a user has typed: in the words of the source's `of_text`, else as its
+    first row has its prompt: a text, or the message of a user after the system message."""
+    worded: Callable[[str], Row] | None = getattr(source, "of_text", None)
+    if worded is not None:
+        return worded(text)
+    first = source[0]["prompt"]
+    if not is_chat(first):
+        return {"prompt": text}
+    system = [part for part in first[:1] if part["role"] == "system"]
+    return {"prompt": [*system, {"role": "user", "content": text}]}
 
 
 def check_row(row: Any, index: int) -> None:

@@ -20,8 +20,9 @@ import pluggy
 from packaging.requirements import Requirement
 
 from groupwise import hookspecs
-from groupwise.errors import UserError, did_you_mean
+from groupwise.errors import UserError, did_you_mean, place_of
 from groupwise.kinds import KINDS
+from groupwise.options import StandsFor
 
 SWITCHED_OFF = "GROUPWISE_WITHOUT"
 """An environment variable: comma-separated names of plugins not to load."""
@@ -71,6 +72,15 @@ class Registry:
             )
         return entries
 
+    def stands_for(self, value: Any) -> StandsFor | None:
+        """What an object stands for by its class, or by one that this inherits from; else None."""
+        for kind in type(value).__mro__:
+            entries = self.named("objects", f"{kind.__module__}.{kind.__qualname__}")
+            if entries:
+                stands: StandsFor = target_of(entries[0])
+                return stands
+        return None
+
     def load(self, kind: str, name: str, beside: Sequence[Path] = ()) -> Any:
         """The target registered as `name`, or the attribute that "module:attribute" names.
 
@@ -80,7 +90,9 @@ class Registry:
         """
         if ":" in name:
             extend_module_path(Path.cwd(), *beside)
-            return import_target(name, f"{KINDS[kind].singular} {name!r}", extra=None)
+            return import_target(
+                name, f"{KINDS[kind].singular} {name!r}", folders=(Path.cwd(), *beside)
+            )
         entries = self.named(kind, name)
         if not entries:
             raise UserError(self._unknown(kind, name))
@@ -139,10 +151,13 @@ def extend_module_path(*folders: Path) -> None:
             sys.path.append(str(folder))
 
 
-def import_target(target: str, what: str, extra: str | None = None) -> Any:
+def import_target(
+    target: str, what: str, extra: str | None = None, *, folders: Sequence[Path] = ()
+) -> Any:
     """The attribute that "module:attribute" names.
 
-    what: stands for in messages; extra: that may bring a module it imports, if one is missing.
+    what: stands for in messages; extra: that may bring a module it imports, if one is missing;
+    folders: where modules are looked for besides the installed packages.
     Raises UserError for a module or an attribute that is missing, and for what an import raises.
     """
     module, _, attribute = target.partition(":")
@@ -152,9 +167,11 @@ def import_target(target: str, what: str, extra: str | None = None) -> Any:
         missing = (error.name or "").partition(".")[0]
         if extra is not None and missing != module.partition(".")[0]:
             raise UserError(f"{what} needs an extra: pip install {extra!r} ({error})") from error
-        raise UserError(f"{what}: cannot import {module!r}: {error}") from error
+        if missing == module.partition(".")[0] and folders:
+            raise UserError(f"{what}: {_nowhere(module, folders)}") from error
+        raise UserError(f"{what}: cannot import {module!r}: {error}{_place(error)}") from error
     except Exception as error:  # third-party code may raise anything at import
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}{_place(error)}"
         raise UserError(f"{what}: importing {module!r} raised {reason}") from error
     for part in attribute.split("."):
         if not hasattr(value, part):
@@ -162,6 +179,22 @@ def import_target(target: str, what: str, extra: str | None = None) -> Any:
             raise UserError(f"{what}: {module!r} has no {part!r}{did_you_mean(part, names)}")
         value = getattr(value, part)
     return value
+
+
+def _nowhere(module: str, folders: Sequence[Path]) -> str:
+    """Where a module was looked for, and the file with the nearest name there."""
+    places = [*dict.fromkeys(folder.resolve() for folder in folders)]
+    names = [path.stem for folder in places for path in folder.glob("*.py")]
+    places_in_words = " nor in ".join(map(str, places))
+    return (
+        f"there is no module {module!r}{did_you_mean(module, names)}, neither installed nor in "
+        f"{places_in_words}"
+    )
+
+
+def _place(error: BaseException) -> str:
+    place = place_of(error)
+    return f"\n  at {place}" if place else ""
 
 
 def discover(points: Iterator[EntryPoint] | None = None) -> Registry:

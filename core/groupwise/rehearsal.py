@@ -1,6 +1,6 @@
 """Rehearsal: a policy without weights, whose completions are placeholders.
 
-`groupwise check` plays an episode with it, and shows what the policy reads.
+`groupwise check` plays episodes with it: it shows what the policy reads, and calls the rewards.
 """
 
 from typing import Any
@@ -14,14 +14,18 @@ class Rehearsal(Policy):
     """What `Policy.rehearsal` returns: its `sample` (of a `TurnSampler` also its `draw`) writes
     placeholders.
 
+    says: what it writes in place of its placeholder, if set. blank: what that is, in words, where
+        it is the empty text.
     transcripts: what was read and written in each rollout, as text, for the person who checks a
         configuration. fault: the first error by which the policy would refuse what it reads.
     """
 
     greedy = False
+    blank = "an empty one"
 
     def __init__(self) -> None:
         super().__init__()
+        self.says: str | None = None
         self.transcripts: list[str] = []
         self.fault: UserError | None = None
 

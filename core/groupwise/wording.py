@@ -69,6 +69,18 @@ class Wording(BaseModel):
             messages.insert(0, {"role": "system", "content": self.system})
         return messages
 
+    def of_text(self, text: str) -> Row:
+        """The row of a text that stands in the place of the template's only column, or of the
+        prompt. Raises UserError for a template of several columns."""
+        names = [*dict.fromkeys(self._columns)]
+        if len(names) > 1:
+            raise UserError(
+                f"prompts: the template is made of {', '.join(names)}, and one text cannot stand "
+                f"for all of them; leave it out, prompts.template=null, and write the whole prompt"
+            )
+        row = dict.fromkeys(names, text)
+        return {**row, "prompt": self.worded(row, text)}
+
     @property
     def _columns(self) -> list[str]:
         return [name for _, name in PLACE.findall(self.template or "") if name]

@@ -12,7 +12,7 @@ from groupwise import hookspecs, reward_weights
 from groupwise.config import measures, sections
 from groupwise.config.environment import EnvironmentSection
 from groupwise.config.learners import LearnerSection
-from groupwise.config.train import ReplaySection, TrainSection
+from groupwise.config.train import ReplaySection, SamplesSection, TrainSection
 from groupwise.kinds import KINDS
 from groupwise.registry import installed
 from groupwise.section import PluginSection
@@ -31,6 +31,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "Each of `watch`": measures.WatchSection,
     "`train`": TrainSection,
     "`train.replay`": ReplaySection,
+    "`train.samples`": SamplesSection,
     "`evaluation`": sections.EvaluationSection,
 }
 

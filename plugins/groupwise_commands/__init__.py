@@ -1,1 +1,1 @@
-"""Groupwise's tools around a run: `groupwise init`, `groupwise sample` and `groupwise plugins`."""
+"""Groupwise's tools around a run: the commands `init`, `port`, `sample` and `plugins`."""

@@ -1,7 +1,9 @@
 """columns: which columns of a data file hold prompts and answers."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from groupwise.draft import Columns
 from groupwise.errors import UserError
@@ -25,8 +27,12 @@ def columns(path: Path, prompt: str | None, answer: str | None) -> Columns:
     names = data.column_names
     prompts = _column(path, "--prompt", prompt, PROMPTS, names)
     gold = _column(path, "--answer", answer, ANSWERS, names, required=answer is not None)
-    answers = [str(value) for value in data[:CHECKED_ROWS][gold]] if gold else []
+    answers = [*map(_as_text, data[:CHECKED_ROWS][gold])] if gold else []
     return Columns(path=str(path), prompt=prompts, answer=gold, names=names, answers=answers)
+
+
+def _as_text(value: Any) -> str:
+    return json.dumps(value, default=str) if isinstance(value, dict | list) else str(value)
 
 
 def _column(

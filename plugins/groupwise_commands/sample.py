@@ -1,4 +1,4 @@
-"""`groupwise sample`: writes a rejection-sampled data set from a run's model."""
+"""`groupwise sample`: completions of a run's model: for a text, or as a rejection-sampled set."""
 
 import math
 import time
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from groupwise.cli.arguments import told_apart
 from groupwise.cli.completion import run_folders
+from groupwise.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,16 +30,30 @@ def sample(
         Path,
         typer.Argument(metavar="RUN", help="the folder of a run", autocompletion=run_folders),
     ],
-    overrides: Annotated[
+    arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE", help="set single values: train.steps=5 rewards.0.weight=2"
+            metavar="[TEXT | KEY=VALUE]...",
+            help="texts to complete, which are printed; and single values, as "
+            "policy.evaluation.temperature=0.5",
         ),
     ] = None,
     *,
     per_prompt: Annotated[
-        int, typer.Option("--per-prompt", help="completions drawn of each prompt")
-    ],
+        int | None,
+        typer.Option("--per-prompt", help="completions drawn of each prompt; of a text 1 if unset"),
+    ] = None,
+    step: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--step",
+            help="of which checkpoint: a step, 0 (before training) or last; for texts several, "
+            "shown side by side",
+        ),
+    ] = None,
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="of a text the likeliest completion")
+    ] = False,
     keep: Annotated[str, typer.Option("--keep", help="which: best, right or all")] = "best",
     at_most: Annotated[
         int | None,
@@ -56,7 +72,31 @@ def sample(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an older file")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="print no progress")] = False,
 ) -> None:
-    """Draw completions of a run's model, and write the best of them."""
+    """Draw completions of a run's model: of texts, or of its prompts.
+
+    groupwise sample RUN "1 + 1 =" --step 0 --step last     prints completions side by side
+
+    groupwise sample RUN --per-prompt 8                     writes the best of each prompt
+    """
+    texts, overrides = told_apart(arguments or ())
+    steps = [step_of(each) for each in step or ["last"]]
+    if texts:
+        given = {"--prompts": prompts, "--output": output, "--at-most": at_most}
+        if named := [name for name, value in given.items() if value is not None]:
+            raise UserError(f"{named[0]} is of a set; completions of texts are only printed")
+        from groupwise_commands.answering import answer
+
+        answer(run, texts, overrides, steps, count=per_prompt or 1, seed=seed, greedy=greedy)
+        return
+    if per_prompt is None:
+        raise UserError(
+            'give a text to complete, as `groupwise sample RUN "1 + 1 ="`, or --per-prompt N for a '
+            "set of completions of the run's prompts"
+        )
+    if len(steps) > 1 or greedy:
+        raise UserError(
+            "a set has the completions of one checkpoint, none of them greedy: give one --step"
+        )
     from groupwise_commands.sampled_set import SampledSet
     from groupwise_commands.selection import Selection
 
@@ -74,7 +114,7 @@ def sample(
 
     from groupwise.run.reopening import reopened
 
-    with reopened(run, overrides or ()) as opened:
+    with reopened(run, overrides, step=steps[0]) as opened:
         chief = opened.state.is_world_process_zero
         console, tally = Console(stderr=True, quiet=quiet or not chief), Tally()
         try:
@@ -89,6 +129,15 @@ def sample(
             typer.echo(f"{tally}: {target.path}")
             if prompts is not None and tally.prompts < prompts:
                 typer.echo(f"note: there are no more than {tally.prompts:,} such prompts", err=True)
+
+
+def step_of(text: str) -> int | None:
+    """The step of a checkpoint; None for the last one. Raises UserError for anything else."""
+    if text == "last":
+        return None
+    if not text.isdecimal():
+        raise UserError(f"--step: expected a step, 0 or last, found {text!r}")
+    return int(text)
 
 
 def _draw(

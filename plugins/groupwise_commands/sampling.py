@@ -12,6 +12,12 @@ from groupwise.run.reopening import Reopened, reopened
 from groupwise.section import KeyPath
 from groupwise_commands.selection import Selection
 
+UNJUDGED = (
+    "no reward of this run says that it tells right from wrong, so no completion is right: set "
+    "evaluation.accuracy to one whose 1 means right (with evaluation.threshold, the least value "
+    "that does); --keep best takes the highest reward"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSamples:
@@ -43,16 +49,12 @@ def sampled_prompts(run: Reopened, selection: Selection) -> Iterator[PromptSampl
     Samples of training and evaluation are not drawn again. Raises UserError for `keep: right` if no
     reward tells right from wrong, and if the split has no prompts.
     """
-    judged = run.is_judged
-    if selection.keep == "right" and not judged:
-        raise UserError(_unjudged(run.judged_by))
+    if selection.keep == "right" and run.accuracy is None:
+        raise UserError(UNJUDGED)
     for row, samples in run.samples(
         selection.split, selection.per_prompt, prompts=selection.prompts, seed=selection.seed
     ):
-        # A value may have shown that the reward only measures.
-        if judged and not run.is_judged and selection.keep != "all":
-            raise UserError(_unjudged(run.judged_by))
-        yield _answered(samples, row, selection, judged=run.is_judged)
+        yield _answered(samples, row, selection, judged=run.accuracy is not None)
 
 
 def _answered(
@@ -83,11 +85,3 @@ def _row(sample: Sample, row: Row, share: float | None) -> Mapping[str, Any]:
     return {"prompt": None, "completion": None, **row, **own} | {
         name: sample[name] for name in ("prompt", "completion")
     }
-
-
-def _unjudged(name: str) -> str:
-    return (
-        f"reward {name!r} measures and does not tell right from wrong, so no completion is right: "
-        f"set evaluation.threshold, the least value of a right completion, or set "
-        f"evaluation.accuracy to a reward that judges; --keep best takes the highest reward"
-    )

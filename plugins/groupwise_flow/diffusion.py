@@ -22,19 +22,22 @@ from groupwise.weights import kept_parameters
 from groupwise_flow.estimates.memory import estimate, estimate_cpu
 from groupwise_flow.files.card import card
 from groupwise_flow.files.loading import check_shardable, load
+from groupwise_flow.files.outline import outline
 from groupwise_flow.files.saving import save
 from groupwise_flow.model.lora import adds_nothing
+from groupwise_flow.model.precision import check_computes
 from groupwise_flow.model.unused_parameters import UnusedParameters
 from groupwise_flow.passes.guidance import Guided
 from groupwise_flow.passes.sampling import failures, sample_latents
 from groupwise_flow.preflight import check_teacher, checked, examine
 from groupwise_flow.process.denoising import Denoised, Plan, without_noise
 from groupwise_flow.process.schedules import levels
+from groupwise_flow.rehearsal import PictureRehearsal
 from groupwise_flow.settings import Settings
 
 
 class DiffusionPolicy(Policy):
-    """Image models of diffusers (Stable Diffusion 3, FLUX.1).
+    """Image models of diffusers (Stable Diffusion, FLUX, Qwen-Image, Z-Image and others).
 
     facts: `images`, the pictures as tensors.
 
@@ -77,6 +80,7 @@ class DiffusionPolicy(Policy):
     def place(self, device: torch.device | str) -> None:
         """Load the weights and move them to the device; later calls only move them."""
         if not self._loaded:
+            check_computes(self.config.precision, torch.device(device))
             self._load()
             self._loaded = True
         super().place(device)
@@ -136,6 +140,13 @@ class DiffusionPolicy(Policy):
     def examine(cls, config: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
         """The errors and notes of a run's start, without loading any weights."""
         return examine(config, rows)
+
+    @classmethod
+    def rehearsal(cls, config: Settings) -> PictureRehearsal | None:
+        """Grey pictures; None for videos, and for pipelines that need their weights."""
+        adapter = outline(config)
+        is_picture = adapter is not None and len(adapter.latent_shape) <= 3
+        return PictureRehearsal(adapter) if adapter is not None and is_picture else None
 
     @classmethod
     def least_rate(cls, config: Settings) -> float:
@@ -225,13 +236,15 @@ class DiffusionPolicy(Policy):
 
     @contextmanager
     def _without_adapters(self) -> Iterator[None]:
-        model: Any = self.adapter.model
+        models: list[Any] = [*self.adapter.models.values()]
         with self.exchanging():
-            model.disable_adapters()
+            for model in models:
+                model.disable_adapters()
             try:
                 yield
             finally:
-                model.enable_adapters()
+                for model in models:
+                    model.enable_adapters()
 
     def save_pretrained(self, path: Path) -> None:
         """Write a pipeline folder, or a file of LoRA weights, for diffusers to load."""

@@ -15,11 +15,16 @@ class FlowDraft(Draft):
     templates = files("groupwise_flow") / "drafts"
 
     def settings(self, model: str) -> Mapping[str, Any]:
-        """Precision and guidance, which differ between FLUX.1 and Stable Diffusion 3."""
-        is_local = Path(model).exists()
-        name = read_json(Path(model) / "model_index.json").get("_class_name") if is_local else model
-        is_flux = "flux" in str(name).lower()
-        return {"precision": "bf16" if is_flux else "fp16", "guidance": 3.5 if is_flux else 4.5}
+        """Precision and guidance, which differ between models: distilled ones have no guidance."""
+        index = read_json(Path(model) / "model_index.json") if Path(model).exists() else {}
+        name = str(index.get("_class_name", model)).lower()
+        if "stable" in name:
+            return {"precision": "fp16", "guidance": 4.5}
+        without = any(part in name for part in ("schnell", "turbo"))
+        if index.get("is_distilled", without or ("klein" in name and "base" not in name)):
+            return {"precision": "bf16", "guidance": 1.0}
+        is_flux_1 = "flux.1" in name or name == "fluxpipeline"
+        return {"precision": "bf16", "guidance": 3.5 if is_flux_1 else 4.0}
 
     def task_of(self, data: Columns) -> str:
         """`writing` if a column `text` may hold the words to write, else `preference`."""

@@ -2,7 +2,8 @@
 
 For methods that need neither a path nor log-probs: the model is trained on (1 - sigma) x0 + sigma
 noise of its own final latents x0, as a flow model is trained on data (arXiv:2210.02747), with a
-loss that depends on rewards. So images are drawn by the ODE, as in use.
+loss that depends on rewards. So images are drawn by any sampler: by the ODE, as in use, or with
+noise.
 """
 
 from collections.abc import Sequence
@@ -19,30 +20,50 @@ from groupwise_flow.noising import LEVELS, NOISE, SEED, stratified, with_levels
 from groupwise_flow.process.denoising import Denoised, Plan, without_noise
 from groupwise_flow.settings import ForwardProcessSettings
 
+POWERS = {"x0": 2, "sigma": 1, "velocity": 0}
+"""By `likelihood`, the power of sigma that weighs the squared error of a velocity."""
+
 
 class ForwardProcess(DiffusionPolicy):
-    """Image models of diffusers (Stable Diffusion 3, FLUX.1); decisions are noised final latents.
+    """Image models of diffusers (docs/models.md); decisions are noised final latents.
 
     Trajectories hold, for each rollout, its final `latents` [...] in CPU memory, and the `seed` it
     was drawn with; for each decision its noise level, `sigma`, and the seed of its `noise`. Levels
     are those of the steps of sampling, unless the algorithm draws others: `groupwise_flow.noising`.
 
     Outputs of a decision: `velocity` [b, t, ...], that the model predicts for `noised` [b, t, ...],
-    and the only one with a gradient; `target_velocity` [b, t, ...], noise - clean, which it would
-    predict best; `clean` [b, t, ...], the final latents; `sigma` [b, t]. So the clean latents that
-    the model predicts are noised - sigma velocity. There are no log-probs.
+    and `target_velocity` [b, t, ...], noise - clean, which it would predict best; `clean`
+    [b, t, ...], the final latents; `sigma` [b, t]. So the clean latents that the model predicts are
+    noised - sigma velocity.
+
+    `log_probs` [b, t] are what a decision adds to the evidence lower bound of the final latents,
+    arXiv:2107.00630, up to a constant: -weight |velocity - target_velocity|^2, averaged over the
+    latent's dimensions. With the weight sigma^2 (`likelihood: x0`) that is the squared error of the
+    predicted clean latents. Gradients go through `velocity` and `log_probs`.
 
     facts: `images`, the pictures as tensors.
     """
 
-    provides = frozenset({"velocity", "target_velocity", "noised", "clean", "sigma"})
+    provides = frozenset({"log_probs", "velocity", "target_velocity", "noised", "clean", "sigma"})
     unit = "noised images"
+    exact = False  # what is drawn has no log-probs; decisions are chosen afterwards
     Config: ClassVar[type[ForwardProcessSettings]] = ForwardProcessSettings
     config: ForwardProcessSettings
 
     def plan(self, seeds: Sequence[int], group_size: int) -> Plan:
-        """No step but the first noise is random."""
-        return without_noise(self.sigmas, len(seeds))
+        """With `sde: ode` no step but the first noise is random, else all but the last are."""
+        config, count = self.config, len(seeds)
+        if config.sde == "ode":
+            return without_noise(self.sigmas, count)
+        return Plan(
+            sigmas=self.sigmas,
+            first=torch.zeros(count, dtype=torch.int64),
+            decisions=config.steps - 1,
+            source=torch.arange(count),
+            kind=config.sde,
+            noise_level=config.noise_level,
+            keeps_path=False,
+        )
 
     def with_trajectory(
         self, rollouts: Rollouts, done: Denoised, plan: Plan, seeds: Sequence[int]
@@ -54,7 +75,7 @@ class ForwardProcess(DiffusionPolicy):
     def forward(
         self, rollouts: Rollouts, decisions: slice = slice(None), outputs: Outputs | None = None
     ) -> LogProbs:
-        """Those of `outputs`; the model is only run for `velocity`."""
+        """Those of `outputs`; the model is only run for `velocity` and `log_probs`."""
         names = self.provides if outputs is None else outputs
         sigma = rollouts.tensor(LEVELS)[:, decisions].to(self.device)
         latents = torch.stack(list(rollouts.trajectory["latents"])).to(self.device)
@@ -68,11 +89,15 @@ class ForwardProcess(DiffusionPolicy):
             "clean": clean,
             "sigma": sigma,
         }
-        if "velocity" in names:
-            velocity = self.guided.velocities(rollouts.prompts, noised, sigma)
-            extra["velocity"] = self.connected(velocity)
+        log_probs = None
+        if names & {"velocity", "log_probs"}:
+            velocity = self.connected(self.guided.velocities(rollouts.prompts, noised, sigma))
+            extra["velocity"] = velocity
+            if "log_probs" in names:
+                error = (velocity - extra["target_velocity"]).square().flatten(2).mean(dim=2)
+                log_probs = -(sigma ** POWERS[self.config.likelihood]) * error
         return LogProbs(
-            log_probs=None,
+            log_probs=log_probs,
             extra={name: value for name, value in extra.items() if name in names},
         )
 

@@ -11,14 +11,17 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
-from groupwise.policy import Outputs
+from groupwise.errors import UserError
+from groupwise.policy import Microbatch, Outputs
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose
 from groupwise_flow.diffusion import DiffusionPolicy
 from groupwise_flow.model.versions import Versions
+from groupwise_flow.passes.graphs import PASS
 from groupwise_flow.passes.rounding import Rounding
-from groupwise_flow.passes.transitions import Transitions
+from groupwise_flow.passes.transitions import Transitions, relative
 from groupwise_flow.process.denoising import Denoised, Plan
 from groupwise_flow.settings import FlowSettings
 
@@ -26,13 +29,16 @@ LOG_PROBS = frozenset({"log_probs"})
 
 
 class FlowPolicy(DiffusionPolicy):
-    """Image models of diffusers (Stable Diffusion 3, FLUX.1); decisions are denoising steps.
+    """Image models of diffusers (docs/models.md); decisions are denoising steps.
 
     Trajectories hold, for each rollout, its samples x from the first decision on; see
     `Transitions`.
 
     Extras of a decision, where the algorithm needs them: `mean` [b, t, ...] and `std` [b, t] of its
-    Gaussian, and `interval` [b, t], sigma - sigma_next of the step.
+    Gaussian, and `interval` [b, t], sigma - sigma_next of the step. And how a step compares with
+    all steps that can be decisions: `relative_std`, its std over the mean of theirs; and
+    `relative_slope`, with c = |d mean / d velocity| / std, to which the gradient of a log-prob by
+    the velocity is proportional, c times the mean of their 1 / c.
 
     facts: `images`, the pictures as tensors; `predictions`, only for rewards that have it in their
     signature: per rollout a CPU tensor [decisions + 1, 3, height, width] (of videos [decisions + 1,
@@ -43,12 +49,13 @@ class FlowPolicy(DiffusionPolicy):
     In half precision `log_prob_error` is a metric of every step; see `Rounding`.
     """
 
-    provides = frozenset({"log_probs", "mean", "std", "interval"})
+    provides = frozenset({"log_probs", "mean", "std", "interval", "relative_std", "relative_slope"})
     optional_facts = frozenset({"predictions"})
     unit = "denoising steps"
     Config: ClassVar[type[FlowSettings]] = FlowSettings
     config: FlowSettings
     _sigmas: Tensor
+    _relative: Tensor
 
     def __init__(self, config: FlowSettings) -> None:
         super().__init__(config)
@@ -60,12 +67,24 @@ class FlowPolicy(DiffusionPolicy):
         super()._load()
         # Beside them on the device, since every copy to it waits.
         self.register_buffer("_sigmas", self.sigmas.clone(), persistent=False)
-        self._weights_now = Versions(self.adapter.model)
+        steps = relative(self.sigmas, self.config)
+        self.register_buffer("_relative", steps, persistent=False)
+        self._weights_now = Versions(*self.adapter.models.values())
         self.transitions = Transitions(self.guided, self.config, self._weights_now, self.mesh)
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """As for other policies; not with `keep_graph`."""
+        if self.config.keep_graph:
+            raise UserError(
+                "policy.keep_graph: a sharded model cannot keep the graph of sampling, since its "
+                "blocks are gathered for each pass; remove it, or train.shard"
+            )
+        super().shard(mesh)
 
     def begin(self, step: int) -> None:
         super().begin(step)
         self.rounding.begin()
+        self.transitions.graphs.clear()
 
     # ---- sampling
 
@@ -102,6 +121,7 @@ class FlowPolicy(DiffusionPolicy):
             noise_level=config.noise_level,
             noisy_end=config.last_step == "noise",
             predicts="predictions" in self._optional,
+            keeps_graph=config.keep_graph,
         )
 
     def with_trajectory(
@@ -139,12 +159,27 @@ class FlowPolicy(DiffusionPolicy):
         With `guidance_gradient: conditional` the unconditional velocities of sampling are reused
         until the first update changes the weights.
         """
-        step = self.transitions.score(rollouts, decisions, self._sigmas)
+        step = self.transitions.score(rollouts, decisions, self._sigmas, self._relative)
         log_probs, extra = step.log_probs, step.extra
         if outputs is not None:
             extra = {name: value for name, value in extra.items() if name in outputs}
         assert log_probs is not None
         return LogProbs(log_probs=self.connected(log_probs), extra=extra)
+
+    def microbatches(
+        self, rollouts: Rollouts, budget: int, *, cut_decisions: bool
+    ) -> Sequence[Microbatch]:
+        """As for other policies; with `keep_graph` each has rollouts of one pass of sampling."""
+        if PASS not in rollouts.trajectory:
+            return super().microbatches(rollouts, budget, cut_decisions=cut_decisions)
+        numbers = rollouts.tensor(PASS)
+        parts: list[Microbatch] = []
+        for number in numbers.unique().tolist():
+            rows = (numbers == number).nonzero().flatten()
+            some = super().microbatches(rollouts.select(rows), budget, cut_decisions=cut_decisions)
+            parts += [(rows[chosen], decisions) for chosen, decisions in some]
+        # In the order of other policies, in which gradients are summed.
+        return sorted(parts, key=lambda part: part[1].start)
 
     def with_constants(self, rollouts: Rollouts) -> Rollouts:
         """With `guidance_gradient: conditional`: the rollouts with the unconditional velocities of

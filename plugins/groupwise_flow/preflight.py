@@ -1,6 +1,6 @@
 """Preflight: the checks of a run's start, from a pipeline's folder, without its weights."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -30,7 +30,32 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
     guided = Guided(adapter, settings)
     for steps in (settings.steps, settings.evaluation_steps):
         levels(adapter, steps)
-    return checked(guided, rows)
+    about_model = (*_scheduler_notes(adapter), *_guidance_notes(adapter, settings))
+    return (*about_model, *checked(guided, rows))
+
+
+def _scheduler_notes(adapter: Adapter) -> Sequence[str]:
+    """A note where the pipeline's scheduler is exchanged for another."""
+    if adapter.exchanged is None:
+        return ()
+    own, other = type(adapter.own_scheduler).__name__, adapter.exchanged.kind.__name__
+    note = (
+        f"policy.model: pictures are drawn by {other} in place of the pipeline's {own}, whose "
+        f"steps are not Euler's; the model card says so"
+    )
+    return (note,)
+
+
+def _guidance_notes(adapter: Adapter, settings: Settings) -> Sequence[str]:
+    """A note for each guidance scale that the pipeline's own call gives another number."""
+    scales = {"guidance": settings.guidance, "training_guidance": settings.training_guidance}
+    name = type(adapter.pipeline).__name__
+    return [
+        f"policy.{key}: {scale:g} is {adapter.call_guidance(scale):g} in the call of {name}, where "
+        f"{adapter.call_guidance(1.0):g} is off, as 1 is here"
+        for key, scale in scales.items()
+        if scale is not None and adapter.call_guidance(scale) != scale
+    ]
 
 
 def check_teacher(settings: Settings, teacher: Settings) -> None:
@@ -95,7 +120,14 @@ def checked(guided: Guided, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
         guided.encodings.distinct(guided.cached(rows))
     if limit is not None and config.long_prompts != "cut":
         limit.check([config.negative_prompt])
-    return _length_notes(map(guided.adapter.text, rows), limit, config.long_prompts)
+    return _length_notes(_texts(guided.adapter, rows), limit, config.long_prompts)
+
+
+def _texts(adapter: Adapter, rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The prompts of rows, which are checked one by one."""
+    for row in rows:
+        adapter.check_row(row)
+        yield adapter.text(row)
 
 
 def _length_notes(prompts: Iterable[str], limit: Limit | None, action: str) -> Sequence[str]:

@@ -3,7 +3,8 @@
 A sample at noise level sigma is x = (1 - sigma) x0 + sigma x1, with data x0 and noise x1; the model
 predicts the velocity v = x1 - x0, so x0 = x - sigma v and x1 = x + (1 - sigma) v. A step goes from
 sigma to sigma_next < sigma. The SDEs "flow" and "dance" have the marginals of the ODE in the limit
-of short steps; "cps" keeps the coefficients of predicted data and noise for steps of any length.
+of short steps; "cps" and "ddim" keep the coefficients of predicted data and noise for steps of any
+length.
 """
 
 import math
@@ -13,7 +14,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Kind = Literal["flow", "cps", "dance", "ode"]
+Kind = Literal["flow", "cps", "dance", "ddim", "ode"]
+
+NEAR = 0.25
+"""Share of a step: a level that is closer to 1 than this counts as 1 for Flow-SDE."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +45,15 @@ def step(
 
     velocity, sample, noise, next_sample: [B, ...]; sigma, sigma_next: floats or [B].
     kind: "flow": Flow-SDE, arXiv:2505.05470, eq. 9, with sigma_next in the denominator 1 - sigma at
-        sigma = 1; "cps": coefficients-preserving sampling, arXiv:2509.05952; "dance": DanceGRPO's
-        SDE, arXiv:2505.07818, eq. 7; "ode": Euler's step, no noise.
+        sigma = 1, and where 1 - sigma is below a quarter of the step: there the formula would add
+        more noise than a sample has; "cps": coefficients-preserving sampling, arXiv:2509.05952;
+        "dance": DanceGRPO's SDE, arXiv:2505.07818, eq. 7; "ddim": DDIM with eta = noise_level,
+        arXiv:2010.02502, eq. 16; "ode": Euler's step, no noise.
     noise: standard normal; drawn from torch's global generator if needed and None.
 
     log_prob is log N(next_sample; mean, std), averaged over the sample's dimensions; 0 without
     noise. Computed in float32 or wider. Raises ValueError for different shapes, an unknown kind, a
-    noise level below 0 or, for cps, above 1, and sigmas that do not fall.
+    noise level below 0 or, for cps and ddim, above 1, and sigmas that do not fall.
     """
     for name, value in {"velocity": velocity, "noise": noise, "next_sample": next_sample}.items():
         if value is not None and value.shape != sample.shape:
@@ -57,8 +63,8 @@ def step(
             )
     if noise_level < 0:
         raise ValueError(f"step: noise_level must not be negative, received {noise_level}")
-    if kind == "cps" and noise_level > 1:
-        raise ValueError(f"step: noise_level must be at most 1 for cps, received {noise_level}")
+    if kind in ("cps", "ddim") and noise_level > 1:
+        raise ValueError(f"step: noise_level must be at most 1 for {kind}, received {noise_level}")
     columns = [_column(value, sample.to(_dtype(velocity, sample))) for value in (sigma, sigma_next)]
     if bool((columns[1] >= columns[0]).any()):
         raise ValueError("step: sigma_next must be below sigma")
@@ -127,17 +133,31 @@ def _moments(
     if kind == "ode":
         return x + v * dt, torch.zeros_like(s)
     if kind == "flow":
-        squared = level**2 * s / (1 - torch.where(s == 1, s_next, s))
+        squared = level**2 * s / (1 - torch.where(1 - s < -NEAR * dt, s_next, s))
         mean = x * (1 + squared * dt / (2 * s)) + v * (1 + squared * (1 - s) / (2 * s)) * dt
         return mean, (squared * -dt).sqrt()
-    if kind == "cps":
-        std = s_next * math.sin(level * math.pi / 2)
+    if kind in ("cps", "ddim"):
+        std = s_next * math.sin(level * math.pi / 2) if kind == "cps" else _ddim(s, s_next, level)
         kept = (s_next.square() - std.square()).clamp(min=0).sqrt()
         return (1 - s_next) * (x - s * v) + kept * (x + (1 - s) * v), std
     if kind == "dance":
         score = -(x - (1 - s) * (x - s * v)) / s.square()
         return x + v * dt - level**2 * score * dt / 2, level * (-dt).sqrt()
-    raise ValueError(f'step: kind must be "flow", "cps", "dance" or "ode", received {kind!r}')
+    raise ValueError(
+        f'step: kind must be "flow", "cps", "dance", "ddim" or "ode", received {kind!r}'
+    )
+
+
+def _ddim(s: Tensor, s_next: Tensor, eta: float) -> Tensor:
+    """The std of DDIM's step, arXiv:2010.02502, eq. 16.
+
+    A diffusion model's sample is a x0 + b x1 with a^2 + b^2 = 1: ours divided by the norm n of
+    (1 - s, s), so a = (1 - s) / n and b = s / n. The published std, of such samples, is
+    eta b' / b sqrt(1 - (a / a')^2), and ours n' times that.
+    """
+    n, n_next = (torch.hypot(1 - each, each) for each in (s, s_next))
+    share = ((1 - s) * n_next / (n * (1 - s_next))).square()
+    return eta * s_next * n / s * (1 - share).clamp(min=0).sqrt()
 
 
 def _dtype(velocity: Tensor, sample: Tensor) -> torch.dtype:

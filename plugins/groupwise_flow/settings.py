@@ -1,30 +1,17 @@
 """Settings: the configurations of policies over pipelines: what they share, and each one's own."""
 
 from abc import abstractmethod
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from groupwise.errors import UserError
-from groupwise.options import PathOrName
-from groupwise.registry import installed
+from groupwise.options import PathOrName, TakesObject
+from groupwise.section import mistake_at
 from groupwise.trust import LoadingArguments
-from groupwise_flow.adapter import Adapter
+from groupwise_flow.named_adapter import AdapterOption
 from groupwise_flow.process.windows import Window
 
 Precision = Literal["float32", "bf16", "fp16"]
-
-
-def _adapter(value: Any) -> type[Adapter]:
-    adapter = installed().load("adapters", value) if isinstance(value, str) else value
-    if not isinstance(adapter, type) or not issubclass(adapter, Adapter):
-        raise UserError(f"expected a subclass of groupwise_flow.adapter.Adapter, found {value!r}")
-    return adapter
-
-
-AdapterClass = Annotated[type[Adapter], BeforeValidator(_adapter, json_schema_input_type=str)]
-"""An adapter class, or its registered name, or `module:attribute`."""
 
 
 class Lora(BaseModel):
@@ -54,21 +41,24 @@ class Lora(BaseModel):
         return options
 
 
-class Settings(BaseModel):
+class Settings(TakesObject):
     """Which pipeline, how to load it, and how it denoises at evaluation: of every policy."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: PathOrName = Field(description="path or hub name of a diffusers pipeline")
+    model: PathOrName = Field(
+        description="path or hub name of a diffusers pipeline; in Python also the pipeline itself, "
+        "which is then trained in place"
+    )
     loading: LoadingArguments = Field(
         default_factory=dict,
         description="arguments of diffusers' from_pretrained; `trust_remote_code` is false and "
         "`use_safetensors` true unless set",
     )
-    adapter: AdapterClass | None = Field(
+    adapter: AdapterOption | None = Field(
         None,
-        description="`module:attribute` of an Adapter class, or its registered name; chosen by the "
-        "pipeline's class if unset",
+        description="`module:attribute` of an Adapter class, or its registered name; with options "
+        "of its own as `{name: NAME, OPTION: VALUE}`; chosen by the pipeline's class if unset",
     )
     lora: Lora | None = Field(None, description="train adapters only; full training if unset")
     precision: Precision = Field(
@@ -97,8 +87,8 @@ class Settings(BaseModel):
     prompt_tokens: int = Field(
         256,
         ge=1,
-        description="longest prompt, in tokens: the pipeline's max_sequence_length, which Stable "
-        "Diffusion 3 and FLUX.1 limit to 512",
+        description="longest prompt, in tokens, with the template that some models put around it: "
+        "the pipeline's max_sequence_length, which most limit to 256 or 512",
     )
     long_prompts: Literal["error", "skip", "cut"] = Field(
         "error",
@@ -122,6 +112,15 @@ class Settings(BaseModel):
         False, description="recompute blocks in the backward pass: less memory, more time"
     )
 
+    @model_validator(mode="after")
+    def _is_loaded_once(self) -> Self:
+        if self.given is not None and (self.loading or self.encoders == "cached"):
+            raise ValueError(
+                "`loading` and `encoders: cached` read the pipeline from files, and this one is an "
+                "object: leave them out, or pass its folder or hub name"
+            )
+        return self
+
     @property
     def guidance_in_training(self) -> float:
         return self.guidance if self.training_guidance is None else self.training_guidance
@@ -130,6 +129,11 @@ class Settings(BaseModel):
     def trains_unconditional(self) -> bool:
         """Whether the unconditional branch of guidance, where there is one, has a gradient."""
         return True
+
+    @property
+    def kept_graphs(self) -> int:
+        """Passes per rollout whose graph is kept from sampling to the update."""
+        return 0
 
     # ---- what a rollout of training holds, for the policy and for estimates of memory
 
@@ -153,14 +157,16 @@ class Settings(BaseModel):
 class FlowSettings(Settings):
     """Of the policy whose decisions are denoising steps: which are, and how they draw."""
 
-    sde: Literal["flow", "cps", "dance"] = Field(
-        "flow", description="formula of a stochastic step: Flow-SDE, CPS or DanceGRPO's SDE"
+    sde: Literal["flow", "cps", "dance", "ddim"] = Field(
+        "flow",
+        description="formula of a stochastic step: Flow-SDE, CPS, DanceGRPO's SDE, or DDIM with "
+        "eta, for models that predict the noise",
     )
     noise_level: float = Field(
         0.7,
         ge=0,
-        description="scale of a decision's noise; usually 0.7 for flow, 0.8 for cps and 0.3 for "
-        "dance",
+        description="scale of a decision's noise; usually 0.7 for flow, 0.8 for cps, 0.3 for dance "
+        "and 1 for ddim, whose eta it is",
     )
     window: Window = Field(
         default=Window(), description="which steps are decisions: stochastic, and trained on"
@@ -175,6 +181,11 @@ class FlowSettings(Settings):
         description="a group starts from the same noise, and computes the steps before its window "
         "once",
     )
+    keep_graph: bool = Field(
+        False,
+        description="keep the graph of sampling's passes for the first update, which then needs no "
+        "forward pass: the same gradient, for the memory of activations of all decisions of a step",
+    )
     guidance_gradient: Literal["both", "conditional"] = Field(
         "both",
         description="branches of classifier-free guidance that have a gradient in training: both, "
@@ -185,28 +196,49 @@ class FlowSettings(Settings):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         try:
-            self.window.length(self.steps)
+            self.window.check(self.steps)
         except ValueError as error:
-            raise _at("window", str(error)) from error
+            raise mistake_at(("window",), str(error)) from error
         if self.last_step == "noise" and self.window.kind != "all":
-            raise _at(
-                "last_step",
+            raise mistake_at(
+                ("last_step",),
                 f"noise needs window: {{kind: all}}; outside a {self.window.kind} window steps "
                 f"have no noise",
             )
+        if self.keep_graph and (problem := self._without_graph):
+            raise mistake_at(("keep_graph",), problem)
         if self.noise_level == 0:
-            raise _at(
-                "noise_level",
+            raise mistake_at(
+                ("noise_level",),
                 "0 makes every step deterministic, so there are no decisions to train on; set it "
                 "above 0",
             )
-        if self.sde == "cps" and self.noise_level > 1:
-            raise _at(
-                "noise_level",
-                f"with sde: cps it must be at most 1, where all noise is new; found "
-                f"{self.noise_level:g}",
+        if self.sde in ("cps", "ddim") and self.noise_level > 1:
+            raise mistake_at(
+                ("noise_level",),
+                f"with sde: {self.sde} it must be at most 1; found {self.noise_level:g}",
             )
         return self
+
+    @property
+    def kept_graphs(self) -> int:
+        return self.max_decisions if self.keep_graph else 0
+
+    @property
+    def _without_graph(self) -> str:
+        """Why the graph of sampling cannot be kept; "" if it can."""
+        if self.window.kind == "random":
+            return (
+                "a random window has its decisions at other steps for each group, and a pass of "
+                "sampling has several groups; set window: {kind: all}, fixed or sliding"
+            )
+        if self.shared_noise:
+            return "with shared_noise a pass of sampling stands for several images; remove one"
+        if self.precision == "fp16":
+            return "fp16 computes a gradient again where it overflows; set precision: bf16"
+        if self.guidance_gradient == "conditional":
+            return "it keeps the gradient of both branches; remove guidance_gradient: conditional"
+        return ""
 
     @property
     def trains_unconditional(self) -> bool:
@@ -231,12 +263,37 @@ class FlowSettings(Settings):
 class ForwardProcessSettings(Settings):
     """Of the policy whose decisions are noised copies of the final latents."""
 
+    sde: Literal["ode", "flow", "cps", "dance", "ddim"] = Field(
+        "ode",
+        description="how images of training are drawn: without noise (ode), as in use, or with "
+        "noise in every step but the last, by a formula of the policy `flow`",
+    )
+    noise_level: float = Field(
+        0.7, gt=0, description="scale of the noise of these steps; not for sde: ode"
+    )
     decisions: int = Field(
         1,
         ge=1,
         description="noised copies of each image that an update trains on, each at a noise level "
         "of its own",
     )
+    likelihood: Literal["x0", "sigma", "velocity"] = Field(
+        "x0",
+        description="weight of the squared error of a velocity in log-probs, which are the ELBO's: "
+        "sigma^2 (x0: the error of the predicted clean latents), sigma, or 1 (velocity)",
+    )
+
+    @model_validator(mode="after")
+    def _noise_has_an_effect(self) -> Self:
+        if self.sde == "ode" and "noise_level" in self.model_fields_set:
+            raise mistake_at(
+                ("noise_level",), "it has no effect with sde: ode; set sde, or remove it"
+            )
+        if self.sde in ("cps", "ddim") and self.noise_level > 1:
+            raise mistake_at(
+                ("noise_level",), f"with sde: {self.sde} at most 1; found {self.noise_level:g}"
+            )
+        return self
 
     @property
     def max_decisions(self) -> int:
@@ -249,9 +306,5 @@ class ForwardProcessSettings(Settings):
 
     @property
     def sampling_latents(self) -> int:
-        return 0
-
-
-def _at(key: str, message: str) -> PydanticCustomError:
-    """A validation error of the whole model that points to one of its keys."""
-    return PydanticCustomError("at", "{message}", {"path": (key,), "message": message})
+        """The noise of each step."""
+        return 0 if self.sde == "ode" else self.steps - 1

@@ -1,6 +1,9 @@
 """LanguageDraft: first configurations for language models."""
 
+import json
+import mmap
 import re
+import struct
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -13,6 +16,10 @@ NUMBER = re.compile(r"(?:.*####)?\s*[-+]?\$?[\d,]*\.?\d+\s*", re.DOTALL)
 FORMULA = re.compile(r"[\\^$=]|\d\s*/\s*\d")
 MAX_NEW_TOKENS = 1024
 """The longest completion, unless the model has fewer than twice as many positions."""
+METADATA = 64_000_000
+"""Bytes of a GGUF file that are searched for its metadata."""
+UINT32 = 4
+"""The type of a value in GGUF's metadata, stated before it."""
 
 
 class LanguageDraft(Draft):
@@ -22,26 +29,69 @@ class LanguageDraft(Draft):
     templates = files("groupwise_llm") / "drafts"
 
     def settings(self, model: str) -> Mapping[str, Any]:
-        """Whether it has a chat template, and how long its completions may be."""
+        """Whether it has a chat template, how long its completions may be, and which file of a
+        folder holds it, if that is a GGUF file."""
         folder = Path(model)
+        if folder.suffix == ".gguf":
+            raise UserError(
+                f"{model}: name the folder with the file, {folder.parent}, in which init finds it"
+            )
         if not folder.is_dir():
-            return {"chat": "true", "tokens": MAX_NEW_TOKENS}
+            return {"chat": "true", "tokens": MAX_NEW_TOKENS, "loading": ""}
+        if not (folder / "config.json").exists() and (files := sorted(folder.glob("*.gguf"))):
+            return _of_gguf(max(files, key=lambda file: file.stat().st_size))
         templates = ("chat_template.jinja", "chat_template.json")
         chat = "chat_template" in read_json(folder / "tokenizer_config.json") or any(
             (folder / name).exists() for name in templates
         )
         default = 2 * MAX_NEW_TOKENS
         positions = read_json(folder / "config.json").get("max_position_embeddings", default)
-        return {"chat": str(chat).lower(), "tokens": min(MAX_NEW_TOKENS, positions // 2)}
+        tokens = min(MAX_NEW_TOKENS, positions // 2)
+        return {"chat": str(chat).lower(), "tokens": tokens, "loading": ""}
 
     def task_of(self, data: Columns) -> str:
-        """`numbers` if all answers are numbers, `math` if some are formulas, else `words`."""
+        """`numbers` if all answers are numbers, `math` if some are formulas, else `words`.
+
+        Raises UserError for answers that are JSON objects or lists, with the recipe for them.
+        """
         if not data.names:
             raise UserError(
                 f"{data.path}: no such file; of a dataset on the hub set the kind of its answers, "
                 f"by --task math, numbers or words"
             )
+        if data.answers and all(map(_is_json, data.answers)):
+            raise UserError(
+                f"{data.path}: the answers in its column {data.answer!r} are JSON, which no "
+                f"built-in reward compares: docs/recipes/json.md has a reward of some twenty lines "
+                f"to copy; --task words compares them as texts, white space and the order of keys "
+                f"included"
+            )
         if all(map(NUMBER.fullmatch, data.answers)):
             return "numbers"
         is_math = all(NUMBER.fullmatch(a) or FORMULA.search(a) for a in data.answers)
         return "math" if is_math else "words"
+
+
+def _of_gguf(file: Path) -> Mapping[str, Any]:
+    """The settings for a GGUF file, by its metadata, which are at its beginning."""
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        end = min(len(data), METADATA)
+        chat = data.find(b"tokenizer.chat_template", 0, end) >= 0
+        place = data.find(b".context_length", 0, end)
+        positions = 2 * MAX_NEW_TOKENS
+        if place >= 0:
+            kind, value = struct.unpack_from("<II", data, place + len(b".context_length"))
+            positions = value if kind == UINT32 else positions
+    return {
+        "chat": str(chat).lower(),
+        "tokens": min(MAX_NEW_TOKENS, positions // 2),
+        "loading": f"  loading: {{gguf_file: {file.name}}}  # pip install gguf accelerate\n",
+    }
+
+
+def _is_json(answer: str) -> bool:
+    """Whether it is a JSON object or list."""
+    try:
+        return isinstance(json.loads(answer), dict | list)
+    except (ValueError, RecursionError):
+        return False

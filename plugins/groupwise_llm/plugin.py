@@ -1,5 +1,5 @@
-"""Registers policies of language models, families of vision-language models, the vLLM sampler and
-drafts of configurations."""
+"""Registers policies of language models, families of vision-language models, the vLLM sampler,
+drafts of configurations, and the objects of transformers that stand for policies."""
 
 from groupwise.hookspecs import Register, hookimpl
 
@@ -44,3 +44,14 @@ def register_samplers(register: Register) -> None:
 @hookimpl
 def register_drafts(register: Register) -> None:
     register("model", "groupwise_llm.draft:LanguageDraft")
+
+
+@hookimpl
+def register_objects(register: Register) -> None:
+    room = "groupwise_llm.stands"
+    register("transformers.modeling_utils.PreTrainedModel", f"{room}:MODEL", extra="llm")
+    for name in (
+        "transformers.tokenization_utils_base.PreTrainedTokenizerBase",
+        "transformers.processing_utils.ProcessorMixin",
+    ):
+        register(name, f"{room}:TOKENIZER", extra="llm")

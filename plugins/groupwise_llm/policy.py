@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from groupwise import progress
 from groupwise.memory import Workload
 from groupwise.policy import Microbatch, Outputs, Policy, Uncopied
 from groupwise.rollouts import LogProbs, Rollouts
@@ -111,7 +112,8 @@ class LanguageModel(InProcess, Policy):
             self._load()
         if self.mesh is None:
             super().place(device)
-        with nullcontext() if self.config.lora is None else adapters.perturbed(self.model):
+        drawn = nullcontext() if self.config.lora is None else adapters.perturbed(self.model)
+        with progress.doing("checking what the model supports"), drawn:
             self._ability = self._probed()
 
     def _probed(self) -> probes.Ability:

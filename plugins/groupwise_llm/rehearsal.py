@@ -68,7 +68,11 @@ class TextRehearsal(TextSampler, Rehearsal):
         purpose: Purpose = "train",
         stop: Sequence[str] = (),
     ) -> list[Turn]:
-        return [Turn(ids=(self.end,), text=WRITTEN, ended="stop") for _ in contexts]
+        ids, text = [self.end], WRITTEN
+        if self.says is not None:
+            text = self.says
+            ids = [*self.tokenizer.encode(text, add_special_tokens=False), self.end]
+        return [Turn(ids=tuple(ids), text=text, ended="stop") for _ in contexts]
 
     def sample(
         self,

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from groupwise.options import PathOrName
+from groupwise.options import PathNameOrObject, PathOrName, TakesObject
 from groupwise.trust import LoadingArguments
 
 
@@ -87,7 +87,7 @@ class ToolCalls(BaseModel):
         return self
 
 
-class Settings(BaseModel):
+class Settings(TakesObject):
     """Which model, how to load it, and how it samples."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -97,7 +97,15 @@ class Settings(BaseModel):
     frozen_note: ClassVar[str] = "weights that text does not use are not trained"
     """On parts of a model that are not trained, after their names and number of weights."""
 
-    model: PathOrName = Field(description="path or hub name of a causal language model")
+    model: PathOrName = Field(
+        description="path or hub name of a causal language model; in Python also the model itself, "
+        "which is then trained in place"
+    )
+    tokenizer: PathNameOrObject = Field(
+        None,
+        description="path or hub name of another tokenizer than the model's own; in Python also "
+        "the tokenizer, or processor, itself",
+    )
     loading: LoadingArguments = Field(
         default_factory=dict,
         description="arguments of transformers' from_pretrained; `dtype` applies to frozen weights "
@@ -174,6 +182,15 @@ class Settings(BaseModel):
     chat_template: dict[str, Any] = Field(
         default_factory=dict, description="further arguments of apply_chat_template"
     )
+
+    @model_validator(mode="after")
+    def _is_loaded_once(self) -> Self:
+        if self.given is not None and (self.loading or self.quantize):
+            raise ValueError(
+                "`loading` and `quantize` say how a model is read from files, and this one is an "
+                "object that was read already: leave them out, or pass its folder or hub name"
+            )
+        return self
 
     @model_validator(mode="after")
     def _head_is_no_less(self) -> Self:

@@ -17,7 +17,9 @@ Spread = tuple[float, float, float]
 
 SMOOTH_FROM = 60  # points; shorter lines are not smoothed
 MOST_POINTS = 800  # a line is thinned to about this many
+MOST_VALUES = 400  # of a line, for the page's script; more are averaged
 MOST_BARS = 60
+MANY_DOTS = 40  # more are drawn smaller
 COLOURS = 6
 
 
@@ -79,8 +81,15 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     return sorted(kept)
 
 
-def _path(kind: str, colour: int, data: str) -> str:
-    return f'<path class="{kind} {_style(colour)}" d="{data}"/>' if data else ""
+def averaged(points: Sequence[Point], most: int = MOST_VALUES) -> list[Point]:
+    """At most `most` points: the means of equally long stretches, each at its middle."""
+    size = math.ceil(len(points) / most)
+    stretches = (points[start : start + size] for start in range(0, len(points), max(size, 1)))
+    return [(s[len(s) // 2][0], sum(y for _, y in s) / len(s)) for s in stretches]
+
+
+def _path(kind: str, colour: int, data: str, more: str = "") -> str:
+    return f'<path class="{kind} {_style(colour)}"{more} d="{data}"/>' if data else ""
 
 
 def _style(colour: int) -> str:
@@ -99,10 +108,11 @@ def _dots(points: Sequence[Point], axes: Axes) -> str:
 
 def _draw_dots(series: Series, axes: Axes) -> str:
     bars = "".join(f"M{axes.at(x, low)}L{axes.at(x, high)}" for x, low, high in series.spread)
+    kind = "dot many" if len(series.points) > MANY_DOTS else "dot"
     return (
         _path("whisker", series.colour, bars)
         + _path("thread", series.colour, _line(series.points, axes))
-        + _path("dot", series.colour, _dots(series.points, axes))
+        + _path(kind, series.colour, _dots(series.points, axes))
     )
 
 
@@ -115,18 +125,19 @@ def _draw_band(series: Series, axes: Axes) -> str:
     return _path("band", series.colour, f"{lower}L{back}Z")
 
 
-def _draw_line(series: Series, axes: Axes, *, smoothed: bool) -> str:
+def _draw_line(series: Series, axes: Axes, mark: str, *, smoothed: bool) -> str:
+    """mark: an attribute by which the page's script finds the line, to smooth it otherwise."""
     if len(series.points) == 1:
         return _draw_dots(series, axes)
     line = _line(series.points, axes)
     if not smoothed:
-        return _draw_band(series, axes) + _path("line", series.colour, line)
+        return _draw_band(series, axes) + _path("line", series.colour, line, mark)
     soft = _smoothed(series.points)
     band = replace(series, spread=_smoothed_spread(series.spread))
     return (
         _draw_band(band, axes)
         + _path("raw", series.colour, line)
-        + _path("line", series.colour, _line(soft, axes))
+        + _path("line", series.colour, _line(soft, axes), mark)
     )
 
 
@@ -149,7 +160,11 @@ def draw(chart: Chart, last_step: float) -> str:
     axes = Axes([*values, *chart.levels], last_step, percent=chart.percent, wide=chart.wide)
     is_long = max(len(s.points) for s in shown) > SMOOTH_FROM  # all lines of a chart are smoothed
     smoothed = chart.smooth and is_long
-    lines = [_draw_line(s, axes, smoothed=smoothed) for s in shown if not s.dots]
+    lines = [
+        _draw_line(s, axes, f' data-line="{n}"' * chart.smooth, smoothed=smoothed)
+        for n, s in enumerate(shown)
+        if not s.dots
+    ]
     return _figure(
         replace(chart, series=shown), axes, lines + [_draw_dots(s, axes) for s in shown if s.dots]
     )
@@ -197,7 +212,7 @@ def _bar_stack(series: Series, size: int, axes: Axes, ground: dict[float, float]
 
 
 def _figure(chart: Chart, axes: Axes, marks: Sequence[str]) -> str:
-    series = [[[x, float(f"{y:.4g}")] for x, y in thin(s.points)] for s in chart.series]
+    series = [[[x, float(f"{y:.4g}")] for x, y in averaged(s.points)] for s in chart.series]
     data = text(json.dumps(series, separators=(",", ":")))
     grid, across = (
         "".join(f"M0 {axes.y(at):.5g}H{BOX}" for at in where)
@@ -206,7 +221,7 @@ def _figure(chart: Chart, axes: Axes, marks: Sequence[str]) -> str:
     levels = f'<path class="level" d="{across}"/>' if across else ""
     return (
         f'<figure class="chart{" wide" if chart.wide else ""}" data-percent="{int(chart.percent)}" '
-        f'data-series="{data}">'
+        f'data-range="{axes.low:.6g} {axes.high:.6g}" data-series="{data}">'
         f"<figcaption><h3>{brief(chart.title)}</h3>{_unit(chart)}{_legend(chart)}</figcaption>"
         f'<div class="plot"><svg viewBox="0 0 {BOX} {BOX}" preserveAspectRatio="none" role="img" '
         f'aria-label="{_spoken(chart)}">'
@@ -217,11 +232,16 @@ def _figure(chart: Chart, axes: Axes, marks: Sequence[str]) -> str:
     )
 
 
-def _tick_texts(axes: Axes) -> str:
-    texts = [
+def value_texts(axes: Axes) -> str:
+    """The labels of the vertical axis."""
+    return "".join(
         f'<span class="y" style="top:{axes.y(value) / BOX:.2%}">{label}</span>'
         for value, label in zip(axes.ticks, axes.labels, strict=True)
-    ]
+    )
+
+
+def _tick_texts(axes: Axes) -> str:
+    texts = [value_texts(axes)]
     for step in ticks(0, axes.last_step, 5):
         if step <= axes.last_step and step == int(step):
             label = f"{step:,.0f}" if step else "step 0"

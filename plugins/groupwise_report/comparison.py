@@ -1,7 +1,9 @@
 """Completions before and after training as HTML: pairs them, chooses some, and counts changes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
+from statistics import fmean
 
 from groupwise_report.completions import (
     MOST_OF_A_REASON,
@@ -13,13 +15,14 @@ from groupwise_report.completions import (
     is_failed,
     output,
     prompt,
+    rise,
     scores,
     shown,
     verdict,
 )
 from groupwise_report.gallery import gallery
 from groupwise_report.images import Images
-from groupwise_report.wording import brief
+from groupwise_report.wording import brief, display, number
 
 MOST_PROMPTS = 24
 
@@ -72,15 +75,27 @@ def _question(sample: Sample) -> tuple[str, str]:
 
 
 def chosen(pairs: Sequence[Pair], most: int = MOST_PROMPTS) -> list[Pair]:
-    """One pair for each prompt, and in a pool for each policy; those that changed first.
+    """One pair for each prompt, and in a pool for each policy: those whose reward changed most, the
+    one that rose most first.
 
-    The pair is the greedy one, else the first sampled: a choice by outcome would be biased.
+    Of a prompt it is the greedy pair or the first sampled one, whichever changed more: to choose
+    among all its samples would show luck.
     """
     by_prompt: dict[tuple[str, str], Pair] = {}
+    firsts: set[tuple[str, str, bool]] = set()
     for pair in sorted(pairs, key=_decoding):
-        by_prompt.setdefault(_question(pair[0] or pair[1] or {}), pair)
+        sample = pair[0] or pair[1] or {}
+        question, is_greedy = _question(sample), bool(sample.get("greedy"))
+        if (*question, is_greedy) in firsts:
+            continue
+        firsts.add((*question, is_greedy))
+        other = by_prompt.setdefault(question, pair)
+        if _sameness(pair) < _sameness(other):
+            by_prompt[question] = pair
     order = {id(pair): position for position, pair in enumerate(pairs)}
-    return sorted(by_prompt.values(), key=lambda p: (_sameness(p), order[id(p)]))[:most]
+    ranked = sorted(by_prompt.values(), key=lambda p: (_sameness(p), order[id(p)]))[:most]
+    # Stable: those without a change keep their order, after all that have one.
+    return sorted(ranked, key=lambda p: (_sameness(p)[0], -(rise(p) or 0.0)))
 
 
 def _decoding(pair: Pair) -> tuple[bool, str]:
@@ -88,26 +103,80 @@ def _decoding(pair: Pair) -> tuple[bool, str]:
     return (not sample.get("greedy"), str(sample.get("index")).zfill(9))
 
 
-def _sameness(pair: Pair) -> int:
+def _sameness(pair: Pair) -> tuple[int, float]:
+    """Smaller, the more a pair changed: its reward, then its completion; then those with one side,
+    and those that are equal."""
     before, after = pair
     if before is None or after is None:
-        return 2
-    if (change(pair) or "").startswith("became"):
-        return 0
-    return 1 if output(before) != output(after) else 3
+        return 2, 0.0
+    rose = rise(pair)
+    if rose or (change(pair) or "").startswith("became"):
+        return 0, -abs(rose or 0.0)
+    return (1 if output(before) != output(after) else 3), 0.0
 
 
 def tally(pairs: Sequence[Pair]) -> str:
-    """How many completions became or stayed right or wrong, over all evaluated completions."""
+    """What rose and what fell, over all evaluated completions; and how many became or stayed right
+    or wrong."""
+    both = [(before, after) for before, after in pairs if before and after]
+    changes = (_changed(name, both) for name in _measures(both))
+    means = "".join(words for _, words in sorted(filter(None, changes), key=itemgetter(0)))
+    shown = [f"<span>Means before and after:</span>{means}"] if means else []
     counts = {"became right": 0, "became wrong": 0, "stayed right": 0, "stayed wrong": 0}
     for changed in filter(None, map(change, pairs)):
         counts[changed] += 1
-    if not any(counts.values()):
-        return ""
-    colours = {"became right": ' class="good"', "became wrong": ' class="bad"'}
+    rises = [rose for rose in map(rise, pairs) if rose is not None]
+    if any(counts.values()):
+        shown.append(_counts(counts, "became right", "became wrong"))
+    elif any(rises):
+        shown.append(
+            _counts(
+                {
+                    "rose": sum(rose > 0 for rose in rises),
+                    "fell": sum(rose < 0 for rose in rises),
+                    "kept their reward": sum(rose == 0 for rose in rises),
+                },
+                *("rose", "fell"),
+            )
+        )
+    return "".join(f'<div class="tally">{line}</div>' for line in shown)
+
+
+def _counts(counts: Mapping[str, int], good: str, bad: str) -> str:
+    colours = {good: ' class="good"', bad: ' class="bad"'}
     parts = [f"<span{colours.get(k, '')}><b>{n:,}</b> {k}</span>" for k, n in counts.items()]
-    total = f"<span>Of all {sum(counts.values()):,} evaluated completions:</span>"
-    return f'<div class="tally">{total}{"".join(parts)}</div>'
+    return f"<span>Of all {sum(counts.values()):,} evaluated completions:</span>{''.join(parts)}"
+
+
+def _measures(pairs: Sequence[tuple[Sample, Sample]]) -> list[str]:
+    """ "" for the whole reward, and the names of several rewards."""
+    names = dict.fromkeys(name for _, after in pairs for name in _rewards(after))
+    return ["", *(names if len(names) > 1 else ())]
+
+
+def _rewards(sample: Sample) -> Mapping[str, object]:
+    rewards = sample.get("rewards")
+    return rewards if isinstance(rewards, Mapping) else {}
+
+
+def _changed(
+    name: str, pairs: Sequence[tuple[Sample, Sample]]
+) -> tuple[tuple[bool, float], str] | None:
+    """The place in the order and the words of a mean that changed; None if it did not."""
+
+    def value(sample: Sample) -> float | None:
+        return number(_rewards(sample).get(name) if name else sample.get("total"))
+
+    values = [(value(before), value(after)) for before, after in pairs]
+    known = [(was, now) for was, now in values if was is not None and now is not None]
+    if not known:
+        return None
+    was, now = (fmean(side) for side in zip(*known, strict=True))
+    if was == now:
+        return None
+    colour, what = "good" if now > was else "bad", brief(name) if name else "<b>reward</b>"
+    words = f'<span class="{colour}">{what} {display(was)} → {display(now)}</span>'
+    return (bool(name), was - now), words
 
 
 def failures(pairs: Sequence[Pair]) -> str:

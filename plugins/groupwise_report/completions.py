@@ -32,14 +32,26 @@ def change(pair: Pair) -> str | None:
     return f"{'stayed' if was == now else 'became'} {'right' if now else 'wrong'}"
 
 
+def rise(pair: Pair) -> float | None:
+    """By how much the reward of a completion rose; None if a side has none."""
+    was, now = (number(sample.get("total")) if sample else None for sample in pair)
+    return None if was is None or now is None else now - was
+
+
 def verdict(pair: Pair) -> str:
-    """A coloured mark if a completion became right or wrong, "unchanged" if it is the same."""
-    changed = change(pair) or ""
+    """Coloured marks if a completion became right or wrong and if its reward changed, "unchanged"
+    if it is the same."""
+    marks, changed, rose = [], change(pair) or "", rise(pair)
     if changed.startswith("became"):
-        return f'<span class="{"good" if changed.endswith("right") else "bad"}">{changed}</span>'
+        colour = "good" if changed.endswith("right") else "bad"
+        marks.append(f'<span class="{colour}">{changed}</span>')
+    if rose:
+        words = f"reward {'rose' if rose > 0 else 'fell'} by {display(abs(rose))}"
+        marks.append(f'<span class="{"good" if rose > 0 else "bad"}">{words}</span>')
     before, after = pair
-    unchanged = before and after and output(before) == output(after)
-    return "<span>unchanged</span>" if unchanged else ""
+    if not marks and before and after and output(before) == output(after):
+        marks.append("<span>unchanged</span>")
+    return "".join(marks)
 
 
 def output(sample: Sample) -> tuple[object, object]:

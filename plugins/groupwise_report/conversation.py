@@ -15,6 +15,7 @@ from groupwise_report.wording import brief, display, number, text
 MOST_CHARACTERS = 8000
 MOST_MESSAGES = 40
 MOST_CALLS = 20  # of a message
+MOST_OF_A_GIST = 120  # characters
 SHORT = 120  # characters of an answer that is not folded
 THINKING = ("<think>", "</think>"), ("[THINK]", "[/THINK]")
 _KEYS_OF_THINKING = ("reasoning_content", "thinking")
@@ -34,6 +35,16 @@ def words(value: object, rewards: Sequence[object] = (), *, show: Show | None = 
     if (left_out := len(shown) - MOST_MESSAGES) > 0:  # of the middle: answers are at the end
         shown[MOST_MESSAGES // 2 : -MOST_MESSAGES // 2] = [_cut(left_out, "messages")]
     return "".join(shown)
+
+
+def gist(value: object) -> str:
+    """The words of a prompt or a completion on one line, of a long one the beginning and the end:
+    of a conversation what the model said, or else the last message."""
+    if isinstance(value, list | tuple):
+        messages = [message for message in value if isinstance(message, Mapping)]
+        said = [m for m in messages if _role(m) == "assistant"] or messages[-1:]
+        value = " ".join(_content(message.get("content"), shown=True) for message in said)
+    return brief("" if value is None else value, MOST_OF_A_GIST)
 
 
 def turns(value: object) -> int:

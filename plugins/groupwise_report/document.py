@@ -12,6 +12,13 @@ from groupwise_report.charts import Chart, draw
 from groupwise_report.wording import brief, text
 
 _HERE = Path(__file__).parent
+SCRIPTS = ("page.js", "smoothing.js", "filters.js", "scheme.js")
+_CONTROLS = (  # shown by the script, without which they would do nothing
+    '<nav class="controls" hidden>'
+    '<label>Smoothing <input type="range" min="0" max="5" value="2"><output></output></label>'
+    '<label>Colours <select><option value="">of the system</option>'
+    '<option value="light">light</option><option value="dark">dark</option></select></label></nav>'
+)
 MARK = '<meta name="generator" content="groupwise">'
 """Marks our pages, so that no other file is overwritten."""
 
@@ -23,10 +30,10 @@ def document(
 
     version: of a page that is served while runs go on; its script asks the server for newer ones.
     """
-    style, script = (_HERE.joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    style, script = _read("page.css"), "".join(map(_read, SCRIPTS))
     allowed, follows = "default-src 'none'; img-src data:; style-src 'unsafe-inline'", ""
     if version is not None:
-        script += _HERE.joinpath("follow.js").read_text("utf-8")
+        script += _read("follow.js")
         allowed += "; connect-src 'self'"
         follows = f' data-version="{text(version)}"'
     digest = "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -35,9 +42,13 @@ def document(
         f'<meta http-equiv="Content-Security-Policy" content="{allowed}; script-src \'{digest}\'">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{brief(title)}</title><style>{style}</style></head>"
-        f'<body><main data-last="{max(last_step, 1)}"{follows}>'
+        f'<body>{_CONTROLS}<main data-last="{max(last_step, 1)}"{follows}>'
         f"{''.join(sections)}</main><script>{script}</script></body></html>\n"
     )
+
+
+def _read(name: str) -> str:
+    return _HERE.joinpath(name).read_text("utf-8")
 
 
 def section(title: str, intro: str, *parts: str) -> str:
@@ -45,6 +56,11 @@ def section(title: str, intro: str, *parts: str) -> str:
     body = "".join(parts)
     intro = f'<p class="intro">{intro}</p>' if intro else ""
     return f"<section><h2>{title}</h2>{intro}{body}</section>" if body else ""
+
+
+def folded(title: str, inside: str) -> str:
+    """A part of the page that opens at a click. All arguments are HTML."""
+    return f"<details><summary>{title}</summary>{inside}</details>"
 
 
 def grid(figures: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from groupwise_report.comparison import MOST_PROMPTS, compare
 from groupwise_report.document import document, section
 from groupwise_report.gallery import MOST_PICTURED
 from groupwise_report.page import configuration
-from groupwise_report.run_data import RunData, read_lines, read_text
+from groupwise_report.run_data import RunData, named_accuracy, read_lines, read_text
 from groupwise_report.tiles import tiles
 from groupwise_report.wording import brief, number
 
@@ -39,6 +39,7 @@ def _read(folder: Path) -> RunData:
         result=result,
         samples={"after": samples},
         unreadable=unreadable,
+        accuracy=named_accuracy(result),
     )
 
 

@@ -1,14 +1,18 @@
 // Follows a run: asks for a newer page, and puts its changed parts in the place of the old ones.
 // Nothing else moves: not what is scrolled to, not what is open.
 const EVERY = 2000;  // ms
-const main = document.querySelector("main");
 const name = part => part.tagName + part.className + (part.querySelector("h2, summary")?.textContent ?? "");
 const sources = parts => new Map([...parts].map(part => [name(part), part.outerHTML]));
 let version = main.dataset.version, before = sources(main.children);
-const opened = part => [...part.querySelectorAll("details"), ...(part.matches("details") ? [part] : [])];
+// By key where there is one, since rows come and go, else by place.
+const opened = part => {
+  const all = [...part.querySelectorAll("details"), ...(part.matches("details") ? [part] : [])];
+  return new Map(all.map((details, i) => [details.dataset.key ?? i, details]));
+};
 const keep = (old, fresh) => {
   const were = opened(old);
-  opened(fresh).forEach((details, i) => { details.open = were[i]?.open ?? false; });
+  opened(fresh).forEach((details, key) => { details.open = were.get(key)?.open ?? false; });
+  keepFilters(old, fresh);
   const boxes = [...old.querySelectorAll(".words, .card, pre")].map(box => [box.scrollLeft, box.scrollTop]);
   old.replaceWith(fresh);
   fresh.querySelectorAll(".words, .card, pre").forEach((box, i) => {
@@ -33,6 +37,7 @@ const update = text => {
   before = after;
   main.dataset.last = next.dataset.last;
   document.title = page.title;
+  refresh();
   const now = [...main.children].find(part => name(part) === anchor);
   if (now && scrollY) scrollBy({top: now.getBoundingClientRect().top - top, behavior: "instant"});
 };

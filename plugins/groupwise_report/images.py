@@ -11,11 +11,14 @@ from pathlib import Path
 from groupwise_report.wording import brief
 
 MOST_IMAGES = 48
+MOST_BYTES = 9_000_000  # of a page's images
 LARGEST = 50_000_000  # bytes of an image
 SMALL = 1_000_000  # bytes of all images; below it there may be more than MOST_IMAGES
 MOST_ATTACHED = 200  # images of prompts and tools
-LIGHT = 40_000  # bytes of one that is embedded as it is
+LIGHT = 40_000  # bytes of one of a prompt or a tool that is embedded as it is
+HEAVY = 250_000  # bytes of a completion that is reduced
 EDGE = 320  # pixels, of one that is reduced
+LARGE_EDGE = 512  # pixels, of a completion that is reduced
 MOST_PIXELS = 60_000_000  # of one that is reduced
 _TINY = 128  # pixels; images up to this width are enlarged
 _WIDTH = 160  # pixels on the page that an enlarged image has at most
@@ -24,15 +27,18 @@ _KINDS = {_PNG: "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif"}
 
 
 class Images:
-    """Embeds a run's images, and counts them against the limits of a page."""
+    """Embeds a run's images, and counts them against the limits of a page.
 
-    def __init__(self, run: Path) -> None:
-        self.run = run.resolve()
+    most: bytes of all of them, `MOST_BYTES` if unset.
+    """
+
+    def __init__(self, run: Path, most: int | None = None) -> None:
+        self.run, self.most = run.resolve(), MOST_BYTES if most is None else most
         self.count = self.bytes = self.attached = 0
 
     @property
     def full(self) -> bool:
-        return self.count >= MOST_IMAGES and self.bytes >= SMALL
+        return self.bytes >= self.most or (self.count >= MOST_IMAGES and self.bytes >= SMALL)
 
     def embed(self, file: object) -> str:
         """An `<img>` with the content of a file, or a line that says why there is none."""
@@ -41,18 +47,24 @@ class Images:
             return f"<p>{brief(file)} (no such file in the run's folder)</p>"
         if not content.startswith(_PNG):
             return f"<p>{brief(file)} (not a PNG)</p>"
+        kind = "png"
+        if len(content) > HEAVY:
+            smaller, data = _reduced(content, LARGE_EDGE)
+            kind, content = (smaller, data) if smaller else (kind, content)
         self.count += 1
         self.bytes += len(content)
-        return _img(file, "png", content)
+        return _img(file, kind, content)
 
     def small(self, file: object) -> str:
         """What is attached to a prompt or a message: an `<img>`, reduced if it is large, or its
         name."""
-        content = self._read(str(file)) if self.attached < MOST_ATTACHED else None
+        has_room = self.attached < MOST_ATTACHED and self.bytes < self.most
+        content = self._read(str(file)) if has_room else None
         kind, data = (None, b"") if content is None else _reduced(content)
         if kind is None:
             return f'<span class="cut">[{brief(file)}]</span>'
         self.attached += 1
+        self.bytes += len(data)
         return _img(file, kind, data)
 
     def _read(self, file: str) -> bytes | None:
@@ -70,8 +82,9 @@ def thumbnails(images: list[str]) -> str:
     return f'<div class="thumbs">{"".join(images)}</div>' if images else ""
 
 
-def _reduced(content: bytes) -> tuple[str | None, bytes]:
-    """The kind and the content of an image of bounded size; None for what is none."""
+def _reduced(content: bytes, edge: int = EDGE) -> tuple[str | None, bytes]:
+    """The kind and the content of an image of at most so many pixels a side; None for what is
+    none."""
     kind = next((kind for start, kind in _KINDS.items() if content.startswith(start)), None)
     if kind is not None and len(content) <= LIGHT:
         return kind, content
@@ -81,7 +94,7 @@ def _reduced(content: bytes) -> tuple[str | None, bytes]:
         with Image.open(BytesIO(content), formats=("PNG", "JPEG", "WEBP", "GIF", "BMP")) as image:
             if image.width * image.height > MOST_PIXELS:
                 return None, b""
-            image.thumbnail((EDGE, EDGE))
+            image.thumbnail((edge, edge))
             data = BytesIO()
             image.convert("RGB").save(data, "JPEG", quality=85)
     except Exception:  # no PIL, or a damaged file, for which it raises a dozen kinds

@@ -6,8 +6,8 @@ from groupwise_report.charts import Chart, Series
 from groupwise_report.run_data import RunData
 
 _HELD_OUT = {
-    "accuracy": "Accuracy by policy, sampled",
-    "greedy_accuracy": "Accuracy by policy, greedy",
+    "accuracy": "by policy, sampled",
+    "greedy_accuracy": "by policy, greedy",
 }
 
 
@@ -31,7 +31,7 @@ def learner_charts(run: RunData) -> list[Chart]:
         )
     return [
         Chart(title="Reward by policy", series=_lines(run, "reward"), note=note, wide=True),
-        *(_held_out(run, key, title) for key, title in _HELD_OUT.items()),
+        *(_held_out(run, key, f"{run.accuracy_title} {title}") for key, title in _HELD_OUT.items()),
     ]
 
 

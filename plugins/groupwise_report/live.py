@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from groupwise.storage.disk import read_record
-from groupwise.storage.files import AFTER, BEFORE, CONFIG, LOCK, METRICS, RESULT
+from groupwise.storage.files import AFTER, BEFORE, CONFIG, LOCK, METRICS, RESULT, RUN_INFO
 from groupwise_report.wording import text
 
-SHOWN = (METRICS, RESULT, CONFIG, BEFORE, AFTER)
+SHOWN = (METRICS, RESULT, CONFIG, RUN_INFO, BEFORE, AFTER)
 """The files that a page is made of; the version changes with them."""
 
 

@@ -1,11 +1,14 @@
 // The pointer's step is shown in every chart at once: one asks what else happened then.
 const known = new WeakMap();
+const main = document.querySelector("main");
 const read = figure => {
   const values = [...figure.querySelectorAll(".legend b")];
   return {values, rest: values.map(v => v.textContent), cursor: figure.querySelector(".cursor"),
+    lines: [...figure.querySelectorAll("[data-line]")].map(line => ({line, own: line.getAttribute("d")})),
+    range: figure.dataset.range.split(" ").map(Number),
     percent: figure.dataset.percent === "1", series: JSON.parse(figure.dataset.series)};
 };
-const charts = () => [...document.querySelectorAll(".chart")].map(figure => {
+const charts = () => [...document.querySelectorAll(".chart[data-series]")].map(figure => {
   if (!known.has(figure)) known.set(figure, read(figure));
   return known.get(figure);
 });
@@ -25,12 +28,12 @@ const hide = () => charts().forEach(c => {
   c.values.forEach((v, i) => v.textContent = c.rest[i]);
 });
 document.addEventListener("pointermove", event => {
-  const plot = event.target.closest?.(".plot");
+  const plot = event.target.closest?.("[data-series] .plot");
   if (!plot) return;
-  const box = plot.getBoundingClientRect(), last = +document.querySelector("main").dataset.last;
+  const box = plot.getBoundingClientRect(), last = +main.dataset.last;
   show(Math.min(last, Math.max(0, Math.round(last * (event.clientX - box.left) / box.width))), last);
 });
 document.addEventListener("pointerout", event => {
-  const plot = event.target.closest?.(".plot");
+  const plot = event.target.closest?.("[data-series] .plot");
   if (plot && !plot.contains(event.relatedTarget)) hide();
 });

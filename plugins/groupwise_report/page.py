@@ -18,18 +18,22 @@ from groupwise_report.charts import (
     swatch,
 )
 from groupwise_report.comparison import compare
+from groupwise_report.completion_table import completion_table
 from groupwise_report.document import (
     charts,
     document,
+    folded,
     grid,
     section,
     table,
 )
 from groupwise_report.episodes import episodes
+from groupwise_report.histogram import histograms
 from groupwise_report.learners import learner_charts, of_each
 from groupwise_report.live import Live
 from groupwise_report.rewards import note_on_sums, reward_charts
 from groupwise_report.run_data import RunData
+from groupwise_report.starts import starts
 from groupwise_report.tiles import tiles
 from groupwise_report.watched import alarm_lines, watched_charts
 from groupwise_report.wording import brief, display, duration, number, text, wilson
@@ -64,7 +68,8 @@ CHARTS = (  # title, unit, key, name, percent, note
 
 def page(run: RunData, live: Live | None = None) -> str:
     """The whole page; live: the state of the run, if the page is served while the run goes on."""
-    parts = (tiles, _learning, _training, episodes, _time, _samples, configuration)
+    parts = (tiles, _learning, _training, episodes, _time, _samples, completion_table,
+             configuration, starts)  # fmt: skip
     sections = [_header(run, live), *(part(run) for part in parts)]
     version = live.version if live else None
     return document(run.name, sections, last_step=run.last_step, version=version)
@@ -100,7 +105,9 @@ def _learning(run: RunData) -> str:
     note = (note if band else "") + note_on_sums(run)
     shown = [Chart(title="Reward", series=rewards, note=note.strip(), wide=True)]
     shown += [_accuracy(run), *learner_charts(run), *watched_charts(run), *reward_charts(run)]
-    return section("What it learned", how_to_read([run]), charts(shown, run.last_step))
+    last = max(run.last_step, 1)
+    figures = (*(draw(chart, last) for chart in shown), *histograms(run))
+    return section("What it learned", how_to_read([run]), grid(figures))
 
 
 def how_to_read(runs: Sequence[RunData]) -> str:
@@ -122,7 +129,7 @@ def _accuracy(run: RunData) -> Chart:
         series.append(_dots(run, f"pass_at_{name}", f"held out, pass@{name}", i))
     note = "" if series[0].points else "Of held-out prompts. "
     note += "Vertical bars: 95 % intervals for the number of prompts." if any(ranges) else ""
-    return Chart(title="Accuracy", series=series, note=note, percent=True, wide=True)
+    return Chart(title=run.accuracy_title, series=series, note=note, percent=True, wide=True)
 
 
 def _dots(run: RunData, key: str, name: str, colour: int, spread: Sequence[Spread] = ()) -> Series:
@@ -199,13 +206,31 @@ def _time(run: RunData) -> str:
     speed = Series(name="speed", points=run.points("decisions_per_second"))
     throughput = Chart(title="Throughput", unit=f"{run.unit} a second", series=[speed], wide=True)
     last = max(run.last_step, 1)
+    memory = (draw(chart, last) for chart in _memory(run))
     parts = (
         draw_stacked(stacked, last),
         draw(throughput, last),
         _phases(phases),
         _rewards_time(run),
+        *memory,
     )
-    return section("Where the time went", "", grid(parts))
+    return section("Time and memory", "", grid(parts))
+
+
+def _memory(run: RunData) -> list[Chart]:
+    """The memory of a step on the GPU and on the machine."""
+    device = {"device": "tensors", "device_reserved": "held by torch"}
+    on_device = [
+        Series(name=name, points=run.points(f"memory/{key}"), colour=n)
+        for n, (key, name) in enumerate(device.items())
+    ]
+    host = Series(name="process", points=run.points("memory/host"))
+    return [
+        Chart(title="Memory of the GPU", unit="GiB", series=on_device, wide=True,
+              note="The most in each step, of the process that takes most."),
+        Chart(title="Memory of the machine", unit="GiB", series=[host], wide=True,
+              note="Of the process and its children, at the end of each step."),
+    ]  # fmt: skip
 
 
 def _phases(phases: Sequence[Series]) -> str:
@@ -241,13 +266,13 @@ def _samples(run: RunData) -> str:
     sides = run.samples["before"], run.samples["after"]
     every = [sample for side in sides for sample in side]
     has_images = any(sample.get("image") for sample in every)
-    judged = any(isinstance(sample.get("right"), bool) for sample in every)
-    first = "the greedy or else the first" if any(s.get("greedy") for s in every) else "the first"
-    kind = "became right or wrong" if judged else "changed"
+    first = "the first one"
+    if any(sample.get("greedy") for sample in every):
+        first = "the greedy or the first sampled one, whichever changed more,"
     intro = (
         f"The same held-out prompts and {'noise' if has_images else 'seeds'} before and after "
-        f"training. Completions that {kind} come first. Of several for a prompt {first} one is "
-        f"shown."
+        f"training. Completions whose reward changed most are shown, that which rose most first. "
+        f"Of several for a prompt {first} is shown."
     )
     if any(sample.get("watched") for sample in every):
         intro += " Rewards in italics are watched, not trained on."
@@ -258,4 +283,4 @@ def configuration(run: RunData) -> str:
     """The run's configuration, folded."""
     if not run.config.strip():
         return ""
-    return f"<details><summary>Configuration</summary><pre>{text(run.shown_config)}</pre></details>"
+    return folded("Configuration", f"<pre>{text(run.shown_config)}</pre>")

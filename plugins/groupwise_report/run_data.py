@@ -6,12 +6,12 @@ A run may have been killed at any time, so a missing file or a damaged line is n
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from groupwise.storage.files import METRICS, RESULT, RUN_INFO
-from groupwise.storage.run_info import masked_text, settings_of
+from groupwise.storage.files import METRICS, RESULT, RUN_INFO, TRAINING
+from groupwise.storage.run_info import masked_text, no_run, settings_of, starts
 from groupwise_report.wording import display, number
 
 MOST_STEPS = 10**9
@@ -26,8 +26,10 @@ Point = tuple[float, float]
 class RunData:
     """The content of a run's folder.
 
-    config: config.yaml; steps: metrics by step; result: result.json; samples: by "before" and
-    "after"; unreadable: the number of damaged lines of metrics.
+    accuracy: the reward that tells right from wrong, "" if there is none or it is not known;
+    config: config.yaml; steps: metrics by step, in order; result: result.json; samples: by "before"
+    and "after"; unreadable: the number of damaged lines of metrics; training: completions of
+    training steps; starts: by which commands the run was started, with packages and devices.
     """
 
     folder: Path
@@ -36,6 +38,14 @@ class RunData:
     result: Row
     samples: Mapping[str, Sequence[Row]]
     unreadable: int
+    training: Sequence[Row] = ()
+    starts: Sequence[Row] = ()
+    accuracy: str = ""
+
+    @property
+    def accuracy_title(self) -> str:
+        """ "Accuracy", with the name of the reward that tells right from wrong."""
+        return titled_accuracy([self])
 
     @property
     def last_step(self) -> int:
@@ -66,8 +76,7 @@ class RunData:
         """(step, seconds): the sum of the step's phases."""
         phases = [f"time/{name}" for name in self.names("time/")]
         took = [
-            (step, [number(row.get(phase)) for phase in phases])
-            for step, row in sorted(self.steps.items())
+            (step, [number(row.get(phase)) for phase in phases]) for step, row in self.steps.items()
         ]
         return [
             (step, sum(value for value in values if value is not None))
@@ -81,13 +90,16 @@ class RunData:
         return str(self.result.get("unit") or "decisions")
 
     def points(self, key: str) -> list[Point]:
-        values = ((step, number(row.get(key))) for step, row in sorted(self.steps.items()))
+        values = ((step, number(row.get(key))) for step, row in self.steps.items())
         return [(step, value) for step, value in values if value is not None]
 
     def names(self, prefix: str) -> list[str]:
         """Names of metrics with this prefix in any step, without it, in order of appearance."""
-        keys = dict.fromkeys(key for row in self.steps.values() for key in row)
-        return [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
+        return [key.removeprefix(prefix) for key in self._keys if key.startswith(prefix)]
+
+    @cached_property
+    def _keys(self) -> list[str]:
+        return list(dict.fromkeys(key for row in self.steps.values() for key in row))
 
     @cached_property
     def settings(self) -> Mapping[str, object]:
@@ -153,7 +165,7 @@ def check_runs(folders: Sequence[Path]) -> None:
     """Raise ValueError for a folder without a run; a run without any step is accepted."""
     for folder in folders:
         if not any((folder / name).is_file() for name in (RUN_INFO, METRICS)):
-            raise ValueError(f"{folder} is not the folder of a run: it has no {RUN_INFO}")
+            raise ValueError(no_run(folder, RUN_INFO))
 
 
 def read_run(run: Path) -> RunData:
@@ -167,48 +179,30 @@ def read_run(run: Path) -> RunData:
         steps.setdefault(key, {}).update(row)  # a resumed run repeats steps: the last line counts
     result, _ = read_lines(run / RESULT, whole=True)
     sides = {side: read_lines(run / "samples" / f"{side}.jsonl") for side in ("before", "after")}
-    data = RunData(
+    info, _ = read_lines(run / RUN_INFO, whole=True)
+    return RunData(
         folder=run,
         config=read_text(run / "config.yaml"),
-        steps=steps,
+        steps=dict(sorted(steps.items())),
         result=result[0] if result else {},
         samples={side: rows for side, (rows, _) in sides.items()},
         unreadable=unreadable,
-    )
-    return data if _is_judged(data) else _without_verdicts(data)
-
-
-def _is_judged(run: RunData) -> bool:
-    """Whether the last evaluation has an accuracy, so that its reward tells right from wrong."""
-    rows = [row for _, row in sorted(run.steps.items()) if "evaluation/reward" in row]
-    return not rows or "evaluation/accuracy" in rows[-1]
-
-
-def _without_verdicts(run: RunData) -> RunData:
-    """The data without accuracies: the run's reward only measures.
-
-    The run assumed otherwise until the first value that was neither 0 nor 1.
-    """
-
-    def kept(row: Row) -> dict[str, object]:
-        return {key: _kept(value) for key, value in row.items() if not _is_verdict(key)}
-
-    def _kept(value: object) -> object:
-        return kept(value) if isinstance(value, dict) else value
-
-    return replace(
-        run,
-        steps={step: kept(row) for step, row in run.steps.items()},
-        result=kept(run.result),
-        samples={
-            side: [{**row, "right": None} for row in rows] for side, rows in run.samples.items()
-        },
+        training=read_lines(run / TRAINING)[0],
+        starts=starts(run),
+        accuracy=named_accuracy(*info, *result),
     )
 
 
-def _is_verdict(key: str) -> bool:
-    name = key.removeprefix("evaluation/")
-    return name.split("/")[0] in ("accuracy", "greedy_accuracy") or name.startswith("pass_at_")
+def titled_accuracy(runs: "Sequence[RunData]") -> str:
+    """ "Accuracy", with the names of the rewards that tell right from wrong in these runs."""
+    names = dict.fromkeys(run.accuracy for run in runs if run.accuracy)
+    return f"Accuracy ({', '.join(names)})" if names else "Accuracy"
+
+
+def named_accuracy(*records: Row) -> str:
+    """The reward that tells right from wrong, as the last of these records names it; else ""."""
+    names = [record.get("accuracy") for record in records]
+    return next((name for name in reversed(names) if isinstance(name, str)), "")
 
 
 def read_text(path: Path) -> str:

@@ -14,7 +14,7 @@ from groupwise_report.document import (
 )
 from groupwise_report.live import Live
 from groupwise_report.page import CHARTS, how_to_read, intervals
-from groupwise_report.run_data import Row, RunData
+from groupwise_report.run_data import Row, RunData, titled_accuracy
 from groupwise_report.tiles import interval
 from groupwise_report.wording import brief, display, duration, number
 
@@ -40,7 +40,7 @@ def page(runs: Sequence[RunData], live: Live | None = None) -> str:
                 differences(runs, heads)),
         section("What they learned", how_to_read(runs), charts(_learned(runs, names), last)),
         section("How training went", "", charts(_trained(runs, names), last)),
-        section("Where the time went", "", charts(_time(runs, names), last)),
+        section("Time and memory", "", charts(_time(runs, names), last)),
     ]  # fmt: skip
     title, version = " · ".join(names), live.version if live else None
     return document(title, sections, last_step=last, version=version)
@@ -76,8 +76,9 @@ def _results(runs: Sequence[RunData], heads: Sequence[str]) -> str:
         took = duration(seconds) if seconds is not None else EN_DASH
         cells = (_change(each, before, after) for each in shown)
         rows.append((head, run.progress if run.steps else "no step yet", took, *cells))
-    return table("", ("run", "steps", "time", *map(_MEASURES.__getitem__, shown)), rows,
-                 kind="whole")  # fmt: skip
+    words = [_MEASURES[each].replace("accuracy", titled_accuracy(runs).lower()) for each in shown]
+    heads = ("run", "steps", "time", *map(brief, words))
+    return table("", heads, rows, kind="whole")
 
 
 def _change(measure: str, before: Row, after: Row) -> str:
@@ -100,10 +101,11 @@ def _learned(runs: Sequence[RunData], names: Sequence[str]) -> Iterator[Chart]:
     yield _over(runs, names, "evaluation/reward", "Reward, held out", wide=True, dots=True)
     for measure, title in (("accuracy", "sampled"), ("greedy_accuracy", "greedy")):
         yield _over(
-            runs, names, f"evaluation/{measure}", f"Accuracy, held out, {title}",
+            runs, names, f"evaluation/{measure}", f"{titled_accuracy(runs)}, held out, {title}",
             note=note, percent=True, wide=True, dots=True,
         )  # fmt: skip
-    yield _over(runs, names, "accuracy", "Accuracy, in training", percent=True, wide=True)
+    title = f"{titled_accuracy(runs)}, in training"
+    yield _over(runs, names, "accuracy", title, percent=True, wide=True)
     for reward in rewards:
         yield _over(runs, names, f"rewards/{reward}", f"Reward: {reward}", wide=len(rewards) < 3)
     for reward in watched:
@@ -128,6 +130,8 @@ def _time(runs: Sequence[RunData], names: Sequence[str]) -> Iterator[Chart]:
     ]
     yield Chart(title="Time of a step", unit="seconds", series=lines, wide=True, named=True)
     yield _over(runs, names, "decisions_per_second", "Throughput", unit="a second", wide=True)
+    for key, title in (("device", "Memory of the GPU"), ("host", "Memory of the machine")):
+        yield _over(runs, names, f"memory/{key}", title, unit="GiB", wide=True)
 
 
 def _over(

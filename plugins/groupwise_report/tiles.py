@@ -16,12 +16,12 @@ def tiles(run: RunData) -> str:
     keys |= dict.fromkeys(key for key in known if key.startswith("watch/"))
     keys |= dict.fromkeys(key for key in known if key.startswith("pass_at_"))
     keys |= dict.fromkeys(["length", *(key for key in known if key.startswith("rewards/"))])
-    every = (_tile(key, before, after, note, run.unit) for key in keys)
+    every = (_tile(key, before, after, note, run) for key in keys)
     shown = [tile for tile in every if tile][:MOST]
     return f'<dl class="tiles">{"".join(shown)}</dl>' if shown else ""
 
 
-def _tile(key: str, before: Row, after: Row, note: str, unit: str) -> str:
+def _tile(key: str, before: Row, after: Row, note: str, run: RunData) -> str:
     old, new = number(before.get(key)), number(after.get(key))
     if old is None and new is None:
         return ""
@@ -40,7 +40,7 @@ def _tile(key: str, before: Row, after: Row, note: str, unit: str) -> str:
     if before and after:
         values = f"<span>{shown[0]} →</span> <b>{shown[1]}</b>"
     small = "".join(f"<dd><small>{word}</small></dd>" for word in words)
-    return f'<div class="tile"><dt>{_title(key, unit)}</dt><dd>{values}</dd>{small}</div>'
+    return f'<div class="tile"><dt>{_title(key, run)}</dt><dd>{values}</dd>{small}</div>'
 
 
 def interval(share: float | None, row: Row) -> str:
@@ -51,13 +51,13 @@ def interval(share: float | None, row: Row) -> str:
     return "\N{EN DASH}".join(f"{100 * bound:.0f}" for bound in wilson(share, count))
 
 
-def _title(key: str, unit: str) -> str:
+def _title(key: str, run: RunData) -> str:
     titles = {
         "reward": "Reward, sampled",
         "greedy_reward": "Reward, greedy",
-        "accuracy": "Accuracy, sampled",
-        "greedy_accuracy": "Accuracy, greedy",
-        "length": f"Length, {unit}",
+        "accuracy": f"{run.accuracy_title}, sampled",
+        "greedy_accuracy": f"{run.accuracy_title}, greedy",
+        "length": f"Length, {run.unit}",
     }
     words = {"pass_at_": "Pass@", "rewards/": "Reward ", "watch/": "Watched "}
     for prefix, word in words.items():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from groupwise.storage.disk import read_text, write_text
 from groupwise.storage.files import EVALUATED
+from groupwise.storage.run_info import no_run
 from groupwise_report import evaluation, page, several
 from groupwise_report.document import MARK
 from groupwise_report.run_data import check_runs, read_run
@@ -29,7 +30,7 @@ def write_report(run: Path, path: Path | None = None) -> Path:
     Raises ValueError if the folder has no run, or if `path` is another file than a page of ours.
     """
     if not (run / "metrics.jsonl").is_file():
-        raise ValueError(f"{run} is not the folder of a run: it has no metrics.jsonl")
+        raise ValueError(no_run(run, "metrics.jsonl"))
     if path is not None:
         _check_replaceable(path)
     return _write(path or run / NAME, page.page(read_run(run)))

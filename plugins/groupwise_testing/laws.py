@@ -1,7 +1,5 @@
 """Law: a property of every part of a kind, its test, and what to look at if it does not hold."""
 
-import sysconfig
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +8,6 @@ from typing import Any
 from groupwise import errors
 
 Test = Callable[[Any], str | None]
-LIBRARIES = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
-OURS = tuple(str(Path(file).parent) for file in (errors.__file__, __file__))
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ def _message(who: str, broken: Law, wrong: str) -> str:
 
 def _place(error: BaseException) -> str:
     """The innermost line of the author's own code in a traceback; "it" if there is none."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith((*LIBRARIES, *OURS)):
-            return f"`{frame.name}`, line {frame.lineno} of {Path(frame.filename).name},"
-    return "it"
+    frame = errors.own_frame(error)
+    if frame is None:
+        return "it"
+    return f"`{frame.name}`, line {frame.lineno} of {Path(frame.filename).name},"

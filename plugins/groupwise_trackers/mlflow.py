@@ -64,9 +64,9 @@ class MLflow(Tracker):
         rows = shown.with_images(lambda image: image) if all_images else shown.rows
         columns = [list(column) for column in zip(*rows, strict=True)]
         table = dict(zip(shown.columns, columns, strict=True))
-        mlflow.log_table(table, f"samples/step_{step}.json")
+        mlflow.log_table(table, f"{shown.prefix}samples/step_{step}.json")
         for number, image in shown.images.items():
-            mlflow.log_image(image, key=_name(shown.names[number]), step=step)
+            mlflow.log_image(image, key=_name(shown.prefix + shown.names[number]), step=step)
 
 
 def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""The table that a tracker shows for an evaluation: one completion for each of some prompts."""
+"""The tables that a tracker shows: of an evaluation one completion for each of some prompts; of a
+training step those that are kept."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from groupwise import attachments
@@ -15,17 +16,19 @@ LONGEST = 10_000
 
 @dataclass(frozen=True)
 class SampleTable:
-    """Evaluated completions as a table.
+    """Completions as a table.
 
     columns: prompt, completion, reward, right, each reward by its name; with several policies
-    `policy`. rows: one for each sample; an image's cell is empty. images: the completions that are
-    images, by row number. names: of the rows, the same at every evaluation.
+    `policy`; of training steps also why they were chosen, and the advantage. rows: one for each
+    sample; an image's cell is empty. images: the completions that are images, by row number.
+    names: of the rows, the same at every evaluation. prefix: of the names it is logged under.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     images: Mapping[int, Any]
     names: Sequence[str]
+    prefix: str = ""
 
     def with_images(self, wrap: Any) -> list[list[Any]]:
         """The rows with `wrap(image)` in the cells of completions that are images."""
@@ -46,6 +49,25 @@ def shown(samples: Sequence[Sample], most: int) -> SampleTable:
         by_prompt.setdefault((sample["draw"], sample.get("learner", "")), sample)
     draws = [*dict.fromkeys(sample["draw"] for sample in samples)][:most]
     chosen = [s for draw in draws for (other, _), s in by_prompt.items() if other == draw]
+    return _table(chosen, [_name(sample) for sample in chosen])
+
+
+def of_training(samples: Sequence[Sample]) -> SampleTable:
+    """All samples of a step, with what chose them and their advantages."""
+    names = [f"{' '.join(sample['chosen'])} {_name(sample)}" for sample in samples]
+    table = _table(samples, names)
+    return replace(
+        table,
+        columns=["chosen", *table.columns, "advantage"],
+        rows=[
+            [", ".join(sample["chosen"]), *row, sample["advantage"]]
+            for sample, row in zip(samples, table.rows, strict=True)
+        ],
+        prefix="training_",
+    )
+
+
+def _table(chosen: Sequence[Sample], names: Sequence[str]) -> SampleTable:
     several = any("learner" in sample for sample in chosen)
     rewards = [*dict.fromkeys(name for sample in chosen for name in sample["rewards"])]
     return SampleTable(
@@ -53,7 +75,7 @@ def shown(samples: Sequence[Sample], most: int) -> SampleTable:
         + (["policy"] if several else []),
         rows=[_row(sample, rewards, several=several) for sample in chosen],
         images={n: s["completion"] for n, s in enumerate(chosen) if is_image(s["completion"])},
-        names=[_name(sample) for sample in chosen],
+        names=names,
     )
 
 

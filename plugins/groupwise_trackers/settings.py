@@ -38,6 +38,13 @@ class Settings(BaseModel):
         description="held-out prompts whose completion is logged at each evaluation; 0: none",
     )
 
+    training_samples: int = Field(
+        default=10,
+        ge=0,
+        description="steps between tables of training completions, those of `train.samples`; 0: "
+        "none",
+    )
+
     @model_validator(mode="after")
     def _can_be_opened(self) -> Self:
         if not filter_trackers([self.tracker], logging_dir="."):

@@ -43,5 +43,5 @@ class SwanLab(Tracker):
                 images.append(swanlab.Image(shown.images[number], caption=caption))
             else:
                 texts.append(swanlab.Text(cells["completion"], caption=caption))
-        media = {"samples": texts, "images": images}
+        media = {f"{shown.prefix}samples": texts, f"{shown.prefix}images": images}
         self.tracker.log({key: each for key, each in media.items() if each}, step=step)

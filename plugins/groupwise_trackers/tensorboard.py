@@ -34,12 +34,12 @@ class TensorBoard(Tracker):
         }
 
     def show(self, shown: SampleTable, step: int) -> None:
-        self.tracker.log({"samples": _markdown(shown)}, step=step)
+        self.tracker.log({f"{shown.prefix}samples": _markdown(shown)}, step=step)
         for number, image in shown.images.items():
             import numpy as np
 
             pixels = np.asarray(image.convert("RGB"))[None]
-            images = {f"images/{shown.names[number]}": pixels}
+            images = {f"{shown.prefix}images/{shown.names[number]}": pixels}
             self.tracker.log_images(images, step=step, dataformats="NHWC")
 
 

@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 from groupwise import Callback, secrets
 from groupwise.callback import RunContext
 from groupwise.errors import UserError, first_line
-from groupwise.evaluation import Evaluation
-from groupwise_trackers.samples import SampleTable, numbers, shown
+from groupwise.evaluation import Evaluation, Sample
+from groupwise_trackers.samples import SampleTable, numbers, of_training, shown
 from groupwise_trackers.settings import Settings
 
 IDENTITIES = "tracking.json"
@@ -70,7 +70,8 @@ class Tracker(Callback, ABC):
 
     @abstractmethod
     def show(self, shown: SampleTable, step: int) -> None:
-        """Log completions of an evaluation; the table has at least one row."""
+        """Log completions of an evaluation or of a training step, under names that begin with the
+        table's `prefix`; the table has at least one row."""
 
     def run_name(self, run: RunContext) -> str:
         return self.config.run or run.folder.name
@@ -92,6 +93,11 @@ class Tracker(Callback, ABC):
         new = {key: value for key, value in metrics.items() if key not in self._evaluated}
         self._evaluated = {}
         self._try(f"at step {step}", lambda: self.log(numbers(new), step))
+
+    def on_samples(self, step: int, samples: Sequence[Sample]) -> None:
+        every = self.config.training_samples
+        if every and (step == 1 or step % every == 0):
+            self._try(f"at step {step}", lambda: self.show(of_training(samples), step))
 
     def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
         self._evaluated = evaluation.logged

@@ -36,4 +36,4 @@ class Trackio(Tracker):
         import trackio
 
         table = trackio.Table(list(shown.columns), shown.with_images(trackio.Image))
-        self.tracker.log({"samples": table}, step=step)
+        self.tracker.log({f"{shown.prefix}samples": table}, step=step)

@@ -36,6 +36,8 @@ class Wandb(Tracker):
         import wandb
 
         rows = shown.with_images(wandb.Image)
-        self.tracker.log_table("samples", columns=list(shown.columns), data=rows, step=step)
+        self.tracker.log_table(
+            f"{shown.prefix}samples", columns=list(shown.columns), data=rows, step=step
+        )
         if shown.images:  # a panel has a slider over steps, a table has none
-            self.tracker.log_images({"images": [*shown.images.values()]}, step=step)
+            self.tracker.log_images({f"{shown.prefix}images": [*shown.images.values()]}, step=step)

@@ -26,7 +26,10 @@ class Aesthetic:
 
     LAION's improved aesthetic predictor has five layers, 768 -> 1024 -> 128 -> 64 -> 16 -> 1,
     with only dropout between them, on OpenAI's ViT-L/14, trained on ratings from 1 to 10
-    (simple_inference.py in github.com/christophschuhmann/improved-aesthetic-predictor).
+    (simple_inference.py in github.com/christophschuhmann/improved-aesthetic-predictor). Version 2.5
+    is such a head, 1152 -> 1024 -> 128 -> 64 -> 16 -> 1, on the pooled features of SigLIP:
+    `model: google/siglip-so400m-patch14-384`, and as `head` the file aesthetic_predictor_v2_5.pth
+    (github.com/discus0434/aesthetic-predictor-v2-5); 5.5 is a good value of it.
     """
 
     judges = False
@@ -86,8 +89,10 @@ class Aesthetic:
         return values
 
 
-def head(tensors: Mapping[str, Tensor], path: str, activation: str = "none") -> nn.Sequential:
-    """Returns the frozen network of a state dict, [n, D] -> [n, 1].
+def head(
+    tensors: Mapping[str, Tensor], path: str, activation: str = "none", *, outputs: int = 1
+) -> nn.Sequential:
+    """Returns the frozen network of a state dict, [n, D] -> [n, outputs].
 
     Layers are inferred from the shapes, and ordered by the numbers in their names.
     """
@@ -98,9 +103,9 @@ def head(tensors: Mapping[str, Tensor], path: str, activation: str = "none") -> 
                 f"{path!r} is no chain of layers: one gives {before.out_features} numbers, "
                 f"the next takes {after.in_features}"
             )
-    if layers[-1].out_features != 1:
+    if layers[-1].out_features != outputs:
         raise ValueError(
-            f"{path!r} gives {layers[-1].out_features} numbers for an image, expected 1"
+            f"{path!r} gives {layers[-1].out_features} numbers for an image, expected {outputs}"
         )
     modules: list[nn.Module] = [layers[0]]
     for layer in layers[1:]:

@@ -10,7 +10,8 @@ from groupwise.errors import did_you_mean
 from groupwise_clip.encoder import Encoder
 from groupwise_clip.open_clip_format import CONFIG, OpenClip
 from groupwise_clip.settings import HUB, LOCAL
-from groupwise_clip.transformers_format import Transformers
+from groupwise_clip.siglip_format import TYPES, SiglipVision
+from groupwise_clip.transformers_format import Transformers, model_type
 
 
 def load(name: str, pretrained: str | None = None, processor: str | None = None) -> Encoder:
@@ -37,7 +38,13 @@ def loader(
         raise ValueError(f"model {name!r} has its own weights, so `pretrained` must not be set")
     if processor is not None and not Path(processor).is_dir() and _is_path(processor):
         raise ValueError(f"`processor`: the folder {processor!r} does not exist")
-    return partial(Transformers, name, processor)
+    return partial(_of_transformers, name, processor)
+
+
+def _of_transformers(name: str, processor: str | None) -> Encoder:
+    """A CLIP, or the vision tower of a SigLIP, by the type in its configuration."""
+    kind = SiglipVision if model_type(name) in TYPES else Transformers
+    return kind(name, processor)
 
 
 def _format(name: str) -> tuple[type[Encoder], str]:

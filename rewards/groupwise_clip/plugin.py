@@ -12,3 +12,5 @@ def register_rewards(register: Register) -> None:
     register("aesthetic", f"{here}.aesthetic:Aesthetic", extra="clip")
     register("learned_image", f"{here}.learned:LearnedImage", extra="clip")
     register("preference", f"{here}.preference:Preference", extra="clip")
+    register("image_reward", f"{here}.image_reward:ImageReward", extra="clip")
+    register("hps_v3", f"{here}.hps_v3:HpsV3", extra="clip")

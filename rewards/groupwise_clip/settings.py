@@ -18,7 +18,8 @@ class ClipSettings(BaseModel):
     model: PathOrName = Field(
         min_length=1,
         description="An open_clip architecture, `hf-hub:` and the hub name of an open_clip model, "
-        "a folder in open_clip's or transformers' format, or the hub name of a transformers CLIP.",
+        "a folder in open_clip's or transformers' format, or the hub name of a transformers CLIP "
+        "(for `aesthetic` also of a SigLIP).",
     )
     pretrained: PathOrName | None = Field(
         default=None,

@@ -78,6 +78,17 @@ class Transformers(Encoder):
         )
 
 
+def model_type(name: str) -> str | None:
+    """The type in a model's configuration; None if it cannot be read, which loading explains."""
+    try:
+        with quiet():
+            config = _transformers(name).AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except Exception:
+        return None
+    found: str = config.model_type
+    return found
+
+
 def _framing(processor: Any) -> Framing:
     """The framing equal to this CLIPImageProcessor."""
     crop, size = dict(processor.crop_size or processor.size), dict(processor.size)

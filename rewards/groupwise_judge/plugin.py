@@ -13,3 +13,4 @@ def register_rewards(register: Register) -> None:
     register("constitution", f"{here}.constitution:Constitution", extra="judge")
     register("generative_judge", f"{here}.generative:GenerativeJudge", extra="llm")
     register("generative_ranking", f"{here}.generative_ranking:GenerativeRanking", extra="llm")
+    register("visual_questions", f"{here}.visual_questions:VisualQuestions", extra="llm")

@@ -12,6 +12,12 @@ def column(columns: Mapping[str, Sequence[Any]], name: str, *, reward: str) -> S
     return columns[name]
 
 
+def gold_text(row: Mapping[str, Any], name: str) -> str | None:
+    """Returns the gold answer of a row, stripped; None where it is blank."""
+    gold = row.get(name)
+    return None if is_missing(gold) else str(gold).strip() or None
+
+
 def members(groups: Sequence[int]) -> list[list[int]]:
     """The rows of each group, in the order of the groups' first rows.
 

@@ -21,7 +21,7 @@ def shades(completions, **columns):
     """The same for pictures."""
     return [float(sum(picture.tobytes()) % 7) for picture in completions]
 '''
-TIME_KEYS = ("time/", "reward_time", "decisions_per")
+TIME_KEYS = ("time/", "reward_time", "decisions_per", "memory/")
 
 
 def make(home: Path, *, model: Path | None = None, **train: Any) -> Path:

@@ -285,7 +285,7 @@ FORGED = {
     "negative seconds": change_state(seconds=-1.0),
     "a negative position": change_state(prompts={"position": -1, "drawn": 3, "skipped": 0}),
     "NaN seconds": change_state(seconds=float("nan")),
-    "no judge": change_state(judge={}),
+    "alarms that are a list": change_state(alarms=[1]),
     "rewards that are a list": change_state(rewards=[1]),
     "an optimizer that is a number": change_state(
         learners={"policy": {"updates": 1, "optimizer": 3}}

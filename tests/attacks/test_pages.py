@@ -10,9 +10,11 @@ from contextlib import contextmanager
 
 import pytest
 from tests.attacks.test_report import CONTRAST, MARKUP, NUMBERS, OpenPage, run_of
+from tests.effort import Effort
+from tests.report import long_run
 
 from groupwise_report.watch import Server
-from groupwise_report.writing import write_comparison
+from groupwise_report.writing import write_comparison, write_report
 
 PROMISE = "A report executes no content of a run, loads nothing, and fits the window"
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
@@ -133,10 +135,23 @@ def test_a_page_that_follows_its_run_keeps_the_scroll_position(browser, tmp_path
 def test_open_details_stay_open_when_their_content_changes(browser, tmp_path):
     run = run_of(tmp_path / "run", ["a"])
     with follow(browser, run) as (page, _, events):
-        page.evaluate("document.querySelector('details').open = true")
+        for details in ("main > details", ".completions details"):
+            page.evaluate(f"document.querySelector('{details}').open = true")
+        page.locator(".filters input").fill("a")
+        page.locator(".completions th").nth(2).click()
         (run / "config.yaml").write_text("seed: 77\n")
+        row = json.dumps({"step": 0, "completion": "new: a", "total": 2.0})
+        rows = run / "samples" / "training.jsonl"
+        rows.write_text(f"{row}\n{rows.read_text()}")
+        step(run, 8)
         wait(page, "document.querySelector('pre').textContent.includes('77')")
-        assert page.evaluate("document.querySelector('details').open")
+        wait(page, "document.querySelector('.completions').textContent.includes('new')")
+        assert page.evaluate("document.querySelector('main > details').open")
+        # The row is another one now, but the one that was opened is open, and filters stay.
+        opened = page.locator(".completions details[open]")
+        assert [*map(str.strip, opened.locator("summary").all_inner_texts())] == ["a" * 20]
+        assert page.locator(".filters input").input_value() == "a"
+        assert page.locator(".completions th").nth(2).get_attribute("aria-sort") == "descending"
         assert events == []
 
 
@@ -151,7 +166,7 @@ def test_sections_of_a_new_run_appear_in_order(browser, tmp_path):
             step(run, number, **{"time/sample": 2.0})
         page.wait_for_selector("figure")
         heads = page.locator("h2, summary").all_inner_texts()
-        assert heads == ["What it learned", "How training went", "Where the time went",
+        assert heads == ["What it learned", "How training went", "Time and memory",
                          "Configuration"]  # fmt: skip
         assert events == []
 
@@ -164,3 +179,89 @@ def test_a_page_shows_that_its_server_does_not_answer(browser, tmp_path):
         server.server_close()
         page.wait_for_selector(".lost", state="visible")
         assert "does not answer" in page.inner_text(".lost")
+
+
+@pytest.fixture(scope="module")
+def long_page(browser, tmp_path_factory):
+    """The page of a long run, for all tests of what its script does; and when it began to open."""
+    run = long_run.write(tmp_path_factory.mktemp("long"), steps=1_000, prompts=60)
+    file = write_report(run)
+    with Effort() as effort:
+        opened = OpenPage(browser, file)
+        opened.page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+    return opened, effort
+
+
+def test_the_page_of_a_long_run_opens_within_two_seconds(long_page):
+    opened, effort = long_page
+    assert effort.wall < 2
+    assert opened.events == []
+
+
+def test_smoothing_redraws_lines_and_keeps_what_was_measured(long_page):
+    """Between none and a lot, the line approaches its mean, and its own form comes back."""
+    evaluate = long_page[0].page.evaluate
+    slider = long_page[0].page.locator(".controls input")
+    line = "document.querySelector('.chart [data-line]')"
+    own = evaluate(f"{line}.getAttribute('d')")
+    heights = []
+    for level in range(6):
+        slider.fill(str(level))
+        drawn = evaluate(f"{line}.getAttribute('d')")
+        assert (drawn == own) == (level == 2)
+        ys = [float(pair.split(" ")[1]) for pair in drawn[1:].split("L")]
+        heights.append(sum(abs(b - a) for a, b in itertools.pairwise(ys)))
+    assert heights == sorted(heights, reverse=True)
+    slider.fill("2")
+    assert evaluate(f"{line}.getAttribute('d')") == own
+    # A line that the page does not smooth gets a faint one behind it, and loses it again.
+    loose = "document.querySelectorAll('.raw[data-added]').length"
+    assert evaluate(loose) == 0
+
+
+def test_completions_are_sorted_and_filtered(long_page):
+    page = long_page[0].page
+    rows = "[...document.querySelectorAll('.completions tbody tr:not([hidden])')]"
+
+    def shown(key):
+        return page.evaluate(f"{rows}.map(row => row.dataset.{key})")
+
+    def rewards():
+        return page.evaluate(f"{rows}.map(row => +row.cells[2].dataset.value)")
+
+    assert set(shown("when")) == {"training"}
+    page.locator(".completions th").nth(2).click()
+    assert rewards() == sorted(rewards(), reverse=True)
+    page.locator(".completions th").nth(2).click()
+    assert rewards() == sorted(rewards())
+    when, kept, judged = page.locator(".filters select").all()
+    kept.select_option("chosen longest")
+    judged.select_option("right 0")
+    assert len(shown("when")) > 3
+    assert (set(shown("chosen")), set(shown("right"))) == ({"longest"}, {"0"})
+    for choice in (when, kept, judged):
+        choice.select_option("")
+    page.locator(".filters input").fill("QUESTION 7:")
+    assert {"before", "after"} <= set(shown("when"))
+    every = "[...document.querySelectorAll('.completions tbody tr')].map(row => row.textContent)"
+    assert len(shown("when")) == sum("Question 7:" in text for text in page.evaluate(every))
+    assert page.inner_text(".filters output").startswith(f"{len(shown('when'))} of ")
+    page.locator(".filters input").fill("")
+
+
+def test_the_colours_can_be_switched(long_page):
+    page = long_page[0].page
+    ground = "getComputedStyle(document.body).backgroundColor"
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(ground)
+    page.locator(".controls select").select_option("dark")
+    dark = page.evaluate(ground)
+    page.locator(".controls select").select_option("")
+    assert page.evaluate(ground) == light != dark
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate(ground) == dark
+    page.locator(".controls select").select_option("light")
+    assert page.evaluate(ground) == light
+    page.reload()  # the choice is kept
+    assert page.evaluate(ground) == light
+    page.locator(".controls select").select_option("")

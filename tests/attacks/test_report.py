@@ -68,7 +68,7 @@ class OpenPage:
         self.page.goto(self.url)
 
     def _request(self, request) -> None:
-        if request.url != self.url and not request.url.startswith("data:image/png;base64,"):
+        if request.url != self.url and not request.url.startswith("data:image/"):
             self.events.append(f"request of {request.url[:100]}")
 
     def _frame(self, frame) -> None:
@@ -80,7 +80,8 @@ class OpenPage:
         evaluate = self.page.evaluate
         assert evaluate("window.hacked") is None
         assert evaluate("document.scripts.length") == 1
-        foreign = "iframe, object, embed, link, base, form, input, video, audio, a, body [id]"
+        foreign = "iframe, object, embed, link, base, form, video, audio, a, body [id]"
+        foreign += ", input:not(.controls input, .filters input)"
         assert evaluate(f"document.querySelectorAll('{foreign}').length") == 0
         handlers = "[...document.querySelectorAll('*')].flatMap(e => [...e.attributes])"
         assert evaluate(f"{handlers}.filter(a => a.name.startsWith('on')).length") == 0
@@ -166,6 +167,18 @@ def run_of(folder: Path, names: list[str], *, numbers: bool = False) -> Path:
                 json.dumps({"draw": 5, "completion": "a b " * 250_000, "image": "samples"}) + "\n"
             )
         (folder / "samples" / f"{side}.jsonl").write_text(text)
+    kept = [
+        {**sample, "step": number, "chosen": ["best", text], "advantage": number, "total": text}
+        for number, (text, sample) in enumerate(zip(names, samples, strict=True))
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in kept)
+    if numbers:
+        lines += f'{{"step": {NUMBERS}, "total": {NUMBERS}, "chosen": {DEEP}, "right": []}}\n'
+        lines += f'{{"step": [1], "total": 1e99, "group": {NESTED}, "completion": {NESTED}}}\n'
+    (folder / "samples" / "training.jsonl").write_text(lines)
+    start = {"command": "".join(names)[:9_000], "time": names[0], "packages": rewards}
+    start |= {"devices": {name: name for name in names}, "system": names[-1], "cores": NUMBERS}
+    (folder / "run.json").write_text(json.dumps({"starts": [start, {"packages": {}}, start, 3]}))
     (folder / "samples" / "broken.png").write_bytes(PNG + b"\0\0\0\rIHDR\0\0\0\x20 and no more")
     config = "".join(f"key{number}: {text!a}\n" for number, text in enumerate(names))
     (folder / "config.yaml").write_text(config)

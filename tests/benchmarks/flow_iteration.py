@@ -2,13 +2,15 @@
 
     python tests/benchmarks/flow_iteration.py steps       # 40 and 10 steps, and a window of 3 of 10
     python tests/benchmarks/flow_iteration.py published   # against the published procedure
+    python tests/benchmarks/flow_iteration.py graph       # with and without policy.keep_graph
 
 `steps` runs the model and the settings of examples/shapes.yaml. `published` implements the training
 loop of Flow-GRPO's authors, as of July 2025, with plain torch on a random SD3 (guidance in training
 without a gradient of its unconditional branch, 9 of 10 steps, a reference pass for every step) and
 runs ours with the same LoRA, the same KL, one update per rollout and the same gradient
-(`guidance_gradient: conditional`), and with that of both branches, our default. All run in turns,
-round by round; figures are medians.
+(`guidance_gradient: conditional`), and with that of both branches, our default. `graph` runs the
+latter, for fewer images, with and without a graph that is kept from sampling. All run in turns,
+round by round; figures are medians, with `--cpu` of the seconds that the process had on the CPU.
 """
 
 import argparse
@@ -34,31 +36,37 @@ VARIANTS = {
     "window of 3 of 10": {"policy.steps": 10, "policy.window": {"kind": "random", "size": 3}},
 }
 IMAGES, STEPS, GUIDANCE, BETA, CLIP, LEVEL = 24, 10, 4.5, 0.04, 1e-4, 0.7
+FEW = 6
+"""Images of `graph`, whose activations of all steps are in memory at once."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("steps", "published"))
+    parser.add_argument("what", choices=("steps", "published", "graph"))
+    parser.add_argument("--cpu", action="store_true", help="seconds on the CPU, not of the clock")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    runs = steps() if options.what == "steps" else published()
-    seconds = median_seconds(runs, options.rounds)
+    runs = {"steps": steps, "published": published, "graph": graph}[options.what]()
+    clock = time.process_time if options.cpu else time.perf_counter
+    seconds = median_seconds(runs, options.rounds, clock)
     slowest = max(seconds.values())
     print("| iteration | seconds | times faster |\n|---|---|---|")
     for name, spent in seconds.items():
         print(f"| {name} | {spent:.2f} | {slowest / spent:.2f} |")
 
 
-def median_seconds(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+def median_seconds(
+    runs: dict[str, Callable[[], Any]], rounds: int, clock: Callable[[], float]
+) -> dict[str, float]:
     """The median seconds of each, which run in turns after a round to warm up."""
     spent: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds + 1):
         for name, run in runs.items():
-            started = time.perf_counter()
+            started = clock()
             run()
             if number:
-                spent[name].append(time.perf_counter() - started)
+                spent[name].append(clock() - started)
     return {name: statistics.median(values) for name, values in spent.items()}
 
 
@@ -86,7 +94,21 @@ def published() -> dict[str, Callable[[], Any]]:
     }
 
 
-def ours(folder: Path, policy: dict[str, Any], *, beta: float) -> Callable[[], Any]:
+def graph() -> dict[str, Callable[[], Any]]:
+    folder = Path(tempfile.mkdtemp())
+    random_pipeline(folder)
+    settings = {"training_guidance": GUIDANCE, "window": {"kind": "all"}}
+    return {
+        "both branches, a forward pass in the update": ours(folder, settings, beta=0.0, images=FEW),
+        "both branches, graph kept": ours(
+            folder, {**settings, "keep_graph": True}, beta=0.0, images=FEW
+        ),
+    }
+
+
+def ours(
+    folder: Path, policy: dict[str, Any], *, beta: float, images: int = IMAGES
+) -> Callable[[], Any]:
     config = {
         "policy": {
             "name": "flow",
@@ -94,13 +116,13 @@ def ours(folder: Path, policy: dict[str, Any], *, beta: float) -> Callable[[], A
             "lora": {"rank": 32},
             "prompt_tokens": 1,
             "steps": STEPS,
-            "batch": IMAGES,
+            "batch": images,
             **policy,
         },
         "prompts": {"name": "rows", "rows": [{"prompt": "a cat"}], "held_out": 0.0},
         "rewards": [{"name": f"{__name__}:redness"}],
         "algorithm": {"name": "flow_grpo", "beta": beta},
-        "train": {"groups_per_step": 1, "group_size": IMAGES, "learning_rate": 1e-5},
+        "train": {"groups_per_step": 1, "group_size": images, "learning_rate": 1e-5},
         "evaluation": {"prompts": 0},
     }
     return iteration(load_config(config))

@@ -36,7 +36,7 @@ CONFIG = {
     },
     "evaluation": {"prompts": 8, "every": 4},
 }
-TIME_KEYS = ("time/", "reward_time/", "decisions_per_second")
+TIME_KEYS = ("time/", "reward_time/", "decisions_per_second", "memory/")
 TIMEOUT = 120
 """Seconds after which a test fails; what it waits for takes a few seconds on an idle machine."""
 

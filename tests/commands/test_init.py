@@ -1,6 +1,7 @@
 """`groupwise init` writes configurations that `groupwise check` accepts."""
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from tests.command_line import call
 
 from groupwise import registry as plugins
 from groupwise.draft import Columns, Draft
+from groupwise.errors import UserError
 from groupwise_commands.draft import Choice, draft, drafts, shown, tasks
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +65,46 @@ def test_the_task_is_inferred_from_the_answers(answers: list[str], task: str) ->
     names = ["prompt", "answer"]
     data = Columns(path="", prompt="prompt", answer="answer", names=names, answers=answers)
     assert drafts()["model"].task_of(data) == task
+
+
+def test_answers_that_are_json_name_the_recipe(folder: Path) -> None:
+    rows = [{"prompt": "p", "answer": {"total": n}} for n in range(3)]
+    (folder / "json.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    result = call("init", "run.yaml", "--model", BASE, "--dataset", "json.jsonl")
+    assert result.exit_code == 2
+    assert "docs/recipes/json.md has a reward" in " ".join(result.stderr.split())
+    assert (ROOT / "docs" / "recipes" / "json.md").exists()
+
+
+def metadata(**values: int | str) -> bytes:
+    """A GGUF file's beginning, as its format is specified: magic, version, counts, key and value
+    pairs, whose types are 4 (uint32) and 8 (string)."""
+    parts = [b"GGUF", struct.pack("<IQQ", 3, 0, len(values))]
+    for key, value in values.items():
+        name = key.replace("__", ".").encode()
+        parts += [struct.pack("<Q", len(name)), name]
+        if isinstance(value, int):
+            parts.append(struct.pack("<II", 4, value))
+        else:
+            parts.append(struct.pack("<IQ", 8, len(value)) + value.encode())
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_a_folder_with_a_gguf_file_names_it(folder: Path, chat: bool) -> None:
+    template = {"tokenizer__chat_template": "{{ messages }}"} if chat else {}
+    (folder / "small").mkdir()
+    content = metadata(general__architecture="llama", llama__context_length=600, **template)
+    (folder / "small" / "model-q8.gguf").write_bytes(content + bytes(99))
+    (folder / "small" / "model-q2.gguf").write_bytes(content)  # fewer bits, so fewer bytes
+    kind = drafts()["model"]
+    choice = Choice(model="small", task="math", dataset=None, prompt=None, answer=None)
+    written = yaml.safe_load(draft(kind, choice, Path("run.yaml")))
+    assert written["policy"]["loading"] == {"gguf_file": "model-q8.gguf"}
+    assert written["policy"]["max_new_tokens"] == 300
+    assert written["prompts"]["chat"] == chat
+    with pytest.raises(UserError, match="name the folder with the file, small"):
+        kind.settings("small/model-q8.gguf")
 
 
 @pytest.mark.parametrize("name", ["model", "image"])

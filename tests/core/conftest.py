@@ -280,6 +280,9 @@ class Events:
         self.step, self.on_checkpoint, self.on_evaluation = on_step, on_checkpoint, on_evaluation
         self.trainer: Any = None
 
+    def samples(self, step: int, samples: Sequence[Any]) -> None:
+        pass
+
     def checkpoint(self) -> None:
         self.trainer.saved = time.monotonic()
         self.on_checkpoint()

@@ -157,7 +157,12 @@ def run(lab, folder, *, by_engine, kill_at=None, resume=False, importance=None, 
 def lines(folder):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [
-        {k: v for k, v in row.items() if "time" not in k and "per_second" not in k} for row in rows
+        {
+            k: v
+            for k, v in row.items()
+            if not any(word in k for word in ("time", "second", "memory"))
+        }
+        for row in rows
     ]
 
 

@@ -192,6 +192,7 @@ def expected_lead(config):
 )
 def test_lead_matches_the_formulas_of_the_paper(config):
     algorithm = LEAD(LEAD.Config(**config))
+    algorithm.take_accuracy("reward")
     result = algorithm.targets(scores(LEAD_REWARDS, format=FORMAT), rollouts(), {})["advantages"]
     assert result.tolist() == pytest.approx(expected_lead(algorithm.config), rel=1e-5)
 

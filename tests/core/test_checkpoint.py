@@ -16,13 +16,15 @@ from groupwise.algorithms.grpo import GRPO
 from groupwise.errors import UserError
 from groupwise.storage.checkpoint import Checkpoints, read_weights
 
+OF_MACHINE = ("time/", "reward_time/", "decisions_per_second", "memory/")
+
 
 class Killed(BaseException):
     pass
 
 
 def without_times(metrics):
-    return {k: v for k, v in metrics.items() if "time" not in k and k != "decisions_per_second"}
+    return {k: v for k, v in metrics.items() if not k.startswith(OF_MACHINE)}
 
 
 def run(lab, trainer, steps):

@@ -21,6 +21,7 @@ from groupwise.cli.completion import run_folders
 from groupwise.errors import UserError
 from groupwise.hookspecs import Register, hookimpl
 from groupwise.memory import Workload
+from groupwise.run.display import Display
 
 PROCESS_ENDED = (
     "another process of this run has ended or does not answer, so this one cannot go on:"
@@ -124,6 +125,7 @@ def test_train_passes_configuration_and_flags(config: Path, run_module: SimpleNa
     assert result.exit_code == 0, result.output
     loaded, options = run_module.calls[0]
     assert (loaded.config.train.steps, loaded.config.seed) == (5, 3)
+    assert isinstance(options.pop("display"), Display)
     assert options == {"resume": False, "overwrite": True, "quiet": True}
 
 
@@ -163,6 +165,22 @@ def test_errors_of_the_user_are_one_line(
     run_module.module.train_from_config = fail
     result = call("train", config)
     assert (result.exit_code, result.stderr.strip(), result.stdout) == (code, message, "")
+
+
+def test_traceback_shows_the_calls_before_the_line(
+    config: Path, run_module: SimpleNamespace
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        try:
+            _ = {}["nope"]
+        except KeyError as error:
+            raise UserError("the reward failed") from error
+
+    run_module.module.train_from_config = fail
+    result = call("train", config, "--traceback")
+    assert result.exit_code == 2
+    assert "KeyError: 'nope'" in result.stderr
+    assert result.stderr.endswith("error: the reward failed\n")
 
 
 def test_other_exceptions_keep_their_traceback(config: Path, run_module: SimpleNamespace) -> None:

@@ -165,7 +165,7 @@ def train(lab, folder, environment, *, rewards=None, quiet=True, **options):
 
 def metrics_of(folder):
     """All that a run measured, without times."""
-    timed = ("time/", "reward_time/", "seconds", "decisions_per_second")
+    timed = ("time/", "reward_time/", "seconds", "decisions_per_second", "memory/")
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     return [{k: v for k, v in line.items() if not k.startswith(timed)} for line in lines]
 

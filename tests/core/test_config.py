@@ -164,12 +164,12 @@ def test_anchors_and_merge_keys_are_supported(tmp_path: Path) -> None:
         ("evaluation: {source: {held: 1}}", "7: evaluation.source.name: missing"),
         ("seed: null\nseed: 1", "8: seed: already set in line 7"),
         ("train:\n  steps: 1\n  steps: 2", "9: train.steps: already set in line 8"),
-        ("train: {steps: 1", "8: expected ',' or '}', but got '<stream end>'"),
-        ("train:\n\tsteps: 1", "8: found character '\\t' that cannot start any token"),
+        ("train: {steps: 1", "8: a { is not closed, or a comma is missing"),
+        ("train:\n\tsteps: 1", "8: a tab; indent with spaces"),
         ("? [a]\n: 1", "7: a key must be text"),
-        ("callbacks: [!thing {name: a}]", "7: unknown tag '!thing'"),
-        ("seed: !thing 1", "7: unknown tag '!thing'"),
-        ("seed: *nowhere", "7: undefined alias; a text th"),
+        ("callbacks: [!thing {name: a}]", "7: '!thing': a text that begins with ! needs"),
+        ("seed: !thing 1", "7: '!thing': a text that begins with ! needs"),
+        ("seed: *nowhere", "7: a text that begins with * needs quotes"),
     ],
 )
 def test_mistakes_name_line_and_key(tmp_path: Path, lines: str, message: str) -> None:

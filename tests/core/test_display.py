@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from groupwise import progress
 from groupwise.config.load import load_config
-from groupwise.run.display import LAST, WIDTH, Display, TimeLeft, brief
+from groupwise.run.display import WIDTH, Display, brief, changes
+from groupwise.run.time_left import LAST, TimeLeft
+from groupwise.run.watchers import LogWatcher, TerminalWatcher
 
 
 def time_left(**sections: Any) -> TimeLeft:
@@ -61,14 +64,82 @@ def line(
     terminal: int | None, capsys: pytest.CaptureFixture[str], labels: Sequence[str], **step: Any
 ) -> str:
     """The output for a step, which must be one line."""
-    display = Display(steps=step["step"], unit="tokens", quiet=False, labels=labels)
+    progress.start("")
+    display = Display(quiet=False)
+    display.begin(steps=step["step"], unit="tokens", labels=labels)
     display.step(step["step"], step["metrics"], left=step["left"])
     if not terminal:
         (text,) = capsys.readouterr().err.splitlines()
         return text
-    table = display._progress.make_tasks_table(display._progress.tasks)
-    (segments,) = display.console.render_lines(table)
-    return "".join(segment.text for segment in segments)
+    (text,) = shown(display)
+    return text
+
+
+def shown(display: Display) -> list[str]:
+    """The lines that change on a terminal."""
+    assert isinstance(display._watcher, TerminalWatcher)
+    lines = display.console.render_lines(display._watcher.render())
+    return ["".join(segment.text for segment in segments) for segments in lines]
+
+
+def test_a_terminal_shows_the_phase_with_its_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "xterm")
+    display = Display(quiet=False)
+    progress.start("")
+    assert "".join(shown(display)).strip() == ""
+    progress.start("loading")
+    with progress.doing("prompts"):
+        (line,) = shown(display)
+    assert line.split("  ")[0] == "loading: prompts"
+    progress.start("step 1 of 3")
+    with progress.doing("sampling"):
+        progress.expect("completions", 64)
+        progress.count("tokens", 1234)
+        progress.count("completions", 12, early=True)  # by the sampler, before the core has them
+        assert shown(display)[0].startswith(
+            "step 1 of 3: sampling, 12 of 64 completions, 1,234 tokens  0:00:0"
+        )
+    with progress.doing("rewards"), progress.doing("reward 'math'"):
+        assert shown(display)[0].startswith("step 1 of 3: reward 'math'  ")
+    with progress.doing("sampling"):  # again: the counts go on, and what is counted twice is once
+        progress.count("completions", 12)
+        assert "12 of 64 completions" in shown(display)[0]
+    display.begin(steps=3, unit="tokens")
+    display.step(1, {**METRICS, "decisions_per_second": 5.0}, left=9.0)
+    assert [line.split()[:2] for line in shown(display)] == [["step", "1/3"], ["step", "1"]]
+    progress.start("")  # after the end nothing is left
+    assert len(shown(display)) == 1
+
+
+def test_a_log_has_long_phases_before_the_first_step_and_signs_of_life(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    display = Display(quiet=False)
+    watcher = display._watcher
+    assert isinstance(watcher, LogWatcher)
+
+    def looked(at: float) -> str:
+        clock[0] = at
+        watcher.look()
+        return capsys.readouterr().err.strip()
+
+    progress.start("loading")
+    with progress.doing("the policy"):
+        assert [looked(1.0), looked(4.0), looked(5.0)] == ["", "loading: the policy  0:00:04", ""]
+        assert looked(70.0) == "loading: the policy  0:01:10"
+    display.begin(steps=40, unit="tokens")
+    display.step(1, {**METRICS, "decisions_per_second": 5.0}, left=9.0)
+    progress.start("step 2 of 40")
+    with progress.doing("update"):
+        assert [looked(80.0), looked(110.0)] == ["", ""]
+        assert looked(140.0) == "step 2 of 40: update  0:01:10"
+    progress.start("")
+    assert looked(900.0) == ""
 
 
 def test_a_step_is_one_line(terminal: int | None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,3 +176,15 @@ def test_an_evaluation_shows_accuracy_and_reward() -> None:
     assert brief({**metrics, "distinct_prompts": 3}) == (
         "reward 0.6  (4 held-out prompts, 3 different)"
     )
+
+
+def test_what_changed_begins_with_the_largest_rise_and_names_the_accuracy():
+    before = {"reward": 0.1, "accuracy": 0.25, "rewards/math": 0.2, "rewards/form": 0.9}
+    after = {"reward": 0.5, "accuracy": 0.75, "rewards/math": 0.2, "rewards/form": 0.8}
+    assert changes(before, after, "math") == (
+        "accuracy (math) 0.25 -> 0.75, reward 0.1 -> 0.5, rewards/form 0.9 -> 0.8"
+    )
+    assert brief(after, "math").startswith("accuracy (math) 0.75  reward 0.5")
+    unknown = {"reward": None, "accuracy": float("nan")}  # in a file NaN is None
+    assert changes(unknown, after) == ""
+    assert changes({}, after) == ""

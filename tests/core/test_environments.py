@@ -312,7 +312,7 @@ def train(lab, folder, **settings):
         },
     )
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    timed = ("time/", "reward_time/", "seconds", "decisions_per_second")
+    timed = ("time/", "reward_time/", "seconds", "decisions_per_second", "memory/")
     metrics = [
         {name: value for name, value in line.items() if not name.startswith(timed)}
         for line in lines

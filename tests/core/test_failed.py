@@ -128,7 +128,7 @@ def test_an_update_is_that_without_the_failed_rollouts(lab, name, updates):
     ours = trainer.learn(scored)
     (batch,) = clean.batches.values()
     batch = batch.select(~failed)
-    theirs = twin.learner.learn(batch, 0)
+    theirs = twin.learner.learn(batch, 0).metrics
     assert trainer.policy.table.isfinite().all()
     assert torch.equal(trainer.policy.table, twin.policy.table)
     assert ours == pytest.approx(theirs)
@@ -263,7 +263,7 @@ def test_a_run_counts_and_shows_failed_samples_and_resumes_past_them(lab, tmp_pa
     assert " failed " in printed
     train("part", steps=2, checkpoint_every=1)
     resumed = train("part", steps=4, checkpoint_every=1)
-    drop = ("decisions_per_second", "time/", "reward_time/")
+    drop = ("decisions_per_second", "time/", "reward_time/", "memory/")
     kept = [
         [{k: v for k, v in row.items() if not k.startswith(drop)} for row in lines(x.folder)]
         for x in (through, resumed)
@@ -467,11 +467,8 @@ def test_prompts_of_failed_samples_are_not_judged(lab):
         return [math.nan, *[0.0] * (len(completions) - 1)]
 
     rewards = [Reward(name="right", function=always), Reward(name="fails", function=fails)]
-    trainer = lab.trainer(reward=rewards, groups_per_step=1, group_size=4)
-    observed = []
-    trainer.experience.judge.right = lambda scores: (
-        observed.append(scores) or scores.column("right")
-    )
+    evaluation = {"accuracy": "right"}
+    trainer = lab.trainer(reward=rewards, groups_per_step=1, group_size=4, evaluation=evaluation)
     metrics = trainer.experience.next(trainer.state).metrics
     assert metrics["failed"] == metrics["failed/fails"] == 1
     assert metrics["accuracy"] == metrics["reward"] == 1.0

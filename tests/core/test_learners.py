@@ -150,6 +150,7 @@ def test_each_policy_of_a_pool_has_its_own_metrics_model_and_samples(lab, tmp_pa
     def right(completions, **_):
         return [float(text.startswith("1")) for text in completions]
 
+    right.judges = True
     result = groupwise.train(
         **settings(lab, tmp_path, environment="pool", players=pool(lab), rewards=[right])
     )
@@ -288,6 +289,7 @@ def test_completions_that_the_next_policy_skips_have_the_value_of_refused(lab, t
         writers.append(writer)
         return [1.0] * len(completions)
 
+    reward.judges = True
     config = settings(
         lab,
         tmp_path,

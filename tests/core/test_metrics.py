@@ -29,8 +29,8 @@ from groupwise.algorithms.sapo import SAPO
 from groupwise.rewards import Reward, Scores
 from groupwise.rollouts import Rollouts
 
-CLOCK = re.compile(r"(time|reward_time)/.*|decisions_per_second")
-"""Metrics by the clock, of the first process; they are only checked to be there."""
+OF_MACHINE = re.compile(r"(time|reward_time|memory)/.*|decisions_per_second")
+"""Metrics of the machine: by its clock, and its memory; they are only checked to be there."""
 
 
 class Drawer(Tabular):
@@ -98,6 +98,9 @@ def ends(completions, prompts, **_):
         float(t.endswith("0") and number(p) % 3 != 0)
         for t, p in zip(completions, prompts, strict=True)
     ]
+
+
+ends.judges = True
 
 
 class Counted(Environment):
@@ -396,7 +399,7 @@ def test_every_metric_of_a_step_is_that_of_its_definition(name, microbatch):
     for step in run.steps:
         definitions = Definitions(run, step)
         expected = {**definitions.of_rollouts(), **definitions.of_updates()}
-        metrics = {n: value for n, value in step.metrics.items() if not CLOCK.fullmatch(n)}
+        metrics = {n: value for n, value in step.metrics.items() if not OF_MACHINE.fullmatch(n)}
         assert metrics.keys() == expected.keys()
         for metric, value in expected.items():
             assert metrics[metric] == pytest.approx(value, rel=1e-5, abs=1e-9, nan_ok=True), metric
@@ -463,6 +466,6 @@ def test_two_processes_have_the_metrics_of_one(tmp_path):
             for metric, value in left.items():
                 if metric == "second/longest":  # logged for each process's batch, then averaged
                     assert right[metric] <= value
-                elif not CLOCK.fullmatch(metric):
+                elif not OF_MACHINE.fullmatch(metric):
                     close = pytest.approx(value, rel=1e-6, abs=1e-9, nan_ok=True)
                     assert right[metric] == close, (name, metric)

@@ -110,7 +110,12 @@ def run(folder, *, steps=6, resume=False, algorithm=None, policy=None, **options
 def lines(folder):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [
-        {k: v for k, v in row.items() if "time" not in k and "per_second" not in k} for row in rows
+        {
+            k: v
+            for k, v in row.items()
+            if not any(word in k for word in ("time", "second", "memory"))
+        }
+        for row in rows
     ]
 
 
@@ -130,6 +135,39 @@ def test_a_policy_without_log_probs_is_trained(tmp_path):
     last = lines_of_steps(tmp_path / "run")[-1]
     assert "mismatch/mean" not in last
     assert last["aim"] > 0.5
+
+
+class Copying(Regress):
+    """The same with the slow copy in `copies`, and its aim in the loss."""
+
+    copies = {"slow": frozenset({"aim"})}  # noqa: RUF012
+
+    def prepare(self, policy, weights):
+        pass
+
+    def measure(self, current, batch):
+        return {"slow": batch["slow_aim"]}
+
+
+def test_copies_are_kept_from_the_start_and_their_outputs_are_in_the_batch(tmp_path):
+    for name, algorithm in (("plain", Regress()), ("copying", Copying())):
+        run(tmp_path / name, algorithm=algorithm)
+    plain, copying = (kept_weights(tmp_path / name, "slow") for name in ("plain", "copying"))
+    assert torch.equal(plain["aim"], copying["aim"])
+    seen = [line["slow"] for line in lines_of_steps(tmp_path / "copying")]
+    aims = [line["aim"] for line in lines_of_steps(tmp_path / "plain")]
+    blended, expected = 0.0, []
+    for aim in aims[1:]:  # as an update begins, it is that of the end of the step before
+        expected.append(blended)
+        blended = 0.5 * blended + 0.5 * aim
+    assert seen == pytest.approx([*expected, blended], abs=1e-6)  # as metrics are rounded
+
+
+def test_a_copy_must_not_have_the_name_of_other_outputs(tmp_path):
+    algorithm = Copying()
+    algorithm.copies = {"old": frozenset({"aim"})}
+    with pytest.raises(ValueError, match="'old' names other weights or outputs of every run"):
+        run(tmp_path / "run", algorithm=algorithm)
 
 
 def test_rollouts_are_drawn_with_the_weights_of_samples_with(tmp_path):

@@ -225,7 +225,7 @@ def test_the_size_of_batches_changes_neither_weights_nor_metrics(lab):
     for line, other_line in zip(lines, other_lines, strict=True):
         del line["decisions_per_second"], other_line["decisions_per_second"]
         for key in line:
-            if not key.startswith("reward_time/"):
+            if not key.startswith(("reward_time/", "memory/")):
                 assert other_line[key] == pytest.approx(line[key], nan_ok=True)
 
 
@@ -316,7 +316,14 @@ def steps_of(folder):
 def lines(folder):
     """The metrics of each line, without times."""
     rows = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
-    return [{k: v for k, v in row.items() if "time" not in k and "per_s" not in k} for row in rows]
+    return [
+        {
+            k: v
+            for k, v in row.items()
+            if not any(word in k for word in ("time", "second", "memory"))
+        }
+        for row in rows
+    ]
 
 
 class Stopping:

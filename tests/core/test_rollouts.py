@@ -1,11 +1,13 @@
 """Rollouts: selecting, joining, and wrong shapes."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from itertools import takewhile
+from pathlib import Path
 
 import pytest
 import torch
 
-from groupwise.rollouts import Rollouts
+from groupwise.rollouts import LogProbs, Rollouts
 
 CHOSEN = [[1, 2, 0], [2, 0], [1, 1, 1, 1, 2], [0], [], [1, 0]]
 
@@ -151,3 +153,12 @@ def test_concat_of_nothing_raises():
 def test_wrong_shapes_are_named(rollouts, change, message):
     with pytest.raises(ValueError, match=message):
         replace(rollouts, **change)
+
+
+def test_the_manual_has_a_table_of_all_fields() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
+    for kind in (Rollouts, LogProbs):
+        _, _, table = page.partition(f"| field of `{kind.__name__}` |")
+        lines = takewhile(bool, table.splitlines()[2:])
+        named = [line.split("`")[1] for line in lines]
+        assert named == [each.name for each in fields(kind)]

@@ -16,9 +16,11 @@ from accelerate.utils import DistributedType
 
 from groupwise import LogProbs, processes
 from groupwise.config.load import load_config
+from groupwise.config.sections import EvaluationSection
 from groupwise.errors import UserError
 from groupwise.rewards import Reward
 from groupwise.scoring.scorer import Scorer
+from groupwise.training.judge import Judge
 from groupwise.training.summary import pass_at, summarise
 
 
@@ -509,52 +511,58 @@ def test_accuracy_is_that_of_the_reward_named_in_the_configuration(lab):
     assert trainer.evaluator.judge.right(scores).tolist() == [False, False]
 
 
-def graded(lab, values):
-    """Scores of a reward that gives these values."""
-    return lab.scores_of(torch.tensor(values))
+def reward_that(judges, name):
+    """A reward of 0 and 1 that says whether it judges; None: it does not say."""
+
+    def function(completions, **_):
+        return [float(n % 2) for n in range(len(completions))]
+
+    if judges is not None:
+        function.judges = judges
+    return Reward(name=name, function=function)
 
 
-class Declaring:
-    """A reward that may declare, by an attribute, whether it judges right and wrong."""
+@pytest.mark.parametrize(
+    ("section", "says", "name", "note"),
+    [
+        ({}, {"format": None, "answer": True, "length": False}, "answer", None),
+        ({}, {"format": False, "math": True, "exact": True}, "math", "the first of 2 that tell"),
+        ({"accuracy": "exact"}, {"math": True, "exact": True}, "exact", None),
+        ({"accuracy": "format"}, {"format": None, "math": True}, "format", None),
+        ({}, {"correct": None}, None, "set evaluation.accuracy: correct, or give it"),
+        ({}, {"length": False}, None, None),
+        ({"threshold": 0.5}, {"length": False}, "length", None),
+        ({"threshold": 0.5}, {"length": False, "math": True}, "math", None),
+    ],
+)
+def test_accuracy_is_the_reward_that_says_so(section, says, name, note):
+    rewards = [reward_that(judges, label) for label, judges in says.items()]
+    judge = Judge.of(EvaluationSection(**section), rewards)
+    assert judge.name == name
+    assert (judge.note is None) if note is None else (note in judge.note)
+    # Rewards that are trained on come first.
+    watched = [reward_that(True, "watched")]
+    named = "accuracy" in section or any(says.values())
+    expected = name if named else "watched"
+    assert Judge.of(EvaluationSection(**section), rewards, watched).name == expected
 
-    def __call__(self, completions, **columns):
-        return [0.5] * len(completions)
 
+def test_a_format_that_is_listed_first_is_no_accuracy(lab):
+    """Its values are 0 and 1, too, and all of them 1."""
 
-def test_a_reward_with_values_between_0_and_1_does_not_judge_right_and_wrong(lab):
-    judge = lab.trainer().evaluator.judge
-    judge.name = "reward"
-    judge.observe(graded(lab, [0.0, 1.0, math.nan]))
-    judge.agree()
-    assert judge.right(graded(lab, [0.0, 1.0, math.nan])).isnan().tolist() == [False, False, True]
-    judge.observe(graded(lab, [0.0, 0.5]))
-    judge.agree()
-    assert judge.is_graded
-    judge.observe(graded(lab, [0.0, 1.0]))  # once is enough
-    assert judge.right(graded(lab, [0.0, 1.0])).isnan().all()
-    state = judge.state_dict()
-    plain, with_threshold = (
-        lab.trainer(evaluation=section).evaluator.judge for section in ({}, {"threshold": 0.5})
-    )
-    for other, name, measures in [
-        (plain, "reward", True),
-        (plain, "another", False),
-        (with_threshold, "reward", False),
-    ]:
-        other.name, other.is_graded = name, False
-        other.load_state_dict(state)
-        assert other.is_graded is measures
-    for judges in (True, False):
-        reward = Declaring()
-        reward.judges = judges
-        judge = lab.trainer(reward=reward).evaluator.judge
-        judge.observe(graded(lab, [0.3, 1.0]))
-        assert judge.is_graded is not judges
-    for section in ({"threshold": 0.5}, {"accuracy": "ones"}):
-        judge = lab.trainer(evaluation=section).evaluator.judge
-        judge.name = "reward"
-        judge.observe(graded(lab, [0.3, 0.7]))
-        assert not judge.is_graded
+    def shaped(completions):
+        return [1.0 for _ in completions]
+
+    def right(completions):
+        return [float(text[0] == 2) for text in completions]
+
+    right.judges = True
+    rewards = [Reward(name=f.__name__, function=f) for f in (shaped, right)]
+    trainer = lab.trainer(reward=rewards, evaluation={"prompts": 2, "samples": 4})
+    metrics = trainer.evaluate().metrics
+    assert metrics["accuracy"] == metrics["rewards/right"] < metrics["rewards/shaped"] == 1
+    step = lab.step(trainer)
+    assert step["accuracy"] == pytest.approx(step["rewards/right"])
 
 
 def test_without_a_judge_an_evaluation_has_rewards_but_no_accuracy(lab):

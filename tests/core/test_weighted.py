@@ -240,7 +240,10 @@ def run(lab, folder, *, resume=False, weighting=None, **options):
 
 def lines(folder):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in r.items() if "time" not in k and "second" not in k} for r in rows]
+    return [
+        {k: v for k, v in r.items() if not any(word in k for word in ("time", "second", "memory"))}
+        for r in rows
+    ]
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
@@ -304,12 +307,12 @@ class NotJudging:
             {"prompts.shuffle": False},
             r"prompts\.shuffle: false keeps the source's order, but prompts\.weighting changes",
         ),
-        (NotJudging(), {}, r"prompts\.weighting: needs .* reward .NotJudging. measures"),
-        (graded, {}, r"prompts\.weighting: needs .* 'graded' does not say whether it tells right"),
+        (NotJudging(), {}, r"prompts\.weighting: needs .* set evaluation.accuracy to one whose 1"),
+        (graded, {}, r"prompts\.weighting: needs .* no reward says that it tells right from wr"),
         (
             some_right,
             {"watch": [{"name": graded, "label": "w"}], "evaluation.accuracy": "w"},
-            r"prompts\.weighting: needs .* names 'w', which is only watched and not called in t",
+            r"prompts\.weighting: needs .* says so, 'w', is only watched and not called in",
         ),
         (
             some_right,

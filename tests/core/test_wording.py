@@ -88,7 +88,7 @@ def check(prompts, *, policy=TEXT):
             {"template": "Q: {qestion}"},
             "'qestion', did you mean 'question'? (there are question, context, answer); for",
         ),
-        ({"template": "{q}", "prompt": "question"}, "there are prompt, context, answer"),
+        ({"template": "{q}", "prompt": "question"}, "there are question, context, answer, prompt"),
         ({"prompt": "question", "system": "Hi."}, "prompts.system: `system` needs `chat: true`"),
         ({}, "has no column 'prompt' (it has question, context, answer); name it with `prompt:"),
         ({"prompt": "context", "chat": True}, "prompts, row 0: 'prompt' must be a non-empty"),

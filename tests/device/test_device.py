@@ -60,7 +60,7 @@ def result(folder: Path) -> dict[str, Any]:
 
 def records(path: Path) -> list[dict[str, Any]]:
     """The lines of a file without timings."""
-    timed = ("time/", "reward_time/", "decisions_per_second")
+    timed = ("time/", "reward_time/", "decisions_per_second", "memory/")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return [{k: v for k, v in line.items() if not k.startswith(timed)} for line in lines]
 

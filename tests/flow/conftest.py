@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from diffusers import (
-    AutoencoderKL,
     FlowMatchEulerDiscreteScheduler,
     FluxPipeline,
     FluxTransformer2DModel,
@@ -17,6 +16,8 @@ from diffusers import (
     StableDiffusion3Pipeline,
 )
 from PIL import ImageStat
+from tests.flow.stand_ins import MODELS, unet
+from tests.flow.stand_ins.weights import autoencoder, awake
 from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
@@ -76,21 +77,6 @@ def t5(tokenizer: T5Tokenizer, width: int) -> T5EncoderModel:
     return T5EncoderModel(config)
 
 
-def vae(channels: int) -> AutoencoderKL:
-    return AutoencoderKL(
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-        block_out_channels=(8, 8),
-        norm_num_groups=4,
-        latent_channels=channels,
-        use_quant_conv=False,
-        use_post_quant_conv=False,
-        shift_factor=0.1,
-        scaling_factor=1.5,
-        sample_size=16,
-    )
-
-
 def sd3(
     *, with_t5: bool = True, parts: dict[str, Any] | None = None, **schedule: Any
 ) -> StableDiffusion3Pipeline:
@@ -112,7 +98,7 @@ def sd3(
     )
     return StableDiffusion3Pipeline(
         transformer=awake(transformer),
-        vae=vae(4),
+        vae=autoencoder(),
         text_encoder=text_encoder(tokenizer, projection=True),
         text_encoder_2=text_encoder(tokenizer, projection=True),
         text_encoder_3=t5(long_tokenizer, 16) if with_t5 else None,
@@ -141,7 +127,7 @@ def flux(*, guided: bool = True, parts: dict[str, Any] | None = None) -> FluxPip
     transformer = FluxTransformer2DModel(**{**usual, **(parts or {})})
     return FluxPipeline(
         transformer=awake(transformer),
-        vae=vae(4),
+        vae=autoencoder(),
         text_encoder=text_encoder(tokenizer, projection=False),
         text_encoder_2=t5(long_tokenizer, 16),
         tokenizer=tokenizer,
@@ -150,12 +136,16 @@ def flux(*, guided: bool = True, parts: dict[str, Any] | None = None) -> FluxPip
     )
 
 
-def awake(transformer: Any) -> Any:
-    """Adds noise to the weights, so that the output depends on prompt, time and latents."""
-    with torch.no_grad():
-        for parameter in transformer.parameters():
-            parameter.add_(0.15 * torch.randn_like(parameter))
-    return transformer
+def diffusion(name: str, scheduler: str, **schedule: Any) -> Any:
+    """Stable Diffusion 1.5 ("sd15") or XL ("sdxl"); schedule: more arguments of the scheduler."""
+    tokenizer, solver = clip_tokenizer(), unet.SCHEDULERS[scheduler](**schedule)
+    encoders = tuple(text_encoder(tokenizer, projection=projection) for projection in (False, True))
+    if name == "sd15":
+        pipeline: Any = unet.sd15(tokenizer, encoders[0], autoencoder(levels=4), solver)
+    else:
+        pipeline = unet.sdxl(tokenizer, encoders, autoencoder(levels=4), solver)
+    awake(pipeline.unet)
+    return pipeline
 
 
 MAKERS: dict[str, Callable[[], Any]] = {
@@ -165,22 +155,35 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "sd3 shifting": lambda: sd3(use_dynamic_shifting=True),
     "flux": flux,
     "flux unguided": lambda: flux(guided=False),
+    "sd15": lambda: diffusion("sd15", "pndm"),
+    "sd15 v": lambda: diffusion("sd15", "ddim", prediction_type="v_prediction"),
+    "sdxl": lambda: diffusion("sdxl", "euler"),
+    "sdxl ddim": lambda: diffusion("sdxl", "ddim"),
     "flux with idle parts": lambda: flux(parts={"num_layers": 2, "num_single_layers": 0}),
+    **{name: model.make for name, model in MODELS.items()},
 }
 
 
-@pytest.fixture(scope="session")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A folder for each of `MAKERS`."""
-    root = tmp_path_factory.mktemp("pipelines")
-    paths = {}
-    for name, make in MAKERS.items():
-        torch.manual_seed(0)
-        paths[name] = root / name.replace(" ", "_")
-        with warnings.catch_warnings():
+class Folders(dict[str, Path]):
+    """The folder of each of `MAKERS` by name, made when it is first asked for."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self.root = root
+
+    def __missing__(self, name: str) -> Path:
+        path = self.root / name.replace(" ", "_")
+        with warnings.catch_warnings(), torch.random.fork_rng():
             warnings.simplefilter("ignore")
-            make().save_pretrained(paths[name])
-    return paths
+            torch.manual_seed(0)
+            MAKERS[name]().save_pretrained(path)
+        self[name] = path
+        return path
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    return Folders(tmp_path_factory.mktemp("pipelines"))
 
 
 def trained(policy: FlowPolicy) -> list[torch.nn.Parameter]:
@@ -201,7 +204,7 @@ def calls(policy: FlowPolicy) -> list[int]:
     sizes: list[int] = []
 
     def note(module: Any, positional: Any, named: dict[str, Any]) -> None:
-        sizes.append(len(named["hidden_states"]))
+        sizes.append(len(named["hidden_states"] if "hidden_states" in named else positional[0]))
 
     policy.adapter.model.register_forward_pre_hook(note, with_kwargs=True)
     return sizes
@@ -275,7 +278,7 @@ def pipelines_images(
     images = pipeline(
         prompt=[row["prompt"] for row in rows],
         num_inference_steps=policy.config.evaluation_steps,
-        latents=torch.stack(start),
+        latents=policy.adapter.call_latents(torch.stack(start)),
         height=policy.adapter.height,
         width=policy.adapter.width,
         output_type=output_type,
@@ -291,19 +294,17 @@ def redness(completions: list[Any], **_: Any) -> list[float]:
 
 
 @pytest.fixture
-def lab(folders: dict[str, Path]) -> SimpleNamespace:
+def lab(folders: Folders) -> SimpleNamespace:
     """`lab.policy(architecture, **settings)` makes a policy of a pipeline of `MAKERS`."""
 
     def settings(
         architecture: str = "sd3", *, kind: type[DiffusionPolicy] = FlowPolicy, **options: Any
     ) -> Any:
-        usual = {
-            "model": str(folders[architecture]),
-            "height": 16,
-            "width": 16,
-            "prompt_tokens": 12,
-        }
-        return kind.Config(**{**usual, "steps": 5, "evaluation_steps": 7, **options})
+        size = {"height": 16, "width": 16, "prompt_tokens": 12}
+        if architecture in MODELS:
+            size = MODELS[architecture].size
+        usual = {"model": str(folders[architecture]), **size, "steps": 5, "evaluation_steps": 7}
+        return kind.Config(**{**usual, **options})
 
     def policy(
         architecture: str = "sd3", *, kind: type[DiffusionPolicy] = FlowPolicy, **options: Any

@@ -14,6 +14,7 @@ import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
 from tests.flow import conftest as lab
+from tests.flow.stand_ins import MODELS as STAND_INS
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
@@ -35,15 +36,20 @@ CASES = {
         {"guidance": 2.0, "guidance_gradient": "conditional", "lora": {"rank": 2}},
     ),
     "bf16": ("sd3", {"precision": "bf16", "lora": {"rank": 2}}),
+    "unet": ("sd15 v", {"sde": "ddim", "noise_level": 1.0, "lora": {"rank": 2}}),
     "flux": ("flux with idle parts", {"gradient_checkpointing": True}),
 }
+MODELS = ("z_image", "qwen_image", "flux2_klein", "sana", "lumina2")
 ROWS = [{"prompt": f"{letter} {animal}"} for letter in "abcd" for animal in ("cat", "dog")]
 
 
 def policy_of(model, mesh=None, **settings):
     torch.manual_seed(1)
-    size = {"height": 16, "width": 16, "prompt_tokens": 12, "steps": 5, "evaluation_steps": 3}
-    policy = lab.FlowPolicy(lab.FlowPolicy.Config(model=str(FOLDER / model), **size, **settings))
+    size = {"height": 16, "width": 16, "prompt_tokens": 12}
+    if model in STAND_INS:
+        size = STAND_INS[model].size
+    usual = {"model": str(FOLDER / model), **size, "steps": 5, "evaluation_steps": 3}
+    policy = lab.FlowPolicy(lab.FlowPolicy.Config(**{**usual, **settings}))
     if mesh is not None:
         policy.shard(mesh)
     policy.place("cpu")
@@ -90,6 +96,25 @@ def gradient(policy, current, world):
             value /= world
         vector.append(full(value).flatten())
     return torch.cat(vector)
+
+
+def of_model(model, rank, world, mesh):
+    """Log-probs and gradient of a model in the box, sharded and not."""
+    settings = {"guidance": 3.0, "lora": {"rank": 2}, "steps": 3}
+    policies = [policy_of(model, each, **settings) for each in (None, mesh)]
+    for policy in policies:
+        for parameter in lab.trained(policy):
+            torch.nn.init.constant_(parameter, 0.05)
+    rows, seeds = ROWS[2 * rank : 2 * rank + 2], [rank, rank + 9]
+    drawn = [policy.sample(rows, group_size=1, seeds=seeds) for policy in policies]
+    answers = [policy(drawn[0]) for policy in policies]
+    gradients = [gradient(p, a, world) for p, a in zip(policies, answers, strict=True)]
+    return {
+        "samples": max_difference(*(lab.images_of(each) for each in drawn)),
+        "log-probs": max_difference(*(answer.log_probs for answer in answers)),
+        "gradient": lab.gap(gradients[1], gradients[0]),
+        "no gradient": float(gradients[0].norm() == 0),
+    }
 
 
 def step(policy):
@@ -230,13 +255,16 @@ def main():
         if rank == 0:
             laws(meshes["alone"])
     laws_of_gradients(mesh)
-    measurements = gathered({name: compare(name, rank, world, mesh) for name in cases})
+    measured = {name: compare(name, rank, world, mesh) for name in cases}
+    if world != 4:
+        measured |= {name: of_model(name, rank, world, mesh) for name in MODELS}
+    measurements = gathered(measured)
     largest = {
         name: {
             key: max(part[name].get(key, 0.0) for part in measurements)
             for key in measurements[0][name]
         }
-        for name in cases
+        for name in measured
     }
     if rank == 0:
         OUT.write_text(json.dumps(largest))

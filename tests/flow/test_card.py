@@ -13,6 +13,8 @@ from groupwise_flow.files.card import card
         ("sd3", {"lora": {"rank": 2}, "precision": "bf16"}),
         ("sd3 without t5", {"guidance": 2.0}),
         ("sd3 without t5", {"lora": {"rank": 2}}),
+        ("sd15", {}),
+        ("sd15", {"lora": {"rank": 2}}),
         ("flux", {"lora": {"rank": 2}, "loading": {"use_safetensors": True}}),
     ],
 )
@@ -26,6 +28,8 @@ def test_the_code_of_the_card_draws_a_picture_with_the_saved_model(
     assert metadata["base_model"] == str(lab.folders[architecture])
     assert (metadata["library_name"], metadata["pipeline_tag"]) == ("diffusers", "text-to-image")
     assert ("load_lora_weights" in metadata["usage"]) == ("lora" in settings)
+    exchanged = architecture == "sd15" and "lora" in settings
+    assert ("DDIMScheduler.from_config" in metadata["usage"]) == exchanged
     names = {}
     exec(metadata["usage"].replace("{path}", str(tmp_path / "model")), names)
     assert isinstance(names["pipeline"], DiffusionPipeline)

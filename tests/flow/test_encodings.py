@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from groupwise.errors import UserError
+from groupwise_flow.adapter import UNCONDITIONAL
 from groupwise_flow.adapters.sd3 import SD3Adapter
 from groupwise_flow.prompts.encodings import Encodings, identity
 
@@ -44,6 +45,11 @@ def test_conditions_by_token_are_padded_to_one_width():
     for name, value in alone.items():
         assert torch.equal(value[0], together[name][0])
     assert (together["embeds"][~together["mask"]] == 0).all()
+    # Lengths are on the host, and follow their rows.
+    assert (alone.lengths, together.lengths) == ((2,), (2, 5))
+    rows = torch.tensor([1, 0, 1])
+    assert together.select(rows, rows.tolist()).lengths == (5, 2, 5)
+    assert encodings(letters, by_token=())(rows_of("ab"), CPU).lengths == ()
 
 
 def test_more_tokens_than_prompt_tokens_are_refused():
@@ -174,3 +180,12 @@ def test_an_adapter_that_pads_to_the_longest_prompt(lab):
     policy_without_mask.sample(prompts[:1], group_size=1, seeds=[1])
     with pytest.raises(UserError, match=r"Bare.encode gave 'embeds' .* name it in `by_token`"):
         policy_without_mask.sample(prompts, group_size=1, seeds=[1, 2])
+
+
+def test_the_unconditional_row_is_marked_for_the_encoder_and_kept_apart():
+    def marked(rows):
+        return {"pooled": torch.tensor([[float(UNCONDITIONAL in row)] for row in rows])}
+
+    encoder = encodings(marked, by_token=())
+    rows = [{"prompt": ""}, {"prompt": "", UNCONDITIONAL: True}]
+    assert encoder(rows, CPU)["pooled"].flatten().tolist() == [0.0, 1.0]

@@ -59,7 +59,7 @@ def test_the_algorithm_gets_the_velocity_and_what_it_should_be(lab):
     policy = new(lab, decisions=3)
     rollouts = sample(policy, lab.rows)
     outputs = policy(rollouts).extra
-    assert outputs.keys() == policy.provides
+    assert outputs.keys() | {"log_probs"} == policy.provides
     sigma = outputs["sigma"].view(4, 3, *[1] * 3)
     noise = (outputs["noised"] - (1 - sigma) * outputs["clean"]) / sigma
     assert lab.gap(outputs["target_velocity"], noise - outputs["clean"]) < 1e-5
@@ -68,7 +68,6 @@ def test_the_algorithm_gets_the_velocity_and_what_it_should_be(lab):
         policy.guided.decode(outputs["clean"][:, 0]), lab.images_of(rollouts)
     )
     velocity = policy.adapter.velocity(
-        policy.adapter.model,
         outputs["noised"][:, 1],
         outputs["sigma"][:, 1],
         policy.guided.conditions(rollouts.prompts),
@@ -84,7 +83,8 @@ def test_the_model_runs_for_the_velocity_alone(lab):
     assert policy(rollouts, outputs=frozenset({"clean"})).extra.keys() == {"clean"}
     assert sizes == []
     assert policy(rollouts, outputs=frozenset({"velocity"})).extra.keys() == {"velocity"}
-    assert sizes == [4]
+    assert policy(rollouts, outputs=frozenset({"log_probs"})).outputs.keys() == {"log_probs"}
+    assert sizes == [4, 4]
 
 
 # ---- noise levels
@@ -203,7 +203,11 @@ def run(lab, folder, *, algorithm=None, steps=4, resume=False, policy=None, **op
 def metrics(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [
-        {k: v for k, v in line.items() if "time" not in k and "per_second" not in k}
+        {
+            k: v
+            for k, v in line.items()
+            if not any(word in k for word in ("time", "second", "memory"))
+        }
         for line in lines
         if "loss" in line
     ]
@@ -263,6 +267,7 @@ def test_images_of_training_are_drawn_with_the_weights_that_follow_slowly(lab, t
     assert metrics(tmp_path / "follows")[-1]["reward"] != rewards[0][-1]
 
 
-def test_an_algorithm_that_needs_log_probs_is_refused(lab, tmp_path):
-    with pytest.raises(UserError, match=r"needs .*log_probs.*policy 'ForwardProcess'"):
+def test_an_algorithm_for_steps_is_refused_with_the_policy_that_has_them(lab, tmp_path):
+    message = "needs mean, std, which policy 'ForwardProcess' does not provide; take policy: flow"
+    with pytest.raises(UserError, match=message):
         run(lab, tmp_path / "run", algorithm=FlowGRPO())

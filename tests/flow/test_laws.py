@@ -17,20 +17,47 @@ from groupwise_testing.policy.case import Case
 ADAPTERS = {
     "StableDiffusion3Pipeline": ("sd3", "sd3.5", "sd3 shifting"),
     "FluxPipeline": ("flux", "flux unguided"),
+    "StableDiffusionPipeline": ("sd15", "sd15 v"),
+    "StableDiffusionXLPipeline": ("sdxl", "sdxl ddim"),
 }
 ALGORITHMS = [
     ("flow_grpo", {}),
     ("flow_grpo", {"beta": 0.1}),
     ("flow_grpo", {"kl": "published", "beta": 0.1}),
     ("flow_guard", {"beta": 0.1}),
+    ("flow_dppo", {"beta": 0.1, "max_divergence": 0.05}),
+    ("flash_grpo", {}),
+    ("tempflow", {"beta": 0.1}),
+    ("nft", {}),
+    ("nft", {"decay": 0.5, "beta": 0.1}),
+    ("awm", {}),
+    ("elbo_grpo", {"beta": 0.1}),
 ]
-SIZE = {"height": 16, "width": 16, "prompt_tokens": 12}
+
+
+def latent(log_probs: torch.Tensor) -> torch.Tensor:
+    """[b, t, 2], for outputs that the toy policy of the laws does not have."""
+    return torch.stack([log_probs, log_probs.square()], dim=2)
+
+
+EXTRAS = {
+    "velocity": latent,
+    "target_velocity": lambda log_probs: latent(log_probs.detach()) - 1,
+    "noised": lambda log_probs: latent(log_probs.detach()) + 2,
+    "clean": lambda log_probs: latent(log_probs.detach()) - 0.5,
+    "sigma": lambda log_probs: torch.full_like(log_probs, 0.6),
+    "relative_std": lambda log_probs: torch.full_like(log_probs, 1.5),
+    "relative_slope": lambda log_probs: torch.full_like(log_probs, 0.7),
+}
+SIZE = {"height": 16, "width": 24, "prompt_tokens": 12}
 
 
 @pytest.mark.parametrize(("name", "settings"), ALGORITHMS)
 def test_algorithm(name, settings):
     kind = installed().load("algorithms", name)
-    testing.check_algorithm(kind(kind.Config(**settings)))
+    algorithm = kind(kind.Config(**settings))
+    extras = {name: EXTRAS[name] for name in algorithm.outputs & EXTRAS.keys()}
+    testing.check_algorithm(algorithm, extras=extras)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +96,16 @@ GRADIENTS = {
     "flux, lora": {"architecture": "flux", "guidance": 3.5, "lora": {"rank": 2}},
     "flux, unguided": {"architecture": "flux unguided", "gradient_checkpointing": True},
     "fp16, guidance": {"precision": "fp16", "guidance": 4.5},
+    "noise": {"architecture": "sd15", "sde": "ddim", "noise_level": 1.0, "guidance": 3.0},
+    "v": {"architecture": "sd15 v", "sde": "ddim", "noise_level": 1.0, "lora": {"rank": 2}},
+    "xl": {
+        "architecture": "sdxl",
+        "sde": "ddim",
+        "noise_level": 1.0,
+        "guidance": 3.0,
+        "lora": {"rank": 2},
+        "gradient_checkpointing": True,
+    },
 }
 """Settings that change how log-probs are computed, beside those of `test_policy`."""
 
@@ -106,7 +143,7 @@ def test_an_adapter_whose_gradient_is_cut_is_named(lab):
 )
 def test_adapter(lab, pipeline, folder):
     adapter = installed().load("adapters", pipeline)
-    testing.check_adapter(adapter, pipeline_of(lab, folder), rows=lab.rows, **SIZE)
+    testing.check_adapter(adapter, pipeline_of(lab, folder), rows=lab.rows, prompt_tokens=12)
 
 
 def pipeline_of(lab, folder="sd3"):
@@ -117,7 +154,7 @@ def pipeline_of(lab, folder="sd3"):
 
 
 class Elsewhere(SD3Adapter):
-    trained = "unet"
+    trained = ("unet",)
 
 
 class BySelection(SD3Adapter):
@@ -152,13 +189,28 @@ class Unmasked(SD3Adapter):
 
 
 class IgnoresTime(SD3Adapter):
-    def velocity(self, model, latents, sigma, conditions, **more):
-        return super().velocity(model, latents, sigma * 0, conditions, **more)
+    def velocity(self, latents, sigma, conditions, **more):
+        return super().velocity(latents, sigma * 0, conditions, **more)
 
 
 class GuidesAlways(SD3Adapter):
     def guide(self, conditional, unconditional, scale):
         return super().guide(conditional, unconditional, scale + 1)
+
+
+class OtherLevels(SD3Adapter):
+    def sigmas(self, steps):
+        return super().sigmas(steps).square()
+
+
+class Reversed(SD3Adapter):
+    def velocity(self, *rest, **more):
+        return -super().velocity(*rest, **more)
+
+
+class Deaf(SD3Adapter):
+    def unconditional_row(self, row, negative_prompt):
+        return super().unconditional_row(row, "")
 
 
 class GuidesOtherwise(SD3Adapter):
@@ -184,7 +236,10 @@ BROKEN = [
     ("masked tokens have no effect", Unmasked),
     ("velocities depend on prompts and noise levels", IgnoresTime),
     ("no guidance is the conditional velocity", GuidesAlways),
-    ("denoising is the pipeline's own", GuidesOtherwise),
+    ("noise levels are the pipeline's own", OtherLevels),
+    ("denoising is the pipeline's own", Reversed),
+    ("guidance is the pipeline's own", GuidesOtherwise),
+    ("a negative prompt is the pipeline's own", Deaf),
     ("pictures have the requested size", Cropped),
     ("pictures are the pipeline's own", Darkened),
 ]

@@ -160,7 +160,7 @@ def test_shards_divide_the_trained_weights_and_not_the_frozen_models(lab, lora):
 
 
 def test_the_estimate_of_activations_is_within_a_factor_of_1_5(lab):
-    for architecture in ("sd3", "flux"):
+    for architecture in ("sd3", "flux", "sdxl"):
         policy = lab.policy(architecture)
         four = of_a_run(decisions=4, rollouts=4)
         sizes = FlowPolicy.estimate(policy.config, Workload(**four, reference=False, averages=0))
@@ -197,7 +197,7 @@ def test_both_branches_of_guidance_take_twice_the_activations(lab, lora):
     assert sizes["activations"] == estimated["in the model"]
 
 
-WEIGHTS = {"frozen models", "transformer", "gradients", "optimizer"}
+WEIGHTS = {"frozen models", "transformer", "unet", "gradients", "optimizer"}
 
 
 def estimate_of_sampling(config, sampled):
@@ -208,7 +208,7 @@ def estimate_of_sampling(config, sampled):
     return {purpose: size for purpose, size in sizes.items() if purpose not in names}
 
 
-@pytest.mark.parametrize("architecture", ["sd3", "flux"])
+@pytest.mark.parametrize("architecture", ["sd3", "flux", "sdxl"])
 @pytest.mark.parametrize(
     "settings",
     [{}, {"guidance": 3.0}, {"window": {"kind": "random"}}, {"kind": ForwardProcess}],

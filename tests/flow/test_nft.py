@@ -121,14 +121,14 @@ def test_options_without_effect_are_refused(options):
 
 def run(lab, folder, *, steps=3, resume=False, policy=None, **options):
     torch.manual_seed(1)
-    settings = {"steps": 3, "evaluation_steps": 3, "decisions": 2, "lora": {"rank": 2}}
+    settings = {"steps": 2, "evaluation_steps": 2, "lora": {"rank": 2}}
     return train(
         policy=ForwardProcess(lab.settings(kind=ForwardProcess, **settings)),
         algorithm=algorithm(**options),
         prompts=[{"prompt": f"{letter} cat"} for letter in "abcdefgh"],
         rewards=[lab.redness],
-        train={"steps": steps, "groups_per_step": 2, "group_size": 3, "learning_rate": 3e-3},
-        evaluation={"prompts": 2},
+        train={"steps": steps, "groups_per_step": 1, "group_size": 3, "learning_rate": 3e-3},
+        evaluation={"prompts": 1, "samples": 2},
         output=folder,
         resume=resume,
         quiet=True,
@@ -139,7 +139,11 @@ def run(lab, folder, *, steps=3, resume=False, policy=None, **options):
 def metrics(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [
-        {k: v for k, v in line.items() if "time" not in k and "per_second" not in k}
+        {
+            k: v
+            for k, v in line.items()
+            if not any(word in k for word in ("time", "second", "memory"))
+        }
         for line in lines
         if "loss" in line
     ]

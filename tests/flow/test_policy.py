@@ -252,7 +252,6 @@ def test_outside_the_window_steps_are_those_of_the_ode(lab, start):
         for s, after in steps:
             with torch.no_grad():
                 v = policy.adapter.velocity(
-                    policy.adapter.model,
                     x,
                     s.expand(1),
                     conditions,
@@ -620,8 +619,8 @@ def test_the_unconditional_velocity_has_a_gradient_where_it_is_configured(lab, k
     factors = torch.linspace(-1, 1, path[0, 0].numel()).view_as(path[0, 0])
 
     def velocity_of(conditions):
-        level, model = torch.full((6,), float(sigma)), policy.adapter.model
-        return policy.adapter.velocity(model, path[:, 0], level, conditions, guidance=4.0)
+        level = torch.full((6,), float(sigma))
+        return policy.adapter.velocity(path[:, 0], level, conditions, guidance=4.0)
 
     gradients = {}
     for name in ("both", "conditional"):

@@ -1,7 +1,12 @@
 """Half precision: the error of its log-probs is measured."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
+from diffusers import DiffusionPipeline
+
+from groupwise.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 
@@ -88,3 +93,17 @@ def test_pictures_are_decoded_in_float32(lab):
     latents = torch.randn(2, *policy.adapter.latent_shape)
     expected = lab.policy().guided.completions(latents)[1]
     assert torch.equal(policy.guided.completions(latents)[1], expected)
+
+
+def test_a_precision_that_the_device_lacks_is_refused_before_weights_are_read(lab, monkeypatch):
+    def lacking(precision, device):
+        raise RuntimeError(f"{device} does not support bfloat16")
+
+    monkeypatch.setattr("groupwise_flow.model.precision.computing", lacking)
+    monkeypatch.setattr(DiffusionPipeline, "from_pretrained", None)
+    with pytest.raises(UserError, match=r"policy\.precision: the device 'cpu' does not compute in"):
+        lab.policy(precision="bf16")
+    # Where autocast only warns and is then switched off.
+    monkeypatch.setattr("groupwise_flow.model.precision.computing", lambda *_: nullcontext())
+    with pytest.raises(UserError, match=r"fp16 \(autocast left .*set float32 or bf16"):
+        lab.policy(precision="fp16")

@@ -7,7 +7,6 @@ from groupwise.rewards import Reward
 from groupwise.scoring.scorer import Scorer
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.passes import guidance
-from groupwise_flow.passes.guidance import select
 from groupwise_verifiable.images.per_step import PerStep
 
 ROWS = [{"prompt": "a cat"}, {"prompt": "b cat"}]
@@ -31,7 +30,7 @@ def restated(policy, rollouts, row, place):
     velocity, _ = guided.velocity(
         x,
         sigma,
-        select(guided.conditions(prompt), slice(0, 1)),
+        guided.conditions(prompt),
         config.guidance_in_training,
         negative=negative,
     )

@@ -4,7 +4,7 @@ import pytest
 
 from groupwise.errors import UserError
 from groupwise.registry import Entry, Registry, installed
-from groupwise_flow import settings
+from groupwise_flow import named_adapter
 from groupwise_flow.adapters.flux import FluxAdapter
 from groupwise_flow.adapters.sd3 import SD3Adapter
 from groupwise_flow.files import folder
@@ -26,7 +26,7 @@ def registered(monkeypatch):
 
     def register(*entries):
         registry = Registry(entries=list(entries), failures={"broken": "ImportError: no voice"})
-        for module in (folder, settings):
+        for module in (folder, named_adapter):
             monkeypatch.setattr(module, "installed", lambda: registry)
 
     return register
@@ -37,6 +37,8 @@ def test_the_plugins_own_adapters_are_registered():
     assert {(entry.name, entry.plugin) for entry in entries} >= {
         ("StableDiffusion3Pipeline", "flow"),
         ("FluxPipeline", "flow"),
+        ("StableDiffusionPipeline", "flow"),
+        ("StableDiffusionXLPipeline", "flow"),
     }
 
 

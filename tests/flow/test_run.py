@@ -51,7 +51,7 @@ def lines(folder):
 
 
 def without_times(records):
-    times = ("time/", "reward_time", "decisions_per")
+    times = ("time/", "reward_time", "decisions_per", "memory/")
     return [{k: v for k, v in r.items() if not k.startswith(times)} for r in records]
 
 

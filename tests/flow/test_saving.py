@@ -20,7 +20,7 @@ def loaded(folder, architecture):
     return DiffusionPipeline.from_pretrained(folder, **absent)
 
 
-@pytest.mark.parametrize("architecture", ["sd3", "sd3 without t5", "sd3.5", "flux"])
+@pytest.mark.parametrize("architecture", ["sd3", "sd3 without t5", "sd3.5", "flux", "sdxl"])
 def test_full_training_saves_a_pipeline(lab, architecture, tmp_path):
     policy = lab.policy(architecture, guidance=2.0)
     start = evaluated(lab, policy)
@@ -37,6 +37,8 @@ LORA = [
     ("sd3", {"rank": 2}),
     ("sd3.5", {"rank": 2, "alpha": 6}),
     ("flux", {"rank": 3, "alpha": 1}),
+    ("sdxl", {"rank": 2}),
+    ("sd15 v", {"rank": 2, "alpha": 1}),
     ("sd3", {"rank": 2, "targets": ["attn.to_q", "ff.net.2"], "options": {"use_rslora": True}}),
     ("sd3", {"rank": 2, "options": {"use_dora": True}}),
     ("sd3", {"rank": 2, "options": {"rank_pattern": {"to_q": 3}, "alpha_pattern": {"to_q": 1.5}}}),

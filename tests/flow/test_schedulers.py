@@ -10,8 +10,6 @@ from diffusers import DiffusionPipeline, FlowMatchEulerDiscreteScheduler
 
 from groupwise.errors import UserError
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-
 DYNAMIC = {"use_dynamic_shifting": True}
 RIGHT = {
     "num_train_timesteps": (400, {}),

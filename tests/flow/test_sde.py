@@ -10,7 +10,7 @@ from torch.distributions import Normal, kl_divergence
 from groupwise_flow import sde
 
 STEPS = [(1.0, 0.9), (1.0, 0.4), (0.9, 0.85), (0.6, 0.3), (0.31, 0.02), (0.05, 0.0)]
-LEVELS = {"flow": 0.7, "cps": 0.8, "dance": 0.3}
+LEVELS = {"flow": 0.7, "cps": 0.8, "dance": 0.3, "ddim": 0.9}
 KINDS = [*LEVELS, "ode"]
 
 
@@ -23,6 +23,16 @@ def restated(kind, x, v, s, sigma_next, *, level):
     if kind == "cps":
         std = sigma_next * math.sin(level * math.pi / 2)
         return (1 - sigma_next) * data + math.sqrt(sigma_next**2 - std**2) * noise, std
+    if kind == "ddim":
+        # Of samples a data + b noise with a^2 + b^2 = 1, arXiv:2010.02502, eq. 12 and 16.
+        (a, b), (a_next, b_next) = (
+            ((1 - each) / math.hypot(1 - each, each), each / math.hypot(1 - each, each))
+            for each in (s, sigma_next)
+        )
+        std = level * b_next / b * math.sqrt(1 - (a / a_next) ** 2)
+        norm = math.hypot(1 - sigma_next, sigma_next)
+        mean = a_next * data + math.sqrt(b_next**2 - std**2) * noise
+        return norm * mean, norm * std
     # An SDE's drift is v - g^2 / 2 times the score of the Gaussian around (1 - s) data.
     g = level if kind == "dance" else level * math.sqrt(s / (1 - (sigma_next if s == 1 else s)))
     if kind == "dance":
@@ -53,7 +63,7 @@ def test_mean_and_std_match_the_formula(kind, sigma, sigma_next):
         mean, _ = restated(kind, *numbers, sigma, sigma_next, level=level(kind))
         assert float(step.mean[index]) == pytest.approx(mean, rel=1e-12, abs=1e-14)
     assert float(step.std.flatten()[0]) == pytest.approx(std, rel=1e-12)
-    assert (std > 0) == (kind != "ode" and not (kind == "cps" and sigma_next == 0))
+    assert (std > 0) == (kind != "ode" and not (kind in ("cps", "ddim") and sigma_next == 0))
     torch.testing.assert_close(step.next_sample, step.mean + std * noise, rtol=1e-12, atol=1e-14)
     assert step.mean.dtype == torch.float64
 
@@ -240,3 +250,19 @@ def test_divergence_is_the_kl_of_the_two_normals():
     exact = kl_divergence(Normal(mean, std), Normal(other, std)).flatten(1).mean(dim=1)
     torch.testing.assert_close(sde.divergence(mean, other, std), exact, rtol=1e-12, atol=0)
     assert sde.divergence(mean, mean, std).tolist() == [0.0] * 3
+
+
+def test_flow_just_below_1_is_the_step_from_1():
+    """At 1 - 1e-6 the formula's std would be 131; the limit is the step from 1 itself."""
+    x, v, noise = tensors(2, 3, 4)
+    below, at = (
+        sde.step(v, x, sigma, 0.965, kind="flow", noise_level=0.7, noise=noise)
+        for sigma in (1 - 1e-6, 1.0)
+    )
+    torch.testing.assert_close(below.next_sample, at.next_sample, rtol=0, atol=1e-4)
+    assert float(at.std.max()) < 1
+    # A published schedule's own levels are as they were: the second of SD3's ten steps.
+    second = sde.step(v, x, 0.964, 0.923, kind="flow", noise_level=0.7, noise=noise)
+    assert float(second.std.flatten()[0]) == pytest.approx(
+        0.7 * math.sqrt(0.964 / 0.036 * 0.041), rel=1e-6
+    )

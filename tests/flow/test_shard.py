@@ -19,7 +19,8 @@ from groupwise_flow.policy import FlowPolicy
 from groupwise_flow.settings import Lora
 
 JOB = Path(__file__).with_name("shard_job.py")
-MODELS = ("sd3", "sd3.5", "flux with idle parts")
+MODELS = ("sd3", "sd3.5", "flux with idle parts", "sd15 v")
+IN_THE_BOX = ("z_image", "qwen_image", "flux2_klein", "sana", "lumina2")
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +30,12 @@ def three(folders, tmp_path_factory):
 
 
 def measured_by(count, folders, root):
-    for name in MODELS:
+    for name in (*MODELS, *IN_THE_BOX):
         (root / name).symlink_to(folders[name])
     return launch(JOB.read_text(), root, count, limit=230, imports=["groupwise_flow.policy"])
 
 
-@pytest.mark.parametrize("case", ["full", "lora", "flux", "bf16"])
+@pytest.mark.parametrize("case", ["full", "lora", "flux", "bf16", "unet"])
 def test_a_sharded_policy_has_the_same_weights_and_samples(three, case):
     """The weights, adapters included, are the same, and each process holds only its shard."""
     measured = three[case]
@@ -43,7 +44,7 @@ def test_a_sharded_policy_has_the_same_weights_and_samples(three, case):
     assert max(measured["samples"], measured["sampler log-probs"]) < 1e-5
 
 
-@pytest.mark.parametrize("case", ["full", "lora", "flux"])
+@pytest.mark.parametrize("case", ["full", "lora", "flux", "unet"])
 def test_a_sharded_policy_has_the_same_gradient_and_update(three, case):
     measured = three[case]
     assert measured["log-probs"] < 1e-5
@@ -56,6 +57,13 @@ def test_kept_weights_are_sharded_too(three, case):
     measured = three[case]
     assert max(measured["reference"], measured["average"]) < 1e-4
     assert measured["back"] == 0
+
+
+@pytest.mark.parametrize("model", IN_THE_BOX)
+def test_the_models_in_the_box_are_the_same_when_sharded(three, model):
+    measured = three[model]
+    assert max(measured["samples"], measured["log-probs"], measured["gradient"]) < 1e-5
+    assert not measured["no gradient"]
 
 
 def test_two_copies_of_two_shards_are_as_an_unsharded_policy(folders, tmp_path):
@@ -71,7 +79,8 @@ def test_two_copies_of_two_shards_are_as_an_unsharded_policy(folders, tmp_path):
 def test_all_processes_make_equally_many_passes(three):
     """Windows start at different steps on each process, so unsharded policies differ in passes."""
     assert three["full"]["uneven passes"] > 0
-    assert all(measured["passes apart"] == 0 for measured in three.values())
+    cases = [measured for name, measured in three.items() if name not in IN_THE_BOX]
+    assert all(measured["passes apart"] == 0 for measured in cases)
     # Where they have no gradient, unconditional velocities are reused until the weights change.
     passes = [
         [three[c][n] for n in ("passes", "passes by other weights")] for c in ("full", "lora")

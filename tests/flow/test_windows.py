@@ -1,5 +1,7 @@
 """Windows: which denoising steps are decisions; never the last. A group shares its window."""
 
+import math
+
 import pytest
 from pydantic import ValidationError
 
@@ -145,3 +147,16 @@ def test_two_steps_have_one_decision_and_one_step_has_none():
     assert Window().length(2) == 1
     with pytest.raises(ValueError, match="the first 0 can be"):
         Window().length(1)
+
+
+def test_a_shrinking_window_stays_as_long_as_in_mixgrpos_exponential_decay():
+    """Restated: an iteration counts, and moves the window once it has been long enough there."""
+    window = Window(kind="sliding", size=3, start=1, every=5, shrink=0.3, shrink_after=2)
+    place, count = 1, 0
+    for step in range(80):
+        assert window.starts(STEPS, [7], step).tolist() == [place]
+        count += 1
+        if count >= math.ceil(5 * math.exp(-0.3 * max(0, place - 2))):
+            place, count = (place + 1) % 7, 0
+    with pytest.raises(ValidationError, match="shrink_after has no effect"):
+        Window(kind="sliding", size=3, shrink_after=2)

@@ -5,6 +5,7 @@ from tests.effort import Effort
 from transformers import AutoTokenizer, LlamaTokenizerFast
 
 from groupwise.errors import UserError
+from groupwise.prompt_source import PlacedRow
 from groupwise_llm.codec.prompts import Prompts
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
@@ -54,7 +55,10 @@ def test_rows_that_are_skipped_or_cut_are_counted(make, kind, action):
     expected = f"2 of 4 prompts are longer than 116 tokens and are {action}"
     policy.check_prompts(rows)
     assert any(note.startswith(expected) for note in policy.notes)
-    assert LanguageModel.examine(policy.config, rows)[0].startswith(expected)
+    placed = [PlacedRow(row, f"prompts, row {n}") for n, row in enumerate(rows)]
+    (note,) = LanguageModel.examine(policy.config, placed)
+    assert note.startswith(expected)
+    assert note.endswith(": prompts, row 1, prompts, row 2")
     assert [policy.skips(row) for row in rows] == [kind == "skip" and r != SHORT for r in rows]
 
 

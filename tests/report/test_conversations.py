@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.report.test_report import HOSTILE, page_of, sample, step_row, titles, write_run
+from tests.report.test_report import HOSTILE, Page, page_of, sample, step_row, titles, write_run
 
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": "two"}}}
 EPISODE = [
@@ -17,6 +17,12 @@ EPISODE = [
 
 
 def shown(folder: Path, completion: Any, **fields: Any) -> tuple[str, Any]:
+    """The page down to its table of completions, which has them again."""
+    above = whole(folder, completion, **fields)[0].partition("<section><h2>Completions</h2>")[0]
+    return above, Page(above)
+
+
+def whole(folder: Path, completion: Any, **fields: Any) -> tuple[str, Any]:
     return page_of(write_run(folder, [], after=[sample(1, completion, right=True, **fields)]))
 
 
@@ -63,7 +69,7 @@ def test_no_part_of_a_conversation_becomes_markup(tmp_path: Path, calls: Any) ->
         {"role": "tool", "name": HOSTILE, "content": HOSTILE * 9},
         {"role": "assistant", "reasoning_content": HOSTILE, "content": None},
     ]
-    _, page = shown(tmp_path, messages, turn_rewards=[HOSTILE, HOSTILE], extra={"turns": HOSTILE})
+    _, page = whole(tmp_path, messages, turn_rewards=[HOSTILE, HOSTILE], extra={"turns": HOSTILE})
     assert page.count("script") == 1
     assert page.count("img") == page.count("svg") == 0
     assert not [a for _, a in page.tags if any(name.startswith("on") for name in a)]

@@ -26,7 +26,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
 class Page(HTMLParser):
     """Parses a page: all tags with their attributes, tags still open, and the text."""
 
-    VOID = frozenset({"meta", "img", "br", "path"})
+    VOID = frozenset({"meta", "img", "br", "path", "input"})
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -45,7 +45,8 @@ class Page(HTMLParser):
             assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        if self.open[-1:] not in (["script"], ["style"]):
+            self.text += data
 
     def count(self, tag: str) -> int:
         return sum(name == tag for name, _ in self.tags)
@@ -251,6 +252,32 @@ def test_samples_show_one_pair_for_each_prompt_and_changed_ones_first() -> None:
     after[2 * 10 + 1] = sample(10, "new", right=True, index=1)  # its first sample did not change
     draws = [old["draw"] for old, _ in chosen(paired(before, after)) if old]
     assert draws == [30, 20, *range(20), 21, 22]
+
+
+def test_graded_completions_are_sorted_by_the_change_of_their_reward(tmp_path: Path) -> None:
+    """Greedy ones did not change; what rose is the headline."""
+
+    def graded(draw: int, total: float, *, greedy: bool, text: str = "x") -> dict[str, Any]:
+        row = sample(draw, text, right=False, greedy=greedy, index=0, total=total)
+        return {**row, "right": None, "rewards": {"short": total, "form": 1 - total}}
+
+    changes = {3: 0.5, 1: 0.25, 0: 0.125, 2: -0.375}
+    before = [graded(d, 0.5, greedy=g) for d in range(5) for g in (True, False)]
+    after = [
+        graded(d, 0.5 if g else 0.5 + changes.get(d, 0.0), greedy=g, text="x" if g else f"new {d}")
+        for d in range(5)
+        for g in (True, False)
+    ]
+    shown = chosen(paired(before, after))
+    assert [now["draw"] for _, now in shown if now] == [3, 1, 0, 2, 4]
+    assert not any(now["greedy"] for _, now in shown if now)
+    assert [now["draw"] for _, now in chosen(paired(before, after), 2) if now] == [3, 2]
+    _, page = page_of(write_run(tmp_path, [], before=before, after=after))
+    assert "Means before and after:reward 0.5 → 0.55short 0.5 → 0.55form 0.5 → 0.45" in page.text
+    assert "Of all 10 evaluated completions:3 rose1 fell6 kept their reward" in page.text
+    assert "reward rose by 0.5" in page.text
+    assert "reward fell by 0.375" in page.text
+    assert "unchanged" not in page.text
 
 
 def test_right_and_wrong_are_counted_over_all_pairs(tmp_path: Path) -> None:
@@ -533,23 +560,20 @@ def test_the_headline_names_the_policy(tmp_path: Path, policy: str, name: str | 
     assert headline == (f" · policy {name}" if name else "")
 
 
-def test_a_reward_that_does_not_judge_is_shown_instead_of_accuracy(tmp_path: Path) -> None:
-    """Its first values were all 0, so it was first taken for one that judges right and wrong."""
-    first = {"evaluation/accuracy": 0.0, "evaluation/reward": 0.0, "evaluation/pass_at_2": 0.0}
-    last = {"evaluation/reward": 0.625, "evaluation/greedy_reward": 0.75}
-    steps = [{"step": 0, **first}, step_row(1, accuracy=0.0), step_row(2, **last)]
+def test_the_accuracy_stands_with_the_name_of_its_reward(tmp_path: Path) -> None:
+    steps = [{"step": 0, "evaluation/accuracy": 0.25, "evaluation/prompts": 40.0}, step_row(1)]
     result = {
-        "before": {"accuracy": 0.0, "reward": 0.0, "pass_at_2": 0.0},
-        "after": {"reward": 0.625, "greedy_reward": 0.75},
+        "before": {"accuracy": 0.25},
+        "after": {"accuracy": 0.5},
+        "accuracy": "numeric_answer",
     }
-    before = [sample(0, "a", right=False)]
-    after = [{**sample(0, "b", right=False), "right": None}]
-    run = write_run(tmp_path / "run", steps, result=result, before=before, after=after)
-    html, page = page_of(run)
-    assert "Reward, sampled0 → 0.625" in page.text
-    for word in ("Accuracy", "Pass@", "wrong"):
-        assert word not in page.text
-    assert "Accuracy" not in titles(html)
+    html, page = page_of(write_run(tmp_path / "run", steps, result=result))
+    assert "Accuracy (numeric_answer), sampled25.0 % → 50.0 %" in page.text
+    assert "Accuracy (numeric_answer)" in titles(html)
+    Path(tmp_path / "run" / "result.json").unlink()  # while it trains
+    Path(tmp_path / "run" / "run.json").write_text('{"accuracy": "exact_answer"}')
+    html, _ = page_of(tmp_path / "run")
+    assert "Accuracy (exact_answer)" in titles(html)
 
 
 def test_long_names_are_shortened_and_blank_ones_are_visible(tmp_path: Path) -> None:

@@ -171,3 +171,8 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
     assert (
         result.stderr == f"error: {tmp_path} is not the folder of a run: it has no metrics.jsonl\n"
     )
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "run.json").write_text("{}")
+    assert report(tmp_path).stderr.endswith("has no metrics.jsonl; it holds 2 runs: a, b\n")
+    assert report(tmp_path / "c").stderr == f"error: no such folder: {tmp_path / 'c'}\n"

@@ -321,6 +321,28 @@ def test_wandb_has_a_table_and_images(tmp_path, stand_in):
     assert wandb.closed
 
 
+def test_completions_of_training_are_a_table_of_their_own(tmp_path, stand_in):
+    tracker, _ = open_tracker(tmp_path / "run", "wandb", training_samples=5)
+    (wandb,) = stand_in.opened
+    drawing = Drawing()
+    kept = [
+        {**sample(1, drawing), "chosen": ["best", "first"], "advantage": 0.5},
+        {**sample(2, "text"), "chosen": ["longest"], "advantage": None},
+    ]
+    for step in (1, 2, 4, 5):
+        tracker.on_samples(step, kept)
+    assert [(name, step) for name, _, _, step in wandb.tables] == [
+        ("training_samples", 1),
+        ("training_samples", 5),
+    ]
+    _, columns, rows, _ = wandb.tables[0]
+    assert columns == ["chosen", "prompt", "completion", "reward", "right", "correct", "advantage"]
+    assert [rows[0][0], rows[0][2], rows[0][-1]] == ["best, first", ("Image", drawing, None), 0.5]
+    assert [rows[1][0], rows[1][2], rows[1][-1]] == ["longest", "text", None]
+    assert wandb.images[0] == (1, {"training_images": [drawing]})
+    tracker.on_close()
+
+
 def test_swanlab_has_captions(tmp_path, stand_in):
     tracker, _ = open_tracker(tmp_path / "run", "swanlab", run="mine")
     (swanlab,) = stand_in.opened

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from groupwise_verifiable.images.classes import GENEVAL
 from groupwise_verifiable.images.clauses import excluded, included
 from groupwise_verifiable.images.contents import ImageContents
 from groupwise_verifiable.images.detection import Box, Detection
@@ -146,11 +147,13 @@ class Stub:
 
     def __init__(self) -> None:
         self.thresholds: list[float] = []
+        self.classes: list[str] = []
 
     def __call__(
         self, image: object, classes: list[str], *, threshold: float, **_: object
     ) -> list[Detection]:
         self.thresholds.append(threshold)
+        self.classes = classes
         every = [
             Detection("cup", None, (0.0, 0.0, 9.0, 9.0), score) for score in (0.95, 0.85, 0.35)
         ]
@@ -167,6 +170,19 @@ def reward(**settings: object) -> tuple[ImageContents, Stub]:
 
 
 GRAY = Image.new("RGB", (16, 16), "gray")
+
+
+def test_the_detector_looks_for_all_classes_of_geneval_in_its_rows() -> None:
+    for row, others, looked in (
+        ([{"class": "cup"}], "geneval", GENEVAL),
+        ([{"class": "disk"}], "geneval", {"disk"}),
+        ([{"class": "cup"}], ["dog"], {"cup", "dog"}),
+        (None, "geneval", set()),
+    ):
+        contents, stub = reward(mode="geneval", others=others)
+        contents(["p"], [GRAY], include=[row])
+        assert set(stub.classes) == looked
+    assert len(GENEVAL) == 80
 
 
 def test_modes_select_the_rule_and_flow_grpo_needs_include() -> None:

@@ -116,6 +116,6 @@ def test_judges_marks_the_rewards_whose_1_means_right() -> None:
     measuring = {"length", "cosine_length", "soft_overlong", "repetition", "language_consistency"}
     measuring |= {"sum_steps", "per_step", "jpeg_size", "image_diversity", "reward_model"}
     measuring |= {"token_count"}
-    measuring |= {"learned_text"}
+    measuring |= {"learned_text", "think_answer_format", "think_format", "tag_count"}
     assert {name for name, judging in judges.items() if judging is False} == measuring
     assert all(judging is True for name, judging in judges.items() if name not in measuring)

@@ -19,7 +19,12 @@ TRAINED = {
     "sd35_geneval_fast": {"name": "image_contents", "mode": "flow_grpo", "colors": "clip"},
     "sd35_ocr": {"name": "image_text", "detect": True, "inside": True},
     "sd35_pickscore": {"name": "preference", "preset": "pickscore"},
-    "flux_pickscore": {"name": "preference", "preset": "pickscore"},
+    **{
+        f"{name}_pickscore": {"name": "preference", "preset": "pickscore"}
+        for name in ("sdxl", "flux", "flux2_klein", "z_image", "qwen_image", "sana", "lumina2")
+    },
+    "sd15_compressibility": {"name": "jpeg_size"},
+    "flux_unified_reward": {"name": "judge_ranking", "format": "unified_reward_2"},
 }
 JUDGED = {
     "sd35_geneval": {"name": "image_contents", "mode": "geneval", "colors": "clip"},

@@ -37,7 +37,7 @@ class LEAD(GRPO):
 
     class Config(GRPO.Config):
         accuracy: str | None = Field(
-            None, description="the reward that tells right from wrong; the first if unset"
+            None, description="the reward that tells right from wrong; unset, that of the accuracy"
         )
         threshold: float = Field(
             1.0, description="an answer is right if that reward is at least this"
@@ -56,6 +56,11 @@ class LEAD(GRPO):
         slope: float = Field(10.0, ge=0, description="how steeply the weight falls there")
 
     config: Config
+    judging: str | None = None
+    """The reward that is the run's accuracy."""
+
+    def take_accuracy(self, name: str | None) -> None:
+        self.judging = name
 
     def relative(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         config, column = self.config, self._column(scores)
@@ -78,7 +83,13 @@ class LEAD(GRPO):
 
     def _column(self, scores: Scores) -> int:
         """The index of the reward that is the accuracy."""
-        name = self.config.accuracy or scores.names[0]
+        sole = scores.names[0] if len(scores.names) == 1 else None
+        name = self.config.accuracy or self.judging or sole
+        if name is None:
+            raise UserError(
+                f"algorithm.accuracy: no reward says that it tells right from wrong; set it to one "
+                f"of {', '.join(scores.names)}"
+            )
         if name not in scores.names:
             raise UserError(
                 f"algorithm.accuracy: expected one of the rewards {', '.join(scores.names)}, "

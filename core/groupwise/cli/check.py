@@ -9,6 +9,8 @@ from typing import Any
 from groupwise.algorithm import Algorithm
 from groupwise.cli.memory import Sizes, estimate, excess, reward_sizes, size, teacher_sizes
 from groupwise.cli.preview import preview
+from groupwise.cli.stage import Stage
+from groupwise.cli.trial import trial
 from groupwise.config.learners import SOLE
 from groupwise.config.load import LoadedConfig, idle_processes
 from groupwise.config.train import TrainSection
@@ -17,6 +19,7 @@ from groupwise.plugins.build import check_options
 from groupwise.policy import Policy
 from groupwise.processes import shards as shards_of
 from groupwise.run.build import build_parts, check_sections
+from groupwise.run.gold import gold_notes
 from groupwise.run.overlap import with_overlap
 from groupwise.run.parts import SECONDS_OF_CHECKING, Parts, checked_rows
 from groupwise.run.policies import check_teachers
@@ -31,8 +34,9 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     Builds the parts of the run that need no weights. Raises the UserErrors that a run would raise.
     """
     loaded, notes = with_overlap(loaded)
-    targets, config = check_sections(loaded), loaded.config
+    targets = check_sections(loaded)
     parts = build_parts(loaded)
+    loaded, config = parts.loaded, parts.config
     kinds = {label: targets[*x.path, "policy"] for label, x in config.learners.items()}
     parts.check_policies(kinds)
     # Of a function that builds a policy, the class is unknown before it is called.
@@ -61,6 +65,9 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
         rates[label] = policy.least_rate(settings)
         sizes[label] = estimate(parts, label, policy, settings, processes=processes, shards=shards)
     check_teachers(parts)
+    notes += gold_notes(parts)
+    stage = Stage.of(parts, policies, configs)
+    shown = [] if stage is None else [preview(stage), trial(stage)]
     taught = {label: teacher_sizes(parts, label, shards=shards) for label in policies}
     counts = parts.players.counts(greedy=any(policy.greedy for policy in policies.values()))
     idle = idle_processes(config, processes)
@@ -78,7 +85,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
         ),
         *(_of_teacher(sizes, label) for label, sizes in taught.items() if sizes),
         *_of_rewards(held),
-        *filter(None, [preview(parts, policies, configs)]),
+        *filter(None, shown),
         *(f"note: {note}" for note in (*notes, *parts.notes)),
         *(
             f"warning: {text}"

@@ -105,9 +105,17 @@ def resume(
 def _train(
     loaded: "LoadedConfig", *, resume: "Resume", overwrite: bool = False, quiet: bool = False
 ) -> None:
-    from groupwise.run.train import train_from_config
+    from groupwise import progress
+    from groupwise.run.display import Display
 
-    result = train_from_config(loaded, resume=resume, overwrite=overwrite, quiet=quiet)
+    is_first = os.environ.get("RANK", "0") == "0"
+    with Display(quiet=quiet or not is_first) as display:
+        progress.start("importing torch")
+        from groupwise.run.train import train_from_config
+
+        result = train_from_config(
+            loaded, resume=resume, overwrite=overwrite, quiet=quiet, display=display
+        )
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -147,12 +155,14 @@ def evaluate(
 
     Metrics, samples and a page get a folder of their own; the run stays as it was.
     """
+    from groupwise.metric_names import titled
     from groupwise.run.evaluate import evaluate_run
 
-    evaluated = evaluate_run(run, overrides or (), output=output)
+    is_first = os.environ.get("RANK", "0") == "0"
+    evaluated = evaluate_run(run, overrides or (), output=output, quiet=not is_first)
     for why in evaluated.failures.values():
         typer.secho(f"warning: {why}", err=True)
-    _print_metrics(evaluated.metrics)
+    _print_metrics({titled(n, evaluated.accuracy): x for n, x in evaluated.metrics.items()})
     for path in evaluated.reports:
         typer.echo(f"report: {path}", err=True)
 

@@ -1,6 +1,6 @@
 """Errors: what the user can fix is one red line, and only a bug is a traceback."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import typer
@@ -12,11 +12,16 @@ INTERRUPTED = 130
 
 
 @contextmanager
-def reporting_errors() -> Iterator[None]:
-    """A context that prints errors which the user can fix as one red line, with exit code 2."""
+def reporting_errors(*, whole: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """A context that prints errors which the user can fix as one red line, with exit code 2.
+
+    whole: whether to show before it all calls that led to the error.
+    """
     try:
         yield
     except UserError as error:
+        if whole():
+            typer.echo(_traceback(error), err=True)
         raise _exit(str(error)) from error
     except KeyboardInterrupt as error:
         typer.secho("interrupted", err=True)
@@ -40,13 +45,20 @@ def _without_secrets(error: Exception) -> Exception:
     traceback contains a secret."""
     import traceback
 
+    shown = "".join(traceback.format_exception(error))
+    if _traceback(error) == shown:
+        return error
+    typer.echo(_traceback(error), err=True)
+    return typer.Exit(1)
+
+
+def _traceback(error: Exception) -> str:
+    """All calls that led to an error, and to those that it follows from; secrets are masked."""
+    import traceback
+
     from groupwise.secrets import redacted
 
-    shown = "".join(traceback.format_exception(error))
-    if redacted(shown) == shown:
-        return error
-    typer.echo(redacted(shown), err=True)
-    return typer.Exit(1)
+    return redacted("".join(traceback.format_exception(error)))
 
 
 def _exit(message: str) -> typer.Exit:

@@ -1,7 +1,7 @@
 """The group of all commands, those of plugins included: its help, and its errors."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -11,6 +11,7 @@ from groupwise.errors import UserError
 
 PANELS: Mapping[str, str] = {
     "init": "Start a run",
+    "port": "Start a run",
     "check": "Start a run",
     "train": "Start a run",
     "resume": "Start a run",
@@ -21,6 +22,7 @@ PANELS: Mapping[str, str] = {
 """The panel of each command in `--help`, in the order in which users need them."""
 OTHERS = "eval"
 """Any other command comes before this one, in its panel."""
+TRACEBACK = "--traceback"
 ANY = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -39,7 +41,7 @@ class Command(TyperCommand):
     """
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_values(super().get_params(ctx))
+        return _without_values([*super().get_params(ctx), *_common_options()])
 
 
 class Commands(TyperGroup):
@@ -73,8 +75,33 @@ class Commands(TyperGroup):
                 self.commands[name] = _loaded(name)
 
     def invoke(self, ctx: Any) -> Any:
-        with reporting_errors():
+        # `meta` is that of the command's own context, too.
+        with reporting_errors(whole=lambda: bool(ctx.meta.get(TRACEBACK))):
             return super().invoke(ctx)
+
+
+def _keep_traceback(context: typer.Context, wanted: bool) -> None:
+    context.meta[TRACEBACK] = wanted  # for `Commands.invoke`
+
+
+def _common(
+    _: Annotated[
+        bool,
+        typer.Option(
+            TRACEBACK,
+            callback=_keep_traceback,
+            expose_value=False,
+            help="show all calls that led to an error",
+        ),
+    ] = False,
+) -> None:
+    """The options that every command has."""
+
+
+def _common_options() -> list[Any]:
+    app = typer.Typer(add_completion=False)
+    app.command()(_common)
+    return [*typer.main.get_command(app).params]
 
 
 def _of_plugins() -> list[str]:

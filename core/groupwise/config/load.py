@@ -17,7 +17,7 @@ from groupwise.config.objects import Objects, set_aside
 from groupwise.config.overrides import apply, from_python, parse
 from groupwise.config.sections import RunConfig
 from groupwise.config.yaml_lines import Lines
-from groupwise.errors import UserError
+from groupwise.errors import UserError, did_you_mean
 from groupwise.section import KeyPath
 
 LARGEST = 10_000_000
@@ -97,6 +97,8 @@ def sections(config: RunConfig) -> dict[str, Any]:
     # With several policies each has its own; a file that sets them for all is refused.
     several = {"algorithm", "sampler", "teacher"} if config.players else None
     data: dict[str, Any] = yaml_lines.plain(secrets.masked(config.model_dump(exclude=several)))
+    if config.train.data_epochs is not None:
+        del data["train"]["steps"]  # counted again when it is read
     return data
 
 
@@ -124,7 +126,8 @@ def _text(path: Path) -> str:
         # utf-8-sig drops the byte order mark that Windows editors write.
         return content.decode("utf-8-sig")
     except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file") from error
+        near = did_you_mean(path.name, [each.name for each in path.parent.glob("*.y*ml")])
+        raise UserError(f"{path}: no such file{near}") from error
     except IsADirectoryError as error:
         raise UserError(f"{path}: expected a YAML file, found a folder") from error
     except UnicodeDecodeError as error:

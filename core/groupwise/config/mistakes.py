@@ -1,7 +1,7 @@
 """pydantic's validation errors as messages about a configuration: line, key, what was expected."""
 
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union, get_args, get_origin
 
@@ -27,6 +27,17 @@ EXPECTED = {
     "model": "a section of keys",
     "none": "nothing",
 }
+SYNONYMS = {
+    "lr": "learning_rate",
+    "max_steps": "steps",
+    "num_steps": "steps",
+    "num_generations": "group_size",
+    "num_prompts": "groups_per_step",
+    "eval_steps": "every",
+    "save_steps": "checkpoint_every",
+    "output_dir": "output",
+}
+"""Names of other libraries for keys."""
 LIMITS = {
     "greater_than": ("more than", "gt"),
     "greater_than_equal": ("at least", "ge"),
@@ -70,18 +81,20 @@ def explain(
     *,
     prefix: KeyPath = (),
     extra_names: Sequence[str] = (),
+    whole: type[BaseModel] | None = None,
 ) -> UserError:
     """One UserError with a line for each error.
 
     data: what was validated; prefix: the path of the section that `model` describes; extra_names:
-    further keys that are valid there, for suggestions.
+    further keys that are valid there, for suggestions; whole: the whole configuration, `model` if
+    unset.
     """
     lines: dict[str, int] = {}
     for details in error.errors(include_url=False):
         path = _key_path(details, data)
         if details["type"] == "extra_forbidden":
             known = sorted(_names(model, path[:-1])) + (list(extra_names) if path[1:] == () else [])
-            problem = unknown_key(str(path[-1]), known)
+            problem = unknown_key(str(path[-1]), known, whole or model)
         else:
             hides = secrets.are_types(_hints(model, path)) or any(map(secrets.is_secret, path))
             problem = _problem(details, secrets.HIDDEN if hides else details["input"])
@@ -89,10 +102,25 @@ def explain(
     return UserError("\n".join(sorted(lines, key=lambda message: lines[message])))
 
 
-def unknown_key(key: str, known: Sequence[str]) -> str:
-    """The message for an unknown key."""
+def unknown_key(key: str, known: Sequence[str], whole: type[BaseModel] | None = None) -> str:
+    """The message for an unknown key: with that of a section of the whole configuration, if one has
+    this name, else the closest of the section itself."""
+    meant = {key, SYNONYMS.get(key, key)}
+    same = [name for name in known if name in meant]
+    elsewhere = [] if whole is None or same else _of_sections(whole, meant)
+    if same or elsewhere:
+        return f"unknown key, did you mean {(same or elsewhere)[0]!r}?"
     close = did_you_mean(key, known)
     return f"unknown key{close or '; known are ' + (', '.join(known) or 'none')}"
+
+
+def _of_sections(whole: type[BaseModel], names: Collection[str]) -> list[str]:
+    """The dotted keys of sections of a configuration whose last part is one of the names."""
+    found = []
+    for section in whole.model_fields:
+        for hint in filter(_is_model, below(whole, section)):
+            found += [f"{section}.{name}" for name in hint.model_fields if name in names]
+    return sorted(found, key=lambda key: not key.startswith("train."))
 
 
 def described(value: Any) -> str:

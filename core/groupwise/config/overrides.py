@@ -8,7 +8,7 @@ from groupwise import secrets
 from groupwise.config import yaml_lines
 from groupwise.config.learners import grpo_unless_named
 from groupwise.config.mistakes import described
-from groupwise.config.objects import set_aside
+from groupwise.config.objects import expanded, set_aside
 from groupwise.config.plugin_sections import is_list_of_plugins, kind_at
 from groupwise.config.yaml_lines import Lines
 from groupwise.errors import UserError
@@ -38,7 +38,8 @@ def from_python(
     A section that `data` has, too, is overridden key by key, unless it names another plugin.
     """
     overrides: list[Override] = []
-    for key, value in values.items():
+    for key, given in values.items():
+        value = expanded(given, kind_at((key,)))
         under = _section(key, data.get(key))
         own = {_key_path(key, key): value}
         both = isinstance(under, Mapping) and isinstance(value, Mapping)

@@ -100,7 +100,7 @@ class EvaluationSection(Section):
     accuracy: str | None = Field(
         default=None,
         description="label of the reward, trained or watched, that tells right from wrong; "
-        "if unset the first reward, as long as it gives only 0 and 1",
+        "if unset the first that says that it judges (`judges`)",
     )
     threshold: float | None = Field(
         default=None,
@@ -208,7 +208,28 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _ends_once(self) -> Self:
+        train = self.train
+        if train.data_epochs is None:
+            return self
+        if "steps" in train.model_fields_set:
+            problem = (
+                "a run has `steps`, or as many as its `data_epochs` take: leave one out, on the "
+                "command line by train.steps=null or train.data_epochs=null"
+            )
+            raise mistake_at(("train", "data_epochs"), problem)
+        if self.prompts.weighting is not None:
+            problem = (
+                "prompts.weighting draws some prompts again before others, so that there are no "
+                "passes over them; set train.steps"
+            )
+            raise mistake_at(("train", "data_epochs"), problem)
+        return self
+
+    @model_validator(mode="after")
     def _ends_schedules_of_weights(self) -> Self:
+        if self.train.data_epochs is not None:
+            return self  # checked when the steps are counted
         for number, section in enumerate(self.rewards):
             weight, last = section.weight, self.train.steps
             if isinstance(weight, Schedule) and weight.steps > last:

@@ -1,6 +1,7 @@
 """The section `train`: steps, batch sizes, optimizer, memory, checkpoints."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictBool, model_validator
 
@@ -38,9 +39,32 @@ class ReplaySection(Section):
         return self
 
 
+class SamplesSection(Section):
+    """Some completions of every step, in the run's folder, on its page and in trackers."""
+
+    per_step: int = Field(
+        default=4,
+        ge=1,
+        description="completions of a step: the best, the worst, the longest, the first, and then "
+        "others in the order of the step",
+    )
+    steps: int = Field(
+        default=1000,
+        ge=1,
+        description="the most steps whose completions are kept: of a longer run every second step, "
+        "every fourth, and so on",
+    )
+
+
 class TrainSection(Section):
     steps: int = Field(
         default=100, ge=0, description="training steps; each samples its own rollouts"
+    )
+    data_epochs: float | None = Field(
+        default=None,
+        gt=0,
+        description="passes over the training prompts, in place of `steps`: the run has as many "
+        "steps as they take; groups that an algorithm draws to replace others are not counted",
     )
     minutes: float | None = Field(
         default=None,
@@ -61,7 +85,11 @@ class TrainSection(Section):
         description="optimizer updates that the groups of a step are split into; must divide "
         "`groups_per_step`",
     )
-    epochs: int = Field(default=1, ge=1, description="passes over a step's rollouts")
+    epochs: int = Field(
+        default=1,
+        ge=1,
+        description="passes over a step's rollouts; those over the prompts are `data_epochs`",
+    )
     optimizer: Literal["adamw", "adamw_8bit"] = Field(
         default="adamw",
         description="adamw_8bit (bitsandbytes) keeps the moments in 8 bits: a quarter of their "
@@ -142,6 +170,12 @@ class TrainSection(Section):
         description="reuse earlier right completions of prompts that are rarely answered right; "
         "`{}` takes the defaults ([Choosing prompts and replaying successes](data.md))",
     )
+    samples: SamplesSection | None = Field(
+        default=SamplesSection(),
+        description="some completions of every step, with their rewards and advantages, in "
+        "`samples/training.jsonl`; null: none "
+        "([Completions of training](runs.md#completions-of-training))",
+    )
     max_skipped_updates: int = Field(
         default=10,
         ge=0,
@@ -161,6 +195,13 @@ class TrainSection(Section):
         default=2, ge=1, description="how many checkpoints to keep, the last ones"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _leaves_out_null_steps(cls, data: Any) -> Any:
+        """`steps: null` is no steps in a file that another line, or an override, leaves out."""
+        is_null = isinstance(data, Mapping) and data.get("steps", 0) is None
+        return {k: v for k, v in data.items() if k != "steps"} if is_null else data
+
     @model_validator(mode="after")
     def _divides(self) -> Self:
         if self.groups_per_step % self.updates_per_rollout:
@@ -173,7 +214,7 @@ class TrainSection(Section):
 
     @model_validator(mode="after")
     def _decays_no_earlier_than_it_ends(self) -> Self:
-        planned = self.schedule_steps
+        planned = None if self.data_epochs is not None else self.schedule_steps
         if planned is not None and planned < self.steps and self.schedule != "constant":
             raise mistake_at(
                 ("schedule_steps",),

@@ -105,7 +105,7 @@ def read(text: str, source: str) -> tuple[Any, Lines]:
     except RecursionError as error:
         raise UserError(f"{source}: {_TOO_DEEP}") from error
     except (ValueError, OverflowError) as error:  # an invalid escape, a huge %YAML version
-        raise UserError(f"{source} is not valid YAML: {error}") from error
+        raise UserError(f"{source} cannot be read as YAML: {error}") from error
     return data, builder.lines
 
 
@@ -125,16 +125,40 @@ def plain(data: Any) -> Any:
     return data if type(data) in _PLAIN else str(data)
 
 
+_SECOND_COLON = (
+    "a second colon: a text with `: ` in it needs quotes, and keys of one section the same indent, "
+    "below a key without a value"
+)
+_INDENT = (
+    "this line does not fit those above it: keys of one section have the same indent, and each "
+    "item of a list begins with `- `"
+)
+_IN_WORDS = (
+    # Without the alias's name, which may be an unquoted password.
+    ("found undefined alias", "a text that begins with * needs quotes"),
+    ("found character '\\t'", "a tab; indent with spaces"),
+    ("found character", "a text that begins with %, @ or ` needs quotes"),
+    ("found unexpected end of stream", "a quote is not closed"),
+    ("found unknown escape", "a backslash in a text in double quotes; use single quotes"),
+    ("expected ',' or ']'", "a [ is not closed, or a comma is missing in the list"),
+    ("expected ',' or '}'", "a { is not closed, or a comma is missing between its keys"),
+    ("could not find expected ':'", "expected `key: value`"),
+    ("mapping values are not allowed", _SECOND_COLON),
+    ("sequence entries are not allowed", "a list begins in a line of its own, below its key"),
+    ("expected <block end>", _INDENT),
+    ("expected the node content", "a value is missing"),
+)
+"""What PyYAML's messages begin with, and the same for people who do not know its terms."""
+
+
 def _problem(error: yaml.MarkedYAMLError) -> str:
-    """PyYAML's message, with advice for common mistakes."""
+    """PyYAML's message in plain words."""
     problem = str(error.problem or error.context)
-    if problem.startswith("found undefined alias"):
-        # Without the alias's name, which may be an unquoted password.
-        return "undefined alias; a text that begins with * needs quotes"
+    plainly = next((words for begin, words in _IN_WORDS if problem.startswith(begin)), problem)
     mark = error.problem_mark
     if mark and "${" in (mark.get_snippet() or ""):
-        return f"{problem}; inside [...] or {{...}}, ${{NAME}} needs quotes"
-    return problem
+        return f"{plainly}; inside [...] or {{...}}, ${{NAME}} needs quotes"
+    return plainly
 
 
 class _Builder:
@@ -154,7 +178,7 @@ class _Builder:
             return [self.build(item, (*path, i)) for i, item in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode) and node.tag in _TAGS:
             return self._scalar(node)
-        raise _mistake(f"unknown tag {node.tag[:60]!r}", node)
+        raise _mistake(_tagged(node), node)
 
     def _count(self, node: yaml.Node, path: KeyPath) -> None:
         """Refuse a node that is nested too deeply or repeated too often."""
@@ -207,6 +231,10 @@ def _mistake(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
 
+def _tagged(node: yaml.Node) -> str:
+    return f"{node.tag[:60]!r}: a text that begins with ! needs quotes"
+
+
 def _merges(key: yaml.Node) -> bool:
     return key.tag == _TAG + "merge"
 
@@ -216,5 +244,5 @@ def _key(node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode):
         raise _mistake("a key must be text", node)
     if node.tag not in (*_TAGS, _TAG + "merge"):
-        raise _mistake(f"unknown tag {node.tag[:60]!r}", node)
+        raise _mistake(_tagged(node), node)
     return str(node.value)

@@ -92,6 +92,7 @@ def _validated(
             loaded.origin,
             prefix=path,
             extra_names=_own_keys(loaded, path),
+            whole=type(loaded.config),
         ) from None
 
 
@@ -114,12 +115,12 @@ def _check_arguments(
         return
     # The options of a reward are not all of its arguments: others, and its `**columns`, are columns
     # of the dataset.
-    whole = isinstance(target, type) or kind_at(path) != "rewards"
+    is_whole, whole = isinstance(target, type) or kind_at(path) != "rewards", type(loaded.config)
     known = [p.name for p in named]
-    takes_any = whole and any(p.kind is p.VAR_KEYWORD for p in parameters)
+    takes_any = is_whole and any(p.kind is p.VAR_KEYWORD for p in parameters)
     unknown = [] if takes_any else [key for key in options if key not in known]
-    missing = [p.name for p in named if whole and p.default is p.empty and p.name not in options]
-    problems = {key: unknown_key(key, known + _own_keys(loaded, path)) for key in unknown}
+    missing = [p.name for p in named if is_whole and p.default is p.empty and p.name not in options]
+    problems = {key: unknown_key(key, known + _own_keys(loaded, path), whole) for key in unknown}
     problems |= dict.fromkeys(missing, "missing, it has no default")
     if problems:
         messages = [loaded.origin.message((*path, key), text) for key, text in problems.items()]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def resolved(loaded: "LoadedConfig", path: KeyPath, target: Any) -> Mapping[str, Any]:
     """The options at a path as the target gets them: secrets unwrapped, environment variables
-    replaced.
+    replaced, and objects in their places.
 
     Raises UserError for secrets that are missing.
     """
@@ -32,8 +32,8 @@ def resolved(loaded: "LoadedConfig", path: KeyPath, target: Any) -> Mapping[str,
     ]
     if problems:
         raise UserError("\n".join(problems))
-    revealed: Mapping[str, Any] = secrets.revealed(options)
-    return revealed
+    given = {str(at[-1]): own for at, own in loaded.objects.items() if at[:-1] == path}
+    return {**secrets.revealed(options), **given}
 
 
 def with_secrets(loaded: "LoadedConfig") -> "LoadedConfig":

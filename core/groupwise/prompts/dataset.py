@@ -4,34 +4,43 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from datasets import Dataset as HuggingFaceDataset
-from datasets import disable_progress_bars, load_dataset
-from pydantic import Field
+from datasets import DatasetDict, disable_progress_bars, load_dataset
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from groupwise import attachments
-from groupwise.errors import UserError, first_line
-from groupwise.options import PathOrName
+from groupwise.errors import UserError, did_you_mean, first_line
+from groupwise.options import PathOrName, TakesObject, nearest, searched
 from groupwise.prompt_source import is_chat
+from groupwise.rewards import OWN_ARGUMENTS
 from groupwise.wording import Wording
 
+PROMPT = "prompt"
 READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
 class Dataset:
     """Prompts from a JSONL, CSV or Parquet file, a folder, or a dataset on the hub.
 
-    Columns are renamed first, so the template names them as rewards do. Relative paths of pictures
-    are relative to the file, or to the folder.
+    Columns are renamed first, so the template names them as rewards do; the one that holds the
+    prompt keeps its own name, too. Relative paths of pictures are relative to the file, or to the
+    folder.
     """
 
-    class Config(Wording):
-        path: PathOrName = Field(description="a file, a folder or a hub name")
+    class Config(Wording, TakesObject):
+        taken: ClassVar[str] = "path"
+
+        path: PathOrName = Field(
+            description="a file, a folder or a hub name; in Python also a DataFrame or a dataset"
+        )
         split: str = Field("train", description="which split of it, or a part: `train[:1000]`")
         subset: str | None = Field(None, description="the hub dataset's configuration")
         prompt: str = Field(
-            "prompt", description="column that holds the prompt, renamed to `prompt`"
+            "prompt",
+            description="column that holds the prompt; templates and rewards have it under this "
+            "name, too",
         )
         columns: dict[str, str] = Field(
             default_factory=dict, description="columns to rename, old name to new name"
@@ -40,14 +49,28 @@ class Dataset:
             default_factory=dict, description="further arguments of datasets.load_dataset"
         )
 
+        _folders: tuple[Path, ...] = PrivateAttr(())
+
+        @model_validator(mode="after")
+        def _keeps_folders(self, info: ValidationInfo) -> Self:
+            self._folders = (*searched(info),)  # for the message about a file that is missing
+            return self
+
+        @property
+        def nearest(self) -> str:
+            """The nearest file to `path`, if that is missing, and where it was looked for."""
+            return nearest(self.path, self._folders)
+
     def __init__(self, config: Config) -> None:
-        self.wording, self.path = config, Path(config.path)
+        self.wording, self.path, self.given = config, Path(config.path), config.given
         self.data = _rename(_load(config), config)
-        config.check(self.data.column_names)
+        names = self.data.column_names
+        self.asked = next((n for n in (config.prompt, PROMPT) if n in names), None)
+        config.check([*self.data.column_names, *([PROMPT] if self.asked else [])])
         # A cell of a CSV file can hold messages only as text.
         self.has_json = self.path.suffix == ".csv" and config.template is None
         if self.has_json:
-            _check_cells(self.data["prompt"], config.path)
+            _check_cells(self.data[self.asked], config.path)
         if len(self.data) == 0:
             raise UserError(f"prompts: {config.path} has no rows")
         self.folder = self._folder()
@@ -55,19 +78,27 @@ class Dataset:
     def _folder(self) -> Path | None:
         """Where paths of attachments begin; None for a hub name."""
         here = self.path if self.path.is_dir() else self.path.parent
-        return here.resolve() if self.path.exists() else None
+        return here.resolve() if self.path.exists() and self.given is None else None
 
     def __len__(self) -> int:
         return len(self.data)
 
     def __getitem__(self, index: int, /) -> Mapping[str, Any]:
-        row = self._read(index)
-        own = row.get("prompt")
+        row = dict(self._read(index))
+        own = None if self.asked is None else row[self.asked]
         own = _messages(own) if self.has_json else own
-        row = {**row, "prompt": self.wording.worded(row, own)}
+        if self.asked in OWN_ARGUMENTS:
+            del row[self.asked]  # rewards have it as `prompts`, say
+        row[PROMPT] = self.wording.worded({**row, PROMPT: own}, own)
         if self.folder is None:
             return row
         return attachments.of_row(row, partial(attachments.located, folder=self.folder))
+
+    def of_text(self, text: str) -> Mapping[str, Any]:
+        row = self.wording.of_text(text)
+        if self.wording.template is None and not self.wording.chat and is_chat(self[0]["prompt"]):
+            return {**row, "prompt": [{"role": "user", "content": text}]}
+        return row
 
     def _read(self, index: int) -> Mapping[str, Any]:
         """The row as `datasets` reads it, which opens pictures. Raises UserError with the number of
@@ -94,10 +125,12 @@ class Dataset:
 
 def _load(config: Dataset.Config) -> HuggingFaceDataset:
     disable_progress_bars()  # they would tear up the run's own
+    if config.given is not None:
+        return _given(config)
     path = Path(config.path)
     reader = READERS.get(path.suffix)
     if reader and not path.exists():
-        raise UserError(f"prompts: no file {path}")
+        raise UserError(f"prompts: no file {path}{config.nearest}")
     if reader and path.stat().st_size == 0:
         raise UserError(f"prompts: {path} is empty")
     if path.suffix == ".jsonl":
@@ -109,6 +142,27 @@ def _load(config: Dataset.Config) -> HuggingFaceDataset:
     except Exception as error:  # datasets raises a dozen kinds; all mean the data cannot be read
         reason = first_line(error.__cause__ or error)
         raise UserError(f"prompts: cannot read {config.path}: {reason}") from error
+
+
+def _given(config: Dataset.Config) -> HuggingFaceDataset:
+    """The rows of an object that was passed in Python."""
+    data = config.given
+    if isinstance(data, DatasetDict):
+        if config.split not in data:
+            raise UserError(
+                f"prompts: the DatasetDict has no split {config.split!r} (it has "
+                f"{', '.join(data)}); name one with `split: NAME`, or pass one of them"
+            )
+        data = data[config.split]
+    if isinstance(data, HuggingFaceDataset):
+        return data
+    try:
+        return HuggingFaceDataset.from_pandas(data, preserve_index=False)
+    except Exception as error:  # of pyarrow, for columns that mix types
+        raise UserError(
+            f"prompts: the DataFrame cannot be read: {first_line(error)}; rows that do not fit a "
+            f"table can be passed as a list: data.to_dict('records')"
+        ) from error
 
 
 def _messages(prompt: Any) -> Any:
@@ -157,17 +211,16 @@ def _check_lines(path: Path) -> None:
 
 
 def _rename(data: HuggingFaceDataset, config: Dataset.Config) -> HuggingFaceDataset:
-    renamed = {config.prompt: "prompt", **config.columns}
-    for old, new in renamed.items():
-        if old == new:
-            continue
+    needed = [] if config.prompt == PROMPT else [config.prompt]
+    for old in (*needed, *config.columns):
         if old not in data.column_names:
             raise UserError(
-                f"prompts: {config.path} has no column {old!r} (it has "
-                f"{', '.join(data.column_names)})"
+                f"prompts: {config.path} has no column {old!r}"
+                f"{did_you_mean(old, data.column_names)} (it has {', '.join(data.column_names)})"
             )
-        data = data.rename_column(old, new)
-    if "prompt" not in data.column_names and config.template is None:
+    changed = {old: new for old, new in config.columns.items() if old != new}
+    data = data.rename_columns(changed) if changed else data
+    if not {PROMPT, config.prompt} & {*data.column_names} and config.template is None:
         raise UserError(
             f"prompts: {config.path} has no column 'prompt' (it has "
             f"{', '.join(data.column_names)}); name it with `prompt: COLUMN`, or make the prompt "

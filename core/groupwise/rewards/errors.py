@@ -17,5 +17,16 @@ class SampleErrors(Exception):  # noqa: N818
         self.values, self.errors = values, errors
 
 
+class MissingColumnError(UserError):
+    """A reward needs a column that the dataset does not have.
+
+    option: that of the reward which names the column; "" if it is an argument of the function.
+    """
+
+    def __init__(self, message: str, *, option: str = "") -> None:
+        super().__init__(message)
+        self.option = option
+
+
 class RewardError(UserError):
     """A reward failed, and its `on_error` is "stop"."""

@@ -2,12 +2,13 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
 from torch import nn
 
+from groupwise.prompt_source import Row
 from groupwise.rewards.scores import Scores
 from groupwise.rollouts import Rollouts
 
@@ -16,6 +17,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "estimate_cpu": (),
     "load": (),
     "close": (),
+    "gold_completion": ("row",),
     "refresh": ("rollouts", "scores"),
     "state_dict": (),
     "load_state_dict": ("state",),
@@ -32,8 +34,14 @@ class Members:
     They are read once, when the run builds the reward. Methods are called in the main thread (of an
     isolated reward: of its process), and never while a call of the reward runs.
 
-    judges: True if 1 means right, False if no value does. None: 1 is right as long as the reward
-        gives only 0 and 1.
+    judges: True if 1 means right: the reward may then be the run's accuracy. False: it measures,
+        as a format, a length or a preference does. None: it does not say, and counts as False.
+    required_columns: the columns that it reads without naming them in its signature, by the option
+        that names each: {"gold": "answer"}.
+    gold_completion: called before a run with rows of the dataset; returns a completion, as text,
+        that gets the highest value, or None where the row has none and the reward does not apply.
+        Raises ValueError for a row that it cannot use. The reward is called with what it returns,
+        without facts of a policy, so only a reward that is cheap to call should have it.
     relative: whether it compares the completions of a group. Its signature then has `references`.
     estimate: called by `groupwise check`, without `load`; returns bytes on the device by purpose,
         where rewards that share a model name the same purpose.
@@ -51,6 +59,8 @@ class Members:
     """
 
     judges: bool | None = None
+    required_columns: Mapping[str, str] = field(default_factory=dict)
+    gold_completion: Callable[[Row], str | None] | None = None
     relative: bool = False
     estimate: Callable[[], Mapping[str, int]] | None = None
     estimate_cpu: Callable[[], Mapping[str, int]] | None = None
@@ -69,7 +79,7 @@ class Members:
         Raises ValueError, which names the member, for one that is misspelt or of a wrong type.
         """
         target = target_of(function)
-        names = {field.name for field in fields(cls)}
+        names = {each.name for each in fields(cls)}
         if getattr(target, "refresh", None) is None:
             names -= {*OF_REFRESH, *(OF_STATE if isinstance(target, nn.Module) else ())}
         values = {name: getattr(target, name, None) for name in sorted(names)}
@@ -95,15 +105,38 @@ def _problem(name: str, value: Any) -> str | None:
         call = f"{name}({', '.join(ARGUMENTS[name])})"
         if not _takes(value, ARGUMENTS[name]):
             return f"is {_brief(value)}; expected a method, called as `{call}`"
-        if inspect.iscoroutinefunction(value) and name != "close":
-            return "is async; expected a plain method"
-    elif name in ("judges", "relative") and not isinstance(value, bool):
-        return f"is {_brief(value)}; expected True or False"
-    elif name == "labels" and not isinstance(value, str):
-        return f"is {_brief(value)}; expected the label of a watched reward"
-    elif name == "every" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        return f"is {_brief(value)}; expected a number of steps, or 0 for never"
-    return None
+        is_wrong = inspect.iscoroutinefunction(value) and name != "close"
+        return "is async; expected a plain method" if is_wrong else None
+    fits, expected = VALUES[name]
+    return None if fits(value) else f"is {_brief(value)}; expected {expected}"
+
+
+def _are_texts(value: Any) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    return all(isinstance(each, str) for each in (*value, *value.values()))
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "judges": (_is_flag, "True or False"),
+    "relative": (_is_flag, "True or False"),
+    "required_columns": (_are_texts, "names of columns, by the option that names each"),
+    "labels": (_is_text, "the label of a watched reward"),
+    "every": (_is_count, "a number of steps, or 0 for never"),
+}
+"""By name of any other member, whether a value fits, and what is expected."""
 
 
 def _takes(value: Any, arguments: tuple[str, ...]) -> bool:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from groupwise.errors import UserError
+from groupwise.errors import UserError, did_you_mean
 from groupwise.reward_weights import Constraint, Schedule
+from groupwise.rewards.errors import MissingColumnError
 from groupwise.rewards.members import Members, target_of
 
 StepRewards = Sequence[float | None]
@@ -93,13 +94,20 @@ class Reward:
                     f"reward {self.name!r}: the dataset's column {column!r} collides with the "
                     f"argument of that name; rename the column"
                 )
-        missing = self.parameters[1] - reserved - set(columns)
+        known = {*reserved, *columns}
+        for option, column in self.members.required_columns.items():
+            if column not in known:
+                raise MissingColumnError(self._missing(column, columns), option=option)
+        missing = self.parameters[1] - known
         if missing:
-            raise UserError(
-                f"reward {self.name!r} needs the column {sorted(missing)[0]!r}; "
-                f"the dataset has {', '.join(sorted(columns)) or 'none'}, and neither policy nor "
-                f"environment declares it"
-            )
+            raise MissingColumnError(self._missing(min(missing), columns))
+
+    def _missing(self, column: str, columns: Mapping[str, Any]) -> str:
+        return (
+            f"reward {self.name!r} needs the column {column!r}{did_you_mean(column, columns)}; "
+            f"the dataset has {', '.join(sorted(columns)) or 'none'}, and neither policy nor "
+            f"environment declares it"
+        )
 
 
 def is_async(function: RewardFunction) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from groupwise import progress
 from groupwise.config.load import LoadedConfig
 from groupwise.config.plugin_sections import plugin_sections
 from groupwise.config.sections import RunConfig
@@ -13,12 +14,14 @@ from groupwise.plugins.build import check_options
 from groupwise.plugins.targets import load_target
 from groupwise.policy import Policy
 from groupwise.prompts.draws import Draw, Prompts
+from groupwise.run.epochs import with_steps
 from groupwise.run.making import make_part
 from groupwise.run.parts import Parts
 from groupwise.run.players import Players
 from groupwise.run.policies import (
     build_policies,
     build_teachers,
+    check_kinds,
     check_teachers,
     read_attachments,
 )
@@ -34,6 +37,7 @@ from groupwise.training.clock import Clock
 from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Experience
+from groupwise.training.judge import Judge
 from groupwise.training.learner import Learner
 from groupwise.training.replay import Replay
 from groupwise.training.sampling import Sampling
@@ -59,6 +63,8 @@ def build_parts(loaded: LoadedConfig) -> Parts:
         key=config.prompts.key,
         attached=attached,
     )
+    loaded = with_steps(loaded, prompts)
+    config, players = loaded.config, Players(environment, loaded.config)
     evaluation_prompts = prompts
     if own is not None:
         source = make_part(loaded, ("evaluation", "source"))
@@ -73,7 +79,11 @@ def build_parts(loaded: LoadedConfig) -> Parts:
             name="evaluation.source",
         )
     rewards, watched = build_rewards(loaded, players.judged_size)
-    check_weighting(loaded, algorithms, rewards[0])
+    lower = {section.title for section in config.watch if section.better == "lower"}
+    judge = Judge.of(config.evaluation, rewards, [r for r in watched if r.name not in lower])
+    for algorithm in algorithms.values():
+        algorithm.take_accuracy(judge.name)
+    check_weighting(loaded, algorithms, judge)
     held_out = held_out_draws(evaluation_prompts, config)
     return Parts(
         loaded=loaded,
@@ -84,6 +94,8 @@ def build_parts(loaded: LoadedConfig) -> Parts:
         held_out=held_out,
         rewards=Scorer(rewards),
         watched=Scorer(watched) if watched else None,
+        judge=judge,
+        notes=[judge.note] if judge.note else [],
     )
 
 
@@ -98,10 +110,11 @@ def held_out_draws(prompts: Prompts, config: RunConfig) -> list[Draw]:
 def check_sections(loaded: LoadedConfig) -> Mapping[KeyPath, Any]:
     """The imported target of every name in the configuration; checks options, builds nothing."""
     targets = {}
-    for _, path, _ in plugin_sections(loaded.config):
+    for _, path, section in plugin_sections(loaded.config):
         if path not in loaded.objects and not is_missing_default(loaded, path):
-            targets[path] = load_target(loaded, path)
-            check_options(loaded, path, targets[path])
+            with progress.doing(f"importing {section.name}"):
+                targets[path] = load_target(loaded, path)
+                check_options(loaded, path, targets[path])
     return targets
 
 
@@ -111,7 +124,9 @@ def open_evaluator(parts: Parts, accelerator: Accelerator, threads: Threads) -> 
     config, players, prompts = parts.config, parts.players, parts.evaluation_prompts
     with ExitStack() as stack:
         stack.enter_context(closing(parts))
-        parts.load_rewards()
+        check_kinds(parts)
+        with progress.doing("rewards"):
+            parts.load_rewards()
         samplings = {
             label: stack.enter_context(_open_sampling(parts, label, policy, accelerator, threads))
             for label, policy in build_policies(parts, accelerator).items()
@@ -131,6 +146,7 @@ def open_evaluator(parts: Parts, accelerator: Accelerator, threads: Threads) -> 
             draws,
             parts.rewards,
             config.evaluation,
+            parts.judge,
             distinct=len({prompts.question(draw.row) for draw in draws}),
             watched=parts.watched,
             watches={section.title: section for section in config.watch},
@@ -145,7 +161,8 @@ def _open_sampling(
     process = (accelerator.process_index, accelerator.num_processes)
     if learning.sampler is not None:
         parts.check_sampler_class(label, type(policy))  # before an engine starts
-        sampler = make_part(parts.loaded, (*learning.path, "sampler"), policy)
+        with progress.doing("the sampler"):
+            sampler = make_part(parts.loaded, (*learning.path, "sampler"), policy)
     with closing(sampler):
         if sampler is not policy:
             type(sampler).check_policy_class(type(policy))
@@ -165,7 +182,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
         open_evaluator(parts, accelerator, threads) as evaluator,
     ):
         sampler, teachers = evaluator.sampler, build_teachers(parts, accelerator)
-        replay = Replay(settings.replay, evaluator.judge) if settings.replay else None
+        replay = Replay(settings.replay, parts.judge) if settings.replay else None
         learners = {
             label: Learner(
                 sampler.samplings[label].policy,
@@ -184,7 +201,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
             sampler,
             parts.prompts,
             parts.rewards,
-            evaluator.judge,
+            parts.judge,
             algorithms={label: parts.algorithms[label] for label in learners},
             settings=settings,
             accelerator=accelerator,

@@ -9,13 +9,13 @@ from groupwise.config import yaml_lines
 from groupwise.config.learners import SOLE
 from groupwise.config.measures import RewardSection
 from groupwise.config.sections import RunConfig
-from groupwise.metric_names import Family
+from groupwise.metric_names import JUDGED, Family, titled
 from groupwise.policy import Policy
 from groupwise.reward_weights import Schedule
 from groupwise.storage.disk import write
 from groupwise.version import __version__
 
-SHOWN = ("accuracy", "greedy_accuracy", "reward", "greedy_reward")
+SHOWN = (*JUDGED, "reward", "greedy_reward")
 
 
 def write_cards(
@@ -100,7 +100,11 @@ def _results(result: Mapping[str, Any]) -> str:
     names = [name for name in (*SHOWN, *_watched(after)) if name in after]
     if not names:
         return ""
-    lines = [f"| {name} | {_number(before.get(name))} | {_number(after[name])} |" for name in names]
+    lines = [
+        f"| {titled(name, result.get('accuracy'))} | {_number(before.get(name))} | "
+        f"{_number(after[name])} |"
+        for name in names
+    ]
     title = f"## On {after.get('prompts', 0):.0f} held-out prompts\n"
     return "\n".join([title, "| | before | after |", "|---|---|---|", *lines, ""])
 

@@ -25,11 +25,13 @@ EVALUATIONS = "evaluations"
 class Evaluated:
     """The metrics of an evaluation and its folder.
 
-    reports: files with its pages; failures: by cause, a sentence on one.
+    accuracy: the reward whose mean is the accuracy, None if there is none; reports: files with its
+    pages; failures: by cause, a sentence on one.
     """
 
     metrics: Mapping[str, float]
     folder: Path
+    accuracy: str | None
     reports: Sequence[Path]
     failures: Mapping[str, str]
 
@@ -40,17 +42,19 @@ def evaluate_run(
     *,
     output: Path | None = None,
     objects: Objects | None = None,
+    quiet: bool = True,
 ) -> Evaluated:
     """Evaluate a run's last checkpoint with the run's configuration and overrides.
 
     No file of the run is changed. Metrics, samples, configuration and a page are written to
     `output`, a new folder; if None to RUN/evaluations/step_N, with a further number if it exists.
 
-    objects: the Python objects that were passed to the run, by the key path of their section.
+    objects: the Python objects that were passed to the run, by the key path of their section;
+    quiet: False to show meanwhile what is being done.
 
     Raises UserError if no prompt is held out, or if `output` exists.
     """
-    with reopened(run, overrides, objects) as opened:
+    with reopened(run, overrides, objects, quiet=quiet) as opened:
         evaluator, step = opened.evaluator, opened.state.global_step
         reports = build_reports(opened.parts.loaded)
         if not evaluator.draws:
@@ -73,6 +77,7 @@ def evaluate_run(
         return Evaluated(
             metrics=evaluation.metrics,
             folder=folder,
+            accuracy=opened.accuracy,
             reports=pages,
             failures=dict(evaluator.failures),
         )
@@ -97,6 +102,7 @@ def _write(folder: Path, run: Path, opened: Reopened, evaluation: Evaluation) ->
         "step": opened.state.global_step,
         "prompts": source.options.get("path", source.name),
         "unit": unit({label: s.policy for label, s in sampler.samplings.items()}),
+        "accuracy": parts.judge.name,
         "metrics": evaluation.metrics,
     }
     write_config(folder, with_secrets(parts.loaded).config)

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from groupwise import processes
+from groupwise import processes, progress
 from groupwise.evaluation import Evaluation
 from groupwise.run.interruption import interruptible
 from groupwise.run.recorder import Recorder
@@ -28,6 +28,7 @@ def run_and_record(trainer: Trainer, recorder: Recorder, saver: Saver, started: 
     after = Evaluation({}, [])
     try:
         finished = loop(trainer, recorder, saver)
+        progress.start("")
         # Saved before the last evaluation, which takes time and may be interrupted.
         saver.save()
         try:
@@ -41,6 +42,7 @@ def run_and_record(trainer: Trainer, recorder: Recorder, saver: Saver, started: 
         raise
     if not finished:
         recorder.display.say(f"stopped: the model and a checkpoint are saved; {saver.resume_hint}")
+    progress.start("")
     result = RunResult(
         before=before,
         after=after.metrics,
@@ -48,6 +50,7 @@ def run_and_record(trainer: Trainer, recorder: Recorder, saver: Saver, started: 
         seconds=time.monotonic() - started,
         folder=trainer.config.output,
         policies=trainer.policies,
+        accuracy=trainer.evaluator.judge.name,
         interrupted=not finished,
         alarms=recorder.alarms,
     )
@@ -69,6 +72,7 @@ def loop(trainer: Trainer, recorder: Recorder, saver: Saver) -> bool:
             with trainer.clock.time("update"):
                 learned = trainer.learn(scored)
             learned = joined(learned, trainer.teach(scored))
+            samples = trainer.samples(scored)
             metrics: dict[str, Any] = {}
             try:
                 with interruption.held():
@@ -78,6 +82,7 @@ def loop(trainer: Trainer, recorder: Recorder, saver: Saver) -> bool:
             finally:  # a finished step is recorded even if its evaluation fails
                 if metrics:
                     with interruption.held():
+                        recorder.samples(trainer.step, samples)
                         recorder.step(trainer.step, metrics | trainer.clock.take())
             if due.checkpoint:
                 saver.checkpoint()

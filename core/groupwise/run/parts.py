@@ -18,9 +18,12 @@ from groupwise.prompt_source import PlacedRow, PromptSource, Row
 from groupwise.prompts.draws import SCAN, Draw, Prompts
 from groupwise.registry import installed, target_of
 from groupwise.rewards import Reward
+from groupwise.rewards.errors import MissingColumnError
 from groupwise.run.players import Players
 from groupwise.sampler import Sampler
 from groupwise.scoring.scorer import Scorer
+from groupwise.section import KeyPath
+from groupwise.training.judge import Judge
 
 ENDLESS = 2_000
 """Rows to check before a run if the source has more than `SCAN`: such sources generate them."""
@@ -33,7 +36,8 @@ class Parts:
     """The parts of a run that need no weights, built and checked to fit together.
 
     algorithms: by label of the learner; prompts: for training; evaluation_prompts: the source of
-    held-out draws, may be the same object; held_out: these draws, before the policy skips any.
+    held-out draws, may be the same object; held_out: these draws, before the policy skips any;
+    judge: which reward is the accuracy.
     """
 
     loaded: LoadedConfig
@@ -44,6 +48,7 @@ class Parts:
     held_out: Sequence[Draw]
     rewards: Scorer
     watched: Scorer | None
+    judge: Judge
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -102,8 +107,12 @@ class Parts:
         facts = facts_of(self.players, policies, self.named)
         for prompts in self._sources:
             columns = {name: None for name in prompts.source[0] if name != "prompt"}
-            for reward in self._measures:
-                reward.check_columns(columns, facts)
+            for path, reward in self.measures.items():
+                try:
+                    reward.check_columns(columns, facts)
+                except MissingColumnError as error:
+                    at = (*path, error.option) if error.option else path
+                    raise UserError(self.loaded.origin.message(at, str(error))) from error
 
     def check_tools(self, label: str, policy: type[Policy], settings: Any) -> None:
         """Raise UserError if the environment shows tools to a policy that cannot call them."""
@@ -118,14 +127,19 @@ class Parts:
         return both[:1] if both[0] is both[1] else both
 
     @property
-    def _measures(self) -> Sequence[Reward]:
-        """All rewards, trained on or watched."""
-        return [*self.rewards.rewards, *(self.watched.rewards if self.watched else ())]
+    def measures(self) -> Mapping[KeyPath, Reward]:
+        """All rewards, trained on or watched, by the path of their section."""
+        watched = self.watched.rewards if self.watched else ()
+        return {
+            (key, number): reward
+            for key, rewards in (("rewards", self.rewards.rewards), ("watch", watched))
+            for number, reward in enumerate(rewards)
+        }
 
     @property
     def named(self) -> frozenset[str]:
         """Names in the signatures of rewards; `**columns` does not request optional facts."""
-        return frozenset[str]().union(*(reward.parameters[0] for reward in self._measures))
+        return frozenset[str]().union(*(reward.parameters[0] for reward in self.measures.values()))
 
     def _check_algorithm(
         self, algorithm: Algorithm, learning: LearnerSettings, policy: "Policy | type[Policy]"

@@ -127,6 +127,7 @@ class Players:
             "groups per update": train.groups_per_step // train.updates_per_rollout,
             "rollouts per update": per_step // train.updates_per_rollout,
             "updates per step": updates,
+            **({} if train.data_epochs is None else {"steps": train.steps}),
             "updates in total": train.steps * updates,
             "rollouts in total": train.steps * per_step,
             "rollouts per evaluation": evaluation.count

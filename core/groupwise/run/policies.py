@@ -5,7 +5,8 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from groupwise import processes
+from groupwise import processes, progress
+from groupwise.config.learners import SOLE
 from groupwise.config.load import LoadedConfig
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
@@ -34,12 +35,27 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
     for label, policy in policies.items():
         read = parts.named | policy.shown if label in parts.players.judged else frozenset()
         policy.prepare(outputs=parts.algorithms[label].outputs, facts=policy.optional_facts & read)
-        _place(policy, config, accelerator)
+        with progress.doing("the policy" if label == SOLE else f"policy {label!r}"):
+            _place(policy, config, accelerator)
     for label, policy in policies.items():
-        policy.check_prompts(parts.rows() if label in receivers else ())
+        with progress.doing("checking prompts"):
+            policy.check_prompts(parts.rows() if label in receivers else ())
     for prompts in (parts.prompts, parts.evaluation_prompts):
         prompts.skips = lambda row: any(policies[label].skips(opening(row)) for label in receivers)
     return policies
+
+
+def check_kinds(parts: Parts) -> None:
+    """Raise UserError for what `Parts.check_policies` refuses, as far as it is known before any
+    weights are loaded."""
+    loaded = parts.loaded
+    paths = {n: (*learning.path, "policy") for n, learning in parts.config.learners.items()}
+    parts.check_policies(
+        {
+            label: loaded.objects[path] if path in loaded.objects else load_target(loaded, path)
+            for label, path in paths.items()
+        }
+    )
 
 
 def _place(policy: Policy, config: RunConfig, accelerator: Accelerator) -> None:
@@ -112,7 +128,8 @@ def build_teachers(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
             continue
         teacher: Policy = make_part(parts.loaded, (*learning.path, "teacher"))
         teacher.prepare(outputs=parts.algorithms[label].teacher, facts=frozenset())
-        _place(teacher, parts.config, accelerator)
+        with progress.doing("the teacher"):
+            _place(teacher, parts.config, accelerator)
         teacher.requires_grad_(False)
         teacher.check_prompts(parts.rows() if label in receivers else ())
         teachers[label] = teacher

@@ -6,21 +6,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from groupwise import progress
 from groupwise.callback import Callback
-from groupwise.evaluation import Alarm, Evaluation
+from groupwise.evaluation import Alarm, Evaluation, Sample
 from groupwise.metric_names import Family
 from groupwise.run.card import write_cards
-from groupwise.run.display import Display, TimeLeft, brief
+from groupwise.run.display import Display, brief, changes
 from groupwise.run.reports import Report
 from groupwise.run.result import RunResult
 from groupwise.run.symptoms import Symptoms
+from groupwise.run.time_left import TimeLeft
 from groupwise.run.trainer import Trainer, unit
 from groupwise.storage import disk
-from groupwise.storage.files import AFTER, BEFORE, BEFORE_METRICS, METRICS, MODEL, RESULT
+from groupwise.storage.files import (
+    AFTER,
+    BEFORE,
+    BEFORE_METRICS,
+    METRICS,
+    MODEL,
+    RESULT,
+    TRAINING,
+)
 from groupwise.storage.metrics import MetricsFile, as_json, finite
 from groupwise.storage.run_folder import RunFolder
 from groupwise.storage.run_info import write_config
 from groupwise.storage.samples import read_samples, with_completions, write_samples
+from groupwise.storage.training_samples import TrainingSamples
 
 SAMPLED = ("reward", "length", "truncated")
 """Metrics that tell whether a resumed run samples what it did before."""
@@ -46,6 +57,10 @@ class Recorder:
         self.config, self.folder, self.writes = trainer.config, run_folder.folder, writes
         self.callbacks, self.reports = callbacks, reports
         self.metrics = MetricsFile(self.folder / METRICS)
+        kept = trainer.config.train.samples
+        self.training = (
+            None if kept is None else TrainingSamples(self.folder / TRAINING, kept.steps)
+        )
         self.symptoms = {n: Symptoms(x.algorithm) for n, x in trainer.learners.items()}
         self.time_left = TimeLeft(trainer.config)
         self.former_config = ""
@@ -65,7 +80,7 @@ class Recorder:
             with self.run_folder.writing():
                 disk.write(self.folder / BEFORE_METRICS, as_json(evaluation.metrics))
         if evaluation.metrics:
-            self.display.say(f"before: {brief(evaluation.metrics)}")
+            self.display.say(f"before: {brief(evaluation.metrics, self.display.accuracy)}")
         elif self.config.evaluation.count:
             self.display.say("note: no prompts are held out, so there is no evaluation")
         for name, value in Family.WATCH.of(evaluation.metrics).items():
@@ -98,6 +113,22 @@ class Recorder:
             if ended and every and step % every == 0:
                 evaluator.alarms.observe(read_samples(self.folder / AFTER), step)
         return metrics
+
+    def samples(self, step: int, samples: Sequence[Sample]) -> None:
+        """Record completions of a finished step, before its metrics."""
+        if self.training is None:
+            return
+        if self.writes:
+            with self.run_folder.writing():
+                self.training.write(step, samples)
+        for callback in self.callbacks if samples else ():
+            callback.on_samples(step, samples)
+
+    def truncate_after(self, step: int) -> str | None:
+        """Drop what a resumed run writes again; a note on damaged lines."""
+        if self.training is not None:
+            self.training.truncate_after(step)
+        return self.metrics.truncate_after(step)
 
     def step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Record a finished step."""
@@ -157,7 +188,7 @@ class Recorder:
         """The evaluation after the last step."""
         self._samples(AFTER, evaluation)
         if evaluation.metrics:
-            self.display.say(f"after: {brief(evaluation.metrics)}")
+            self.display.say(f"after: {brief(evaluation.metrics, self.display.accuracy)}")
             self._print_alarms()
 
     def _samples(self, file: str, evaluation: Evaluation) -> None:
@@ -200,6 +231,7 @@ class Recorder:
         record = {
             "before": dict(result.before),
             "after": dict(result.after),
+            "accuracy": result.accuracy,
             "steps": result.steps,
             "seconds": result.seconds,
             "interrupted": result.interrupted,
@@ -210,14 +242,18 @@ class Recorder:
             "unit": unit(result.policies),
         }
         self._has_begun()
+        if changed := changes(result.before, result.after, result.accuracy):
+            self.display.say(f"changed: {changed}")
         if self.writes:
             with self.run_folder.writing():
                 self._keep_config()
                 disk.write(self.folder / RESULT, as_json(record))
                 write_cards(self.folder / MODEL, result.policies, self.config, record)
-                names = [report(self.folder).name for report in self.reports]
+                with progress.doing("writing the page"):
+                    names = [report(self.folder).name for report in self.reports]
             where = "".join(f"; report: {result.folder / name}" for name in names)
-            self.display.say(f"{result.steps} steps in {result.seconds:.0f} s{where}")
+            count = f"{result.steps} step{'' if result.steps == 1 else 's'}"
+            self.display.say(f"{count} in {result.seconds:.0f} s{where}")
         for callback in self.callbacks:
             callback.on_end(record)
 

@@ -11,17 +11,22 @@ from typing import Any
 
 from accelerate.utils import gather_object
 
-from groupwise import processes
+from groupwise import processes, progress
 from groupwise.config.objects import Objects
+from groupwise.config.sections import RunConfig
+from groupwise.errors import UserError
 from groupwise.evaluation import Sample
-from groupwise.prompt_source import Row
+from groupwise.prompt_source import Row, row_of
+from groupwise.prompts.draws import Draw
 from groupwise.rewards import RunState
 from groupwise.run import snapshot
 from groupwise.run.build import build_parts, open_evaluator
+from groupwise.run.display import Display
 from groupwise.run.interruption import orderly
 from groupwise.run.parts import Parts
 from groupwise.run.split import Split, prompts_of
-from groupwise.storage.checkpoint import KEPT, Checkpoints, read_weights
+from groupwise.sampler import Purpose
+from groupwise.storage.checkpoint import KEPT, Checkpoints, Saved, read_weights
 from groupwise.storage.files import BEFORE, CHECKPOINTS
 from groupwise.storage.run_info import check_kept, check_objects, identity, run_config, written
 from groupwise.storage.samples import read_samples, with_completions
@@ -37,22 +42,76 @@ batch but the last while the next is sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reply:
+    """A completion of a text. label: of its policy, "" if there is only one; length: decisions;
+    ended: why it ended, as `Rollouts.ended`."""
+
+    completion: Any
+    label: str
+    length: int
+    ended: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reopened:
     """The parts of a run, its evaluator with the checkpoint's weights, and the step it was at."""
 
+    run: Path
     parts: Parts
     evaluator: Evaluator
     state: RunState
 
-    @property
-    def judged_by(self) -> str:
-        """The reward that decides which completions are right."""
-        return self.evaluator.judge.name
+    def at(self, step: int | None) -> "Reopened":
+        """The same with the weights of another checkpoint, the last one if None; not those before
+        the first step, which only a run that is just opened has."""
+        return self.with_weights(_read(self.run, self.parts.config, step))
+
+    def with_weights(self, checkpoint: Saved) -> "Reopened":
+        """The same with the weights and the state of a checkpoint."""
+        evaluator, state = self.evaluator, checkpoint.state
+        for label, learning in self.parts.config.learners.items():
+            if learning.learns:
+                own = snapshot.of_learner(checkpoint, label)
+                kept = AVERAGE if AVERAGED in own.tensors else None
+                read_weights(evaluator.sampler.samplings[label].policy, own, kept=kept)
+        self.parts.rewards.load_state_dict(state["rewards"])
+        evaluator.sampler.forget()
+        epoch = state["prompts"]["position"] / len(self.parts.prompts.source)
+        return replace(self, state=replace(self.state, global_step=state["step"], epoch=epoch))
+
+    def replies(
+        self, texts: Sequence[str], size: int, *, seed: int = 0, greedy: bool = False
+    ) -> list[list[Reply]]:
+        """`size` completions of each text, by every cast; nothing is scored.
+
+        A text stands where a row of the run's prompts has its prompt: in its template, and in a
+        message of the user. On one process only. Raises UserError if it cannot.
+        """
+        sampler, source = self.evaluator.sampler, self.parts.prompts.source
+        sampler.follow({}, self.state.global_step)
+        draws = [Draw(number, row_of(source, text)) for number, text in enumerate(texts)]
+        purpose: Purpose = "greedy" if greedy else "evaluate"
+        replies: list[list[Reply]] = [[] for _ in texts]
+        for cast in sampler.casts:
+            space = f"text {seed}"
+            for part in sampler.evaluate(cast, draws, size, purpose, space=space):
+                for row, call in enumerate(part.judged_calls):
+                    replies[call.episode.draw.number].append(
+                        Reply(
+                            completion=part.judged.completions[row],
+                            label=call.label if len(sampler.samplings) > 1 else "",
+                            length=int(part.judged.lengths[row]),
+                            ended=part.judged.ended[row],
+                        )
+                    )
+                for episode in part.lost:
+                    raise UserError(f"the environment failed on the text: {episode.failure}")
+        return replies
 
     @property
-    def is_judged(self) -> bool:
-        """Whether that reward tells right from wrong, as far as its values have shown."""
-        return not self.evaluator.judge.is_graded
+    def accuracy(self) -> str | None:
+        """The reward that decides which completions are right; None if none does."""
+        return self.evaluator.judge.name
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -77,7 +136,6 @@ class Reopened:
             drawn = evaluator.samples(chunk, size, self.state, space=space, greedy=False)
             samples: list[Sample] = gather_object([*drawn])
             evaluator.failures = processes.first_of(evaluator.failures)
-            evaluator.judge.agree()
             samples.sort(key=lambda each: (each["draw"], each.get("learner", ""), each["index"]))
             rows = {draw.number: draw.row for draw in chunk}
             for number, of_prompt in groupby(samples, key=itemgetter("draw")):
@@ -86,32 +144,36 @@ class Reopened:
 
 @contextmanager
 def reopened(
-    run: Path, overrides: Sequence[str] = (), objects: Objects | None = None
+    run: Path,
+    overrides: Sequence[str] = (),
+    objects: Objects | None = None,
+    *,
+    step: int | None = None,
+    quiet: bool = True,
 ) -> Iterator[Reopened]:
     """Open a run with its own configuration and overrides; averaged weights if it has them.
 
     Signals that end the process raise KeyboardInterrupt meanwhile, so that all is closed.
 
-    objects: the Python objects that were passed to the run, by the key path of their section.
+    objects: the Python objects that were passed to the run, by the key path of their section; step:
+    of the checkpoint, the last one if unset; 0 for the weights before the first step; quiet: False
+    to show meanwhile what is being done.
     """
-    with orderly(), _opened(run, overrides, objects) as opened:
-        yield opened
+    with Display(quiet=quiet), orderly():
+        progress.start("loading")
+        with _opened(run, overrides, objects, step) as opened:
+            progress.start("sampling")
+            yield opened
 
 
 @contextmanager
-def _opened(run: Path, overrides: Sequence[str], objects: Objects | None) -> Iterator[Reopened]:
+def _opened(
+    run: Path, overrides: Sequence[str], objects: Objects | None, step: int | None
+) -> Iterator[Reopened]:
     loaded = replace(run_config(run, overrides), objects=objects or {})
     accelerator = processes.accelerator()
     processes.check_same(written(loaded.config))
-    learners = {n: x for n, x in loaded.config.learners.items() if x.learns}
-    names = [
-        f"{snapshot.prefix(label)}{name}"
-        for label, learning in learners.items()
-        for name in ("weights", *([AVERAGED] if learning.train.ema is not None else []))
-    ]
-    checkpoint = Checkpoints(run / CHECKPOINTS).load(names, check=check_of(run))
-    for note in checkpoint.passed:
-        print(f"note: {note}", file=sys.stderr)
+    checkpoint = _read(run, loaded.config, step or None)  # early, before models are loaded
     check_objects(run, loaded.objects)
     check_kept(checkpoint.state["names"], loaded.config)
     parts = build_parts(loaded)
@@ -119,22 +181,29 @@ def _opened(run: Path, overrides: Sequence[str], objects: Objects | None) -> Ite
         following_load(accelerator.device) as threads,
         open_evaluator(parts, accelerator, threads) as evaluator,
     ):
-        for label in learners:
-            own = snapshot.of_learner(checkpoint, label)
-            kept = AVERAGE if AVERAGED in own.tensors else None
-            read_weights(evaluator.sampler.samplings[label].policy, own, kept=kept)
-        parts.rewards.load_state_dict(checkpoint.state["rewards"])
-        evaluator.judge.load_state_dict(checkpoint.state["judge"])
         if evaluator.references is not None:
             evaluator.references.remember(_first_samples(run))
         state = RunState(
-            global_step=checkpoint.state["step"],
-            max_steps=loaded.config.train.steps,
-            epoch=checkpoint.state["prompts"]["position"] / len(parts.prompts.source),
+            max_steps=parts.config.train.steps,
             is_world_process_zero=accelerator.is_main_process,
             is_local_process_zero=accelerator.is_local_main_process,
         )
-        yield Reopened(parts=parts, evaluator=evaluator, state=state)
+        opened = Reopened(run=run, parts=parts, evaluator=evaluator, state=state)
+        yield opened if step == 0 else opened.with_weights(checkpoint)
+
+
+def _read(run: Path, config: RunConfig, step: int | None) -> Saved:
+    """The checkpoint of a step, the last one if None, with what sampling needs of it."""
+    names = [
+        f"{snapshot.prefix(label)}{name}"
+        for label, learning in config.learners.items()
+        if learning.learns
+        for name in ("weights", *([AVERAGED] if learning.train.ema is not None else []))
+    ]
+    checkpoint = Checkpoints(run / CHECKPOINTS).load(names, check=check_of(run), step=step)
+    for note in checkpoint.passed:
+        print(f"note: {note}", file=sys.stderr)
+    return checkpoint
 
 
 def _first_samples(run: Path) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from groupwise import progress
 from groupwise.config.learners import SOLE
 from groupwise.errors import UserError
 from groupwise.run import snapshot
@@ -33,7 +34,10 @@ class Saver:
         self.trainer.saved = time.monotonic()
         if not (self.writes or self._together):
             return
-        with self.run_folder.writing(together=self._together):
+        with (
+            progress.doing("saving a checkpoint"),
+            self.run_folder.writing(together=self._together),
+        ):
             checkpoint = snapshot.take(self.trainer, run=self.run_folder.identity)
             self.checkpoints.save(self.trainer.step, checkpoint)
 
@@ -44,7 +48,10 @@ class Saver:
         try:
             self.checkpoint()
         finally:  # the models are saved even if the checkpoint fails
-            with self.run_folder.writing(together=self._together):
+            with (
+                progress.doing("saving the model"),
+                self.run_folder.writing(together=self._together),
+            ):
                 self._save_models()
 
     def _save_models(self) -> None:

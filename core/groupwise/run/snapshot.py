@@ -38,11 +38,6 @@ class _Learner(BaseModel, strict=True):
     optimizer: _Optimizer
 
 
-class _Judge(BaseModel, strict=True):
-    name: str
-    measures: bool
-
-
 class _Prompts(BaseModel, strict=True):
     position: Count
     drawn: Count
@@ -56,7 +51,6 @@ class _State(BaseModel, strict=True):
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     prompts: _Prompts
     learners: dict[str, _Learner]
-    judge: _Judge
     alarms: dict[str, dict[str, Any]] = {}
     rewards: dict[str, Any]
 
@@ -92,7 +86,6 @@ def take(trainer: Trainer, *, run: str | None = None) -> Checkpoint:
             "rows": len(trainer.experience.prompts.source),
             "learners": {n: learner.state_dict() for n, learner in trainer.learners.items()},
             "rates": {n: _rates(trainer, learner) for n, learner in trainer.learners.items()},
-            "judge": trainer.evaluator.judge.state_dict(),
             "alarms": trainer.evaluator.alarms.state_dict(),
             "rewards": trainer.scorer.state_dict(),
             "names": kept(trainer.config),
@@ -157,7 +150,6 @@ def restore(trainer: Trainer, checkpoint: Saved) -> None:
         raise UserError(f"the checkpoint is of a run that trains {there}, this run trains {here}")
     for label, learner in trainer.learners.items():
         _restore(learner, of_learner(checkpoint, label), state["learners"][label])
-    trainer.evaluator.judge.load_state_dict(state["judge"])
     trainer.evaluator.alarms.load_state_dict(state.get("alarms", {}))
     trainer.scorer.load_state_dict(state["rewards"])
     trainer.resume_at(step=state["step"], seconds=state["seconds"], prompts_state=state["prompts"])

@@ -8,15 +8,17 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from groupwise import processes
+from groupwise import processes, progress
 from groupwise.callback import RunContext
 from groupwise.config.load import LoadedConfig, idle_processes, load_config
+from groupwise.config.objects import place_of
 from groupwise.errors import UserError
 from groupwise.plugins.secret_options import with_secrets
 from groupwise.run import snapshot
 from groupwise.run.build import build_parts, check_sections, open_trainer
 from groupwise.run.callbacks import build_callbacks, opened
 from groupwise.run.display import Display
+from groupwise.run.gold import gold_notes
 from groupwise.run.interruption import orderly
 from groupwise.run.loop import run_and_record
 from groupwise.run.overlap import with_overlap
@@ -25,6 +27,7 @@ from groupwise.run.reopening import check_of
 from groupwise.run.reports import build_reports
 from groupwise.run.result import RunResult
 from groupwise.run.saver import Saver
+from groupwise.run.start import start
 from groupwise.run.trainer import Trainer, unit
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise.storage.files import CHECKPOINTS
@@ -58,8 +61,13 @@ def train(
     resume: True continues the run from its last checkpoint; "auto" does so if there is one, and
     starts the run otherwise.
 
+    A model of transformers, or a pipeline of diffusers, may stand for the policy, with its
+    `tokenizer` as a further keyword: it is trained in place. A DataFrame of pandas, or a dataset of
+    `datasets`, may stand for the prompts.
+
     Raises UserError for every mistake that the caller can correct.
     """
+    overrides = {place_of(key, value): value for key, value in overrides.items()}
     if config is None:  # keywords alone are the configuration
         config = {key: value for key, value in overrides.items() if "." not in key}
         overrides = {key: value for key, value in overrides.items() if "." in key}
@@ -76,12 +84,21 @@ def train_from_config(
     resume: Resume = False,
     overwrite: bool = False,
     quiet: bool = False,
+    display: Display | None = None,
 ) -> RunResult:
-    """One run from its first evaluation to its report."""
+    """One run from its first evaluation to its report.
+
+    display: one that is open already, which has shown the imports.
+    """
     if resume and overwrite:
         raise UserError("--resume goes on with the run that --overwrite would replace: choose one")
+    if display is None:
+        with Display(quiet=quiet) as own:
+            return train_from_config(loaded, resume=resume, overwrite=overwrite, display=own)
     started = time.monotonic()
     accelerator = processes.accelerator()
+    if not accelerator.is_main_process:
+        display.silence()
     flags = {"--resume": resume, "--overwrite": overwrite, "groupwise's version": __version__}
     processes.check_same({**written(loaded.config), **flags})
     with orderly(), ExitStack() as stack:
@@ -90,15 +107,15 @@ def train_from_config(
         run_folder = RunFolder(loaded, resume=resume, overwrite=overwrite)
         # The first process opens the folder; an error is raised on all.
         run_folder.resume = processes.first(lambda: stack.enter_context(run_folder).resume)
-        return _train(loaded, run_folder, accelerator, quiet=quiet, started=started, notes=notes)
+        return _train(loaded, run_folder, accelerator, display, started=started, notes=notes)
 
 
 def _train(
     loaded: LoadedConfig,
     run_folder: RunFolder,
     accelerator: Accelerator,
+    display: Display,
     *,
-    quiet: bool,
     started: float,
     notes: Sequence[str],
 ) -> RunResult:
@@ -106,13 +123,19 @@ def _train(
     folder, resume = run_folder.folder, run_folder.resume
     process = (accelerator.process_index, accelerator.num_processes) if settings.shard else (0, 1)
     checkpoints = Checkpoints(folder / CHECKPOINTS, keep=settings.keep_checkpoints, process=process)
+    progress.start("loading")
     if resume:  # fail early, before models are loaded
         checkpoints.last()
         check_objects(folder, loaded.objects)
+        _check_unchanged(loaded)
     check_sections(loaded)
     loaded = with_secrets(loaded)
     changed = changes(folder, loaded) if resume else []
-    parts = build_parts(loaded)
+    with progress.doing("prompts"):
+        parts = build_parts(loaded)
+    with progress.doing("rewards"):
+        parts.notes.extend(gold_notes(parts))  # before models are loaded
+    loaded, settings = parts.loaded, parts.config.train
     with open_trainer(parts, accelerator) as trainer:
         callbacks, reports = build_callbacks(parts, accelerator), build_reports(loaded)
         # Loading a model may have added notes to the policy.
@@ -125,12 +148,12 @@ def _train(
         if resume:
             notes += _restore(trainer, checkpoints, loaded)
             started -= trainer.seconds
-        display = Display(
+        display.begin(
             steps=settings.steps,
             unit=unit(trainer.policies),
-            quiet=quiet or not is_main,
             done=trainer.step,
             labels=trainer.policies,
+            accuracy=parts.judge.name,
         )
         saver = Saver(trainer, run_folder, checkpoints, writes=is_main)
         recorder = Recorder(
@@ -141,11 +164,19 @@ def _train(
             reports=reports,
             writes=is_main,
         )
+        this_start = start(accelerator, trainer.step)
         if is_main:
-            damaged = recorder.metrics.truncate_after(trainer.step)
+            damaged = recorder.truncate_after(trainer.step)
             notes += filter(None, [damaged, run_folder.left_over()])
             files = [name for callback in callbacks.values() for name in callback.files]
-            write_run_info(folder, loaded, run=run_folder.identity, files=files)
+            write_run_info(
+                folder,
+                loaded,
+                run=run_folder.identity,
+                start=this_start,
+                accuracy=parts.judge.name,
+                files=files,
+            )
             if not resume:
                 write_config(folder, loaded.config)
             elif changed:
@@ -157,11 +188,23 @@ def _train(
             step=trainer.step,
             say=display.say,
         )
-        # Opened before the display starts, since the packages of trackers print to the terminal.
-        with opened(callbacks, loaded, context), display:
+        with ExitStack() as stack:
+            with display.paused():  # the packages of trackers print to the terminal
+                stack.enter_context(opened(callbacks, loaded, context))
             for note in (*(f"resumed with {change}" for change in changed), *notes):
                 display.say(f"note: {note}")
             return run_and_record(trainer, recorder, saver, started)
+
+
+def _check_unchanged(loaded: LoadedConfig) -> None:
+    """Raise UserError if the run to be resumed trains a model that was passed as an object."""
+    for path in loaded.objects:
+        if path[-2:-1] == ("policy",):
+            raise UserError(
+                f"{'.'.join(map(str, path))}: a run whose model is an object cannot be resumed, "
+                f"since training may have changed the object already; save the untrained model "
+                f"into a folder, and pass the folder, to begin a run that can be"
+            )
 
 
 def _restore(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -> Iterator[str]:

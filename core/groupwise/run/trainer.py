@@ -1,5 +1,6 @@
 """Trainer: the parts of a run with their weights, its progress, and what is due next."""
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,17 +8,20 @@ from typing import Any
 
 import torch
 
-from groupwise import processes
+from groupwise import processes, progress
 from groupwise.config.learners import SOLE
 from groupwise.config.sections import RunConfig
-from groupwise.evaluation import Evaluation
+from groupwise.evaluation import Evaluation, Sample
 from groupwise.policy import Policy
 from groupwise.rewards import RunState, Scores
 from groupwise.scoring.scorer import Scorer
+from groupwise.storage.training_samples import is_kept
+from groupwise.training.chosen import chosen
 from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
 from groupwise.training.experience import Experience, Scored
 from groupwise.training.failing import Failing
+from groupwise.training.footprint import Footprint
 from groupwise.training.learner import Learner
 from groupwise.training.step_metrics import FAILED, VALUES, is_count, joined
 from groupwise.training.threads import Threads
@@ -63,6 +67,7 @@ class Trainer:
         self.started = self.saved = self.began = time.monotonic()
         self.last_took = 0.0
         self.failing = Failing()
+        self.footprint = Footprint(self.experience.accelerator.device)
         # Weights kept before the first step are the initial ones, which a resumed run has anyway.
         self.kept_at_first = {n: dict(x.weights.changes) for n, x in self.learners.items()}
 
@@ -79,16 +84,25 @@ class Trainer:
     def learn(self, scored: Scored) -> dict[str, Any]:
         """All learners' updates of a step; their metrics, as LABEL/name if there are several."""
         self.threads.adapt()
-        learned = {
-            label: learner.learn(
-                scored.batches[label].without_failed(),
-                self.step,
-                scored.dummies[label],
-                self.elapsed,
+        metrics = {}
+        for label, learner in self.learners.items():
+            batch = scored.batches[label]
+            learned = learner.learn(
+                batch.without_failed(), self.step, scored.dummies[label], self.elapsed
             )
-            for label, learner in self.learners.items()
-        }
-        return flat(learned)
+            metrics[label] = learned.metrics
+            usable = ~batch.scores.failed
+            advantages = torch.full((len(usable),), math.nan)
+            scored.advantages[label] = advantages.masked_scatter(usable, learned.advantages)
+        return flat(metrics)
+
+    def samples(self, scored: Scored) -> list[Sample]:
+        """The completions of the step that are kept, once it has been learned from; [] if it is
+        none of those whose completions are. A collective."""
+        settings = self.config.train.samples
+        if settings is None or not is_kept(self.step + 1, settings.steps):
+            return []
+        return chosen(scored, self.evaluator.judge, self.experience.sampler, most=settings.per_step)
 
     @property
     def scorer(self) -> Scorer:
@@ -127,6 +141,7 @@ class Trainer:
         now = time.monotonic()
         self.last_took, self.began = now - self.began, now
         settings, step = self.config.train, self.step + 1
+        progress.start(f"step {step} of {settings.steps}")
         if settings.minutes is not None:  # by one clock, since all processes must learn alike
             self.elapsed = processes.first(lambda: now - self.started)
         every, minutes = self.config.evaluation.every, settings.checkpoint_minutes
@@ -192,12 +207,14 @@ class Trainer:
             **{name: value for name, value in metrics.items() if not is_count(name)},
             **weights,
             "decisions_per_second": decisions / max(now - self.began, 1e-9),
+            **self.footprint.take(),
             **({"threads": torch.get_num_threads()} if self.threads.adapts else {}),
             **({"skipped_prompts": skipped} if skipped else {}),
         }
 
     def evaluate(self) -> Evaluation:
         self.experience.drop()  # after a time limit, rollouts may still be sampled ahead
+        progress.start(f"evaluation after step {self.step}" if self.step else "first evaluation")
         with self.clock.time("evaluate"):
             evaluation = self.evaluator(self.state, self.averaged)
         failed = sum(bool(sample.get("failed")) for sample in evaluation.samples)

@@ -26,6 +26,23 @@ def validate(text: str, path: Path) -> None:
         build_parts(loaded).close()
 
 
+def validate_registered(text: str, path: Path) -> None:
+    """Raise UserError for a section or an option that is wrong, without importing what the text
+    names as `module:attribute`, which may run somebody's script.
+
+    path: as of `validate`.
+    """
+    loaded = load_text(text, path)
+    _check_extras(loaded)
+    from groupwise.plugins.build import check_options
+    from groupwise.plugins.targets import load_target
+    from groupwise.run.reports import is_missing_default
+
+    for _, place, section in plugin_sections(loaded.config):
+        if ":" not in section.name and not is_missing_default(loaded, place):
+            check_options(loaded, place, load_target(loaded, place))
+
+
 def _check_extras(loaded: LoadedConfig) -> None:
     installed, missing = registry.installed(), dict[str, set[str]]()
     for kind, _, section in plugin_sections(loaded.config):

@@ -10,7 +10,6 @@ from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
 from groupwise.prompts.draws import Prompts
 from groupwise.prompts.weighted import Weighted
-from groupwise.rewards import Reward
 from groupwise.section import KeyPath
 from groupwise.training.judge import Judge
 
@@ -29,35 +28,30 @@ def draws_of(config: RunConfig) -> Callable[..., Prompts]:
 
 
 def check_weighting(
-    loaded: LoadedConfig, algorithms: Mapping[str, Algorithm], first: Reward
+    loaded: LoadedConfig, algorithms: Mapping[str, Algorithm], judge: Judge
 ) -> None:
     """Raise UserError if weighted prompts or replay do not fit the rewards or the algorithm.
 
-    algorithms: by label of the learner; first: the first reward that is trained on.
+    algorithms: by label of the learner.
     """
     config, message = loaded.config, loaded.origin.message
-    judge = Judge(config.evaluation, first)
     sections: dict[KeyPath, Any] = {
         ("prompts", "weighting"): config.prompts.weighting,
         ("train", "replay"): config.train.replay,
     }
     for path in (path for path, section in sections.items() if section is not None):
-        if judge.is_graded or not judge.is_stated:
-            what, declared = "measures", ""
-            if not judge.is_graded:
-                what = "does not say whether it tells right from wrong"
-                declared = ", or give it an attribute `judges = True`"
+        if judge.name is None:
             problem = (
-                f"needs to know from the start which completions are right, but reward "
-                f"{first.name!r} {what}; set evaluation.threshold (a completion is right at this "
-                f"value or above: 1 for a reward of 0 and 1), set evaluation.accuracy to a reward "
-                f"that tells right from wrong{declared}"
+                "needs to know which completions are right, and no reward says that it tells right "
+                "from wrong: set evaluation.accuracy to one whose 1 means right (with "
+                "evaluation.threshold, the least value that does), or give it an attribute "
+                "`judges = True`"
             )
             raise UserError(message(path, problem))
         if judge.name not in [section.title for section in config.rewards]:
             problem = (
-                f"needs to know which completions are right, but evaluation.accuracy names "
-                f"{judge.name!r}, which is only watched and not called in training; list it under "
+                f"needs to know which completions are right, but the reward that says so, "
+                f"{judge.name!r}, is only watched and not called in training; list it under "
                 f"`rewards`, with weight: 0 if the policy should not be trained on it"
             )
             raise UserError(message(path, problem))

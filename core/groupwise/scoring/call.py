@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from groupwise.errors import message_of
+from groupwise.errors import message_of, place_of
 from groupwise.rewards import Reward, RunState, SampleErrors
 from groupwise.rewards.reward import REFERENCES
 from groupwise.rollouts import Rollouts
@@ -23,17 +23,31 @@ HOOKS = ("log_extra", "log_metric")
 class Failure(Exception):  # noqa: N818
     """A call of a reward failed as a whole.
 
-    reason: a phrase to follow the reward's name; is_final: the run must end, whatever `on_error`.
+    reason: a phrase to follow the reward's name; is_final: the run must end, whatever `on_error`;
+    is_bug: the reward's code, or its options, must be changed; place: the line of a user's file
+    that raised, if one did.
     """
 
-    def __init__(self, reason: str, *, is_final: bool = False) -> None:
+    def __init__(
+        self,
+        reason: str,
+        *,
+        is_final: bool = False,
+        is_bug: bool = False,
+        place: str | None = None,
+    ) -> None:
         super().__init__(reason)
-        self.reason, self.is_final = reason, is_final
+        self.reason, self.is_final, self.is_bug, self.place = reason, is_final, is_bug, place
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
-        """The failure of a call that raised an exception."""
-        return cls(f"raised {type(error).__name__}: {message_of(error)}")
+        """The failure of a call that raised an exception; what a file or a network raises may pass,
+        anything else is a bug."""
+        return cls(
+            f"raised {type(error).__name__}: {message_of(error)}",
+            is_bug=isinstance(error, Exception) and not isinstance(error, OSError),
+            place=place_of(error),
+        )
 
 
 class Call:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from groupwise import attachments
+from groupwise import attachments, progress
 from groupwise.errors import message_of
 from groupwise.rewards import Reward, RewardError, SampleErrors, StepRewards
 from groupwise.rollouts import Rollouts
@@ -46,16 +46,19 @@ class Outcome:
         answer, self._answer = self._answer, None
         if answer is None:
             return
-        size, is_final = len(self.rollouts), False
+        size, failure = len(self.rollouts), None
         try:
-            values, errors, cause = self._checked(answer)
-        except Failure as failure:  # of all samples; the message names the one that was being read
+            with progress.doing(f"reward {self.reward.name!r}"):
+                values, errors, cause = self._checked(answer)
+        except Failure as whole:  # of all samples; the message names the one that was being read
             values, at = [None] * size, self.call.reading or 0
-            errors = dict.fromkeys([at, *range(size)], failure.reason)
-            cause, is_final = failure.__cause__, failure.is_final
+            errors = dict.fromkeys([at, *range(size)], whole.reason)
+            cause, failure = whole.__cause__, whole
         stops = {row: why for row, why in errors.items() if not _is_plain_nan(values[row])}
+        is_final = failure is not None and failure.is_final
         if stops and (is_final or self.reward.on_error == "stop"):
-            raise RewardError(self._message(stops, is_final)) from cause
+            is_own = isinstance(cause, SampleErrors)  # the reward's own word on some samples
+            raise RewardError(self._message(stops, failure, is_own=is_own)) from cause
         self._keep(values, errors)
 
     @property
@@ -90,15 +93,17 @@ class Outcome:
             values, failed, cause = listed(failure.values), failure.errors, failure
         size = len(self.rollouts)
         if not isinstance(values, Sequence) or isinstance(values, str | bytes):
-            raise Failure(f"returned {type(values).__name__} instead of a list of {size} numbers")
+            kind = type(values).__name__
+            raise Failure(f"returned {kind} instead of a list of {size} numbers", is_bug=True)
         if len(values) != size:
-            raise Failure(f"returned {len(values)} values for {size} completions")
+            raise Failure(f"returned {len(values)} values for {size} completions", is_bug=True)
         steps = any(map(_judges_steps, values))
         wrong = [self._wrong(row, value, steps) for row, value in enumerate(values)]
         errors = {row: problem for row, problem in enumerate(wrong) if problem}
         errors |= {row: message_of(reason) for row, reason in failed.items()}
         if not errors.keys() <= set(range(size)):
-            raise Failure(f"named sample {max(errors)} among those that failed, of {size}")
+            problem = f"named sample {max(errors)} among those that failed, of {size}"
+            raise Failure(problem, is_bug=True)
         return values, errors, cause
 
     def _keep(self, values: Sequence[Any], errors: Mapping[int, str]) -> None:
@@ -127,19 +132,29 @@ class Outcome:
             return f"returned {len(value)} step rewards for {count} decisions"
         return next(filter(None, map(_problem, value)), None)
 
-    def _message(self, errors: Mapping[int, str], is_final: bool) -> str:
+    def _message(self, errors: Mapping[int, str], failure: Failure | None, *, is_own: bool) -> str:
         row, reason = next(iter(errors.items()))
+        place, advice = "", _SKIPPED if is_own else _RETURNED
+        if failure is not None:
+            place = f"  at {failure.place}\n" if failure.place else ""
+            advice = _FIXED if failure.is_bug else _SKIPPED
+            advice = _IN_A_WORKER if failure.is_final else advice
         return (
-            f"reward {self.reward.name!r} {reason}\n"
+            f"reward {self.reward.name!r} {reason}\n{place}"
             f"  at sample {row} of {len(self.rollouts)}"
             f"{f' ({len(errors)} samples failed)' if len(errors) > 1 else ''}\n"
             f"  prompt:     {excerpt(self.rollouts.prompts[row].get('prompt'))}\n"
             f"  completion: {excerpt(self.rollouts.completions[row])}\n"
-            f"  {_IN_A_WORKER if is_final else _SKIPPED}"
+            f"  {advice}"
         )
 
 
 _SKIPPED = "set `on_error: skip` on this reward to leave out such samples and count them"
+_RETURNED = "a reward returns a number for each completion, or None where it does not apply"
+_FIXED = (
+    "correct it there; where a completion cannot be judged, return None for it, or NaN to leave it "
+    "out; --traceback shows all calls"
+)
 _IN_A_WORKER = (
     "set `isolate: true` on this reward, so that it is called in a process of its own, which can "
     "be killed: with `on_error: skip` the run then goes on"

@@ -85,8 +85,10 @@ def _reply(function: Any, call: Call, loop: asyncio.AbstractEventLoop) -> dict[s
     return {**reply, **logged, "seconds": call.seconds, "reading": call.reading}
 
 
-def _reason(failure: Failure, cause: BaseException) -> dict[str, str]:
-    return {"reason": failure.reason, "traceback": "".join(traceback.format_exception(cause))}
+def _reason(failure: Failure, cause: BaseException) -> dict[str, Any]:
+    shown = "".join(traceback.format_exception(cause))
+    own = {"reason": failure.reason, "is_bug": failure.is_bug, "place": failure.place}
+    return {**own, "traceback": shown}
 
 
 def _encoded(reply: dict[str, Any]) -> bytes:

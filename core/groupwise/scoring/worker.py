@@ -218,7 +218,8 @@ class RemoteTraceback(Exception):  # noqa: N818
 def _check(reply: dict[str, Any]) -> None:
     """Raise the Failure that a reply reports."""
     if "reason" in reply:
-        raise Failure(reply["reason"]) from RemoteTraceback(reply["traceback"])
+        failure = Failure(reply["reason"], is_bug=reply["is_bug"], place=reply["place"])
+        raise failure from RemoteTraceback(reply["traceback"])
 
 
 # ---- sending

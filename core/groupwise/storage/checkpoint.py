@@ -115,22 +115,35 @@ class Checkpoints:
         names: Collection[str] | None = None,
         *,
         check: Callable[[Mapping[str, Any]], None] = lambda _: None,
+        step: int | None = None,
     ) -> Saved:
-        """Load the last checkpoint that can be read; of its tensors, the files of these names.
+        """Load the last checkpoint that can be read, or that of a step; of its tensors, the files
+        of these names.
 
         A collective: the first process chooses the checkpoint for all. check: raises ValueError for
         an invalid state. Raises UserError if there is no checkpoint, or none can be read.
         """
-        path, passed = processes.first(partial(self._choose, names, check))
+        path, passed = processes.first(partial(self._choose, names, check, step))
         return replace(_read(path, names), passed=tuple(passed))
 
     def _choose(
-        self, names: Collection[str] | None, check: Callable[[Mapping[str, Any]], None]
+        self,
+        names: Collection[str] | None,
+        check: Callable[[Mapping[str, Any]], None],
+        step: int | None,
     ) -> tuple[Path, list[str]]:
-        """The last checkpoint that can be read, and what is wrong with later ones."""
+        """The last checkpoint that can be read, of all or of this step, and what is wrong with
+        later ones."""
         self.last()
         passed: list[str] = []
-        for path in reversed(self._all()):
+        every = [path for path in self._all() if step is None or _step(path) == step]
+        if not every:
+            steps = ", ".join(str(_step(path)) for path in self._all())
+            raise UserError(
+                f"no checkpoint of step {step} in {self.folder}, which has those of {steps}; "
+                f"train.keep_checkpoints says how many a run keeps"
+            )
+        for path in reversed(every):
             odd = problem(path, contents=True)
             if odd is None:
                 try:

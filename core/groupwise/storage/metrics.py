@@ -25,6 +25,13 @@ class MetricsFile:
         with open(self.path, "a", encoding="utf-8", opener=only_files) as file:
             file.write(line + "\n")
 
+    def read(self) -> list[dict[str, Any]]:
+        """A record for each step: its line, with an evaluation that has a line of its own."""
+        records: dict[int, dict[str, Any]] = {}
+        for line in self._lines()[0]:
+            records.setdefault(line["step"], {}).update(line)
+        return [*records.values()]
+
     def truncate_after(self, step: int) -> str | None:
         """Drop lines of later steps, which a resumed run writes again; a note on damaged lines."""
         if not os.path.lexists(self.path):  # a broken link is replaced by a file

@@ -27,6 +27,8 @@ STATED = ("policy", "teacher", "prompts", "rewards", "evaluation.source")
 """Sections that a resumed run changes only by its own command line."""
 WATCHING = ("callbacks", "reports", "tracking")
 """Sections whose parts change no run, so that it can be resumed without them."""
+MOST_STARTS = 20
+"""The most starts of a run that are noted: its first, and the last ones."""
 MOST = 10
 """The most changes that a message lists one by one."""
 
@@ -74,21 +76,41 @@ def run_config(run: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     """The configuration of the run in a folder. Raises UserError if there is no run."""
     for name in (CONFIG, RUN_INFO):
         if not (run / name).exists():
-            raise UserError(f"{run} is not the folder of a run: it has no {name}")
+            raise UserError(no_run(run, name))
     return read_config(run / CONFIG, overrides)
 
 
-def write_run_info(
-    folder: Path, loaded: LoadedConfig, *, run: str, files: Sequence[str] = ()
-) -> None:
-    """Write run.json: the base of the run's paths, and which parts were passed in Python.
+def no_run(folder: Path, missing: str) -> str:
+    """Why a folder is not that of a run, as a file is missing there; with the runs in it."""
+    if not folder.exists():
+        return f"no such folder: {folder}"
+    held = sorted(path.parent.name for path in folder.glob(f"*/{RUN_INFO}"))
+    names = ", ".join(held[:MOST]) + (", ..." if len(held) > MOST else "")
+    counted = "a run" if len(held) == 1 else f"{len(held)} runs"
+    holds = f"; it holds {counted}: {names}" if held else ""
+    return f"{folder} is not the folder of a run: it has no {missing}{holds}"
 
-    run: the identity of the run, which its checkpoints have, too; files: names of what callbacks
-    write into the folder, added to those of the run so far.
+
+def write_run_info(
+    folder: Path,
+    loaded: LoadedConfig,
+    *,
+    run: str,
+    start: Mapping[str, Any],
+    accuracy: str | None = None,
+    files: Sequence[str] = (),
+) -> None:
+    """Write run.json: the base of the run's paths, which parts were passed in Python, and how the
+    run was started.
+
+    run: the identity of the run, which its checkpoints have, too; start: the command, packages and
+    devices of this start; accuracy: the reward that tells right from wrong; files: names of what
+    callbacks write into the folder. Starts and files are added to those of the run so far.
     """
     info = {
         "groupwise": __version__,
         "run": run,
+        "accuracy": accuracy,
         "folder": str(folder.resolve()),
         "config_folder": str(loaded.folder.resolve()),
         "begun_in": str(loaded.begun_in or Path.cwd()),
@@ -96,8 +118,20 @@ def write_run_info(
             ".".join(map(str, path)) for path in loaded.objects if path[0] not in WATCHING
         ),
         "files": sorted({*files, *callback_files(folder)}),
+        "starts": [*_kept_starts(starts(folder)), start],
     }
     write(folder / RUN_INFO, json.dumps(info, indent=2) + "\n")
+
+
+def starts(folder: Path) -> list[Mapping[str, Any]]:
+    """By which commands, with which packages and on which devices the run in a folder was started
+    and resumed; [] if that is not known."""
+    noted = readable_record(folder / RUN_INFO).get("starts")
+    return [each for each in noted if isinstance(each, dict)] if isinstance(noted, list) else []
+
+
+def _kept_starts(noted: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [*noted[:1], *noted[1:][-(MOST_STARTS - 2) :]]
 
 
 def callback_files(folder: Path) -> frozenset[str]:

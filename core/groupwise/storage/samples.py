@@ -18,20 +18,25 @@ ATTACHED = "attached"
 def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object per line; images are saved as PNGs in a folder of the file's name, and
     what is attached to prompts and messages in the folder `attached` beside it, each once."""
-    try:
-        path.parent.mkdir(exist_ok=True)
-    except FileExistsError as error:
-        raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path.parent)) from error
+    make_folder(path.parent)
     folder = path.with_suffix("")
     remove(folder)  # images of an earlier writing of this evaluation
     attached = Attached(path.parent / ATTACHED, path.parents[1])
-    plain = (_with_names(_with_its_image(sample, folder), attached) for sample in samples)
-    write(path, "".join(_line(sample) + "\n" for sample in plain))
+    plain = (with_names(_with_its_image(sample, folder), attached) for sample in samples)
+    write(path, "".join(as_line(sample) for sample in plain))
 
 
-def _line(sample: Mapping[str, Any]) -> str:
-    """As JSON; messages of an environment may hold anything, which becomes text."""
-    return json.dumps(sample, ensure_ascii=False, default=str)
+def make_folder(path: Path) -> None:
+    """Make the folder of samples, if there is none. Raises NotADirectoryError for a file."""
+    try:
+        path.mkdir(exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(path)) from error
+
+
+def as_line(sample: Mapping[str, Any]) -> str:
+    """A line of JSON; messages of an environment may hold anything, which becomes text."""
+    return json.dumps(sample, ensure_ascii=False, default=str) + "\n"
 
 
 def read_samples(path: Path) -> list[dict[str, Any]]:
@@ -88,7 +93,7 @@ def _with_its_image(sample: Mapping[str, Any], folder: Path) -> Mapping[str, Any
     return {**sample, "completion": "", "image": path.relative_to(folder.parents[1]).as_posix()}
 
 
-def _with_names(sample: Mapping[str, Any], attached: Attached) -> Mapping[str, Any]:
+def with_names(sample: Mapping[str, Any], attached: Attached) -> Mapping[str, Any]:
     """The sample with the names of files in the place of attachments."""
     images = {"images": [*map(attached.name, sample["images"])]} if "images" in sample else {}
     shown = {name: _named(value, attached) for name, value in sample.get("shown", {}).items()}

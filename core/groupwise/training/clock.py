@@ -5,7 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from groupwise import progress
 from groupwise.metric_names import Family
+
+SHOWN = {"sample": "sampling", "reward": "rewards", "update": "update", "evaluate": ""}
+"""By phase, its name on the terminal; an evaluation is the task itself."""
 
 
 @dataclass
@@ -17,7 +21,8 @@ class Clock:
     @contextmanager
     def time(self, phase: str) -> Iterator[None]:
         started = time.perf_counter()
-        yield
+        with progress.doing(SHOWN[phase]):
+            yield
         spent = time.perf_counter() - started
         self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
 

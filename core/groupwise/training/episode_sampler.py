@@ -3,7 +3,7 @@
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
-from groupwise import processes
+from groupwise import processes, progress
 from groupwise.config.environment import TURN_DEADLINE
 from groupwise.environment import Environment
 from groupwise.prompts.draws import Draw
@@ -112,6 +112,14 @@ class EpisodeSampler:
 
     # ---- training, evaluation
 
+    def expect(self, episodes: int) -> None:
+        """Show that so many more episodes will be played."""
+        progress.expect(self._counted, episodes)
+
+    @property
+    def _counted(self) -> str:
+        return "episodes" if self.environment.multi_turn else "completions"
+
     def draw(self, draws: Sequence[Draw]) -> Iterator[Episodes]:
         """Episodes to train on, for this process's share of the draws.
 
@@ -120,6 +128,7 @@ class EpisodeSampler:
         """
         ours = self.share(draws) or draws[:1]
         sizes = {cast: self.sizes[labels[0]] for cast, labels in self.casts.items()}
+        self.expect(len(ours) * sum(sizes.values()))
         yield from self._play(
             ours, sizes, self.sizes, space="train", purpose="train", dummy=draws[0]
         )
@@ -204,7 +213,9 @@ class EpisodeSampler:
         requests = None
         while requests is None:
             requests = self._thread.run(playing.waiting())
-            yield from assembly.finished()
+            for finished in assembly.finished():
+                progress.count(self._counted, finished.count)
+                yield finished
         return [*requests]
 
     def _episodes(

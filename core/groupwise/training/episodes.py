@@ -57,6 +57,11 @@ class Episodes:
     refused: Mapping[str, float]
     lost: Sequence[Episode] = ()
 
+    @property
+    def count(self) -> int:
+        """How many episodes they are."""
+        return len({call.episode for call in self._all_calls}) + len(self.lost)
+
     def rollouts(self, label: str) -> Rollouts:
         """The rollouts of a player."""
         own = self.players[label]

@@ -47,13 +47,14 @@ class Evaluator:
         draws: Sequence[Draw],
         rewards: Scorer,
         settings: EvaluationSection,
+        judge: Judge,
         *,
         distinct: int,
         watched: Scorer | None,
         watches: Mapping[str, WatchSection],
     ) -> None:
         self.draws, self.distinct = draws, distinct
-        self.judge = Judge(settings, rewards.rewards[0])
+        self.judge = judge
         self.sampler, self.rewards, self.settings = sampler, rewards, settings
         self.watched = watched
         self.alarms = Alarms(watches)
@@ -77,9 +78,6 @@ class Evaluator:
         samples.sort(key=_place)
         if self.references is not None and not state.global_step:
             self.references.remember(samples)  # as a resumed run does
-        self.judge.agree()
-        if self.judge.is_graded:  # a later batch may have had a value other than 0 and 1
-            samples = [{**sample, "right": None} for sample in samples]
         watched = self.watched.names if self.watched else ()
         metrics = self._summary(samples, watched)
         if metrics and self.distinct != len(self.draws):
@@ -98,7 +96,7 @@ class Evaluator:
                 self.settings.samples,
                 watched,
                 columns=self.sampler.logged_columns,
-                judged=not self.judge.is_graded,
+                judged=self.judge.name is not None,
             )
             for name in self.sampler.casts
         }
@@ -133,10 +131,14 @@ class Evaluator:
         self, draws: Sequence[Draw], size: int, state: RunState, *, space: str, greedy: bool
     ) -> Iterator["_Batch"]:
         """Sampled batches whose scoring has begun."""
+        due: dict[str, dict[Purpose, int]] = {}
         for cast in self.sampler.casts:
-            sizes: dict[Purpose, int] = {"evaluate": size}
+            due[cast] = {"evaluate": size}
             if greedy and self.sampler.greedy(cast):
-                sizes["greedy"] = 1
+                due[cast]["greedy"] = 1
+        each = sum(count for sizes in due.values() for count in sizes.values())
+        self.sampler.expect(each * len(self.sampler.share(draws)))
+        for cast, sizes in due.items():
             for purpose, count in sizes.items():
                 for sampled in self.sampler.evaluate(cast, draws, count, purpose, space=space):
                     # No forward pass follows, so the trajectory can be freed.
@@ -173,9 +175,8 @@ class Evaluator:
             watched = self.watched.finish([batch.watched])
         of_watched = watched.failures if watched else {}
         self.failures |= {**batch.sampled.failures, **scores.failures, **of_watched}
-        is_watched = watched is not None and self.settings.accuracy in watched.names
+        is_watched = watched is not None and self.judge.name in watched.names
         judged = watched if watched is not None and is_watched else scores
-        self.judge.observe(judged)
         right = self.judge.right(judged).masked_fill(scores.failed, math.nan)
         sampled, samples = batch.sampled, batch.samples
         policy = self.sampler.samplings[samples.learner or self.sampler.judged[-1]].policy
@@ -195,7 +196,8 @@ class Evaluator:
             names=names, weights=self.rewards.weights.final, values=values, failed=failed
         )
         wrong = torch.zeros(1).masked_fill(failed, math.nan)
-        right = self.judge.right(scores) if self.judge.name in names else wrong
+        is_watched = self.judge.name in (watched or ())
+        right = wrong if is_watched else self.judge.right(scores)
         return samples.of_refusal(refusal, scores, right, watched)
 
 

@@ -32,13 +32,15 @@ class Scored:
     """Rollouts of all policies, and the scores of those that rewards judge, on this process.
 
     metrics: of the step, over all processes; dummies: by label of the learner, a rollout for passes
-    without effect while other processes have more micro-batches; None if there is one process.
+    without effect while other processes have more micro-batches; None if there is one process;
+    advantages: by label of the learner, [B] for the rollouts of its batch, once it has learned.
     """
 
     episodes: Episodes
     scores: Scores
     metrics: Mapping[str, Any] = field(default_factory=dict)
     dummies: Mapping[str, Rollouts | None] = field(default_factory=dict)
+    advantages: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def rollouts(self) -> Rollouts:
@@ -238,15 +240,13 @@ class Experience:
     def _describe(self, scored: Scored, no_signal: Mapping[str, Tensor]) -> dict[str, Any]:
         """Metrics of a round; no_signal: {} if it is a further one, which adds only counts."""
         episodes, scores, batches = scored.episodes, scored.scores, scored.batches
-        self.judge.observe(scores)
-        self.judge.agree()
         self.failures |= processes.first_of({**episodes.failures, **scores.failures})
         right = self.judge.right(scores).masked_fill(scores.failed, math.nan)
         metrics = step_metrics.describe(
             episodes.judged,
             scores,
             no_signal=self._judged_without(scored, no_signal),
-            right=None if self.judge.is_graded else right,
+            right=right if self.judge.name in scores.names else None,
             logged=self.sampler.logged,
             lost=len(episodes.lost),
             multi_turn=self.sampler.environment.multi_turn,

@@ -10,8 +10,9 @@ from groupwise.rollouts import Rollouts
 from groupwise.training.tally import Tally
 
 
-def recorded(rollouts: Rollouts, policy: Policy) -> list[dict[str, Any]]:
-    """For each rollout what its sample records: by name, `logged` facts and those that are `shown`.
+def recorded(rollouts: Rollouts, policy: Policy, rows: Sequence[int]) -> list[dict[str, Any]]:
+    """For each of these rows what its sample records: by name, `logged` facts and those that are
+    `shown`.
 
     rollouts: with facts in CPU memory.
     """
@@ -23,7 +24,7 @@ def recorded(rollouts: Rollouts, policy: Policy) -> list[dict[str, Any]]:
             for key, names in (("logged", logged), ("shown", shown))
             if names
         }
-        for row in range(len(rollouts))
+        for row in rows
     ]
 
 

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from groupwise import processes
+from groupwise import objective, processes
 from groupwise.algorithm import OBSERVATIONS, Algorithm
 from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
@@ -29,6 +29,14 @@ AVERAGE = "average"
 """The name under which the moving average of the weights is kept."""
 TAKEN = frozenset({AVERAGE, REFERENCE, "old", "teacher", "sampler"})
 """Names that `Algorithm.copies` must not have."""
+
+
+class Learned(NamedTuple):
+    """What a step's updates tell: its metrics; advantages: [B] float32, of each rollout the mean
+    over its decisions, NaN where it was not trained on."""
+
+    metrics: dict[str, Any]
+    advantages: Tensor
 
 
 class Learner:
@@ -92,8 +100,8 @@ class Learner:
         step: int,
         dummy: Rollouts | None = None,
         seconds: float = 0.0,
-    ) -> dict[str, Any]:
-        """Make all updates of a step; returns metrics.
+    ) -> Learned:
+        """Make all updates of a step.
 
         step: training steps done so far; dummy: a rollout for passes without effect, while other
         processes have more micro-batches; seconds: of the run before the step, for the learning
@@ -123,6 +131,7 @@ class Learner:
         rate = self.rate(step, seconds)
         tally = Tally()
         tally.total("skipped_updates", 0)
+        advantages = torch.full((len(rollouts),), math.nan)
         for number, rows in enumerate(plan):
             part = batch.select(rows)
             width = part.rollouts.mask.shape[1]
@@ -134,8 +143,12 @@ class Learner:
                 compared=own is None,
                 replayed=None if replayed is None else replayed[rows],
             )
+            advantages[rows] = _advantages(update)
             tally.add(self._make(update, rate, step).finite())
-        return {**tally.result(), "learning_rate": rate, **further}
+        if replayed is not None:
+            advantages[replayed] = math.nan
+        metrics = {**tally.result(), "learning_rate": rate, **further}
+        return Learned(metrics, advantages)
 
     def rate(self, step: int, seconds: float) -> float:
         """The learning rate after `step` steps and so many seconds of the run."""
@@ -287,6 +300,17 @@ def _factor(settings: TrainSection, step: int, seconds: float) -> float:
     if settings.schedule == "cosine":
         return 0.5 * (1.0 + math.cos(math.pi * done))
     return 1.0
+
+
+def _advantages(update: Update) -> Tensor:
+    """[n]: of each rollout the mean over its decisions; NaN if the algorithm has no advantages, or
+    the rollout no decision that counts."""
+    counts = update.tensors["mask"] & (update.tensors["weights"] != 0)
+    given = update.tensors.get("advantages")
+    if given is None:
+        return torch.full((len(counts),), math.nan)
+    each = objective.per_decision(given) * counts
+    return each.sum(dim=1) / counts.sum(dim=1)
 
 
 def _named(prefix: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -43,20 +43,23 @@ class Samples:
         *,
         returned: Sequence[str],
         shown: Sequence[str],
+        rows: Sequence[int] | None = None,
     ) -> list[Sample]:
-        """The records of the judged rollouts.
+        """The records of the judged rollouts, or of these rows of them.
 
         scores, watched: of rewards, and of those that are only measured; right: [B], NaN where it
         is not known; policy: whose facts are shown and logged; returned: columns of the
         environment, recorded beside what rewards log; shown: those of them that are for people.
         """
         rollouts = episodes.judged
+        rows = range(len(rollouts)) if rows is None else rows
         written = {n: rollouts.facts[n] for n in returned if n not in (ENVIRONMENTS, *shown)}
-        facts = recorded(rollouts, policy)
+        facts = recorded(rollouts, policy, rows)
         logged = {**scores.extra, **(watched.extra if watched else {}), **written}
         extra = {name: v for name, v in logged.items() if len(v) == len(rollouts)}
         reasons = scores.reasons or [None] * len(rollouts)
         ended = rollouts.ended if self.multi_turn else []
+        lengths, truncated = rollouts.lengths.tolist(), rollouts.truncated.tolist()
         return [
             {
                 **self._begun(
@@ -64,18 +67,18 @@ class Samples:
                 ),
                 "rewards": _values(scores, row),
                 **({"watched": _values(watched, row)} if watched else {}),
-                "truncated": bool(rollouts.truncated[row]),
+                "truncated": truncated[row],
                 "draw": int(rollouts.groups[row]),
                 "index": episodes.judged_calls[row].episode.index,
-                "length": int(rollouts.lengths[row]),
+                "length": lengths[row],
                 **({} if reasons[row] is None else {"failed": reasons[row]}),
-                **_with_shown(facts[row], {name: rollouts.facts[name][row] for name in shown}),
+                **_with_shown(own, {name: rollouts.facts[name][row] for name in shown}),
                 # What rewards logged by TRL's `log_extra`, as text if it is no JSON value.
                 **({"extra": {k: _plain(v[row]) for k, v in extra.items()}} if extra else {}),
                 **({"ended": ended[row]} if self.multi_turn else {}),
                 **_rewards_of_turns(episodes.judged_calls[row]),
             }
-            for row in range(len(rollouts))
+            for row, own in zip(rows, facts, strict=True)
         ]
 
     def of_refusal(

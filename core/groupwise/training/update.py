@@ -12,7 +12,7 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from groupwise import objective, processes
+from groupwise import objective, processes, progress
 from groupwise.algorithm import OBSERVATIONS, Algorithm
 from groupwise.policy import Decisions, Microbatch, Outputs, Policy
 from groupwise.rewards import Scores
@@ -112,7 +112,9 @@ class Updater:
         backpropagate = self.backpropagate or self.accelerator.backward
         passes = processes.largest(len(parts))  # equal numbers of forwards on all of them
         outputs = self.algorithm.needs | (self.algorithm.old if update.first else frozenset())
+        progress.expect("passes", passes)
         for number in range(passes):
+            progress.count("passes")
             last = number == passes - 1
             with nullcontext() if last else self._unreduced():
                 if number >= len(parts):

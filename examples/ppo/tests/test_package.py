@@ -68,7 +68,11 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     """The metrics of each step, except times."""
     read = [json.loads(x) for x in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
     return [
-        {k: v for k, v in line.items() if "time" not in k and "per_second" not in k}
+        {
+            k: v
+            for k, v in line.items()
+            if not any(word in k for word in ("time", "second", "memory"))
+        }
         for line in read
         if "loss" in line
     ]

@@ -1,11 +1,11 @@
 """FLUX.1."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from groupwise_flow.activations import of_transformer
 from groupwise_flow.adapter import Adapter, Conditions, Limit, Row
@@ -33,7 +33,7 @@ class FluxAdapter(Adapter):
         """True for FLUX.1-dev; FLUX.1-schnell was distilled without guidance."""
         return bool(self.pipeline.transformer.config.guidance_embeds)
 
-    def encode(self, rows: Sequence[Row]) -> Conditions:
+    def encode(self, rows: Sequence[Row]) -> Mapping[str, Tensor]:
         """As in the pipeline: T5 for the tokens, CLIP for the pooled embedding."""
         embeds, pooled, _ = self.pipeline.encode_prompt(
             prompt=[row["prompt"] for row in rows],
@@ -44,19 +44,13 @@ class FluxAdapter(Adapter):
         return {"embeds": embeds, "pooled": pooled}
 
     def velocity(
-        self,
-        model: nn.Module,
-        latents: Tensor,
-        sigma: Tensor,
-        conditions: Conditions,
-        *,
-        guidance: float,
+        self, latents: Tensor, sigma: Tensor, conditions: Conditions, *, guidance: float
     ) -> Tensor:
         scale = None
         if self.takes_guidance():
             scale = torch.full((len(latents),), guidance, device=latents.device)
         embeds = conditions["embeds"]
-        velocity: Tensor = model(
+        velocity: Tensor = self.model(
             hidden_states=latents,
             timestep=self.timestep(sigma) / 1000,  # the model multiplies by 1000 again
             guidance=scale,

@@ -1,9 +1,9 @@
 """Stable Diffusion 3 and 3.5."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from groupwise_flow.activations import of_transformer
 from groupwise_flow.adapter import Adapter, Conditions, Limit, Row
@@ -45,7 +45,7 @@ class SD3Adapter(Adapter):
         clip = self.pipeline.tokenizer
         return Limit(clip, clip.model_max_length, "the text encoder")
 
-    def encode(self, rows: Sequence[Row]) -> Conditions:
+    def encode(self, rows: Sequence[Row]) -> Mapping[str, Tensor]:
         """As in the pipeline: two CLIP encoders, and T5 where there is one."""
         embeds, _, pooled, _ = self.pipeline.encode_prompt(
             prompt=[row["prompt"] for row in rows],
@@ -58,15 +58,9 @@ class SD3Adapter(Adapter):
         return {"embeds": embeds, "pooled": pooled}
 
     def velocity(
-        self,
-        model: nn.Module,
-        latents: Tensor,
-        sigma: Tensor,
-        conditions: Conditions,
-        *,
-        guidance: float,
+        self, latents: Tensor, sigma: Tensor, conditions: Conditions, *, guidance: float
     ) -> Tensor:
-        velocity: Tensor = model(
+        velocity: Tensor = self.model(
             hidden_states=latents,
             timestep=self.timestep(sigma),
             encoder_hidden_states=conditions["embeds"],

@@ -19,8 +19,8 @@ class FlowGuard(Guard, FlowGRPO):
         loss = -min(rho A, clip(rho, 1 - 1e-4, 1 + 1e-4) A) / (sigma - sigma_next)
 
     The first line centres ratios at 1 for every step, so that clipping works for all of them; the
-    division evens out gradients between steps, for `sde: flow` and `dance`; `cps` is refused. All
-    else is as in `flow_grpo`.
+    division evens out gradients between steps, for `sde: flow` and `dance`; `cps` and `ddim` are
+    refused. All else is as in `flow_grpo`.
     """
 
     class Config(Weighted, FlowGRPO.Config):
@@ -31,14 +31,16 @@ class FlowGuard(Guard, FlowGRPO):
         self.needs |= {"interval"}
 
     def check(self, policy_config: Any) -> None:
-        """Refuse `sde: cps`: the division evens out gradients only where the derivative of a step's
-        mean by the velocity is proportional to sigma - sigma_next, as for flow and dance."""
+        """Refuse `sde: cps` and `ddim`: the division evens out gradients only where the derivative
+        of a step's mean by the velocity is proportional to sigma - sigma_next, as for flow and
+        dance."""
         super().check(policy_config)
-        if getattr(policy_config, "sde", "flow") == "cps":
+        kind = getattr(policy_config, "sde", "flow")
+        if kind in ("cps", "ddim"):
             raise UserError(
                 "algorithm: flow_guard divides the loss of a step by sigma - sigma_next, to which "
-                "with policy.sde: cps a step's mean is not proportional, so that nothing would be "
-                "evened out; set policy.sde: flow or dance, or algorithm: flow_grpo"
+                f"with policy.sde: {kind} a step's mean is not proportional, so that nothing would "
+                "be evened out; set policy.sde: flow or dance, or algorithm: flow_grpo"
             )
 
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:

@@ -1,6 +1,5 @@
 """Velocities: what algorithms without a path share: distances of predicted velocities."""
 
-
 from pydantic import Field
 from torch import Tensor
 
@@ -21,8 +20,8 @@ class VelocityKL(Composed):
         beta: float = Field(
             0.0,
             ge=0,
-            description="weight of |v - v_reference|^2 in the loss, v_reference the velocity of "
-            "the weights before training",
+            description="weight in the loss of the squared distance between the velocity and that "
+            "of the weights before training",
         )
 
     config: Config
@@ -44,7 +43,7 @@ class Matching(GroupRelative, Divisor, VelocityKL):
 
     class Config(GroupRelative.Config, Divisor.Config, VelocityKL.Config):
         normalize: objective.Normalize = "token"
-        advantage_clip: float = Field(  # type: ignore[assignment]
+        advantage_clip: float = Field(
             5.0, gt=0, description="advantages are clipped to [-this, this]"
         )
 

@@ -1,12 +1,13 @@
 """Counting the bytes that code takes, by running it on tensors without data (device meta)."""
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,10 +20,51 @@ def peak(function: Callable[[], Any]) -> int:
     Workspaces of kernels are not counted; nor are attention's scores, which fused kernels never
     hold.
     """
-    with torch.no_grad(), Alive("meta") as alive, _FusedAttention():
+    with Alive("meta") as alive, without_data():
         result = function()
         del result
     return alive.most
+
+
+@contextmanager
+def without_data() -> Iterator[None]:
+    """The context in which models run on tensors without data, and without gradients."""
+    with torch.no_grad(), _WithoutData():
+        yield
+
+
+def kept(function: Callable[[], Any], models: Iterable[nn.Module]) -> int:
+    """The bytes that a pass of training keeps for its backward pass.
+
+    models: of diffusers, whose recomputed blocks keep their outputs, which the next one reads; of
+        the largest block all is kept in the backward pass.
+    """
+    with torch.enable_grad(), Alive("meta") as alive, _WithoutData():
+        blocks = _Recomputed(alive)
+        modules: list[Any] = [each for model in models for each in model.modules()]
+        for module in modules:
+            if hasattr(module, "_gradient_checkpointing_func"):
+                module._gradient_checkpointing_func = blocks
+        result = function()
+        size = alive.now - blocks.dropped + blocks.largest
+        del result
+    return size
+
+
+class _Recomputed:
+    """Runs blocks that are recomputed; counts the bytes they drop, and those of the largest."""
+
+    def __init__(self, alive: "Alive") -> None:
+        self.alive, self.dropped, self.largest = alive, 0, 0
+
+    def __call__(self, block: Any, *inputs: Any) -> Any:
+        before = self.alive.now
+        output = block(*inputs)
+        size = self.alive.now - before
+        tensors = [value for value in tree_leaves(output) if isinstance(value, Tensor)]
+        self.dropped += size - sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+        self.largest = max(self.largest, size)
+        return output
 
 
 class Alive(TorchDispatchMode):
@@ -60,14 +102,33 @@ class Alive(TorchDispatchMode):
         self.now -= size
 
 
-class _FusedAttention(TorchFunctionMode):
-    """Gives attention's output shape, as fused kernels do; on meta, torch would hold its scores."""
+class _WithoutData(TorchFunctionMode):
+    """The context in which models run on tensors without data.
+
+    Attention gives its output's shape, as fused kernels do: torch would hold its scores. And models
+    that ask whether a mask is full are told that it is.
+    """
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if function is scaled_dot_product_attention:
             named = dict(zip(("query", "key", "value"), args, strict=False)) | dict(kwargs or {})
-            query, value = named["query"], named["value"]
-            return query.new_empty(*query.shape[:-1], value.shape[-1])
+            return _Attention.apply(named["query"], named["key"], named["value"])
+        if function is Tensor.__bool__ and args[0].is_meta:
+            return True
         return function(*args, **(kwargs or {}))
+
+
+class _Attention(torch.autograd.Function):
+    """Attention's shapes, and what fused kernels keep of it: its inputs and its output."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output = query.new_empty(*query.shape[:-1], value.shape[-1])
+        ctx.save_for_backward(query, key, value, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.empty_like(saved) for saved in ctx.saved_tensors[:3])

@@ -9,6 +9,7 @@ from torch import nn
 from groupwise import memory
 from groupwise.memory import Workload
 from groupwise_flow.adapter import Adapter
+from groupwise_flow.estimates.activations import activations
 from groupwise_flow.estimates.sampling import SamplingMemory
 from groupwise_flow.files.outline import outline
 from groupwise_flow.model.precision import HALF, stored
@@ -24,10 +25,13 @@ def estimate(settings: Settings, load: Workload) -> Mapping[str, int]:
     adapter = outline(settings)
     if adapter is None:
         return {}
+    images = min(load.decisions, settings.batch, load.rollouts)
+    if load.training and settings.kept_graphs:
+        images = load.rollouts * settings.kept_graphs
     return of_adapter(
         adapter,
         settings,
-        images=min(load.decisions, settings.batch, load.rollouts),
+        images=images,
         sampled=load.sampled,
         training=load.training,
         reference=load.reference,
@@ -64,17 +68,18 @@ def of_adapter(
 ) -> Mapping[str, int]:
     """The same for a pipeline behind its adapter; its models may be without weights.
 
-    images: in one pass of an update, 0 for no update; sampled: rollouts that are sampled at once, 0
-        for none, else the models must be without weights (device meta); reference, averages: number
-        of weight copies kept; shards: processes among which the trained model, its gradients,
-        optimizer state and copies are divided.
+    images: whose activations are held at once, 0 for no update; sampled: rollouts that are sampled
+        at once, 0 for none, else the models must be without weights (device meta); reference,
+        averages: number of weight copies kept; shards: processes among which the trained model, its
+        gradients, optimizer state and copies are divided.
     """
     models = _models(adapter, settings)
     sizes = _weights(models, adapter, settings, shards)
     if sampled:
         moved = 0 if settings.encoders == "resident" else _encoders(models, adapter)
         sizes |= SamplingMemory(adapter, settings).on_device(sampled, moved)
-    trained = sum(p.numel() for p in adapter.model.parameters() if p.requires_grad)
+    parts = adapter.models.values()
+    trained = sum(p.numel() for part in parts for p in part.parameters() if p.requires_grad)
     trained = -(-trained // shards)
     half = HALF.get(settings.precision)
     if training:
@@ -82,13 +87,17 @@ def of_adapter(
     if shards > 1:
         width = half.itemsize if half else None
         update = training and images > 0
-        sizes |= memory.gathered(adapter.model, width, training=update)
+        # One of them runs at a time.
+        gathered = [memory.gathered(part, width, training=update) for part in parts]
+        largest: Mapping[str, int] = max(gathered, key=_total)
+        sizes |= largest
     elif half and settings.lora is None:
-        sizes[f"{adapter.trained} in {settings.precision}"] = half.itemsize * trained
+        names = ", ".join(adapter.trained)
+        sizes[f"{names} in {settings.precision}"] = half.itemsize * trained
     if not training:
         return sizes
-    kept = adapter.activations(checkpointing=settings.gradient_checkpointing)
-    if kept and images:
+    kept = activations(SamplingMemory(adapter, settings), settings) if images else 0.0
+    if kept:
         branches = 1 + (
             settings.trains_unconditional
             and has_two_branches(adapter, settings.guidance_in_training)
@@ -117,11 +126,13 @@ def _encoders(models: Mapping[str, int], adapter: Adapter) -> int:
 def _weights(
     models: Mapping[str, int], adapter: Adapter, settings: Settings, shards: int
 ) -> dict[str, int]:
-    """Bytes of the models that are always on the device; those but the trained one together."""
-    frozen = sum(models.values()) - models[adapter.trained]
+    """Bytes of the models that are always on the device; those but the trained ones together."""
+    frozen = sum(size for name, size in models.items() if name not in adapter.trained)
     if settings.encoders != "resident":
         frozen -= _encoders(models, adapter)
-    return {"frozen models": frozen, adapter.trained: -(-models[adapter.trained] // shards)}
+    return {"frozen models": frozen} | {
+        name: -(-models[name] // shards) for name in adapter.trained
+    }
 
 
 def _bytes(module: nn.Module, dtype: torch.dtype) -> int:
@@ -132,3 +143,7 @@ def _bytes(module: nn.Module, dtype: torch.dtype) -> int:
         for name, p in module.named_parameters()
         if ".lora_" not in name
     )
+
+
+def _total(sizes: Mapping[str, int]) -> int:
+    return sum(sizes.values())

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.errors import first_line
-from groupwise_flow.adapter import Adapter
-from groupwise_flow.estimates.counting import peak
+from groupwise_flow.adapter import MASK, Adapter, Conditions
+from groupwise_flow.estimates.counting import peak, without_data
+from groupwise_flow.files.messages import silent
 from groupwise_flow.model.precision import HALF
 from groupwise_flow.passes.guidance import decoded_at_once
 from groupwise_flow.settings import Settings
@@ -47,24 +48,32 @@ class SamplingMemory:
 
     @property
     def _pixels(self) -> int:
-        """The numbers of a picture."""
-        return CHANNELS * self.adapter.height * self.adapter.width
+        """The numbers of a picture, or of all frames of a video."""
+        return CHANNELS * self.adapter.frames * self.adapter.height * self.adapter.width
 
     @cached_property
     def _conditions(self) -> Mapping[str, Tensor]:
-        """The conditions [1, ...] of a prompt."""
-        row = {"prompt": "a"}
-        with torch.no_grad():
-            encoded = self.adapter.encode([{name: row[name] for name in self.adapter.reads}])
-        return {name: value for name, value in encoded.items() if value is not None}
+        """The conditions [1, ...] of a prompt that fills its tokens.
+
+        A mask has values, so it is on the CPU: some models read from it how long prompts are.
+        """
+        with without_data():
+            encoded = {n: value for n, value in self._encode().items() if value is not None}
+        tokens = self.adapter.tokens
+        for name in self.adapter.by_token:
+            encoded[name] = encoded[name].new_empty(1, tokens, *encoded[name].shape[2:])
+            encoded[MASK] = torch.ones(1, tokens, dtype=torch.bool)
+        return encoded
+
+    def _encode(self) -> Mapping[str, Tensor | None]:
+        row = self.adapter.example_row()
+        with silent():
+            return self.adapter.encode([{name: row[name] for name in self.adapter.reads}])
 
     @property
     def _encoding(self) -> int:
-        """The encoding of a prompt, with conditions in `by_token` padded."""
-        sizes = {name: value[0].numel() for name, value in self._conditions.items()}
-        for name in self.adapter.by_token:
-            sizes[name] = sizes[name] // self._conditions[name].shape[1] * self.adapter.tokens
-        return self._width * sum(sizes.values())
+        """The encoding of a prompt."""
+        return self._width * sum(value.numel() for value in self._conditions.values())
 
     # ---- on the device
 
@@ -80,7 +89,7 @@ class SamplingMemory:
             return {f"sampling: not counted ({reason})": 0}
 
     def _moments(self, rollouts: int, encoders: int) -> Sequence[Mapping[str, int]]:
-        encode = peak(lambda: self.adapter.encode([{"prompt": "a"}])) * self._width // 4
+        encode = peak(self._encode) * self._width // 4
         encoding = {"text encoders while encoding": encoders, "encoding a prompt": encode}
         batch = {
             "latents while sampling": rollouts
@@ -89,7 +98,7 @@ class SamplingMemory:
             "encoded prompts of a batch": rollouts * self._encoding,
         }
         together = min(rollouts, self.settings.batch)
-        velocity = peak(lambda: self._velocity(together)) * self._width // 4
+        velocity = peak(lambda: self.velocity(together)) * self._width // 4
         some = min(rollouts, decoded_at_once(self.adapter, self.settings))
         pictures = {
             "pictures of a batch": rollouts * 4 * self._pixels,
@@ -97,13 +106,14 @@ class SamplingMemory:
         }
         return [encoding, {**batch, "a pass while sampling": velocity}, {**batch, **pictures}]
 
-    def _velocity(self, count: int) -> Tensor:
-        conditions = {
-            name: value.expand(count, *value.shape[1:]) for name, value in self._conditions.items()
-        }
+    def velocity(self, count: int) -> Tensor:
+        """A pass of the model for so many pictures."""
+        one = self._conditions
+        tensors = {name: value.expand(count, *value.shape[1:]) for name, value in one.items()}
+        lengths = [self.adapter.tokens] * count if self.adapter.by_token else []
+        conditions = Conditions(tensors, lengths)
         latents, sigma = self._empty(count), torch.empty(count, device="meta")
-        model = self.adapter.model
-        return self.adapter.velocity(model, latents, sigma, conditions, guidance=1.0)
+        return self.adapter.velocity(latents, sigma, conditions, guidance=1.0)
 
     def _decode(self, count: int) -> Tensor:
         return self.adapter.decode(self._empty(count)).float().clamp(0, 1)

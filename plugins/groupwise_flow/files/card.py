@@ -38,10 +38,21 @@ def _usage(settings: Settings, adapter: Adapter, base: str) -> str:
     options = [f'"{base if settings.lora is not None else "{path}"}"']
     options += [f"{name}={value!r}" for name, value in sorted(arguments.items())]
     options += [f"dtype={dtype}"] if dtype is not None else []
-    lines = ["import torch", "from diffusers import DiffusionPipeline", ""]
+    # A saved folder has the scheduler already; with LoRA the pipeline is the original one.
+    other = adapter.exchanged if settings.lora is not None else None
+    names = sorted({"DiffusionPipeline"} | ({other.kind.__name__} if other else set()))
+    lines = ["import torch", f"from diffusers import {', '.join(names)}", ""]
     lines += [f"pipeline = DiffusionPipeline.from_pretrained({', '.join(options)})"]
     if settings.lora is not None:
         lines += ['pipeline.load_lora_weights("{path}")']
+    if other is not None:
+        changed = [f"{name}={value!r}" for name, value in other.settings.items()]
+        made = ", ".join(["pipeline.scheduler.config", *changed])
+        own = type(adapter.own_scheduler).__name__
+        lines += [
+            f"# It was trained with this scheduler in place of {own}.",
+            f"pipeline.scheduler = {other.kind.__name__}.from_config({made})",
+        ]
     lines += [
         "image = pipeline(",
         '    "a photo of a cat",',

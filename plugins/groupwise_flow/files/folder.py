@@ -26,6 +26,8 @@ def read_index(settings: Settings) -> dict[str, Any]:
 
     Raises UserError for a folder that is incomplete or needs untrusted code.
     """
+    if settings.given is not None:
+        return {**settings.given.config, "_class_name": type(settings.given).__name__}
     if {"torch_dtype", "dtype"} & settings.loading.keys():
         raise UserError("policy.loading: dtypes follow from policy.precision; set that instead")
     with quiet(), explained(settings, READING):
@@ -90,7 +92,7 @@ def adapter_class(settings: Settings, index: Mapping[str, Any]) -> type[Adapter]
     if settings.adapter is None:
         registered: type[Adapter] = registry.load("adapters", name)
         return registered
-    adapter = settings.adapter
+    adapter = settings.adapter.kind
     if adapter.pipelines and name not in adapter.pipelines:
         raise UserError(
             f"policy.adapter: {adapter.__name__} is for {', '.join(adapter.pipelines)}, and "

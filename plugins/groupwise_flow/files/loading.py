@@ -1,6 +1,7 @@
 """Loading a diffusers pipeline, whole or sharded."""
 
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,35 @@ def load(settings: Settings, mesh: DeviceMesh | None = None) -> Adapter:
     index = read_index(settings)
     make = adapter_class(settings, index)
     dtypes = dict(stored(settings.precision, make, lora=settings.lora is not None))
+    if settings.given is not None:
+        return fitted(_in_dtypes(settings.given, dtypes), make, settings)
     arguments = _arguments(settings, index)
     if mesh is not None:
-        part = index[make.trained]
-        return _load_divided(settings, make, part, mesh, dtypes=dtypes, arguments=arguments)
+        parts = {name: index[name] for name in make.trained}
+        return _load_divided(settings, make, parts, mesh, dtypes=dtypes, arguments=arguments)
     with quiet(), explained(settings, LOADING), strict():
         pipeline = DiffusionPipeline.from_pretrained(
             settings.model, **{"torch_dtype": dtypes, **arguments}
         )
     return fitted(pipeline, make, settings)
+
+
+def _in_dtypes(pipeline: Any, dtypes: Mapping[str, torch.dtype]) -> Any:
+    """A pipeline that was passed as an object, with its models in the dtypes of a run.
+
+    Raises UserError if it cannot be trained in place.
+    """
+    for name, part in pipeline.components.items():
+        if not isinstance(part, torch.nn.Module):
+            continue
+        if getattr(part, "peft_config", None):
+            raise UserError(
+                f"policy.model: {name} of the pipeline has adapters already, those of an earlier "
+                f"run perhaps; pass one without (`unload_lora_weights` removes them), and set "
+                f"`lora` to train new ones"
+            )
+        part.to(dtypes.get(name, dtypes["default"]))
+    return pipeline
 
 
 def _arguments(settings: Settings, index: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,43 +103,47 @@ def load_missing(
 def _load_divided(
     settings: Settings,
     make: type[Adapter],
-    part: Any,
+    parts: Mapping[str, Any],
     mesh: DeviceMesh,
     *,
     dtypes: Mapping[str, torch.dtype],
     arguments: Mapping[str, Any],
 ) -> Adapter:
-    """As `load`; the trained model is built without weights, sharded, then each shard is read.
+    """As `load`; trained models are built without weights, sharded, then each shard is read.
 
-    part: [library, class] of the trained model; dtypes, arguments: of diffusers' from_pretrained.
+    parts: [library, class] of each trained model; dtypes, arguments: of diffusers' from_pretrained.
     """
-    name, folder = make.trained, settings.model
+    folder = settings.model
     with quiet(), explained(settings, LOADING), strict():
         if not Path(folder).is_dir():
             folder = DiffusionPipeline.download(folder, **arguments)
-        model = without_weights(folder, name, part, dtypes.get(name, dtypes["default"]))
+        models = {
+            name: without_weights(folder, name, part, dtypes.get(name, dtypes["default"]))
+            for name, part in parts.items()
+        }
         pipeline = DiffusionPipeline.from_pretrained(
-            folder, **{"torch_dtype": dtypes, **arguments, name: model}
+            folder, **{"torch_dtype": dtypes, **arguments, **models}
         )
-    with weightless(model):
+    with ExitStack() as stack:
+        for model in models.values():
+            stack.enter_context(weightless(model))
         adapter = fitted(pipeline, make, settings)
-    divide(model, mesh, settings.precision)
-    with explained(settings, LOADING):
-        files = weight_files(Path(folder) / name, settings.loading.get("variant"))
-        read(model, files, mesh.device_type)
+    for name, model in models.items():
+        divide(model, mesh, settings.precision)
+        with explained(settings, LOADING):
+            files = weight_files(Path(folder) / name, settings.loading.get("variant"))
+            read(model, files, mesh.device_type)
     return adapter
 
 
 def check_shardable(settings: Settings) -> None:
-    """Raise UserError where the trained model cannot be sharded, before any weights are read."""
-    index = read_index(settings)
-    name = adapter_class(settings, index).trained
-    part: Any = kind_of(index.get(name))
-    if not hasattr(part, "from_config"):
+    """Raise UserError where a trained model cannot be sharded, before any weights are read."""
+    if settings.given is not None:
         raise UserError(
-            f"train.shard: {name!r} of {settings.model!r} is {index.get(name)}, which is no model "
-            f"of diffusers; leave train.shard out, and each process holds the whole of it"
+            "train.shard: a pipeline that is an object is whole on every process already; pass its "
+            "folder or hub name, of which each process reads its shard"
         )
+    index = read_index(settings)
     other = [key for key in PLACED if settings.loading.get(key) is not None]
     if other:
         raise UserError(
@@ -129,6 +154,18 @@ def check_shardable(settings: Settings) -> None:
         raise UserError(
             "policy.lora.options: use_dora is initialised from the norms of whole weights, which "
             "with train.shard no process has; leave one of the two out"
+        )
+    for name in adapter_class(settings, index).trained:
+        _check_part(settings, name, index.get(name))
+
+
+def _check_part(settings: Settings, name: str, entry: Any) -> None:
+    """Raise UserError for a trained model that cannot be sharded; entry: [library, class]."""
+    part: Any = kind_of(entry)
+    if not hasattr(part, "from_config"):
+        raise UserError(
+            f"train.shard: {name!r} of {settings.model!r} is {entry}, which is no model "
+            f"of diffusers; leave train.shard out, and each process holds the whole of it"
         )
     with quiet(), explained(settings, READING):
         config = part.load_config(settings.model, subfolder=name, **places(settings))

@@ -41,6 +41,18 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
+def silent() -> Iterator[None]:
+    """As `quiet`, and without transformers' warnings: some come with every prompt."""
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        with quiet():
+            yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+
+
+@contextmanager
 def strict() -> Iterator[None]:
     """The context in which unknown arguments are an error; diffusers only logs a warning."""
 

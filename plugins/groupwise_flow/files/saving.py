@@ -26,29 +26,41 @@ def save(adapter: Adapter, path: Path, *, lora: bool, mesh: DeviceMesh | None) -
 
     mesh: of a sharded model. Gathering is a collective: every rank must call this; rank 0 writes.
     """
-    model: Any = adapter.model
     first = mesh is None or mesh.get_rank() == 0
     if first:
         path.mkdir(parents=True, exist_ok=True)
     with quiet():
         if lora:
-            layers, config = with_unit_scale(model)
+            weights: dict[str, Any] = {}
+            for name, model in adapter.models.items():
+                layers, config = with_unit_scale(model)
+                weights[f"{name}_lora_layers"] = layers
+                weights[f"{name}_lora_adapter_metadata"] = config
             if first:
-                part = adapter.trained
-                weights = {f"{part}_lora_layers": layers}
-                weights[f"{part}_lora_adapter_metadata"] = config
                 adapter.pipeline.save_lora_weights(path, **weights)
         elif mesh is None:
             adapter.pipeline.save_pretrained(path)
-        elif first:
-            # diffusers calls save_pretrained of each component.
-            model.save_pretrained = partial(_save_divided, model)
-            try:
-                adapter.pipeline.save_pretrained(path)
-            finally:
-                del model.save_pretrained
         else:
+            _save_all(adapter, path if first else None)
+
+
+def _save_all(adapter: Adapter, path: Path | None) -> None:
+    """Write the folder of a pipeline with sharded models; path None on ranks that only take part in
+    gathering."""
+    # In the pipeline's order, in which the first rank gathers them.
+    names = [name for name in adapter.pipeline.components if name in adapter.trained]
+    models: list[Any] = [adapter.models[name] for name in names]
+    if path is None:
+        for model in models:
             _save_divided(model, None)
+        return
+    for model in models:  # diffusers calls save_pretrained of each component
+        model.save_pretrained = partial(_save_divided, model)
+    try:
+        adapter.pipeline.save_pretrained(path)
+    finally:
+        for model in models:
+            del model.save_pretrained
 
 
 def _save_divided(model: Any, path: str | None) -> None:

@@ -1,5 +1,6 @@
 """Precision: the dtypes of computation and of stored weights."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from groupwise.errors import UserError, first_line
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.settings import Precision
 
@@ -26,7 +28,7 @@ def stored(
     half = HALF.get(precision, torch.float32)
     return {
         **dict.fromkeys(adapter.float32, torch.float32),
-        adapter.trained: half if lora else torch.float32,
+        **dict.fromkeys(adapter.trained, half if lora else torch.float32),
         "default": half,
     }
 
@@ -36,6 +38,26 @@ def computing(precision: Precision, device: torch.device) -> AbstractContextMana
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=HALF[precision])
+
+
+def check_computes(precision: Precision, device: torch.device) -> None:
+    """Raise UserError for a device that does not compute in this precision."""
+    if precision == "float32":
+        return
+    reason = "autocast left its product in float32"
+    try:
+        with warnings.catch_warnings(), computing(precision, device):
+            warnings.simplefilter("ignore")  # of an autocast that is then switched off
+            square = torch.ones(2, 2, device=device)
+            done = (square @ square).dtype == HALF[precision]
+    except (RuntimeError, NotImplementedError) as error:
+        done, reason = False, first_line(error)
+    if not done:
+        others = " or ".join(name for name in ("float32", *HALF) if name != precision)
+        raise UserError(
+            f"policy.precision: the device {str(device)!r} does not compute in {precision} "
+            f"({reason}); set {others}"
+        )
 
 
 class InFloat32(TorchFunctionMode):

@@ -23,6 +23,7 @@ def fitted(pipeline: Any, make: type[Adapter], settings: Settings) -> Adapter:
         height=settings.height,
         width=settings.width,
         prompt_tokens=settings.prompt_tokens,
+        options=None if settings.adapter is None else settings.adapter.options,
     )
     models = [part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)]
     for module in models:
@@ -34,14 +35,15 @@ def fitted(pipeline: Any, make: type[Adapter], settings: Settings) -> Adapter:
 
 
 def _make_trainable(adapter: Adapter, settings: Settings) -> None:
-    """Make LoRA adapters trainable, in float32, or all weights of the trained model."""
-    model: Any = adapter.model
-    if settings.gradient_checkpointing:
-        model.enable_gradient_checkpointing(_recomputed)
-    if settings.lora is None:
-        model.requires_grad_(True)
-        return
-    add_lora(model, settings.lora, adapter.targets)
+    """Make LoRA adapters trainable, in float32, or all weights of the trained models."""
+    for part in adapter.models.values():
+        model: Any = part
+        if settings.gradient_checkpointing:
+            model.enable_gradient_checkpointing(_recomputed)
+        if settings.lora is None:
+            model.requires_grad_(True)
+        else:
+            add_lora(model, settings.lora, adapter.targets)
 
 
 def _recomputed(block: Any, *inputs: Any) -> Any:

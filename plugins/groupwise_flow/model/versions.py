@@ -11,15 +11,15 @@ from torch.distributed.tensor import DTensor
 
 
 class Versions:
-    """Numbers the versions of a module's weights, to notice when they have changed.
+    """Numbers the versions of the weights of modules, to notice when they have changed.
 
     Every in-place write to a parameter (optimizer step, loading a checkpoint) makes a new number.
     Swapping weights within `temporary`, and back, does not. Numbers start at the current time, so
     they differ between processes, and before and after resuming a run.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module, self._numbers = module, count(time.time_ns())
+    def __init__(self, *modules: nn.Module) -> None:
+        self._modules, self._numbers = modules, count(time.time_ns())
         self._written: int | None = None
         self._number = 0
 
@@ -41,7 +41,8 @@ class Versions:
             self._written, self._number = self._writes(), before
 
     def _writes(self) -> int:
-        return sum(_writes(p) for p in self._module.parameters() if p.requires_grad)
+        parameters = (p for module in self._modules for p in module.parameters())
+        return sum(_writes(p) for p in parameters if p.requires_grad)
 
 
 @torch.no_grad()

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from groupwise.attention import without_cudnn
 from groupwise.errors import UserError
-from groupwise_flow.adapter import Adapter, Conditions, Row
+from groupwise_flow.adapter import UNCONDITIONAL, Adapter, Conditions, Row
 from groupwise_flow.model.precision import InFloat32, computing
-from groupwise_flow.process.denoising import Rows
 from groupwise_flow.prompts.encoders import Encoders
 from groupwise_flow.prompts.encodings import Encodings
 from groupwise_flow.settings import Settings
@@ -29,6 +28,11 @@ class Guided:
             raise UserError(
                 "policy.negative_prompt: this model takes guidance as an input and has no "
                 "unconditional pass that a negative prompt could change; leave it unset"
+            )
+        if config.negative_prompt and not adapter.takes_negative_prompt():
+            raise UserError(
+                f"policy.negative_prompt: the call of {type(adapter.pipeline).__name__} takes "
+                f"none, so the saved model could not be used with it; leave it unset"
             )
         if config.negative_prompt and max(config.guidance, config.guidance_in_training) <= 1:
             raise UserError(
@@ -49,6 +53,9 @@ class Guided:
         """Check rows again: some sources create prompts only during the run."""
         self.encoders.check_present(rows[0])
         texts = [self.adapter.text(row) for row in rows]
+        for row in rows:
+            if UNCONDITIONAL not in row:
+                self.adapter.check_row(row)
         if self.limit is not None and self.config.long_prompts != "cut":
             self.limit.check(texts)
 
@@ -107,9 +114,7 @@ class Guided:
         def predict(conditions: Conditions) -> Tensor:
             precision: Any = InFloat32() if self._exact else self._computing()
             with precision, without_cudnn():
-                return self.adapter.velocity(
-                    self.adapter.model, latents, sigma, conditions, guidance=guidance
-                ).float()
+                return self.adapter.velocity(latents, sigma, conditions, guidance=guidance).float()
 
         if unconditional is None and negative is not None:
             # Not one pass of both: with another batch size than in sampling rounding would differ.
@@ -134,18 +139,23 @@ class Guided:
         latents: [b, t, ...]; sigma: [b, t]; unconditional: [b, t, ...], if already computed.
         """
         count, width = sigma.shape
-        each = torch.arange(count, device=self.device).repeat_interleave(width)
+        each = self.each(count, width)
         guidance = self.config.guidance_in_training
         negative = self.negative(rows, guidance) if unconditional is None else None
         velocity, _ = self.velocity(
             latents.flatten(0, 1),
             sigma.flatten(),
-            select(self.conditions(rows), each),
+            self.conditions(rows).select(*each),
             guidance,
-            negative=negative and select(negative, each),
+            negative=None if negative is None else negative.select(*each),
             unconditional=None if unconditional is None else unconditional.flatten(0, 1),
         )
         return velocity.unflatten(0, (count, width))
+
+    def each(self, count: int, width: int) -> tuple[Tensor, list[int]]:
+        """[count * width] every one of `count` rows `width` times: on the device, on the host."""
+        numbers = torch.arange(count, device=self.device)
+        return numbers.repeat_interleave(width), [n for n in range(count) for _ in range(width)]
 
     def _computing(self) -> Any:
         return computing(self.config.precision, self.device)
@@ -185,17 +195,10 @@ class Guided:
 
 
 def decoded_at_once(adapter: Adapter, config: Settings) -> int:
-    """The most pictures of this size that are decoded at once, in sampling as for predictions."""
-    return max(1, min(config.batch, DECODED // (adapter.height * adapter.width)))
-
-
-def select(conditions: Conditions, rows: Rows) -> Conditions:
-    """The conditions of some rows.
-
-    Contiguous also for rows that share one condition, since a kernel for another layout would round
-    differently in half precision.
-    """
-    return {name: value[rows].contiguous() for name, value in conditions.items()}
+    """The most pictures, or videos, of this size that are decoded at once, in sampling as for
+    predictions."""
+    pixels = adapter.frames * adapter.height * adapter.width
+    return max(1, min(config.batch, DECODED // pixels))
 
 
 def check_guidance(adapter: Adapter, config: Settings) -> None:

@@ -1,6 +1,8 @@
 """Sampling: from rows and seeds to latents; each row's noise comes from its own seed."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -8,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from groupwise_flow.adapter import Row
 from groupwise_flow.model.sharding import largest
-from groupwise_flow.passes.guidance import Guided, select
+from groupwise_flow.passes.guidance import Guided
 from groupwise_flow.process.denoising import Denoised, Plan, Rows, denoise, without_broken
 from groupwise_flow.settings import Precision
 
@@ -35,24 +37,38 @@ def sample_latents(
     conditions, negative = guided.conditions(rows), guided.negative(rows, guidance)
 
     passes = iter(_passes(plan, config.batch, mesh))
+    graphs: list[list[Tensor]] = []
+    kept = iter([plan.keeps_graph_of(step) for step in range(len(plan.sigmas) - 1)])
 
-    def velocity(x: Tensor, sigma: Tensor, some: Rows) -> tuple[Tensor, Tensor | None]:
-        conditional, other = select(conditions, some), negative and select(negative, some)
+    def velocity(
+        x: Tensor, sigma: Tensor, some: Rows, numbers: Sequence[int]
+    ) -> tuple[Tensor, Tensor | None]:
+        conditional = conditions.select(some, numbers)
+        other = None if negative is None else negative.select(some, numbers)
 
         def of(part: slice) -> tuple[Tensor, Tensor | None]:
-            negative = other and select(other, part)
+            its = range(len(numbers))[part]
             return guided.velocity(
-                x[part], sigma[part], select(conditional, part), guidance, negative=negative
+                x[part],
+                sigma[part],
+                conditional.select(part, its),
+                guidance,
+                negative=None if other is None else other.select(part, its),
             )
 
-        parts = [of(slice(n, n + config.batch)) for n in range(0, len(x), config.batch)]
+        with torch.enable_grad() if next(kept) else nullcontext():
+            parts = [of(slice(n, n + config.batch)) for n in range(0, len(x), config.batch)]
+        if parts[0][0].requires_grad:
+            graphs.append([part for part, _ in parts])
         for _ in range(next(passes) - len(parts)):
             of(slice(0, 1))  # result unused: a sharded forward needs all ranks, and others do more
         # Those that need a gradient are computed again in training.
         constant = [u for _, u in parts if u is not None and not config.trains_unconditional]
         return torch.cat([part for part, _ in parts]), torch.cat(constant) if constant else None
 
-    return without_broken(denoise(velocity, start, noise, plan))
+    done = without_broken(denoise(velocity, start, noise, plan))
+    # A row that is not finite would make gradients of the others NaN.
+    return done if bool(done.broken.any()) else replace(done, graphs=graphs)
 
 
 def failures(broken: Tensor, precision: Precision) -> list[str | None] | None:

@@ -11,12 +11,29 @@ from groupwise.rollouts import LogProbs, Rollouts
 from groupwise_flow import sde
 from groupwise_flow.model.sharding import largest
 from groupwise_flow.model.versions import Versions
-from groupwise_flow.passes.guidance import Guided, select
+from groupwise_flow.passes.graphs import Graphs
+from groupwise_flow.passes.guidance import Guided
 from groupwise_flow.process.denoising import Denoised
 from groupwise_flow.settings import FlowSettings
 
 CONSTANT = -1
 """The version of unconditional velocities that are reused with any weights."""
+
+
+def relative(sigmas: Tensor, config: FlowSettings) -> Tensor:
+    """[2, steps]: how each step compares with those that can be decisions.
+
+    First its std over the mean of theirs; then, with c = |d mean / d velocity| / std, c times the
+    mean of their 1 / c. sigmas: [steps + 1], on the CPU.
+    """
+    one = sigmas.new_ones(len(sigmas) - 1, 1)
+    # A mean is linear in sample and velocity: of a sample 0 and a velocity 1 it is the derivative.
+    step = sde.move(
+        one, 0 * one, sigmas[:-1], sigmas[1:], kind=config.sde, noise_level=config.noise_level
+    )
+    std, trained = step.std.flatten(), config.window.decisions(config.steps)
+    slope = step.mean.flatten().abs() / std
+    return torch.stack([std / std[trained].mean(), slope * (1 / slope[trained]).mean()])
 
 
 class Transitions:
@@ -26,15 +43,17 @@ class Transitions:
     on; `first`, the index of that decision among all denoising steps; and where unconditional
     velocities have no gradient `unconditional` [decisions, ...], these velocities, and `version`,
     the number of the weights that computed them. Paths and velocities are stored in CPU memory.
+    With `keep_graph` it has what `Graphs` needs to find the passes of sampling.
 
     versions: of the trained weights; mesh: of a sharded model. In all methods sigmas [steps + 1]
-    are the noise levels, on the device.
+    are the noise levels, and relative [2, steps] what `relative` returns, on the device.
     """
 
     def __init__(
         self, guided: Guided, config: FlowSettings, versions: Versions, mesh: DeviceMesh | None
     ) -> None:
         self.guided, self.config, self.versions, self.mesh = guided, config, versions, mesh
+        self.graphs = Graphs(versions)
 
     def trajectory(self, done: Denoised, first: Tensor) -> Mapping[str, Tensor | Sequence[Tensor]]:
         """The trajectory of B rollouts; first: [B]."""
@@ -42,14 +61,18 @@ class Transitions:
             "path": list(done.path.cpu()),
             "first": first.to(self.guided.device),
         }
+        if done.graphs:
+            trajectory |= self.graphs.keep(done.graphs)
         if done.unconditional is not None:
             trajectory["unconditional"] = list(done.unconditional.cpu())
             trajectory["version"] = [torch.tensor(self.versions.number)] * len(first)
         return trajectory
 
-    def score(self, rollouts: Rollouts, decisions: slice, sigmas: Tensor) -> LogProbs:
+    def score(
+        self, rollouts: Rollouts, decisions: slice, sigmas: Tensor, relative: Tensor
+    ) -> LogProbs:
         """Log-probs [b, t] of these decisions, averaged over the latents' dimensions, and the
-        extras `mean` [b, t, ...], `std` [b, t] and `interval` [b, t].
+        extras `mean` [b, t, ...], and `std`, `interval`, `relative_std`, `relative_slope` [b, t].
 
         With `guidance_gradient: conditional` the unconditional velocities of sampling are reused
         until the first update changes the weights.
@@ -59,12 +82,14 @@ class Transitions:
         before, shape = path[:, :-1], (len(rollouts), stop - start)
         place = self._places(rollouts, slice(start, stop))
         sigma, after = sigmas[place], sigmas[place + 1]
-        velocity = self.guided.velocities(
-            rollouts.prompts,
-            before,
-            sigma.view(shape),
-            unconditional=self._known_unconditional(rollouts, slice(start, stop)),
-        )
+        velocity = self.graphs.take(rollouts, range(start, stop))
+        if velocity is None:
+            velocity = self.guided.velocities(
+                rollouts.prompts,
+                before,
+                sigma.view(shape),
+                unconditional=self._known_unconditional(rollouts, slice(start, stop)),
+            )
         step = sde.move(
             velocity.flatten(0, 1),
             before.flatten(0, 1),
@@ -78,6 +103,8 @@ class Transitions:
             "mean": step.mean.unflatten(0, shape),
             "std": step.std.flatten().view(shape),
             "interval": (sigma - after).view(shape),
+            "relative_std": relative[0, place].view(shape),
+            "relative_slope": relative[1, place].view(shape),
         }
         return LogProbs(log_probs=step.log_prob.view(shape), extra=extra)
 
@@ -89,12 +116,11 @@ class Transitions:
         if self.config.trains_unconditional or negative is None:
             return rollouts
         count, steps = rollouts.mask.shape
-        rows = torch.arange(count, device=self.guided.device).repeat_interleave(steps)
         with torch.no_grad():
             velocity, _ = self.guided.velocity(
                 self._stack(rollouts, "path", slice(steps)).flatten(0, 1),
                 sigmas[self._places(rollouts, slice(None))],
-                select(negative, rows),
+                negative.select(*self.guided.each(count, steps)),
                 guidance,
             )
         constant = {

@@ -1,20 +1,21 @@
 """Denoising a batch: ODE steps outside the window, decisions with noise inside it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from groupwise import progress
 from groupwise_flow import sde
 
 Rows = slice | Tensor
 """Rows of a batch: a slice where they are contiguous, which copies nothing, or indices."""
 
-Velocity = Callable[[Tensor, Tensor, Rows], tuple[Tensor, Tensor | None]]
-"""(latents [n, ...], sigma [n], the n rows) -> the velocity and, if it is to be kept, its
-unconditional part."""
+Velocity = Callable[[Tensor, Tensor, Rows, Sequence[int]], tuple[Tensor, Tensor | None]]
+"""(latents [n, ...], sigma [n], the n rows, their numbers on the host) -> the velocity and, if it
+is to be kept, its unconditional part."""
 
 ALL = slice(None)
 
@@ -29,6 +30,9 @@ class Plan:
     noisy_end: whether the last step has noise, too, although it is no decision.
     predicts: whether to keep the predicted clean samples x0, before the first decision and after
         each one.
+    keeps_path: whether to keep the samples and log-probs of decisions.
+    keeps_graph: whether the graph of decisions is kept, which are then at the same steps in all
+        rows.
     """
 
     sigmas: Tensor
@@ -39,6 +43,17 @@ class Plan:
     noise_level: float
     noisy_end: bool = False
     predicts: bool = False
+    keeps_path: bool = True
+    keeps_graph: bool = False
+
+    @property
+    def kept_decisions(self) -> int:
+        """The decisions of a row whose samples and log-probs are kept."""
+        return self.decisions if self.keeps_path else 0
+
+    def keeps_graph_of(self, step: int) -> bool:
+        """Whether the graph of this step's passes is kept."""
+        return self.keeps_graph and 0 <= step - int(self.first[0]) < self.decisions
 
     def distinct(self, step: int) -> tuple[Tensor, Tensor]:
         """Indices of the distinct rows before a step, and [B] the place of each row among them."""
@@ -60,11 +75,12 @@ def without_noise(sigmas: Tensor, count: int) -> Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Denoised:
-    """latents [B, ...]; path [B, decisions + 1, ...], the samples from the first decision on;
-    log_probs [B, decisions]; unconditional [B, decisions, ...], the unconditional velocities, or
-    None if they are not kept; predicted [B, decisions + 1, ...], the clean samples x0 = x - sigma v
-    predicted at `path`, or None; broken [B] bool on the CPU, rows that were not finite, which are 0
-    in all tensors."""
+    """latents [B, ...]; path [B, kept decisions + 1, ...], the samples from the first decision on;
+    log_probs [B, kept decisions]; unconditional [B, decisions, ...], the unconditional velocities,
+    or None if they are not kept; predicted [B, decisions + 1, ...], the clean samples x0 = x -
+    sigma v predicted at `path`, or None; broken [B] bool on the CPU, rows that were not finite,
+    which are 0 in all tensors; graphs: for each decision the velocities [n, ...] of each pass, with
+    their graph, where these are kept and no row is broken."""
 
     latents: Tensor
     path: Tensor
@@ -72,19 +88,21 @@ class Denoised:
     unconditional: Tensor | None
     predicted: Tensor | None
     broken: Tensor
+    graphs: Sequence[Sequence[Tensor]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
     """The rows of one step, on the device.
 
-    distinct: indices of distinct rows; copies: [B] place of each row among them, None if all are
-        distinct.
+    distinct: indices of distinct rows; numbers: the same on the host; copies: [B] place of each row
+        among them, None if all are distinct.
     deciding: rows for which the step is a decision, None for none; number: index of that decision
         within the row's window, [n] or the same for all.
     """
 
     distinct: Rows
+    numbers: Sequence[int]
     copies: Tensor | None
     deciding: Rows | None
     number: int | Tensor
@@ -96,7 +114,7 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
     start: [B, ...] at the first sigma; noise: [B, decisions, ...] standard normal, with `noisy_end`
     one more per row.
     """
-    shape = (len(start), plan.decisions)
+    shape = (len(start), plan.kept_decisions)
     path = start.new_zeros(shape[0], shape[1] + 1, *start.shape[1:])
     log_probs = start.new_zeros(shape)
     unconditional: Tensor | None = None
@@ -105,6 +123,7 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
     x, sigmas = start, plan.sigmas.to(start.device)
     for number, step in enumerate(list(_steps(plan, start.device))):
         sigma, after = sigmas[number], sigmas[number + 1]
+        progress.count("denoising steps", len(start))
         v, v_unconditional = _velocities(velocity, x, sigma, step)
         if plan.predicts:
             clean.append(x - sigma * v)
@@ -117,8 +136,9 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
         if step.deciding is not None:
             rows, at = step.deciding, step.number
             drawn = draw(v[rows], x[rows], sigma, after, noise=noise[rows, at])
-            path[rows, at], path[rows, at + 1] = x[rows], drawn.next_sample
-            log_probs[rows, at] = drawn.log_prob
+            if plan.keeps_path:
+                path[rows, at], path[rows, at + 1] = x[rows], drawn.next_sample
+                log_probs[rows, at] = drawn.log_prob
             if v_unconditional is not None:
                 if unconditional is None:
                     unconditional = torch.zeros_like(path[:, 1:])
@@ -177,6 +197,7 @@ def _steps(plan: Plan, device: torch.device) -> Iterator[_Step]:
         together = len(deciding) == len(plan.first) and bool((number == number[0]).all())
         yield _Step(
             distinct=distinct.to(device) if alike else ALL,
+            numbers=distinct.tolist(),
             copies=copies.to(device) if alike else None,
             deciding=ALL if together else deciding.to(device) if len(deciding) else None,
             number=int(number[0]) if together else number[deciding].to(device),
@@ -188,7 +209,7 @@ def _velocities(
 ) -> tuple[Tensor, Tensor | None]:
     """Velocities of all rows; identical rows are computed once."""
     some = x[step.distinct]
-    v, unconditional = velocity(some, sigma.expand(len(some)), step.distinct)
+    v, unconditional = velocity(some, sigma.expand(len(some)), step.distinct, step.numbers)
     if step.copies is None:
         return v, unconditional
     return v[step.copies], None if unconditional is None else unconditional[step.copies]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from groupwise.errors import UserError, first_line
 from groupwise_flow.adapter import Adapter
+from groupwise_flow.adapter.noise_levels import ROUNDING
 
 TOLERANCE = 1e-4
 """Largest gap between Euler's step and the scheduler's, and between timesteps relative to the
@@ -17,16 +18,17 @@ number of training steps; both round in float32."""
 
 
 def levels(adapter: Adapter, steps: int) -> Tensor:
-    """[steps + 1] float32 on the CPU, falling to 0 from at most 1.
+    """[steps + 1] float32 on the CPU, falling from at most 1 to the adapter's `last_sigma`.
 
-    A sample at sigma is (1 - sigma) data + sigma noise. Raises UserError where the scheduler has no
-    such levels, or where the adapter takes them from a scheduler whose own steps between them are
-    not Euler's: the pipeline would then draw other pictures.
+    A sample at sigma is (1 - sigma) data + sigma noise. A first level that is 1 but for rounding is
+    1. Raises UserError where the scheduler has no such levels, or where its own steps between them
+    are not Euler's: the pipeline would then draw other pictures.
     """
     scheduler = adapter.pipeline.scheduler
     name = type(scheduler).__name__
     try:
-        sigmas = adapter.sigmas(steps).to(device="cpu", dtype=torch.float32)
+        sigmas = adapter.sigmas(steps).to(device="cpu", dtype=torch.float32, copy=True)
+        last = adapter.last_sigma()
     except (AttributeError, TypeError, ValueError) as error:
         raise UserError(
             f"policy.model: not a flow-matching pipeline: {name} has no noise levels as "
@@ -37,13 +39,16 @@ def levels(adapter: Adapter, steps: int) -> Tensor:
             f"policy.model: {name} does not have {steps} steps of falling noise levels with "
             f"one pass of the model each; expected an Euler scheduler{_changed(scheduler)}"
         )
-    if sigmas[0] > 1 or sigmas[-1] != 0:
+    if abs(float(sigmas[0]) - 1) < ROUNDING:
+        sigmas[0] = 1.0
+    if sigmas[0] > 1 or abs(float(sigmas[-1]) - last) > ROUNDING:
         raise UserError(
             f"policy.model: the noise levels of {name} fall from {float(sigmas[0]):g} to "
-            f"{float(sigmas[-1]):g}, where a flow model's fall from at most 1 to 0; an adapter "
-            f"of your own can convert them (`sigmas`, `noise_scale`)"
+            f"{float(sigmas[-1]):g}, where {type(adapter).__name__} expects them to fall from at "
+            f"most 1 to {last:g}; an adapter of your own can convert them (`sigmas`, "
+            f"`noise_scale`, `last_sigma`)"
         )
-    if torch.equal(sigmas, torch.as_tensor(scheduler.sigmas).to(sigmas)):
+    if adapter.is_comparable(sigmas):
         _check_steps(adapter, sigmas)
     return sigmas
 
@@ -54,19 +59,18 @@ def _check_steps(adapter: Adapter, sigmas: Tensor) -> None:
     Its step is called, so nothing depends on which settings a version of diffusers has.
     """
     scheduler = deepcopy(adapter.pipeline.scheduler)  # steps change it
+    sample = torch.linspace(-1, 1, 16).view(1, 4, 2, 2)
     times = torch.as_tensor(scheduler.timesteps).to(sigmas)
     expected = adapter.timestep(sigmas[:-1])
     if times.shape != expected.shape or not torch.allclose(
         times, expected, rtol=TOLERANCE, atol=TOLERANCE * float(expected.max())
     ):
         raise _refusal(scheduler, "its timesteps are not proportional to its noise levels")
-    sample = torch.linspace(-1, 1, 16).view(1, 4, 2, 2)
     for number, (sigma, after) in enumerate(pairwise(sigmas)):
         # Another velocity each time, so that solvers with a memory differ.
         velocity = torch.cos(sample + number)
-        time = scheduler.timesteps[number]
         try:
-            moved = scheduler.step(velocity, time, sample, return_dict=False)[0]
+            moved = adapter.own_step(scheduler, velocity, sample, number, sigmas)
         except Exception as error:  # whatever a scheduler of any library raises
             raise _refusal(scheduler, f"its step fails ({first_line(error)})") from error
         sample = sample + (after - sigma) * velocity

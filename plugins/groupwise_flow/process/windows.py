@@ -3,6 +3,7 @@
 The last step is never a decision: its std is close to 0, so its log-prob carries no signal.
 """
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Literal, Self
@@ -21,6 +22,8 @@ _KINDS_OF: dict[str, tuple[WindowKind, ...]] = {
     "until": ("random",),
     "stride": ("sliding",),
     "every": ("sliding",),
+    "shrink": ("sliding",),
+    "shrink_after": ("sliding",),
 }
 
 
@@ -42,6 +45,15 @@ class Window(BaseModel):
     )
     stride: int = Field(1, ge=1, description="steps by which a sliding window moves")
     every: int = Field(25, ge=1, description="training steps after which a sliding window moves")
+    shrink: float = Field(
+        0.0,
+        ge=0,
+        description="a sliding window stays shorter at late steps: where it begins k steps after "
+        "`shrink_after`, for every * exp(-shrink * k) training steps, rounded up",
+    )
+    shrink_after: int = Field(
+        0, ge=0, description="the last step at which a shrinking window still stays for `every`"
+    )
 
     @model_validator(mode="after")
     def _sized(self) -> Self:
@@ -52,6 +64,8 @@ class Window(BaseModel):
         for name, kinds in _KINDS_OF.items():
             if name in self.model_fields_set and self.kind not in kinds:
                 raise ValueError(f"{name} has no effect with kind: {self.kind}; remove it")
+        if not self.shrink and "shrink_after" in self.model_fields_set:
+            raise ValueError("shrink_after has no effect without shrink; set it, or remove both")
         return self
 
     def length(self, steps: int) -> int:
@@ -69,13 +83,39 @@ class Window(BaseModel):
             )
         return length
 
+    def check(self, steps: int) -> None:
+        """Raise ValueError where the window does not fit, or slides and has one place only."""
+        length = self.length(steps)
+        if self.kind == "sliding" and len({*self._firsts(steps)}) == 1:
+            raise ValueError(
+                f"a window of {length} decisions never slides: in {steps} steps, moved by stride "
+                f"{self.stride}, it has one place; set kind: fixed, or a smaller size"
+            )
+
     def starts(self, steps: int, seeds: Sequence[int], step: int) -> Tensor:
         """[n] int64: the first decision of each group, by its seed and the training step."""
         firsts = self._firsts(steps)
         if self.kind == "random":
             return torch.tensor([firsts[hashed(f"window/{seed}") % len(firsts)] for seed in seeds])
-        moves = step // self.every if self.kind == "sliding" else 0
-        return torch.full((len(seeds),), firsts[moves % len(firsts)])
+        return torch.full((len(seeds),), firsts[self._place(firsts, step)])
+
+    def _place(self, firsts: Sequence[int], step: int) -> int:
+        """The index among `firsts` of the place where the window is in a training step."""
+        if self.kind != "sliding":
+            return 0
+        stays = [self._stay(first) for first in firsts]
+        left, place = step % sum(stays), 0
+        while left >= stays[place]:
+            left, place = left - stays[place], place + 1
+        return place
+
+    def _stay(self, first: int) -> int:
+        """Training steps for which a sliding window begins at this step.
+
+        As MixGRPO's exponential decay, arXiv:2507.21802.
+        """
+        late = max(0, first - self.shrink_after)
+        return math.ceil(self.every * math.exp(-self.shrink * late))
 
     def decisions(self, steps: int) -> list[int]:
         """The steps, of 0 to steps - 2, that are decisions of any group in a long run."""

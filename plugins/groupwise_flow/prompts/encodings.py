@@ -13,7 +13,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from groupwise.errors import UserError
-from groupwise_flow.adapter import MASK, Adapter, Conditions, Row
+from groupwise_flow.adapter import MASK, UNCONDITIONAL, Adapter, Conditions, Row
+from groupwise_flow.files.messages import silent
+
+Encoded = Mapping[str, Tensor]
+"""Conditions, by name."""
 
 BATCHES_ON_DEVICE = 2
 """Latest batches kept on the device: a step's conditional and its unconditional one."""
@@ -37,7 +41,7 @@ class Encodings:
         encoders are on a device."""
         self.adapter, self.most, self.check, self.on = adapter, most, check, on
         self.name = type(adapter).__name__
-        self._kept: OrderedDict[Hashable, Conditions] = OrderedDict()
+        self._kept: OrderedDict[Hashable, Encoded] = OrderedDict()
         self._batches: OrderedDict[Hashable, Conditions] = OrderedDict()
         self._shapes: dict[str, torch.Size] = {}
 
@@ -77,11 +81,13 @@ class Encodings:
     def _part(self, row: Row) -> Row:
         """The columns of a row that the adapter reads."""
         try:
-            return _Columns((name, row[name]) for name in self.adapter.reads)
+            columns = {name: row[name] for name in self.adapter.reads}
         except KeyError as error:
             raise UserError(
                 f"{self.name} encodes the column {error}, which a row lacks: {str(row)[:200]}"
             ) from None
+        mark = {UNCONDITIONAL: True} if row.get(UNCONDITIONAL) else {}
+        return _Columns({**columns, **mark})
 
     def _keep(self, parts: Mapping[Hashable, Row], device: torch.device) -> None:
         """Encode the rows that are not cached; parts: rows by key."""
@@ -101,23 +107,28 @@ class Encodings:
         while len(self._kept) > self.most:
             self._kept.popitem(last=False)
         together = {n: torch.stack([one[n] for one in kept]).to(device) for n in kept[0]}
-        if len(parts) == 1:
-            return {n: value.expand(len(keys), *value.shape[1:]) for n, value in together.items()}
-        if len(parts) == len(keys):
-            return together
         place = {key: number for number, key in enumerate(parts)}
-        places = torch.tensor([place[key] for key in keys]).to(device)
-        return {name: value[places] for name, value in together.items()}
+        numbers = [place[key] for key in keys]
+        lengths = (
+            [_length(kept[number][MASK]) for number in numbers] if self.adapter.by_token else ()
+        )
+        if len(parts) == 1:
+            count = len(keys)
+            together = {n: value.expand(count, *value.shape[1:]) for n, value in together.items()}
+        elif len(parts) < len(keys):
+            places = torch.tensor(numbers).to(device)
+            together = {name: value[places] for name, value in together.items()}
+        return Conditions(together, lengths)
 
-    def _encoded(self, row: Row) -> Conditions:
+    def _encoded(self, row: Row) -> Encoded:
         """Conditions [...] of a row in CPU memory, encoded alone: in a batch their last digits
         would depend on its size, and a resumed run has other rows to encode beside it."""
         # Not inference_mode: its tensors could not be saved for a backward pass later.
-        with torch.no_grad():
+        with torch.no_grad(), silent():
             encoded = self._of_one_shape(self.adapter.encode([row]))
         return {name: value[0].to("cpu", copy=True) for name, value in encoded.items()}
 
-    def _of_one_shape(self, encoded: Mapping[str, Tensor | None]) -> Conditions:
+    def _of_one_shape(self, encoded: Mapping[str, Tensor | None]) -> Encoded:
         """Conditions, padded where named in `by_token`. Raises UserError where names or shapes
         differ from those of earlier rows."""
         conditions = {name: value for name, value in encoded.items() if value is not None}
@@ -158,6 +169,11 @@ class Encodings:
                 value.masked_fill(~real, 0), (0, 0) * (value.ndim - 2) + (0, missing)
             )
         return padded
+
+
+def _length(mask: Tensor) -> int:
+    """The number of tokens up to the last real one; mask: [tokens], in CPU memory."""
+    return int(mask.nonzero().max()) + 1 if bool(mask.any()) else 0
 
 
 class _Columns(dict[str, Any]):

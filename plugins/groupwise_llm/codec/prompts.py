@@ -17,6 +17,8 @@ from groupwise_llm.settings import Settings
 
 THINKING = re.compile(r"<think>|\[THINK\]")
 """What opens thinking, in chat templates and in prompts that end with it."""
+MOST_NAMED = 5
+"""Rows that a note names."""
 
 
 class Prompts:
@@ -99,7 +101,7 @@ class Prompts:
 
         Raises UserError for a prompt without tokens, or a long one with `long_prompts: error`.
         """
-        rows, count, total, notes = iter(rows), 0, 0, list[str]()
+        rows, total, notes, long = iter(rows), 0, list[str](), list[str]()
         while batch := list(islice(rows, self.batch)):
             total += len(batch)
             notes = notes or self._unread(batch)
@@ -111,12 +113,14 @@ class Prompts:
                     continue
                 if self.settings.long_prompts == "error":
                     raise self._too_long(row, length)
-                count += 1
-        if not count:
+                long.append(getattr(row, "place", ""))
+        if not long:
             return notes
         action = "left out" if self.settings.long_prompts == "skip" else "cut to their last tokens"
-        text = f"{count} of {total} prompts are longer than {self.limit} tokens and are {action}"
-        return [*notes, f"{text} (policy.long_prompts)"]
+        text = (
+            f"{len(long)} of {total} prompts are longer than {self.limit} tokens and are {action}"
+        )
+        return [*notes, f"{text} (policy.long_prompts){_places(long)}"]
 
     def _unread(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         """A note if rows have pictures in columns, which a policy of text does not read."""
@@ -179,12 +183,22 @@ class Prompts:
                 f"the {self.limit} that max_new_tokens={settings.max_new_tokens} leaves of the "
                 f"{self.positions} positions of {settings.model}"
             )
+        place = f"{row.place}: " if hasattr(row, "place") else ""
         return UserError(
-            f"a prompt of {length} tokens is longer than {limit}; leave such rows out "
+            f"{place}a prompt of {length} tokens is longer than {limit}; leave such rows out "
             f"(policy.long_prompts: skip), keep their last tokens (policy.long_prompts: cut), or "
             f"set a smaller max_new_tokens or a larger max_prompt_tokens. It begins: "
             f"{str(attachments.readable(row['prompt']))[:120]!r}"
         )
+
+
+def _places(long: Sequence[str]) -> str:
+    """The first of the rows that are too long, as the end of a sentence."""
+    known = [*filter(None, long)]
+    if not known:
+        return ""
+    more = ", ..." if len(known) > MOST_NAMED else ""
+    return f": {', '.join(known[:MOST_NAMED])}{more}"
 
 
 def tools_of(row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:

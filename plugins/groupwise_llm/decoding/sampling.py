@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from groupwise import progress
 from groupwise_llm.decoding.decoder import Decoder
 from groupwise_llm.decoding.graphs import Graph, pays
 from groupwise_llm.decoding.prefill import begin, merged
@@ -93,11 +94,13 @@ def decode(decoder: Decoder, work: Work) -> Sampled:
 class _Batch:
     """A batch of the work. slots: the rows in it; left: those that have left it, with their caches
     where these are kept; waiting: pieces of the work that may join it; remaining: most tokens that
-    a row of it may still draw; graph: that of a token, None where tokens are not captured."""
+    a row of it may still draw; living: rows that had not ended when that was last checked; graph:
+    that of a token, None where tokens are not captured."""
 
     def __init__(self, decoder: Decoder, work: Work, batch: Batch, waiting: deque[Piece]) -> None:
         self.decoder, self.work, self.waiting = decoder, work, waiting
         self.left: list[tuple[Part | None, Slots]] = []
+        self.living = 0
         self.slots, self.rows = self._begin(batch)
         self.remaining = max(work.limits[row] for _, rows in batch for row in rows) - 1
         self._fix()
@@ -106,6 +109,7 @@ class _Batch:
         """The rows of a batch, each with its first token; beside: rows in the cache already."""
         decoder, own = self.decoder, self.work.select(batch)
         slots = Slots.of(own, [row for _, rows in batch for row in rows], decoder.model)
+        self.living += len(slots.over)
         copies = [len(rows) for _, rows in batch]
         logits, rows = begin(decoder, own.contexts, copies, self._prefixes(own, beside))
         slots.choose(decoder, logits)
@@ -137,6 +141,7 @@ class _Batch:
                 break
             self._advance(left=self.remaining)
             self.remaining -= 1
+            progress.count("tokens", self.living)
         self.left.append((self._part(), self.slots))
         self._keep_prefixes()
         return [slots for _, slots in self.left]
@@ -145,6 +150,8 @@ class _Batch:
         """Whether any row goes on; if few do, the others leave the batch, and others join it."""
         over = self.slots.over
         living = int(over.logical_not().sum())
+        progress.count("completions", self.living - living, early=True)
+        self.living = living
         few = COMPACT_AT if self.graph is None else CAPTURED_COMPACT_AT
         if 0 < living <= few * len(over) and living < len(over):
             order = over.to(torch.int8).argsort(stable=True)

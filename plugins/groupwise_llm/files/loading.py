@@ -1,6 +1,7 @@
 """Loading a causal language model and its tokenizer, with or without adapters."""
 
 import re
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from inspect import signature
@@ -68,26 +69,18 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
     dtype_of(settings)
     quantised = quantization_of(settings)
     tokenizer = tokenizer_of(settings)
-    try:
-        usual = {"dtype": torch.float32, trust.SETTING: False, trust.SAFETENSORS: True, **quantised}
-        with share.reading() if share else nullcontext():
-            auto = getattr(transformers, settings.auto)
-            model = auto.from_pretrained(settings.model, **{**usual, **settings.loading})
-    except Exception as error:  # transformers, tokenizers and safetensors raise a dozen kinds
-        _refuse_unknown(error)
-        hint = "; it may load without train.shard" if share else ""
-        raise UserError(
-            f"policy.model: cannot load a causal language model from {settings.model!r}: "
-            f"{trust.reason_of_policy(error)}{hint}"
-        ) from error
-    model = as_plain(model)
+    if settings.given is None:
+        model = as_plain(_read(settings, share, quantised))
+    else:
+        model = _checked(settings.given)
     keep_layout(model)
     if settings.lora is None and getattr(model, "is_quantized", False):
         raise UserError(
             f"policy.lora: {settings.model} is loaded with quantised weights, which cannot be "
             f"trained; train adapters beside them, lora: {{}}"
         )
-    model.name_or_path = location(settings)
+    if settings.given is None:
+        model.name_or_path = location(settings)
     # Always eval mode: with dropout, sampling and training log-probs would differ (ratio not 1).
     overridden = modes.disable_rescaling(model.eval())
     notes = freeze_unreached(model, settings)
@@ -107,6 +100,37 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
         notes=notes,
         writes=share.first if share else None,
     )
+
+
+def _read(settings: Settings, share: Share | None, quantised: Mapping[str, Any]) -> Any:
+    """The model from its files."""
+    usual = {"dtype": torch.float32, trust.SETTING: False, trust.SAFETENSORS: True, **quantised}
+    try:
+        with share.reading() if share else nullcontext():
+            auto = getattr(transformers, settings.auto)
+            return auto.from_pretrained(settings.model, **{**usual, **settings.loading})
+    except Exception as error:  # transformers, tokenizers and safetensors raise a dozen kinds
+        _refuse_unknown(error)
+        hint = "; it may load without train.shard" if share else ""
+        raise UserError(
+            f"policy.model: cannot load a causal language model from {settings.model!r}: "
+            f"{trust.reason_of_policy(error)}{hint}"
+        ) from error
+
+
+def _checked(model: Any) -> Any:
+    """A model that was passed as an object. Raises UserError if it cannot be trained in place."""
+    if not isinstance(model, transformers.PreTrainedModel):
+        raise UserError(
+            f"policy.model: expected a model of transformers, its folder or its hub name, found "
+            f"{type(model).__name__}"
+        )
+    if getattr(model, "peft_config", None):
+        raise UserError(
+            "policy.model: this model has adapters already, those of an earlier run perhaps; pass "
+            "one without (peft's `unload` removes them), and set `lora` to train new ones"
+        )
+    return model
 
 
 def outline(settings: Settings, config: Any) -> Any:
@@ -187,8 +211,17 @@ def _refuse_unknown(error: Exception) -> None:
 
 
 def tokenizer_of(settings: Settings) -> Any:
+    """The tokenizer of the settings, else the model's own."""
+    own = settings.tokenizer
+    if own is not None and not isinstance(own, str):
+        return getattr(own, "tokenizer", own)  # of a processor
+    if own is None and settings.given is not None and not settings.given.name_or_path:
+        raise UserError(
+            "policy.tokenizer: the model is an object that was not read from files, so its "
+            "tokenizer is not known; pass it, too: tokenizer=..."
+        )
     try:
-        return AutoTokenizer.from_pretrained(settings.model, **file_arguments(settings))
+        return AutoTokenizer.from_pretrained(own or settings.model, **file_arguments(settings))
     except Exception as error:  # as above
         raise UserError(
             f"policy.model: cannot load a causal language model from {settings.model!r}: no "
@@ -204,6 +237,8 @@ def file_arguments(settings: Settings) -> dict[str, Any]:
 
 def config_of(settings: Settings) -> Any:
     """The model's configuration alone, without its weights."""
+    if settings.given is not None:
+        return settings.given.config
     try:
         return AutoConfig.from_pretrained(settings.model, **file_arguments(settings))
     except Exception as error:  # as above
@@ -255,13 +290,13 @@ def _hold_in_float32(model: Any, settings: Settings) -> list[str]:
     if settings.lora is not None and settings.precision == "float32":
         raise UserError(
             f"policy.precision: weights beside the adapters are trained in float32, and the model "
-            f"is loaded in {kind}; set precision: bf16, or leave loading.dtype unset"
+            f"is in {kind}; set precision: bf16, or load it in float32"
         )
     for parameter in trained:
         parameter.data = parameter.data.float()
     if settings.precision == "bf16":
         return []
-    note = f"loading.dtype {kind}: trained weights are held in float32, and compute in float32"
+    note = f"the model is in {kind}: trained weights are held in float32, and compute in float32"
     return [f"{note}; to compute in bf16 set precision: bf16"]
 
 

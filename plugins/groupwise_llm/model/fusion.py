@@ -27,7 +27,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Intermediate results are rounded where the kernels launched one by one round them.
     """
-    options = {"emulate_precision_casts": True}
+    options: dict[str, Any] = {"emulate_precision_casts": True}
     made: Callable[..., Any] = torch.compile(
         function, fullgraph=True, dynamic=True, options=options
     )

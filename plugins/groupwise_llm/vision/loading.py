@@ -30,8 +30,13 @@ def family_class(config: Any) -> type[Family]:
 
 def processor_of(settings: Settings) -> Any:
     """transformers' processor of the model. Raises UserError where there is none for pictures."""
+    own = settings.tokenizer
     try:
-        processor = AutoProcessor.from_pretrained(settings.model, **file_arguments(settings))
+        if own is None or isinstance(own, str):
+            name = own or settings.model
+            processor = AutoProcessor.from_pretrained(name, **file_arguments(settings))
+        else:
+            processor = own
     except Exception as error:  # transformers raises a dozen kinds
         raise UserError(
             f"policy.model: cannot load a processor of pictures from {settings.model!r}: "

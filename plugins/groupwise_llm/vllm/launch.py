@@ -47,6 +47,11 @@ class Launch:
     def open(self) -> str:
         """Start the server and wait until it answers; returns its address. Raises UserError with
         the last lines of its log."""
+        if self.policy.config.given is not None:
+            raise UserError(
+                "sampler.start: vLLM reads the model from files, and policy.model is an object: "
+                "pass its folder or hub name"
+            )
         python = self._python()
         port = _free_port()
         handle, name = tempfile.mkstemp(prefix="groupwise-vllm-", suffix=".log")

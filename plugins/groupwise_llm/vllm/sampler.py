@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from accelerate import PartialState
 
-from groupwise import processes, secrets
+from groupwise import processes, progress, secrets
 from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
@@ -272,7 +272,7 @@ class VLLM(TextSampler):
                 f"sampler: the vLLM server at {server.url} answered with {len(choices)} "
                 f"completions, expected {request.count}"
             )
-        return [
+        completions = [
             read(
                 choice,
                 server.url,
@@ -282,6 +282,9 @@ class VLLM(TextSampler):
             )
             for choice in choices
         ]
+        progress.count("tokens", sum(len(own.ids) for own in completions))
+        progress.count("completions", len(completions), early=True)
+        return completions
 
     def _turn(self, completion: Completion, purpose: Purpose) -> Turn:
         return turn_of(completion, self.policy, purpose, version=self.version)

@@ -1,7 +1,7 @@
 """A reward for pictures that contain the objects in their prompt."""
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, ClassVar, TypeVar
@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 from groupwise_verifiable.columns import column
 from groupwise_verifiable.images import clip_colors
 from groupwise_verifiable.images.box_colors import PaletteColors
+from groupwise_verifiable.images.classes import GENEVAL
 from groupwise_verifiable.images.clauses import Excluded, Included, excluded, fulfilment, included
 from groupwise_verifiable.images.clip_colors import ClipColors
 from groupwise_verifiable.images.colors import PALETTE
@@ -55,6 +56,15 @@ class ImageContents:
         if self._detector is not None:
             self._detector.load()
         self._colors.load()
+
+    @property
+    def required_columns(self) -> Mapping[str, str]:
+        names = {"include": self.config.include}
+        if "exclude" in self.config.model_fields_set:
+            names["exclude"] = self.config.exclude
+        if self.config.counting_threshold is not None:
+            names["counting_threshold"] = "tag"
+        return names
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
@@ -129,7 +139,7 @@ class ImageContents:
         classes = {clause.label for part in (include, exclude) for clause in part}
         objects = self._detector(
             image,
-            sorted(classes),
+            sorted(classes | self._others(classes)),
             threshold=threshold,
             overlap=self.config.overlap,
             most=self.config.max_objects,
@@ -141,6 +151,12 @@ class ImageContents:
         return [
             replace(each, color=next(names)) if each.label in colored else each for each in objects
         ]
+
+    def _others(self, classes: set[str]) -> frozenset[str]:
+        """What the detector looks for beside a row's classes; nothing for a row without any."""
+        if self.config.others != "geneval":
+            return frozenset(self.config.others if classes else ())
+        return GENEVAL if classes and GENEVAL.issuperset(classes) else frozenset()
 
     def _value(
         self, include: list[Included], exclude: list[Excluded], objects: list[Detection]

@@ -28,8 +28,13 @@ class Settings(BaseModel):
     unexpected: bool | None = Field(
         default=None,
         description="For strict and partial: whether objects of other classes, and unclear "
-        "shapes, are wrong; if unset they are with `shapes`. Other detectors look only for the "
-        "row's classes.",
+        "shapes, are wrong; if unset they are with `shapes`.",
+    )
+    others: Literal["geneval"] | list[str] = Field(
+        default="geneval",
+        description="What a model as detector looks for beside the row's classes, so that another "
+        "object is taken for what it is, and not counted as the class that it resembles most: "
+        "GenEval's 80 classes, in rows that have only such (geneval), or these.",
     )
     include: str = Field(
         default="include", description="Column with the objects that must be there."

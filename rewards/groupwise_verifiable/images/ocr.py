@@ -1,6 +1,6 @@
 """A reward for the text in a picture, read by OCR."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 from unicodedata import normalize
@@ -58,6 +58,10 @@ class ImageText(LazyModel[Any]):
                 raise ValueError(f"reward {_NAME!r} needs {package}: pip install 'groupwise[flow]'")
         super().__init__()
         self.config = config or self.Config()
+
+    @property
+    def required_columns(self) -> Mapping[str, str]:
+        return {"target": self.config.target}
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any

@@ -60,6 +60,10 @@ class Length:
             )
         )
 
+    @property
+    def required_columns(self) -> Mapping[str, str]:
+        return {"gold": self.config.gold}
+
     def __call__(
         self,
         prompts: Sequence[Any],
@@ -136,6 +140,10 @@ class CosineLength:
                 gold=config.gold, rules=config.rules, after=config.after, timeout=config.timeout
             )
         )
+
+    @property
+    def required_columns(self) -> Mapping[str, str]:
+        return {"gold": self.config.gold}
 
     def __call__(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise_verifiable.columns import column, is_missing
+from groupwise_verifiable.columns import column, gold_text, is_missing
 from groupwise_verifiable.completion import judged_texts, prompt_text
 from groupwise_verifiable.failures import values_of, without_unchecked
 from groupwise_verifiable.mathematics.attempt import Attempt, Rules
@@ -59,6 +59,15 @@ class MathEquivalence:
                     f"reward 'math' with rules: {self.config.rules} needs "
                     f"{module.replace('_', '-')}: pip install 'groupwise[math]'"
                 )
+
+    @property
+    def required_columns(self) -> Mapping[str, str]:
+        return {"gold": self.config.gold}
+
+    def gold_completion(self, row: Mapping[str, Any]) -> str | None:
+        """Returns the gold answer as the completion that states it."""
+        gold = gold_text(row, self.config.gold)
+        return None if gold is None else f"{self.config.after or ''}{_as_answer(gold)}"
 
     @property
     def _is_published(self) -> bool:

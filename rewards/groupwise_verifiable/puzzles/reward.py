@@ -66,6 +66,10 @@ class ReasoningGymScore:
                 "unset: each row's metadata names its task"
             )
 
+    @property
+    def required_columns(self) -> Mapping[str, str]:
+        return {name: name for name in ("question", "answer", "metadata")}
+
     def __call__(
         self,
         prompts: Sequence[Any],

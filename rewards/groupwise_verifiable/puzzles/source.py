@@ -59,6 +59,10 @@ class ReasoningGym:
         columns = {name: row[name] for name in COLUMNS} | {"question": str(row["question"])}
         return {"prompt": self.config.worded(columns, columns["question"]), **columns}
 
+    def of_text(self, text: str) -> Mapping[str, Any]:
+        """Returns the row of a question that a user has typed."""
+        return self.config.of_text(text)
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yields the rows in order."""
         return (self[index] for index in range(len(self)))

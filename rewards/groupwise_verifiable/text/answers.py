@@ -7,7 +7,7 @@ from unicodedata import normalize
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise_verifiable.columns import column, is_missing
+from groupwise_verifiable.columns import column, gold_text, is_missing
 from groupwise_verifiable.completion import (
     content,
     judged_texts,
@@ -54,6 +54,14 @@ class ExactAnswer:
 
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or self.Config()
+
+    @property
+    def required_columns(self) -> Mapping[str, str]:
+        return {"gold": self.config.gold}
+
+    def gold_completion(self, row: Mapping[str, Any]) -> str | None:
+        """Returns the gold answer as the completion that states it."""
+        return _stated(gold_text(row, self.config.gold), self.config.extract, self.config.tag)
 
     def __call__(
         self,
@@ -145,6 +153,21 @@ class NumericAnswer:
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or self.Config()
 
+    @property
+    def required_columns(self) -> Mapping[str, str]:
+        return {"gold": self.config.gold}
+
+    def gold_completion(self, row: Mapping[str, Any]) -> str | None:
+        """Returns the gold answer as the completion that states it; raises ValueError for one that
+        is not a number."""
+        gold = gold_text(row, self.config.gold)
+        if gold is not None and gold_number(gold) is None:
+            raise ValueError(
+                f"expected a number in the column {self.config.gold!r}, found {gold!r:.80}; "
+                f"`exact_answer` compares words"
+            )
+        return _stated(gold, self.config.extract, self.config.tag)
+
     def __call__(
         self,
         prompts: Sequence[Any],
@@ -209,6 +232,10 @@ def _texts(
     if extract == "whole":
         return [content(completion) for completion in completions]
     return judged_texts(completions, columns)
+
+
+def _stated(gold: str | None, extract: str, tag: str) -> str | None:
+    return f"<{tag}>{gold}</{tag}>" if gold is not None and extract == "tag" else gold
 
 
 def last_line(text: str) -> str:

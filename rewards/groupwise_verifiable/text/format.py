@@ -12,7 +12,7 @@ from groupwise_verifiable.completion import judged_texts
 class _Format(ABC):
     """A reward that depends on the completion's text only, with the tag that its prompt opened."""
 
-    judges = True
+    judges = False
 
     class Config(BaseModel):
         """No settings."""

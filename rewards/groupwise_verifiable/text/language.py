@@ -110,6 +110,10 @@ class LanguageConsistency:
         self.config = config or self.Config()
         _known(self.config.language)
 
+    @property
+    def required_columns(self) -> Mapping[str, str]:
+        return {} if self.config.column is None else {"column": self.config.column}
+
     def __call__(
         self,
         prompts: Sequence[Any],

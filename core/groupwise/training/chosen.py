@@ -1,0 +1,133 @@
+"""Chosen: the completions of a training step that are kept: the extremes, and an unbiased one."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from groupwise.evaluation import Sample
+from groupwise.training.episode_sampler import EpisodeSampler
+from groupwise.training.experience import Scored
+from groupwise.training.judge import Judge
+from groupwise.training.samples import Samples
+
+EXTREMES = {
+    "best": lambda sample: (sample["total"] is None, -(sample["total"] or 0.0)),
+    "worst": lambda sample: (sample["total"] is None, sample["total"] or 0.0),
+    "longest": lambda sample: -sample["length"],
+}
+"""By name, what the first in this order is, ties in the order of the step."""
+
+
+def chosen(scored: Scored, judge: Judge, sampler: EpisodeSampler, *, most: int) -> list[Sample]:
+    """The records of at most so many completions of a step, in the order of the step.
+
+    Each has the words for which it was `chosen`, its `advantage`, None if it was not trained on,
+    and mean and std of the rewards in its `group`. In the order of precedence: a sample that
+    failed, the extremes, the first of the step (an unbiased one), the next ones. A collective.
+    """
+    rows = _candidates(scored, most)
+    ours = [
+        {**sample, "advantage": _plain(advantage), "group": group}
+        for sample, advantage, group in zip(
+            _records(scored, judge, sampler, rows),
+            _advantages(scored)[rows].tolist(),
+            _groups(scored, rows),
+            strict=True,
+        )
+    ]
+    return _selected(gather_object(ours), most)
+
+
+def _selected(samples: Sequence[Sample], most: int) -> list[Sample]:
+    """At most so many of these, with the words for which each is chosen."""
+    samples = sorted(samples, key=_place)
+    words: dict[int, list[str]] = {}
+    failed = [number for number, sample in enumerate(samples) if "failed" in sample]
+    whole = [number for number, sample in enumerate(samples) if "failed" not in sample]
+    named = [(number, "failed") for number in failed[:1]]
+    for word, order in EXTREMES.items() if whole else ():
+        named.append((min(whole, key=lambda number: order(samples[number])), word))
+    named += [(number, "next" if number else "first") for number in range(len(samples))]
+    for number, word in named:
+        if number in words and word != "next":
+            words[number].append(word)
+        elif len(words) < most:
+            words.setdefault(number, [word])
+    return [{**samples[number], "chosen": words[number]} for number in sorted(words)]
+
+
+def _candidates(scored: Scored, most: int) -> list[int]:
+    """The rows of this process that may be chosen: its own extremes, and its first ones."""
+    totals, lengths = scored.scores.total, scored.rollouts.lengths.cpu().double()
+    failed = scored.scores.failed
+    rows = [*range(min(most, len(totals))), *failed.nonzero().flatten().tolist()[:1]]
+    for values in (totals, -totals, lengths):
+        known = values.masked_fill(failed | values.isnan(), -math.inf)
+        rows += [int(known.argmax())] if len(known) else []
+    return sorted({*rows})
+
+
+def _records(
+    scored: Scored, judge: Judge, sampler: EpisodeSampler, rows: Sequence[int]
+) -> list[dict[str, Any]]:
+    """The records of these judged rollouts, as evaluations have them."""
+    scores, calls = scored.scores, scored.episodes.judged_calls
+    right = judge.right(scores).masked_fill(scores.failed, math.nan)
+    several = len(sampler.samplings) > 1
+    records: dict[int, Any] = {}
+    for label, sampling in sampler.samplings.items():
+        own = [row for row in rows if calls[row].label == label]
+        samples = Samples(
+            greedy=False,
+            learner=label if several else "",
+            multi_turn=sampler.environment.multi_turn,
+        )
+        of_player = samples.of_judged(
+            scored.episodes,
+            scores,
+            None,
+            right,
+            sampling.policy,
+            returned=sampler.columns,
+            shown=sampler.shown_columns,
+            rows=own,
+        )
+        records |= zip(own, of_player, strict=True)
+    return [records[row] for row in rows]
+
+
+def _advantages(scored: Scored) -> Tensor:
+    """[B]: the advantage of each judged rollout, NaN if it was not trained on."""
+    advantages = torch.full((len(scored.rollouts),), math.nan)
+    places = {call: place for place, call in enumerate(scored.episodes.judged_calls)}
+    for label, of_learner in scored.advantages.items():
+        for value, calls in zip(of_learner, scored.episodes.calls[label], strict=True):
+            for call in calls:
+                if call in places:
+                    advantages[places[call]] = value
+    return advantages
+
+
+def _groups(scored: Scored, rows: Sequence[int]) -> Sequence[Mapping[str, float | None]]:
+    """Mean and std of the rewards in the group of each of these rows, without failed ones."""
+    groups, totals = scored.rollouts.groups.cpu(), scored.scores.total
+    described = []
+    for row in rows:
+        own = totals[groups == groups[row]]
+        own = own[~own.isnan()]
+        mean = float(own.mean()) if len(own) else math.nan
+        std = float(own.std()) if len(own) > 1 else math.nan
+        described.append({"mean": _plain(mean), "std": _plain(std)})
+    return described
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _place(sample: Sample) -> tuple[int, str, int]:
+    return sample["draw"], sample.get("learner", ""), sample["index"]

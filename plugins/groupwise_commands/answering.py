@@ -1,0 +1,103 @@
+"""Answering: completions of texts by one or several checkpoints of a run, printed side by side."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from groupwise.errors import UserError
+from groupwise.run.reopening import Reopened, Reply, reopened
+
+COLUMN = 24
+"""The least columns of a terminal for each checkpoint; with less room they are one below the
+other."""
+
+
+def answer(
+    run: Path,
+    texts: Sequence[str],
+    overrides: Sequence[str],
+    steps: Sequence[int | None],
+    *,
+    count: int,
+    seed: int,
+    greedy: bool,
+) -> None:
+    """Print `count` completions of each text by the checkpoints of these steps, None for the last.
+
+    Images are saved into RUN/sampled/, and their paths printed.
+    """
+    answers = dict[int, list[list[str]]]()
+    for opened in _checkpoints(run, overrides, steps):
+        step = opened.state.global_step
+        if not opened.state.is_world_process_zero:
+            raise UserError("completions of texts are drawn by one process: start only one")
+        replies = opened.replies(texts, count, seed=seed, greedy=greedy)
+        answers[step] = [
+            [
+                _said(reply, run / "sampled" / f"step_{step}_text_{number}_{index}.png")
+                for index, reply in enumerate(of_text)
+            ]
+            for number, of_text in enumerate(replies)
+        ]
+    console = Console()
+    for number, text in enumerate(texts):
+        console.print(Text(text, style="bold"), soft_wrap=True)
+        _print(console, {step: of_step[number] for step, of_step in answers.items()})
+
+
+def _checkpoints(
+    run: Path, overrides: Sequence[str], steps: Sequence[int | None]
+) -> Iterator[Reopened]:
+    """The run with the weights of each checkpoint, those before the first step first."""
+    first, *others = sorted(dict.fromkeys(steps), key=lambda step: (step is None, step or 0))
+    with reopened(run, overrides, step=first, quiet=False) as opened:
+        yield opened
+        for step in others:
+            yield opened.at(step)
+
+
+def _print(console: Console, answers: Mapping[int, Sequence[str]]) -> None:
+    """The completions of one text by each checkpoint, one column or one section for each."""
+    if len(answers) > 1 and console.is_terminal and console.width >= COLUMN * len(answers):
+        table = Table(box=box.SIMPLE_HEAD, show_lines=True, expand=True)
+        for step in answers:
+            table.add_column(f"step {step}", ratio=1, overflow="fold")
+        for row in zip(*answers.values(), strict=True):
+            table.add_row(*map(Text, row))
+        console.print(table)
+        return
+    for step, replies in answers.items():
+        for reply in replies:
+            if len(answers) > 1 or len(replies) > 1:
+                console.print(Text(f"--- step {step}", style="dim"))
+            console.print(Text(reply), soft_wrap=True)
+
+
+def _said(reply: Reply, file: Path) -> str:
+    """A completion as text; of an image, which is saved, the file."""
+    completion = reply.completion
+    if callable(getattr(completion, "save", None)):
+        file.parent.mkdir(exist_ok=True)
+        completion.save(file)
+        words = str(file)
+    elif isinstance(completion, list):
+        words = _conversation(completion)
+    else:
+        words = str(completion)
+    ended = "" if reply.ended == "stop" else f"\n[ended: {reply.ended}]"
+    label = f"[{reply.label}] " if reply.label else ""
+    return f"{label}{words}{ended}"
+
+
+def _conversation(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Messages; the role of one that stands alone is not said."""
+    texts = [str(message.get("content") or "") for message in messages]
+    if len(messages) == 1:
+        return texts[0]
+    roles = [str(message.get("role", "message")) for message in messages]
+    return "\n".join(f"{role}: {text}" for role, text in zip(roles, texts, strict=True))

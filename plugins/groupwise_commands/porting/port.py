@@ -1,0 +1,139 @@
+"""Port: what a file of another framework becomes, with the reason of every change."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from groupwise.errors import UserError, did_you_mean
+from groupwise_commands.porting.option import Group, Option
+from groupwise_commands.porting.settings import Settings
+
+NAMES = {
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a section",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Something of theirs that has no counterpart, or could not be read, and why."""
+
+    what: str
+    why: str
+
+
+@dataclass(kw_only=True)
+class Port:
+    """Reads `settings` by the options of a table, and collects keys of ours.
+
+    written: values by dotted key; reasons: why a value is another than theirs, by the same key.
+    rewards: sections of `rewards`, in order. losses: what has no counterpart. todo: what the user
+    has to do by hand.
+    """
+
+    settings: Settings
+    options: Mapping[str, Option]
+    processes: int
+    written: dict[str, Any] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    rewards: list[dict[str, Any]] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    todo: list[str] = field(default_factory=list)
+
+    def get(self, name: str) -> Any:
+        """Their value, or their default."""
+        return self.settings.stated.get(name, self.options[name].default)
+
+    def states(self, *names: str) -> bool:
+        """Whether their file states any of these."""
+        return any(name in self.settings.stated for name in names)
+
+    def write(self, key: str, value: Any, why: str = "") -> None:
+        """Set a key of ours; why: the reason, if the value is not what theirs was."""
+        self.written[key] = value
+        if why:
+            self.reasons[key] = why
+        else:
+            self.reasons.pop(key, None)
+
+    def lose(self, what: str, why: str) -> None:
+        self.losses.append(Loss(what=what, why=why))
+
+    def lose_value(self, name: str, why: str) -> None:
+        """Their option `name`, with its value, has no counterpart."""
+        self.lose(f"{name}: {shown(self.get(name))}", why)
+
+
+def shown(value: Any) -> str:
+    """A value in at most 60 characters, as YAML writes it."""
+    words = {True: "true", False: "false", None: "null"}
+    text = words[value] if value is None or isinstance(value, bool) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def translate(groups: Sequence[Group], settings: Settings, processes: int | None) -> Port:
+    """Apply the options of a table to the settings.
+
+    Raises UserError for a name that the table does not have, and for a value of another type.
+    """
+    options = {name: each for group in groups for each in group.options for name in each.names}
+    _check(options, settings)
+    count = processes or settings.processes or 1
+    port = Port(settings=settings, options=options, processes=count, todo=[*settings.remarks])
+    for group in groups:
+        for option in group.options:
+            stated = [name for name in settings.stated if _is_of(name, option)]
+            if option.put is not None and (option.always or stated):
+                option.put(port)
+            elif option.lost:
+                _lose(port, option, stated)
+    for name, unread in settings.unread.items():
+        if name not in options and _option(options, name):
+            continue  # one of many that need nothing here
+        here = options[name].here if name in options else ""
+        where = "it is computed" if unread.line is None else f"line {unread.line} computes it"
+        fix = f"; set {here}" if here not in ("", "none") else ""
+        port.lose(f"{name} = {shown(unread.source)}", f"{where}, and files are read, not run{fix}")
+    return port
+
+
+def _lose(port: Port, option: Option, stated: Sequence[str]) -> None:
+    for name in stated:
+        if port.settings.stated[name] != option.default:
+            value = port.settings.stated[name]
+            port.lose(f"{name}: {shown(value)}", option.note)
+
+
+def _is_of(name: str, option: Option) -> bool:
+    return name in option.names or any(
+        each.endswith(".*") and (name + ".").startswith(each[:-1]) for each in option.names
+    )
+
+
+def _option(options: Mapping[str, Option], name: str) -> Option | None:
+    """The option of this name, or of a ".*" above it."""
+    if name in options:
+        return options[name]
+    parts = name.split(".")
+    above = (".".join(parts[:end]) + ".*" for end in range(len(parts), 0, -1))
+    return next((options[each] for each in above if each in options), None)
+
+
+def _check(options: Mapping[str, Option], settings: Settings) -> None:
+    for name in (*settings.stated, *settings.unread):
+        if " " in name:  # several arguments at once, or a statement
+            continue
+        if _option(options, name) is None:
+            hint = did_you_mean(name, options)
+            raise UserError(f"{settings.source}: unknown option {name!r}{hint}")
+    for name, value in settings.stated.items():
+        kinds = options[name].kind if name in options else ()
+        # True is an int for Python, and no number for anybody else.
+        wrong = isinstance(value, bool) and bool not in kinds
+        if kinds and value is not None and (wrong or not isinstance(value, kinds)):
+            expected = " or ".join(dict.fromkeys(NAMES.get(kind, kind.__name__) for kind in kinds))
+            raise UserError(f"{settings.source}: {name}: expected {expected}, found {value!r}")

@@ -1,0 +1,280 @@
+"""TRL's options of the loss: they choose the algorithm here, and its options."""
+
+from groupwise_commands.porting.option import Group, Put, absent, changed, same, settled
+from groupwise_commands.porting.port import Port
+from groupwise_commands.porting.trl.batch import batch
+
+NORMALIZED = {"grpo": "sequence", "bnpo": "token", "dapo": "token", "dr_grpo": "constant"}
+"""By `loss_type`, `algorithm.normalize`."""
+OWN = ("cispo", "sapo", "vespo", "luspo")
+"""The values of `loss_type` that are algorithms of their own here."""
+TOKEN_MEAN = (
+    "the mean over all tokens of an update, over all processes and micro-batches; algorithm `dapo` "
+    "would also clip at 0.28 and replace groups of equal reward"
+)
+LOCAL_MEAN = "theirs is the mean over the tokens of each micro-batch; here over those of an update"
+
+
+def _algorithm(port: Port) -> None:
+    loss, level = port.get("loss_type"), port.get("importance_sampling_level")
+    if loss in OWN:
+        port.write("algorithm.name", loss)
+        if (level == "sequence") != (loss == "luspo") and loss != "vespo":
+            port.lose(f"importance_sampling_level: {level}", f"{loss} has ratios of its own here")
+    elif loss in NORMALIZED:
+        name = "gspo" if level == "sequence" else "dr_grpo" if loss == "dr_grpo" else "grpo"
+        port.write("algorithm.name", name)
+        if loss != "grpo" and name != "dr_grpo":
+            reason = {"dapo": TOKEN_MEAN, "bnpo": LOCAL_MEAN}.get(loss, "")
+            port.write("algorithm.normalize", NORMALIZED[loss], reason)
+    else:
+        port.lose_value("loss_type", "no such loss; grpo is written")
+        port.write("algorithm.name", "grpo")
+
+
+def _clip(port: Port) -> None:
+    """The clip range, always where our default of the algorithm is another one."""
+    loss, low, high = (port.get(name) for name in ("loss_type", "epsilon", "epsilon_high"))
+    if loss == "cispo":
+        _cispo(port, high)
+    if loss in OWN[:3]:
+        return
+    narrow = port.written["algorithm.name"] in ("gspo", "luspo")
+    if port.states("epsilon") or narrow:
+        why = "theirs; the paper's range, 3e-4 and 4e-4 for gspo, is the default here"
+        port.write("algorithm.clip_low", low, why if narrow and not port.states("epsilon") else "")
+    if high is not None or narrow:
+        port.write("algorithm.clip_high", low if high is None else high)
+
+
+def _cispo(port: Port, high: float | None) -> None:
+    if high is None or high <= 1:
+        found = port.get("epsilon") if high is None else high
+        port.lose(
+            f"epsilon_high: {found:g} of cispo",
+            f"TRL caps ratios at it, so it multiplies every gradient by {found:g}, which AdamW "
+            f"cancels; here the cap is 1 + clip_high = 5, as TRL recommends",
+        )
+    else:
+        why = f"the largest ratio there, {high:g}; here that minus 1"
+        port.write("algorithm.clip_high", round(high - 1, 10), why)
+
+
+def _cap(port: Port) -> None:
+    if port.get("delta") is not None and port.get("loss_type") not in OWN[:3]:
+        port.write("algorithm.ratio_cap", port.get("delta"))
+
+
+def _of(loss: str, name: str, key: str) -> Put:
+    def put(port: Port) -> None:
+        if port.get("loss_type") == loss:
+            port.write(key, port.get(name))
+
+    return put
+
+
+def _scale(port: Port) -> None:
+    value = port.get("scale_rewards")
+    scale = {True: "group", False: "none", "True": "group", "False": "none"}.get(value, value)
+    if port.written.get("algorithm.name") == "dr_grpo":
+        why = "dr_grpo leaves out the division by the std here, loss_type dr_grpo does not there"
+        port.write("algorithm.scale", scale, why if scale != "none" else "")
+    elif port.states("scale_rewards"):
+        port.write("algorithm.scale", scale, _scaled(scale))
+
+
+def _scaled(scale: str) -> str:
+    return "the std of an update here, of a generation there" if scale == "batch" else ""
+
+
+def _beta(port: Port) -> None:
+    beta = port.get("beta")
+    if not beta:
+        return
+    port.write("algorithm.beta", beta)
+    if port.get("use_bias_correction_kl"):
+        port.lose(
+            "use_bias_correction_kl: true",
+            "the KL is not multiplied by the ratio here (kl: k3 alone); in the first update of a "
+            "step the loss is the same, its gradient is not",
+        )
+
+
+def _aggregated(port: Port) -> None:
+    if port.get("multi_objective_aggregation") != "normalize_then_sum":
+        return
+    if port.written["algorithm.name"] == "grpo":
+        port.write("algorithm.name", "gdpo", "normalize_then_sum: each reward is normalised first")
+    else:
+        port.lose_value(
+            "multi_objective_aggregation",
+            f"gdpo here, which is not combined with {port.written['algorithm.name']}",
+        )
+
+
+def _reference(port: Port) -> None:
+    if not port.get("sync_ref_model"):
+        return
+    if not port.get("beta"):
+        port.lose("sync_ref_model: true", "without beta there is no reference")
+        return
+    updates = port.get("ref_model_sync_steps")
+    every = batch(port).steps(updates)
+    why = f"{updates} updates there" if every != updates else ""
+    port.write("algorithm.reference_every", every, why)
+    mix = port.get("ref_model_mixup_alpha")
+    if port.get("use_peft") and mix != 1:
+        port.lose(f"ref_model_mixup_alpha: {mix}", "adapters cannot be mixed; the policy is copied")
+    else:
+        port.write("algorithm.reference_mix", mix)
+
+
+def _quantile(port: Port) -> None:
+    share = port.get("top_entropy_quantile")
+    if share == 0:
+        port.lose_value("top_entropy_quantile", "a share above 0 is needed here")
+    else:
+        port.write("algorithm.top_entropy_quantile", share)
+
+
+def _entropy(port: Port) -> None:
+    if not port.get("entropy_coef"):
+        return
+    normalize = port.written.get("algorithm.normalize", "sequence")
+    why = (
+        ""
+        if normalize == "token"
+        else "theirs is always the mean over tokens, ours averaged as the loss is"
+    )
+    port.write("algorithm.entropy", port.get("entropy_coef"), why)
+
+
+OBJECTIVE = Group(
+    title="Loss",
+    options=(
+        changed(
+            "loss_type",
+            "`algorithm`, `algorithm.normalize`",
+            _algorithm,
+            "dapo",
+            "`grpo`: `normalize: sequence`; `dapo`, `bnpo`: `normalize: token`, over the whole "
+            "update; `dr_grpo`, `sapo`, `cispo`, `vespo`, `luspo`: the algorithm of this name",
+            always=True,
+        ),
+        settled(
+            "importance_sampling_level",
+            here="`algorithm: gspo`",
+            note="`sequence`; with `loss_type: luspo` algorithm `luspo`",
+            default="token",
+        ),
+        changed(
+            "epsilon",
+            "`algorithm.clip_low`",
+            _clip,
+            0.2,
+            "for `gspo` and `luspo` written even if unset: defaults here are the papers'",
+            always=True,
+        ),
+        settled(
+            "epsilon_high",
+            here="`algorithm.clip_high`",
+            note="for `cispo` theirs is the largest ratio, ours that minus 1",
+        ),
+        changed(
+            "delta",
+            "`algorithm.ratio_cap`",
+            _cap,
+            kind=(int, float),
+            note="must be above 1 + `clip_high`; the same as verl's `clip_ratio_c`",
+        ),
+        *(
+            changed(name, f"`algorithm.{key}` of `{loss}`", _of(loss, name, f"algorithm.{key}"), x)
+            for loss, name, key, x in (
+                ("sapo", "sapo_temperature_pos", "tau_positive", 1.0),
+                ("sapo", "sapo_temperature_neg", "tau_negative", 1.05),
+                ("vespo", "vespo_k_pos", "k_positive", 2.0),
+                ("vespo", "vespo_lambda_pos", "lambda_positive", 3.0),
+                ("vespo", "vespo_k_neg", "k_negative", 3.0),
+                ("vespo", "vespo_lambda_neg", "lambda_negative", 2.0),
+            )
+        ),
+        changed(
+            "scale_rewards",
+            "`algorithm.scale`",
+            _scale,
+            "group",
+            "both stds divide by n - 1; `batch` is over an update here; groups with a std below "
+            "`algorithm.least_std` (1e-3) teach nothing here",
+            kind=(str, bool),
+            always=True,
+        ),
+        changed(
+            "beta",
+            "`algorithm.beta`",
+            _beta,
+            0.0,
+            "`kl: k3`, as theirs with `use_bias_correction_kl: False`",
+        ),
+        settled(
+            "use_bias_correction_kl",
+            note="on there: the KL times the ratio, which is not available here",
+            default=True,
+        ),
+        same("num_iterations", "train.epochs", 1),
+        settled("reward_weights", here="`weight` of each reward"),
+        changed(
+            "multi_objective_aggregation",
+            "`algorithm: gdpo`",
+            _aggregated,
+            "sum_then_normalize",
+            "`normalize_then_sum`; the last std is of an update here, of a generation there",
+        ),
+        same("mask_truncated_completions", "algorithm.mask_truncated", False),
+        changed(
+            "sync_ref_model",
+            "`algorithm.reference_every`",
+            _reference,
+            False,
+        ),
+        settled(
+            "ref_model_sync_steps",
+            here="`algorithm.reference_every`",
+            note="steps here, updates there",
+            default=512,
+        ),
+        settled(
+            "ref_model_mixup_alpha",
+            here="`algorithm.reference_mix`",
+            note="with LoRA only 1",
+            default=0.6,
+        ),
+        changed(
+            "top_entropy_quantile",
+            "`algorithm.top_entropy_quantile`",
+            _quantile,
+            1.0,
+            "the quantile of an update here, of a micro-batch there",
+        ),
+        changed(
+            "entropy_coef",
+            "`algorithm.entropy`",
+            _entropy,
+            0.0,
+            "averaged as the loss is; theirs always over tokens",
+        ),
+        absent(
+            "use_adaptive_entropy",
+            note="the weight of the entropy bonus is fixed",
+            default=False,
+        ),
+        settled(
+            "entropy_coef_min",
+            "entropy_coef_max",
+            "entropy_coef_delta",
+            "entropy_target",
+            here="none",
+            note="of `use_adaptive_entropy`",
+        ),
+        same("off_policy_mask_threshold", "algorithm.off_policy_mask", None),
+    ),
+)

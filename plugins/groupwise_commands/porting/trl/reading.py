@@ -1,0 +1,282 @@
+"""Reads TRL's settings: a YAML or JSON file, or the calls in a Python script, by their source."""
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from groupwise.config.yaml_lines import read
+from groupwise.errors import UserError
+from groupwise_commands.porting.constants import NotConstantError, constant, dotted
+from groupwise_commands.porting.settings import Settings, Unread, text_of
+
+EXPECTED = "a GRPOConfig as YAML or JSON, or a Python script that calls GRPOConfig"
+LORA = {
+    "r": "lora_r",
+    "lora_alpha": "lora_alpha",
+    "lora_dropout": "lora_dropout",
+    "target_modules": "lora_target_modules",
+    "target_parameters": "lora_target_parameters",
+    "modules_to_save": "lora_modules_to_save",
+    "task_type": "lora_task_type",
+    "use_rslora": "use_rslora",
+    "use_dora": "use_dora",
+}
+"""Names of `trl grpo` for those of peft's `LoraConfig`."""
+OF_PEFT = {"use_peft": True, "lora_r": 8, "lora_alpha": 8, "lora_dropout": 0.0}
+"""What a `LoraConfig` is unless set; the defaults of `trl grpo` are others."""
+QUANTIZATION = {
+    "load_in_4bit": "load_in_4bit",
+    "load_in_8bit": "load_in_8bit",
+    "bnb_4bit_quant_type": "bnb_4bit_quant_type",
+    "bnb_4bit_use_double_quant": "use_bnb_nested_quant",
+    "bnb_4bit_compute_dtype": "bnb_4bit_quant_storage",
+}
+
+
+def settings(config: str) -> Settings:
+    """Raises UserError if the file is not TRL's."""
+    path = Path(config)
+    text = text_of(path, EXPECTED)
+    if path.suffix == ".py":
+        return _Script(path, text).settings()
+    if path.suffix == ".json":
+        return Settings(source=config, stated=_mapping(_json(path, text), config))
+    return Settings(source=config, stated=_mapping(read(text, config)[0], config))
+
+
+def _json(path: Path, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON ({error}); expected {EXPECTED}") from None
+
+
+def _mapping(data: Any, source: str) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping) or not data:
+        found = "nothing" if not data else f"a {type(data).__name__}"
+        raise UserError(f"{source}: expected {EXPECTED}, found {found}")
+    if "policy" in data or "actor_rollout_ref" in data or "bundle" in data:
+        raise UserError(f"{source}: not TRL's; expected {EXPECTED}, found the keys {_keys(data)}")
+    return data
+
+
+def _keys(data: Mapping[str, Any]) -> str:
+    return ", ".join(list(map(str, data))[:5])
+
+
+_DEFERRED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If)
+"""Statements whose bodies do not, or may not, run when a file is imported."""
+
+
+class _Script:
+    """The calls of a script, and the constants that it assigns once."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path, self.stated, self.unread = path, dict[str, Any](), dict[str, Unread]()
+        try:
+            self.tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError) as error:
+            line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+            raise UserError(f"{path}{line}: not valid Python; expected {EXPECTED}") from None
+        self.assigned = _assigned(self.tree)
+        self.names = _constants(self.assigned)
+        self.imports = _imports(self.tree)
+
+    def settings(self) -> Settings:
+        config, trainer = self._call("GRPOConfig"), self._call("GRPOTrainer")
+        if config is None and trainer is None:
+            raise UserError(
+                f"{self.path}: no call of GRPOConfig; expected {EXPECTED}. A script that parses "
+                f"its settings from the command line has them in a YAML file: port that"
+            )
+        if config is not None:
+            if config.args:
+                self._read("output_dir", config.args[0])
+            self._keywords(config, {})
+        if trainer is not None:
+            self._trainer(trainer)
+        remarks = (self._remark(),) if self._runs_when_imported() else ()
+        return Settings(
+            source=str(self.path), stated=self.stated, unread=self.unread, remarks=remarks
+        )
+
+    def _runs_when_imported(self) -> bool:
+        """Whether functions are named that cannot be imported without training."""
+        functions = [
+            each
+            for name in ("reward_funcs", "tools", "environment_factory")
+            for each in self.stated.get(name, ())
+            if str(each).startswith(f"{self.path.stem}:")
+        ]
+        top = (node for node in self.tree.body if not isinstance(node, _DEFERRED))
+        return bool(functions) and any(
+            dotted(call.func).endswith("GRPOTrainer") for node in top for call in _calls(node)
+        )
+
+    def _remark(self) -> str:
+        return (
+            f"{self.path.name} trains when it is imported: move its functions to a file without "
+            f"the trainer, and name that in place of {self.path.stem}"
+        )
+
+    def _call(self, name: str) -> ast.Call | None:
+        calls = [each for each in _calls(self.tree) if dotted(each.func).split(".")[-1] == name]
+        if len(calls) > 1:
+            lines = ", ".join(str(each.lineno) for each in calls)
+            raise UserError(
+                f"{self.path}: {len(calls)} calls of {name}, in lines {lines}; port a copy of the "
+                f"script that has one"
+            )
+        return calls[0] if calls else None
+
+    def _keywords(self, call: ast.Call, names: Mapping[str, str], *, only: bool = False) -> None:
+        """names: other names of arguments; only: leave out those that it does not have."""
+        for keyword in call.keywords:
+            if keyword.arg is None:
+                source = f"**{ast.unparse(keyword.value)}"
+                self.unread[f"arguments of {dotted(call.func)}"] = Unread(
+                    source=source, line=call.lineno
+                )
+            elif not only or keyword.arg in names:
+                self._read(names.get(keyword.arg, keyword.arg), keyword.value)
+
+    def _read(self, name: str, node: ast.expr) -> None:
+        try:
+            self.stated[name] = constant(node, self.names)
+        except NotConstantError:
+            self.unread[name] = Unread(source=ast.unparse(node), line=node.lineno)
+
+    def _trainer(self, call: ast.Call) -> None:
+        given = {each.arg: each.value for each in call.keywords if each.arg}
+        given |= dict(zip(("model", "reward_funcs"), call.args, strict=False))
+        plain = {"model": "model_name_or_path"}
+        for name, node in given.items():
+            value = self._behind(node)
+            if name in ("reward_funcs", "tools", "environment_factory"):
+                self._functions(name, value)
+            elif name in ("train_dataset", "eval_dataset"):
+                self._dataset(name, value)
+            elif name == "peft_config" and isinstance(value, ast.Call):
+                self.stated |= OF_PEFT
+                self._keywords(value, LORA, only=True)
+            elif name == "quantization_config" and isinstance(value, ast.Call):
+                self._keywords(value, QUANTIZATION, only=True)
+            elif name != "args" and not _is_none(value):
+                self._read(plain.get(name, name), node)
+
+    def _behind(self, node: ast.expr) -> ast.expr:
+        """What a name stands for, if it is assigned once."""
+        name = dotted(node)
+        return self.assigned.get(name, node) if name else node
+
+    def _functions(self, name: str, node: ast.expr) -> None:
+        """The names of functions, as module:function; a string is the name of a model."""
+        items = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
+        found = [self._function(item) for item in items]
+        if None in found:
+            self.unread[name] = Unread(source=ast.unparse(node), line=node.lineno)
+        known = [each for each in found if each is not None]
+        if name == "environment_factory" and known:
+            self.stated[name] = known[0]
+        elif known:
+            self.stated[name] = known
+
+    def _function(self, node: ast.expr) -> str | None:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            return node.value
+        node = node.func if isinstance(node, ast.Call) else self._behind(node)
+        node = node.func if isinstance(node, ast.Call) else node
+        name = dotted(node)
+        if not name:
+            return None
+        head, _, rest = name.partition(".")
+        module, function = self.imports.get(head, (self.path.stem, head))
+        if rest:
+            *middle, function = rest.split(".")
+            module = ".".join([module, *middle] if head in self.imports else [head, *middle])
+        return f"{module}:{function}"
+
+    def _dataset(self, name: str, node: ast.expr) -> None:
+        """`load_dataset(path, subset, split=...)`, also with an index or a method behind it."""
+        split = None
+        while not (isinstance(node, ast.Call) and dotted(node.func).endswith("load_dataset")):
+            inner = _inner(node)
+            if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+                split = node.slice.value
+            if inner is None:
+                self.unread[name] = Unread(source=ast.unparse(node), line=node.lineno)
+                return
+            node = self._behind(inner)
+        if name == "eval_dataset":
+            self.unread[name] = Unread(source=ast.unparse(node), line=node.lineno)
+            return
+        for key, value in zip(("dataset_name", "dataset_config"), node.args, strict=False):
+            self._read(key, value)
+        self._keywords(
+            node,
+            {"path": "dataset_name", "name": "dataset_config", "split": "dataset_train_split"},
+            only=True,
+        )
+        if split is not None:
+            self.stated["dataset_train_split"] = split
+
+
+def _inner(node: ast.expr) -> ast.expr | None:
+    """What a subscript or the call of a method is of."""
+    if isinstance(node, ast.Subscript):
+        return node.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.value
+    return None
+
+
+def _calls(tree: ast.AST) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _assigned(tree: ast.AST) -> dict[str, ast.expr]:
+    """The expression of each name that is assigned exactly once in the file."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    found.setdefault(target.id, []).append(node.value)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+            found.setdefault(node.target.id, []).append(node.value)
+        elif isinstance(node, ast.AugAssign | ast.For) and isinstance(node.target, ast.Name):
+            found.setdefault(node.target.id, []).extend([ast.Constant(None)] * 2)
+    return {name: values[0] for name, values in found.items() if len(values) == 1}
+
+
+def _constants(assigned: Mapping[str, ast.expr]) -> dict[str, Any]:
+    """The values of those names that are constants, also of others'."""
+    names: dict[str, Any] = {}
+    for _ in range(len(assigned)):
+        before = len(names)
+        for name, node in assigned.items():
+            if name not in names:
+                try:
+                    names[name] = constant(node, names)
+                except NotConstantError:
+                    continue
+        if len(names) == before:
+            break
+    return names
+
+
+def _imports(tree: ast.AST) -> dict[str, tuple[str, str]]:
+    """By local name, the module and the name that it was imported from."""
+    found: dict[str, tuple[str, str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {each.asname or each.name: (node.module, each.name) for each in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {each.asname or each.name: (each.name, "") for each in node.names}
+    return found

@@ -1,0 +1,29 @@
+"""Adapter: all code that depends on a pipeline's architecture.
+
+To train another diffusers pipeline, subclass `Adapter` in a package of your own; register it under
+the name of the pipeline's class (`register_adapters`), or set `policy.adapter`. Its base classes
+`Sizes` and `NoiseLevels` have the parts of an adapter that are about pixels and about noise.
+
+`Conditions` are what `velocity` receives of encoded prompts, `Limit`, `Exchange` and `Frames` what
+its methods `limit`, `exchange` and `completions` return.
+"""
+
+from groupwise_flow.adapter.adapter import Adapter
+from groupwise_flow.adapter.conditions import MASK, UNCONDITIONAL, Conditions, Row
+from groupwise_flow.adapter.frames import Frames
+from groupwise_flow.adapter.limit import Limit
+from groupwise_flow.adapter.noise_levels import Exchange, NoiseLevels
+from groupwise_flow.adapter.sizes import Sizes
+
+__all__ = [
+    "MASK",
+    "UNCONDITIONAL",
+    "Adapter",
+    "Conditions",
+    "Exchange",
+    "Frames",
+    "Limit",
+    "NoiseLevels",
+    "Row",
+    "Sizes",
+]

@@ -1,0 +1,59 @@
+"""For authors of adapters: `check_adapter` checks an adapter's laws on a pipeline."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from groupwise.testing import hold
+from groupwise_flow.adapter import Adapter, Row
+from groupwise_flow.testing import own
+from groupwise_flow.testing import pipeline as against
+from groupwise_flow.testing.case import Case
+
+__all__ = ["LAWS", "check_adapter"]
+
+ROWS = ({"prompt": "a cat"}, {"prompt": "two small dogs and a bird"})
+LAWS = (
+    own.trained,
+    own.conditions,
+    own.shapes,
+    own.batching,
+    own.masked,
+    own.depends_on_inputs,
+    own.unguided,
+    against.noise_levels,
+    against.denoising,
+    against.guidance,
+    against.negative_prompt,
+    own.pictures,
+    against.decoding,
+)
+
+
+def check_adapter(
+    adapter_class: type[Adapter],
+    pipeline: Any,
+    *,
+    rows: Sequence[Row] = ROWS,
+    height: int | None = None,
+    width: int | None = None,
+    prompt_tokens: int = 96,
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Check an adapter on a pipeline. Raises AssertionError, which names the first law that is
+    broken.
+
+    `groupwise.testing.check_adapter` calls this function for every subclass of `Adapter`.
+
+    pipeline: in float32, ideally a tiny one with random weights. rows: two or more, with prompts of
+    different lengths and the columns that the adapter reads. height, width: of pictures; if unset,
+    a small size at which rows, columns, channels and tokens are all of different numbers, so that
+    no two of them can be mistaken for each other. options: of the adapter, by name.
+    """
+    pipeline.set_progress_bar_config(disable=True)
+    sizes = {
+        "height": height,
+        "width": width,
+        "prompt_tokens": prompt_tokens,
+        "options": adapter_class.Config.model_validate(dict(options or {})),
+    }
+    hold(adapter_class.__name__, LAWS, Case(adapter_class, pipeline, rows, sizes))

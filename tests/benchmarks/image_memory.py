@@ -1,0 +1,84 @@
+"""Memory of the published image models, by their configurations: the table of docs/models.md.
+
+python tests/benchmarks/image_memory.py
+
+For each model and size: by `groupwise check`'s estimate, what an evaluation, Flow-GRPO and a method
+of the final latents take, in gigabytes.
+"""
+
+import argparse
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.flow import conftest
+from tests.flow.stand_ins import published
+
+from groupwise.memory import Workload
+from groupwise_flow.forward_process import ForwardProcess
+from groupwise_flow.policy import FlowPolicy
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "sd15": {"precision": "fp16", "sde": "ddim", "noise_level": 1.0, "guidance": 5.0},
+    "sdxl": {"precision": "bf16", "sde": "ddim", "noise_level": 1.0, "guidance": 5.0},
+    "z_image": {"precision": "bf16", "guidance": 5.0, "prompt_tokens": 512},
+    "qwen_image": {"precision": "bf16", "guidance": 4.0, "prompt_tokens": 256},
+    "flux2_klein": {"precision": "bf16", "guidance": 4.0, "prompt_tokens": 512},
+    "flux2_klein distilled": {"precision": "bf16", "guidance": 1.0, "prompt_tokens": 512},
+    "flux2": {"precision": "bf16", "guidance": 4.0, "prompt_tokens": 512},
+    "sana": {"precision": "float32", "guidance": 1.0, "prompt_tokens": 300},
+    "lumina2": {"precision": "bf16", "guidance": 4.0, "prompt_tokens": 256},
+}
+OF_STEPS = ("sde", "noise_level")
+
+
+def gigabytes(policy: Any, folder: Path, settings: Mapping[str, Any], size: int) -> float:
+    """The most that a step takes on one device, with and without an update."""
+    config = policy.Config(
+        model=str(folder),
+        height=size,
+        width=size,
+        batch=1,
+        lora={"rank": 32},
+        encoders="offload",
+        gradient_checkpointing=True,
+        **settings,
+    )
+    counts: dict[str, Any] = {
+        "rollouts": 8,
+        "group_size": 8,
+        "training": True,
+        "reference": False,
+        "averages": 0,
+    }
+    loads = (Workload(decisions=1, sampled=0, **counts), Workload(decisions=0, sampled=8, **counts))
+    return float(max(sum(policy.estimate(config, load).values()) for load in loads)) / 1e9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024])
+    parser.add_argument("--models", nargs="+", choices=SETTINGS, default=[*SETTINGS])
+    options = parser.parse_args()
+    sizes = options.sizes
+    warnings.simplefilter("ignore")
+    print("| model | method | " + " | ".join(f"{size} px" for size in sizes) + " |")
+    for name in options.models:
+        settings = SETTINGS[name]
+        with tempfile.TemporaryDirectory() as root:
+            torch.manual_seed(0)
+            conftest.MAKERS[name]().save_pretrained(Path(root, "tiny"))
+            folder = published.write(
+                published.MODELS[name], Path(root, "tiny"), Path(root, "published")
+            )
+            final = {key: value for key, value in settings.items() if key not in OF_STEPS}
+            for policy, own in ((FlowPolicy, settings), (ForwardProcess, final)):
+                cells = [f"{gigabytes(policy, folder, own, size):.1f}" for size in sizes]
+                print(f"| {name} | {policy.__name__} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

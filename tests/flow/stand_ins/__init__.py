@@ -1,0 +1,38 @@
+"""Tiny random pipelines of diffusers' own classes, built in place: nothing is downloaded."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.flow.stand_ins import flux2, lumina2, qwen_image, sana, z_image
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A tiny pipeline, and the size of its pictures: at none of them are there as many tokens as
+    channels, which a pipeline can confuse.
+
+    make: builds the pipeline; height, width: of pictures; other: another size, height and width.
+    """
+
+    make: Callable[[], Any]
+    height: int
+    width: int
+    other: tuple[int, int]
+    prompt_tokens: int = 96
+
+    @property
+    def size(self) -> dict[str, int]:
+        return {"height": self.height, "width": self.width, "prompt_tokens": self.prompt_tokens}
+
+
+MODELS = {
+    "z_image": StandIn(z_image.z_image, 16, 24, (24, 12)),
+    "qwen_image": StandIn(qwen_image.qwen_image, 16, 24, (8, 12)),
+    "flux2": StandIn(flux2.dev, 16, 24, (24, 12)),
+    "flux2_klein": StandIn(flux2.klein, 16, 24, (24, 12)),
+    "flux2_klein distilled": StandIn(lambda: flux2.klein(distilled=True), 16, 24, (24, 12)),
+    "sana": StandIn(sana.sana, 32, 64, (64, 32)),
+    "lumina2": StandIn(lumina2.lumina2, 32, 48, (48, 64)),
+}
+"""Of each model in the box, by name."""

@@ -1,0 +1,126 @@
+"""Tokenizers made in place, and tiny random text encoders of transformers' own classes."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import (
+    Gemma2Config,
+    Gemma2Model,
+    GemmaTokenizer,
+    PreTrainedModel,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2Tokenizer,
+    Qwen3Config,
+)
+
+MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
+CHAT = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+"""A chat template with the turns of Qwen3's."""
+
+
+def bpe(texts: Sequence[str], splitting: Any, size: int, **options: Any) -> dict[str, Any]:
+    """Vocabulary and merges of a BPE that is trained on these texts."""
+    learned = Tokenizer(models.BPE())
+    learned.pre_tokenizer = splitting
+    trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False, **options)
+    learned.train_from_iterator(texts, trainer)
+    model = json.loads(learned.to_str())["model"]
+    return {"vocab": model["vocab"], "merges": [tuple(pair) for pair in model["merges"]]}
+
+
+def qwen_tokenizer(texts: Sequence[str] = (), *, size: int = 500) -> Qwen2Tokenizer:
+    """Byte-level BPE as Qwen's; every character is a token, but for what is learned from texts.
+
+    size: most tokens of the vocabulary.
+    """
+    splitting = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    learned = bpe([*texts] * 4, splitting, size, initial_alphabet=alphabet)
+    for mark in MARKS:
+        learned["vocab"][mark] = len(learned["vocab"])
+    tokenizer = Qwen2Tokenizer(**learned)
+    tokenizer.add_special_tokens({"additional_special_tokens": [*MARKS[1:]]})
+    tokenizer.chat_template = CHAT
+    return tokenizer
+
+
+def gemma_tokenizer(texts: Sequence[str] = ()) -> GemmaTokenizer:
+    """BPE as Gemma's, with a token for most words of the texts."""
+    alphabet = [chr(code) for code in range(32, 127)]
+    learned = bpe(
+        [text.replace(" ", "▁") for text in texts] * 4,
+        pre_tokenizers.Split("▁", "merged_with_previous"),
+        600,
+        initial_alphabet=[*alphabet, "\n", "▁"],
+        special_tokens=["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"],
+    )
+    return GemmaTokenizer(**learned)
+
+
+def qwen3(
+    kind: type[PreTrainedModel], tokenizer: Qwen2Tokenizer, *, width: int = 16, layers: int = 3
+) -> Any:
+    """A Qwen3 of this class."""
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return kind(config)
+
+
+def gemma2(tokenizer: GemmaTokenizer, *, width: int = 16, layers: int = 3) -> Gemma2Model:
+    config = Gemma2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return Gemma2Model(config)
+
+
+def qwen2_5_vl(tokenizer: Qwen2Tokenizer) -> Any:
+    config = Qwen2_5_VLConfig(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "bos_token_id": tokenizer.eos_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10_000.0,
+                "mrope_section": [1, 1, 2],
+            },
+        },
+        vision_config={
+            "depth": 1,
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_heads": 2,
+            "out_hidden_size": 16,
+        },
+    )
+    return Qwen2_5_VLForConditionalGeneration(config)

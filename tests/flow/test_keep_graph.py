@@ -1,0 +1,93 @@
+"""`keep_graph`: the first update's gradient goes through the graph of sampling's passes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from groupwise_flow.algorithms.flow_grpo import FlowGRPO
+from groupwise_flow.passes.graphs import PASS, PLACE
+
+SEEDS = list(range(6))
+
+
+EVERY, SOME = [0, 1, 2, 3, 4, 5], [0, 1, 2, 4, 5]
+VALUES = [0.0, 1.0, 5.0, 0.0, 2.0, 7.0]
+"""Rewards none of which is the mean of its group, so that every rollout has a gradient."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "limit"),
+    [
+        ({"guidance": 3.0, "lora": {"rank": 2}}, EVERY, 1e-6),
+        # Passes of sampling then have other rows than those of an update, and round otherwise.
+        ({"guidance": 3.0, "lora": {"rank": 2}}, SOME, 1e-5),
+        (
+            {"window": {"kind": "fixed", "size": 2, "start": 1}, "gradient_checkpointing": True},
+            EVERY,
+            1e-6,
+        ),
+    ],
+)
+def test_the_gradient_is_that_of_a_forward_pass_and_later_updates_make_one(
+    lab, settings, rows, limit
+):
+    policy = lab.policy(steps=4, batch=4, keep_graph=True, **settings)
+    lab.nudge(policy)
+    policy.begin(0)
+    rollouts = policy.sample(lab.rows, group_size=3, seeds=SEEDS).select(rows)
+    columns = {k: v for k, v in rollouts.trajectory.items() if k not in (PASS, PLACE)}
+    sizes = lab.calls(policy)
+
+    def gradient(rollouts, **options):
+        policy.zero_grad()
+        sizes.clear()
+        lab.update(policy, FlowGRPO(), rollouts, values=[VALUES[row] for row in rows], **options)
+        return lab.gradient(policy), len(sizes)
+
+    kept, few = gradient(rollouts)
+    expected, many = gradient(replace(rollouts, trajectory=columns))
+    assert expected.norm() > 0
+    assert lab.gap(kept, expected) < limit
+    assert few < many
+    if "gradient_checkpointing" not in settings:  # which calls the model again
+        assert few == 0
+    lab.nudge(policy, size=1e-3)
+    old = {"old_log_probs": rollouts.sampler_log_probs}
+    _, later = gradient(rollouts, first=False, outputs=old)
+    assert later == many
+
+
+def test_a_graph_is_used_once_and_not_with_other_weights(lab):
+    policy = lab.policy(steps=4, keep_graph=True)
+    policy.begin(0)
+    rollouts = policy.sample(lab.rows, group_size=1, seeds=[1, 2])
+    sizes = lab.calls(policy)
+    with torch.no_grad():
+        policy(rollouts)
+    assert sizes == [6]  # no gradient is wanted, so that the graph stays for the update
+    first = policy(rollouts).log_probs
+    assert sizes == [6]
+    torch.testing.assert_close(policy(rollouts).log_probs, first)
+    assert sizes == [6, 6]
+    policy.begin(1)
+    rollouts = policy.sample(lab.rows, group_size=1, seeds=[1, 2])
+    sizes.clear()
+    lab.nudge(policy)
+    policy(rollouts)
+    assert sizes == [6]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"window": {"kind": "random", "size": 2}}, r"set window: \{kind: all\}"),
+        ({"shared_noise": True}, "with shared_noise"),
+        ({"precision": "fp16"}, "set precision: bf16"),
+        ({"guidance": 3, "guidance_gradient": "conditional"}, "remove guidance_gradient"),
+    ],
+)
+def test_settings_with_which_no_graph_can_be_kept_are_refused(lab, settings, message):
+    with pytest.raises(ValidationError, match=message):
+        lab.settings(keep_graph=True, **settings)

@@ -1,0 +1,222 @@
+"""The models in the box, each on a tiny random pipeline of diffusers' own class."""
+
+import pytest
+import torch
+from diffusers import (
+    DiffusionPipeline,
+    DPMSolverMultistepScheduler,
+    FlowMatchEulerDiscreteScheduler,
+)
+from tests.flow.stand_ins import MODELS
+from tests.flow.test_waits import Operations
+from torch.overrides import TorchFunctionMode
+
+from groupwise import testing
+from groupwise.errors import UserError
+from groupwise.memory import Workload
+from groupwise.registry import installed
+from groupwise_flow.passes.guidance import has_two_branches
+from groupwise_flow.policy import FlowPolicy
+from groupwise_flow.testing.case import Case
+from groupwise_testing.policy import gradients
+from groupwise_testing.policy.case import Case as PolicyCase
+
+ROWS = [{"prompt": "a cat"}, {"prompt": "two dogs and a bird"}, {"prompt": "x"}]
+PIPELINES = {
+    "z_image": "ZImagePipeline",
+    "qwen_image": "QwenImagePipeline",
+    "flux2": "Flux2Pipeline",
+    "flux2_klein": "Flux2KleinPipeline",
+    "flux2_klein distilled": "Flux2KleinPipeline",
+    "sana": "SanaPipeline",
+    "lumina2": "Lumina2Pipeline",
+}
+"""The registered name of each model's adapter."""
+SAME = 1e-5
+"""Largest gap between our latents and pictures and the pipeline's."""
+
+
+class Model:
+    """A pipeline in memory, which all tests of its model share."""
+
+    def __init__(self, name, folder):
+        self.name, self.stand_in = name, MODELS[name]
+        self.pipeline = DiffusionPipeline.from_pretrained(folder)
+        self.pipeline.set_progress_bar_config(disable=True)
+        self.kind = installed().load("adapters", PIPELINES[name])
+
+    def case(self, **size):
+        return Case(self.kind, self.pipeline, ROWS, {**self.stand_in.size, **size})
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request, folders):
+    return Model(request.param, folders[request.param])
+
+
+@torch.no_grad()
+def gap(case, scale, negative=""):
+    """Of latents and of pictures, both by their own way from the same noise."""
+    latents = case.latents(scale, negative)
+    drawn = case.drawn(scale, "latent", negative)
+    images = case.adapter.completions(latents)[1]
+    return max(
+        float((case.adapter.output(latents) - drawn).abs().max()),
+        float((images - case.drawn(scale, "pt", negative)).abs().max()),
+    )
+
+
+def test_without_noise_it_draws_what_the_pipeline_draws(model):
+    """Without guidance and with it, with a negative prompt, and in another size."""
+    case = model.case()
+    assert gap(case, 1.0) < SAME
+    if not case.adapter.takes_guidance():
+        return
+    assert gap(case, 4.0) < SAME
+    plain = case.latents(1.0)
+    assert (case.latents(4.0) - plain).abs().max() > 1e-3
+    if case.adapter.takes_negative_prompt():
+        assert gap(case, 4.0, "a blurred thing") < SAME
+        assert (case.latents(4.0, "a blurred thing") - case.latents(4.0)).abs().max() > 1e-3
+    height, width = model.stand_in.other
+    assert gap(model.case(height=height, width=width), 4.0) < SAME
+
+
+def test_it_passes_check_adapter(model):
+    testing.check_adapter(model.kind, model.pipeline, rows=ROWS, **model.stand_in.size)
+
+
+def settings_of(model, **settings):
+    guided = model.case().adapter.takes_guidance()
+    return {"guidance": 3.0 if guided else 1.0, "steps": 3, **settings}
+
+
+def test_ratios_are_one_gradients_are_true_and_lora_is_read_back_at_the_same_strength(
+    model, lab, tmp_path
+):
+    policy = lab.policy(
+        model.name, **settings_of(model, lora={"rank": 2}, gradient_checkpointing=True)
+    )
+    lab.nudge(policy, 0.3)
+    policy.begin(1)
+    rollouts = policy.sample(ROWS[:2], group_size=2, seeds=range(4))
+    with torch.no_grad():
+        alone = torch.cat([policy(rollouts.select([n])).log_probs for n in range(4)])
+    for log_probs in (policy(rollouts).log_probs.detach(), alone):
+        torch.testing.assert_close(log_probs, rollouts.sampler_log_probs, rtol=0, atol=1e-5)
+    testing.hold(model.name, gradients.LAWS, PolicyCase(policy, ROWS[:2], 1, None))
+    policy.save_pretrained(tmp_path)
+    case = model.case()
+    before = case.whole
+    model.pipeline.load_lora_weights(tmp_path)
+    try:
+        read = case.velocity(case.start, case.conditions)
+    finally:
+        model.pipeline.unload_lora_weights()
+    with torch.no_grad():
+        level = torch.full((len(ROWS),), 0.7)
+        ours = policy.adapter.velocity(case.start, level, case.conditions, guidance=1.0)
+    assert (read - ours).abs().max() < SAME
+    assert (read - before).abs().max() > 1e-2
+
+
+def test_its_memory_is_estimated(model, lab):
+    """Of sampling, too, by running the models' own code; of activations within a factor of 1.5."""
+    policy = lab.policy(model.name, steps=2, long_prompts="cut")
+    counts = {"rollouts": 4, "group_size": 2, "training": True, "reference": False, "averages": 0}
+    update = FlowPolicy.estimate(policy.config, Workload(decisions=4, sampled=0, **counts))
+    sampling = FlowPolicy.estimate(policy.config, Workload(decisions=0, sampled=4, **counts))
+    weights = sum(p.numel() for p in policy.adapter.model.parameters())
+    assert update["transformer"] == 4 * weights
+    assert not [name for name in sampling if "not counted" in name]
+    assert sampling.keys() & {"a pass while sampling", "decoding", "encoding a prompt"}
+    full = [{"prompt": f"{letter} dog, " * 40} for letter in "ab"]  # prompts that fill their tokens
+    rollouts = policy.sample(full, group_size=2, seeds=range(4))
+    kept, known = {}, {p.untyped_storage().data_ptr() for p in policy.parameters()}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        policy(rollouts)
+    measured = sum(kept.values())
+    assert measured / 1.5 < update["activations"] < 1.5 * measured
+
+
+class Reads(TorchFunctionMode):
+    """Notes each time that a tensor's values are read on the host."""
+
+    NAMES = ("tolist", "item", "numpy", "__bool__", "__int__", "__float__")
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        self.names += [name] if name in self.NAMES else []
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_pass_does_not_make_the_host_wait(model):
+    """But for Lumina-Image 2.0, whose model itself asks the device how long prompts are."""
+    case = model.case()
+    assert len(case.conditions) > 0  # encoded before the pass
+    operations, reads = Operations(), Reads()
+    with operations, reads:
+        case.velocity(case.start, case.conditions)
+    waits = [*operations.waits(operations.names), *reads.names]
+    assert waits == (["tolist"] if model.name == "lumina2" else [])
+
+
+def test_prompts_are_measured_as_the_text_encoder_receives_them(model):
+    adapter = model.case().adapter
+    limit, read = adapter.limit(), []
+    encoder = adapter.pipeline.text_encoder
+    hook = encoder.register_forward_pre_hook(
+        lambda module, args, named: read.append(int(named["attention_mask"].sum())),
+        with_kwargs=True,
+    )
+    with torch.no_grad():
+        adapter.encode(ROWS[:1])
+    hook.remove()
+    assert read == [limit.lengths([ROWS[0]["prompt"]])[0] + limit.uncounted]
+    long = "a" * 2 * limit.most
+    with pytest.raises(UserError, match=r"policy\.prompt_tokens allows"):
+        limit.check([long])
+
+
+def test_only_guidance_by_a_second_pass_has_a_negative_prompt(model):
+    case = model.case()
+    two = has_two_branches(case.adapter, 3.0) and case.adapter.takes_guidance()
+    assert two == (model.name not in ("flux2", "flux2_klein distilled"))
+    assert case.adapter.takes_negative_prompt() == (two and model.name != "flux2_klein")
+    if model.name == "flux2_klein":
+        with pytest.raises(UserError, match=r"negative_prompt: the call of Flux2KleinPipeline"):
+            case.guided(3.0, "a dog")
+    if model.name == "flux2_klein distilled":
+        with pytest.raises(UserError, match="this model takes no guidance"):
+            case.guided(3.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("sana", {"instruction": False}), ("lumina2", {"normalization": False})]
+)
+def test_options_of_an_adapter_are_those_of_the_pipelines_call(name, options, folders):
+    model = Model(name, folders[name])
+    usual = model.case().latents(4.0)
+    case = model.case(options=model.kind.Config(**options))
+    assert gap(case, 4.0) < SAME
+    assert (case.latents(4.0) - usual).abs().max() > 1e-3
+
+
+def test_sanas_solver_is_exchanged_at_its_own_shift_and_other_schedulers_are_kept(folders):
+    adapter = Model("sana", folders["sana"]).case().adapter
+    assert type(adapter.own_scheduler) is DPMSolverMultistepScheduler
+    assert type(adapter.pipeline.scheduler) is FlowMatchEulerDiscreteScheduler
+    assert adapter.pipeline.scheduler.shift == 3.0
+    assert adapter.exchange(adapter.pipeline.scheduler) is None
+    assert adapter.exchange(DPMSolverMultistepScheduler()) is None  # refused: not a flow's levels

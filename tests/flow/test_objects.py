@@ -1,0 +1,41 @@
+"""A pipeline of diffusers that is passed as an object is trained in place, as from its files."""
+
+import pytest
+import torch
+from diffusers import DiffusionPipeline
+
+import groupwise
+from groupwise.errors import UserError
+
+
+def train(lab, folder, policy, **options):
+    return groupwise.train(
+        policy=policy,
+        prompts=[{"prompt": f"a red disk {n}"} for n in range(4)],
+        rewards=[lab.redness],
+        algorithm="flow_grpo",
+        train={"steps": 1, "groups_per_step": 1, "group_size": 2, "learning_rate": 1e-2},
+        evaluation={"prompts": 0},
+        output=folder,
+        quiet=True,
+        **{"policy.steps": 3, "policy.height": 16, "policy.width": 16, **options},
+    )
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}], ids=["full", "lora"])
+def test_the_run_is_that_of_its_folder(lab, tmp_path, lora):
+    folder = str(lab.folders["sd3"])
+    pipeline = DiffusionPipeline.from_pretrained(folder)
+    options = {} if lora is None else {"policy.lora": lora}
+    read = train(lab, tmp_path / "read", {"name": "flow", "model": folder}, **options)
+    given = train(lab, tmp_path / "given", pipeline, **options)
+    assert read.metrics["reward"] == given.metrics["reward"]
+    ours, theirs = (run.policy.state_dict() for run in (read, given))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert given.policy.adapter.pipeline is pipeline
+    if lora is not None:
+        with pytest.raises(UserError, match="of the pipeline has adapters already"):
+            train(lab, tmp_path / "again", pipeline)
+    with pytest.raises(UserError, match="`encoders: cached` read the pipeline from files"):
+        train(lab, tmp_path / "cached", pipeline, **{"policy.encoders": "cached"})
