@@ -180,9 +180,16 @@ class Evaluator:
         right = self.judge.right(judged).masked_fill(scores.failed, math.nan)
         sampled, samples = batch.sampled, batch.samples
         policy = self.sampler.samplings[samples.learner or self.sampler.judged[-1]].policy
-        columns = {"returned": self.sampler.columns, "shown": self.sampler.shown_columns}
         return [
-            *samples.of_judged(sampled, scores, watched, right, policy, **columns),
+            *samples.of_judged(
+                sampled,
+                scores,
+                watched,
+                right,
+                policy,
+                returned=self.sampler.columns,
+                shown=self.sampler.shown_columns,
+            ),
             *(self._refused(samples, refusal) for refusal in sampled.refusals),
         ]
 
