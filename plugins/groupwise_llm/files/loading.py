@@ -68,11 +68,9 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
     logging.disable_progress_bar()
     dtype_of(settings)
     quantised = quantization_of(settings)
+    given = None if settings.given is None else _checked(settings.given)
     tokenizer = tokenizer_of(settings)
-    if settings.given is None:
-        model = as_plain(_read(settings, share, quantised))
-    else:
-        model = _checked(settings.given)
+    model = as_plain(_read(settings, share, quantised)) if given is None else given
     keep_layout(model)
     if settings.lora is None and getattr(model, "is_quantized", False):
         raise UserError(
