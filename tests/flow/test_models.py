@@ -34,6 +34,8 @@ PIPELINES = {
 """The registered name of each model's adapter."""
 SAME = 1e-5
 """Largest gap between our latents and pictures and the pipeline's."""
+ROUNDED = {"z_image": 2e-5}
+"""Of a model that multiplies the time by 1000 before its sine, and with it the rounding of sums."""
 
 
 class Model:
@@ -68,18 +70,18 @@ def gap(case, scale, negative=""):
 
 def test_without_noise_it_draws_what_the_pipeline_draws(model):
     """Without guidance and with it, with a negative prompt, and in another size."""
-    case = model.case()
-    assert gap(case, 1.0) < SAME
+    case, most = model.case(), ROUNDED.get(model.name, SAME)
+    assert gap(case, 1.0) < most
     if not case.adapter.takes_guidance():
         return
-    assert gap(case, 4.0) < SAME
+    assert gap(case, 4.0) < most
     plain = case.latents(1.0)
     assert (case.latents(4.0) - plain).abs().max() > 1e-3
     if case.adapter.takes_negative_prompt():
-        assert gap(case, 4.0, "a blurred thing") < SAME
+        assert gap(case, 4.0, "a blurred thing") < most
         assert (case.latents(4.0, "a blurred thing") - case.latents(4.0)).abs().max() > 1e-3
     height, width = model.stand_in.other
-    assert gap(model.case(height=height, width=width), 4.0) < SAME
+    assert gap(model.case(height=height, width=width), 4.0) < most
 
 
 def test_it_passes_check_adapter(model):
@@ -209,7 +211,7 @@ def test_options_of_an_adapter_are_those_of_the_pipelines_call(name, options, fo
     model = Model(name, folders[name])
     usual = model.case().latents(4.0)
     case = model.case(options=model.kind.Config(**options))
-    assert gap(case, 4.0) < SAME
+    assert gap(case, 4.0) < most
     assert (case.latents(4.0) - usual).abs().max() > 1e-3
 
 
