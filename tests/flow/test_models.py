@@ -34,8 +34,8 @@ PIPELINES = {
 """The registered name of each model's adapter."""
 SAME = 1e-5
 """Largest gap between our latents and pictures and the pipeline's."""
-ROUNDED = {"z_image": 2e-5}
-"""Of a model that multiplies the time by 1000 before its sine, and with it the rounding of sums."""
+ROUNDED = {"z_image": 3e-4}
+"""Of a model that multiplies the time by 1000 before its sine, and any error of rounding with it."""
 
 
 class Model:
@@ -211,7 +211,7 @@ def test_options_of_an_adapter_are_those_of_the_pipelines_call(name, options, fo
     model = Model(name, folders[name])
     usual = model.case().latents(4.0)
     case = model.case(options=model.kind.Config(**options))
-    assert gap(case, 4.0) < most
+    assert gap(case, 4.0) < SAME
     assert (case.latents(4.0) - usual).abs().max() > 1e-3
 
 
