@@ -35,7 +35,7 @@ PIPELINES = {
 SAME = 1e-5
 """Largest gap between our latents and pictures and the pipeline's."""
 ROUNDED = {"z_image": 3e-4}
-"""Of a model that multiplies the time by 1000 before its sine, and any error of rounding with it."""
+"""Of a model that multiplies the time by 1000 before its sine, and with it the rounding."""
 
 
 class Model:
