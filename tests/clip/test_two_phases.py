@@ -56,7 +56,7 @@ def test_constructing_a_reward_reads_nothing(folder, transformers_folder, *, hea
     ("settings", "message"),
     [
         ({"model": "/no/where"}, "no such file or folder as '/no/where'"),
-        ({"model": "local-dir:/no/where"}, "the folder '/no/where' does not exist"),
+        ({"model": "local-dir:/no/where"}, "no such file or folder as '/no/where'"),
         ({"model": "ViT-B-33"}, "unknown model 'ViT-B-33', did you mean 'ViT-B-32'"),
         ({"model": "ViT-B-32"}, "'ViT-B-32' needs weights: set `pretrained`"),
         ({"model": "ViT-B-32", "pretrained": "opnai"}, "'opnai' does not exist, and no tag, did"),
