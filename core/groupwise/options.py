@@ -103,12 +103,12 @@ class TakesObject(BaseModel):
     """
 
     taken: ClassVar[str] = "model"
-    _given: Any = PrivateAttr(None)
+    _instance: Any = PrivateAttr(None)
 
     @property
-    def given(self) -> Any:
+    def instance(self) -> Any:
         """The object; None where a path or a name was given."""
-        return self._given
+        return self._instance
 
     @model_validator(mode="wrap")
     @classmethod
@@ -118,5 +118,5 @@ class TakesObject(BaseModel):
             return handler(data)
         name = getattr(value, "name_or_path", "") or f"the {type(value).__name__}"
         config = handler({**data, cls.taken: str(name)})
-        config._given = value
+        config._instance = value
         return config
