@@ -18,16 +18,31 @@ from pydantic import (
 from groupwise.errors import did_you_mean
 
 
+def _placed(value: str, info: ValidationInfo) -> str | None:
+    """Where a path exists, by the first folder in which it does; None if in none."""
+    for folder in (*searched(info), Path()):  # an absolute path stays itself
+        if (folder / value).expanduser().exists():
+            return value if folder == Path() else str(folder / value)
+    return None
+
+
+def _to_write(value: str, info: ValidationInfo) -> str:
+    try:
+        return _placed(value, info) or value
+    except OSError:  # no file can have such a name
+        return value
+
+
 def _inside_folder(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, str) or not value:
         return value
-    folders = searched(info)
     try:
-        for folder in (*folders, Path()):  # an absolute path stays itself
-            if (folder / value).expanduser().exists():
-                return value if folder == Path() else str(folder / value)
+        placed = _placed(value, info)
     except OSError:  # no file can have such a name
         return value
+    if placed is not None:
+        return placed
+    folders = searched(info)
     # The name of no model, on no hub. `init` checks a file in a folder that it makes later.
     if value.startswith((".", "/", "~")) and all(folder.is_dir() for folder in folders):
         raise ValueError(f"no such file or folder as {value!r}{nearest(value, folders)}")
@@ -59,6 +74,9 @@ A resumed run also looks in the folder from which the run was first started. Wha
 path, as it begins with `.`, `/` or `~`, must exist.
 """
 
+PathToWrite = Annotated[str, AfterValidator(_to_write)]
+"""A path that a run may write to: one relative to the configuration file if it exists there."""
+
 PathNameOrObject = Annotated[
     Any, AfterValidator(_inside_folder), WithJsonSchema({"type": "string"})
 ]
@@ -85,12 +103,12 @@ class TakesObject(BaseModel):
     """
 
     taken: ClassVar[str] = "model"
-    _given: Any = PrivateAttr(None)
+    _instance: Any = PrivateAttr(None)
 
     @property
-    def given(self) -> Any:
+    def instance(self) -> Any:
         """The object; None where a path or a name was given."""
-        return self._given
+        return self._instance
 
     @model_validator(mode="wrap")
     @classmethod
@@ -100,5 +118,5 @@ class TakesObject(BaseModel):
             return handler(data)
         name = getattr(value, "name_or_path", "") or f"the {type(value).__name__}"
         config = handler({**data, cls.taken: str(name)})
-        config._given = value
+        config._instance = value
         return config

@@ -16,7 +16,7 @@ def tables() -> str:
     parts = []
     for name, framework in FRAMEWORKS.items():
         parts.append(
-            f"## From {framework.title}\n\n`groupwise port {name}` reads {framework.given}."
+            f"## From {framework.title}\n\n`groupwise port {name}` reads {framework.reads}."
         )
         parts += [table(group) for group in framework.table]
     return "\n\n".join(parts)

@@ -81,8 +81,8 @@ def sample(
     texts, overrides = told_apart(arguments or ())
     steps = [step_of(each) for each in step or ["last"]]
     if texts:
-        given = {"--prompts": prompts, "--output": output, "--at-most": at_most}
-        if named := [name for name, value in given.items() if value is not None]:
+        of_sets = {"--prompts": prompts, "--output": output, "--at-most": at_most}
+        if named := [name for name, value in of_sets.items() if value is not None]:
             raise UserError(f"{named[0]} is of a set; completions of texts are only printed")
         from groupwise_commands.answering import answer
 

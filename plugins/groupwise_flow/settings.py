@@ -114,7 +114,7 @@ class Settings(TakesObject):
 
     @model_validator(mode="after")
     def _is_loaded_once(self) -> Self:
-        if self.given is not None and (self.loading or self.encoders == "cached"):
+        if self.instance is not None and (self.loading or self.encoders == "cached"):
             raise ValueError(
                 "`loading` and `encoders: cached` read the pipeline from files, and this one is an "
                 "object: leave them out, or pass its folder or hub name"

@@ -1,6 +1,6 @@
 """LanguageModel: a policy over any transformers causal language model; its decisions are tokens."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from groupwise import progress
 from groupwise.memory import Workload
-from groupwise.policy import Microbatch, Outputs, Policy, Uncopied
-from groupwise.rollouts import LogProbs, Rollouts
+from groupwise.policy import Outputs, Policy, Uncopied
 from groupwise.sampler import Sampler
 from groupwise_llm.card import card_of
 from groupwise_llm.codec.codec import OBSERVED, Codec
@@ -29,6 +28,7 @@ from groupwise_llm.files.loading import (
 )
 from groupwise_llm.files.saving import save
 from groupwise_llm.in_process import InProcess
+from groupwise_llm.log_probs import TokenLogProbs
 from groupwise_llm.model import adapters, rotary
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.preflight import (
@@ -42,12 +42,9 @@ from groupwise_llm.probing import probes
 from groupwise_llm.probing.capturing import with_fusion, with_graphs
 from groupwise_llm.rehearsal import TextRehearsal
 from groupwise_llm.settings import Settings
-from groupwise_llm.training import passes
-from groupwise_llm.training.packing import ENOUGH, pack
-from groupwise_llm.training.passes import Sequences, distinct
 
 
-class LanguageModel(InProcess, Policy):
+class LanguageModel(InProcess, TokenLogProbs):
     """Causal language models of transformers; decisions are tokens.
 
     Log-probs are log softmax(logits / temperature)[token] over the full vocabulary, in sampling as
@@ -231,91 +228,6 @@ class LanguageModel(InProcess, Policy):
     def least_rate(cls, config: Settings) -> float:
         """1e-5 for LoRA, whose adapters start at 0 and usually take 1e-5 to 1e-3."""
         return 0.0 if config.lora is None else 1e-5
-
-    # ---- log-probs
-
-    def forward(
-        self, rollouts: Rollouts, decisions: slice = slice(None), outputs: Outputs | None = None
-    ) -> LogProbs:
-        """Log-probs and entropy [b, t] of the policy's tokens, always both; of an environment's
-        tokens `observation_log_probs` [b, t], where these are asked for. All others are context."""
-        observed = outputs is None or OBSERVED in outputs
-        places = self.observations(rollouts) | rollouts.mask if observed else rollouts.mask
-        sequences, placed = self.pass_inputs(rollouts, decisions, places)
-        log_probs, entropy = passes.likelihood(
-            self.causal,
-            self.ability.numerics,
-            sequences,
-            by=self.ability.training,
-            temperature=self.config.temperature,
-        )
-        every, entropy = placed(log_probs), placed(entropy)
-        if not observed:
-            return LogProbs(log_probs=every, entropy=entropy)
-        others = ~rollouts.mask[:, decisions].to(self.device)
-        return LogProbs(
-            log_probs=every.masked_fill(others, 0.0),
-            entropy=entropy.masked_fill(others, 0.0),
-            extra={OBSERVED: every.masked_fill(~others, 0.0)},
-        )
-
-    def observations(self, rollouts: Rollouts) -> Tensor:
-        """[B, T] bool: the tokens of what the environment said, without those that the chat
-        template put around it; all tokens that were not drawn, if a sampler does not tell."""
-        if "observations" in rollouts.trajectory:
-            return rollouts.tensor("observations")
-        return rollouts.tensor("attention") & ~rollouts.mask
-
-    def pass_inputs(
-        self, rollouts: Rollouts, decisions: slice, places: Tensor | None = None
-    ) -> tuple[Sequences, Callable[[Tensor], Tensor]]:
-        """Inputs of a pass over k tokens, and the function that scatters its results [k] to [b, t].
-
-        places: [b, T] bool, the tokens whose log-probs are computed; the decisions if unset.
-        """
-        stop = decisions.indices(rollouts.mask.shape[1])[1]
-        ids, attention, mask = [
-            tensor[:, :stop].to(self.device)
-            for tensor in (
-                rollouts.tensor("completion_ids"),
-                rollouts.tensor("attention"),
-                rollouts.mask if places is None else places,
-            )
-        ]
-        # Once, since each use of a mask as index would synchronise.
-        chosen = mask.nonzero(as_tuple=True)
-
-        def placed(values: Tensor) -> Tensor:
-            return values.new_zeros(ids.shape).index_put(chosen, values)[:, decisions]
-
-        prompts = list(rollouts.trajectory["prompt_ids"])
-        return Sequences.of(prompts, ids, attention, chosen), placed
-
-    def microbatches(
-        self,
-        rollouts: Rollouts,
-        budget: int,
-        *,
-        cut_decisions: bool,
-    ) -> Sequence[Microbatch]:
-        """Pack rollouts of similar length together; the budget counts prompt tokens, too."""
-        cpu = self.device.type == "cpu"
-        lengths = rollouts.extents.cpu()
-        ids = list(rollouts.trajectory["prompt_ids"])
-        prompts = torch.tensor([len(own) for own in ids])
-        shared = distinct(ids)[1] if self.ability.shared_training else None
-        if cpu:
-            budget = min(budget, ENOUGH + (int(prompts.max()) if shared else 0))
-        parts = pack(
-            lengths,
-            prompts,
-            shared=shared,
-            padded=self.ability.training != "packed",
-            budget=budget,
-            # What one more pass costs, in tokens: a GPU is busy only with thousands of them.
-            overhead=64 if cpu else 4096,
-        )
-        return [(rows, slice(0, max(1, int(lengths[rows].max())))) for rows in parts]
 
     # ---- other weights, saving, memory
 

@@ -185,7 +185,7 @@ class Settings(TakesObject):
 
     @model_validator(mode="after")
     def _is_loaded_once(self) -> Self:
-        if self.given is not None and (self.loading or self.quantize):
+        if self.instance is not None and (self.loading or self.quantize):
             raise ValueError(
                 "`loading` and `quantize` say how a model is read from files, and this one is an "
                 "object that was read already: leave them out, or pass its folder or hub name"

@@ -150,10 +150,10 @@ class _Table:
         images = self.images if row.when == "training" else self.names
         thumb = thumbnails([images.small(picture)]) if picture else ""
         line = gist(sample.get("prompt") if picture else sample.get("completion"))
-        told = "" if picture else completion(sample, images)
+        content = "" if picture else completion(sample, images)
         inside = (
             f"{prompt(sample, images)}{heading('completion', sample)}"
-            f"{told}{shown(sample, images)}{scores(sample)}"
+            f"{written(sample, self.writers)}{content}{shown(sample, images)}{scores(sample)}"
             f"{_facts(row, self.unit)}"
         )
         key = f"{row.when} {row.step:.0f} {sample.get('draw')} {sample.get('index')}"

@@ -80,8 +80,8 @@ class ImageReward:
         rows = [row for row, caption in enumerate(captions) if caption is not None]
         for start in range(0, len(rows), self.config.batch):
             batch = rows[start : start + self.config.batch]
-            found = self._values([images[row] for row in batch], [captions[row] for row in batch])
-            for row, value in zip(batch, found.tolist(), strict=True):
+            scored = self._values([images[row] for row in batch], [captions[row] for row in batch])
+            for row, value in zip(batch, scored.tolist(), strict=True):
                 values[row] = value
         return values
 

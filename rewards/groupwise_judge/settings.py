@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from groupwise.options import PathOrName
+from groupwise.options import PathToWrite
 
 CACHE = "~/.cache/groupwise/judgements.sqlite"
 OWN = ("model", "messages", "temperature", "max_tokens", "seed", "response_format", "stream", "n")
@@ -69,7 +69,7 @@ class ServerSettings(Shown):
     )
     input_price: float = Field(default=0.0, ge=0, description="Price of a million input tokens.")
     output_price: float = Field(default=0.0, ge=0, description="Price of a million output tokens.")
-    cache: PathOrName | None = Field(
+    cache: PathToWrite | None = Field(
         default=CACHE,
         description="SQLite file with answers, shared by runs and processes; null: in memory only.",
     )

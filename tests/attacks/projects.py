@@ -1,13 +1,12 @@
 """A small project whose run takes a fraction of a second, and the outcome of such a run."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import yaml
 from safetensors.torch import load_file
-from tests import tiny_model
+from tests import repeated, tiny_model
 
 BASE = Path(__file__).parents[2] / "examples" / "arithmetic" / "base"
 """A model of some megabytes."""
@@ -21,7 +20,6 @@ def shades(completions, **columns):
     """The same for pictures."""
     return [float(sum(picture.tobytes()) % 7) for picture in completions]
 '''
-TIME_KEYS = ("time/", "reward_time", "decisions_per", "memory/")
 
 
 def make(home: Path, *, model: Path | None = None, **train: Any) -> Path:
@@ -75,8 +73,7 @@ def copied(project: Path, home: Path) -> Path:
 
 def outcome(run: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The metrics of all steps without times, and the final weights."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    metrics = [{k: v for k, v in line.items() if not k.startswith(TIME_KEYS)} for line in lines]
+    metrics = repeated.lines(run)
     files = sorted((run / "model").rglob("*.safetensors"))
     weights = {path.parent.name: load_file(path) for path in files}
     assert weights

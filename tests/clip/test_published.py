@@ -164,7 +164,7 @@ def test_image_reward_is_the_authors_arithmetic(blip):
         values = image_reward(blip, batch=batch)(PROMPTS, pictures)
         assert values[:2] == pytest.approx(expected[:2], abs=2e-5)
         # This one is resized, and PIL rounds resized pixels to bytes.
-        assert values[2] == pytest.approx(expected[2], abs=2e-2)
+        assert values[2] == pytest.approx(expected[2], abs=2e-3)
     # Texts and pictures both count, and are not exchanged for each other's.
     assert abs(expected[0] - expected[1]) > 1e-3
     exchanged = image_reward(blip)(PROMPTS[1::-1], pictures[:2])

@@ -16,6 +16,8 @@ from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
 from groupwise_clip import plugin
 from groupwise_clip.aesthetic import Aesthetic
+from groupwise_clip.hps_v3 import HpsV3
+from groupwise_clip.image_reward import ImageReward
 from groupwise_clip.learned import LearnedImage
 from groupwise_clip.preference import PRESETS, Preference
 from groupwise_clip.similarity import ClipSimilarity
@@ -199,6 +201,8 @@ def test_the_page_shows_settings_that_exist():
         "aesthetic": Aesthetic,
         "learned_image": LearnedImage,
         "preference": Preference,
+        "image_reward": ImageReward,
+        "hps_v3": HpsV3,
     }
     shown = set()
     for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
@@ -251,7 +255,9 @@ def test_what_is_registered():
         registered[name] = (target, extra)
 
     plugin.register_rewards(register)
-    assert set(registered) == {"clip_similarity", "aesthetic", "learned_image", "preference"}
+    published = {"image_reward", "hps_v3"}
+    own = {"clip_similarity", "aesthetic", "learned_image", "preference"}
+    assert set(registered) == own | published
     for target, extra in registered.values():
         module, _, attribute = target.partition(":")
         reward = getattr(import_module(module), attribute)

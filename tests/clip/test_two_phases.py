@@ -55,16 +55,16 @@ def test_constructing_a_reward_reads_nothing(folder, transformers_folder, *, hea
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model": "/no/where"}, "the folder '/no/where' does not exist"),
-        ({"model": "local-dir:/no/where"}, "the folder '/no/where' does not exist"),
+        ({"model": "/no/where"}, "no such file or folder as '/no/where'"),
+        ({"model": "local-dir:/no/where"}, "no such file or folder as '/no/where'"),
         ({"model": "ViT-B-33"}, "unknown model 'ViT-B-33', did you mean 'ViT-B-32'"),
         ({"model": "ViT-B-32"}, "'ViT-B-32' needs weights: set `pretrained`"),
         ({"model": "ViT-B-32", "pretrained": "opnai"}, "'opnai' does not exist, and no tag, did"),
         ({"model": "ViT-B-32", "pretrained": "hf-hub:a/b"}, "`pretrained`: expected `hf-hub:OWN"),
         ({"model": "a/b", "pretrained": "openai"}, "`pretrained` must not be set"),
-        ({"model": "a/b", "processor": "/no/where"}, "`processor`: the folder '/no/where' does"),
+        ({"model": "a/b", "processor": "/no/where"}, "no such file or folder as '/no/where'"),
         ({"model": "a/b", "device": "gpu"}, "unknown device 'gpu'"),
-        ({"model": "a/b", "head": "/no/where.pt"}, "`head`: the file '/no/where.pt' does not"),
+        ({"model": "a/b", "head": "/no/where.pt"}, "no such file or folder as '/no/where.pt'"),
         ({"model": "a/b", "head": "hf-hub:a"}, "`head`: expected `hf-hub:OWNER/NAME/FILE`"),
     ],
 )

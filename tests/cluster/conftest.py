@@ -1,6 +1,5 @@
 """A small run for several processes, and its metrics when trained by one process."""
 
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.core.launching import Job
+from tests.repeated import lines
 
 ROOT = Path(__file__).parents[2]
 MODULES = [ROOT / "examples" / "third_party" / "src", Path(__file__).parent, *sys.path]
@@ -36,7 +36,6 @@ CONFIG = {
     },
     "evaluation": {"prompts": 8, "every": 4},
 }
-TIME_KEYS = ("time/", "reward_time/", "decisions_per_second", "memory/")
 TIMEOUT = 120
 """Seconds after which a test fails; what it waits for takes a few seconds on an idle machine."""
 
@@ -99,12 +98,6 @@ def wait_for(condition: Callable[[], bool], *processes: subprocess.Popen[str]) -
                 process.kill()
                 pytest.fail(process.communicate()[0])
         time.sleep(0.02)
-
-
-def lines(run: Path) -> list[Mapping[str, Any]]:
-    """The metrics of a run, without times."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith(TIME_KEYS)} for line in rows]
 
 
 def approximately(expected: list[Mapping[str, Any]]) -> list[Any]:

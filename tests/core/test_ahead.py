@@ -1,6 +1,5 @@
 """Sampling a step ahead: older weights, the same prompts and seeds, exact resuming."""
 
-import json
 import os
 import signal
 import time
@@ -9,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tests.core.engine import Engine
+from tests.repeated import lines
 
 from groupwise import Algorithm, train
 from groupwise.algorithms.grpo import GRPO
@@ -152,18 +152,6 @@ def run(lab, folder, *, by_engine, kill_at=None, resume=False, importance=None, 
         quiet=True,
         **{"prompts.held_out": 0.3},
     )
-
-
-def lines(folder):
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {
-            k: v
-            for k, v in row.items()
-            if not any(word in k for word in ("time", "second", "memory"))
-        }
-        for row in rows
-    ]
 
 
 @pytest.mark.parametrize("by_engine", [False, True])

@@ -7,6 +7,7 @@ import pytest
 import torch
 from accelerate.utils import gather_object
 from tests.core.launching import call
+from tests.repeated import repeatable
 from torch import nn
 
 from groupwise import train
@@ -144,12 +145,6 @@ def lines(folder):
     return [row for row in rows if "loss" in row]
 
 
-def without_times(row):
-    return {
-        k: v for k, v in row.items() if not any(word in k for word in ("time", "second", "memory"))
-    }
-
-
 def test_the_policy_never_sees_the_verifier(lab, tmp_path):
     """Rewards and metrics of the policy come only from the learned reward."""
     reward = counts()
@@ -192,7 +187,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(lab, tmp_path):
     run(lab, tmp_path / "halved", counts(), steps=2)
     resumed = run(lab, tmp_path / "halved", halved, resume=True)
     expected_lines, resumed_lines = (
-        [without_times(r) for r in lines(tmp_path / n)] for n in ("through", "halved")
+        [repeatable(r) for r in lines(tmp_path / n)] for n in ("through", "halved")
     )
     assert expected_lines == resumed_lines
     assert torch.equal(uninterrupted.policy.table, resumed.policy.table)

@@ -50,7 +50,7 @@ class Storing(Sized):
 
     @classmethod
     def estimate_cpu(cls, config: Sized.Config, **counts: Any) -> dict[str, int]:
-        assert counts["reference"] is False
+        assert counts["references"] == 0
         assert counts["facts"] == frozenset()
         return {name: counts[name] * GIB for name in ("rollouts", "prompts")}
 

@@ -1,11 +1,11 @@
 """Algorithms without log-probs, with kept weights, with a state, or with a value."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.repeated import lines
 from torch import nn
 
 from groupwise import Algorithm, LogProbs, Policy, Rollouts, objective, train
@@ -105,18 +105,6 @@ def run(folder, *, steps=6, resume=False, algorithm=None, policy=None, **options
         quiet=True,
         **{"prompts.held_out": 0.3},
     )
-
-
-def lines(folder):
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {
-            k: v
-            for k, v in row.items()
-            if not any(word in k for word in ("time", "second", "memory"))
-        }
-        for row in rows
-    ]
 
 
 def kept_weights(folder, name):

@@ -5,7 +5,6 @@ and that reward returns only after the sampling has ended. Without overlap both 
 """
 
 import asyncio
-import json
 import math
 import os
 import signal
@@ -20,6 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from tests import repeated
 from tests.core.engine import Engine
 
 from groupwise import train
@@ -314,16 +314,7 @@ def steps_of(folder):
 
 
 def lines(folder):
-    """The metrics of each line, without times."""
-    rows = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
-    return [
-        {
-            k: v
-            for k, v in row.items()
-            if not any(word in k for word in ("time", "second", "memory"))
-        }
-        for row in rows
-    ]
+    return repeated.lines(folder / "run")
 
 
 class Stopping:

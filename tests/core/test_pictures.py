@@ -72,7 +72,7 @@ def image_run(lab, painter, tmp_path):
 def test_images_are_saved_before_and_after(image_run):
     names = [f"{draw:04d}_{index}.png" for draw in range(4) for index in range(2)]
     folders = image_run.folder.rglob("*.png")
-    assert {path.parent.name for path in folders} == {"before", "after"}
+    assert {path.parent.name for path in folders} == {"before", "after", "training"}
     for side in ("before", "after"):
         assert sorted(p.name for p in (image_run.folder / "samples" / side).iterdir()) == names
         samples = read_samples(image_run.folder / "samples" / f"{side}.jsonl")
@@ -82,7 +82,8 @@ def test_images_are_saved_before_and_after(image_run):
             content = (image_run.folder / sample["image"]).read_bytes()
             assert content.count(b"1") == sample["rewards"]["ones"]
     page = (image_run.folder / "report.html").read_text()
-    assert page.count("<img") == 8  # the first of two samples of each prompt
+    # The first of two samples of each prompt, and completions of training in the table.
+    assert page.count("<img") == 16
 
 
 def test_evaluations_of_images_have_no_greedy_pass_and_no_lengths(image_run):

@@ -1,11 +1,11 @@
 """Replay puts earlier right completions into groups without any: gradient, buffer, resuming."""
 
-import json
 from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
+from tests.repeated import step_lines
 
 from groupwise import train
 from groupwise.algorithms.dr_grpo import DrGRPO
@@ -224,22 +224,13 @@ def run(lab, folder, *, resume=False, **options):
     )
 
 
-def lines(folder):
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    rows = [row for row in rows if "loss" in row]
-    return [
-        {k: v for k, v in r.items() if not any(word in k for word in ("time", "second", "memory"))}
-        for r in rows
-    ]
-
-
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_resumed_run_replays_the_same(lab, tmp_path, ahead):
     uninterrupted = run(lab, tmp_path / "through", ahead=ahead)
     run(lab, tmp_path / "cut", ahead=ahead, steps=4)
     resumed = run(lab, tmp_path / "cut", ahead=ahead, resume=True)
-    expected = lines(tmp_path / "through")
-    assert expected == lines(tmp_path / "cut")
+    expected = step_lines(tmp_path / "through")
+    assert expected == step_lines(tmp_path / "cut")
     assert torch.equal(uninterrupted.policy.table, resumed.policy.table)
     assert any(line["replay/share"] for line in expected[4:])
 
@@ -248,7 +239,7 @@ def test_metrics_are_only_of_sampled_completions(lab, tmp_path):
     """With a learning rate of 0, runs with and without replay sample the same completions."""
     run(lab, tmp_path / "with", learning_rate=0.0)
     run(lab, tmp_path / "without", learning_rate=0.0, replay=None)
-    both = zip(lines(tmp_path / "with"), lines(tmp_path / "without"), strict=True)
+    both = zip(step_lines(tmp_path / "with"), step_lines(tmp_path / "without"), strict=True)
     share = 0.0
     for left, right in both:
         for name in ("reward", "accuracy", "length", "zero_variance", "reward_std"):
@@ -363,7 +354,7 @@ def test_a_graded_value_in_the_middle_does_not_end_the_run(lab, tmp_path, sectio
         **{"prompts.held_out": 0.0, **sections},
     )
     assert result.steps == 6
-    last = lines(tmp_path / "run")[-1]
+    last = step_lines(tmp_path / "run")[-1]
     assert 0 <= last["accuracy"] < last["reward"]  # 0.5 is wrong
 
 

@@ -1,10 +1,10 @@
 """Prompts weighted by success: draws, remembered outcomes, exact resuming."""
 
-import json
 from collections import Counter
 
 import pytest
 import torch
+from tests.repeated import lines
 
 from groupwise import train
 from groupwise.errors import UserError
@@ -236,14 +236,6 @@ def run(lab, folder, *, resume=False, weighting=None, **options):
         quiet=True,
         **{"prompts.held_out": 0.3, "prompts.weighting": weighting or {"half_life": 4}},
     )
-
-
-def lines(folder):
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {k: v for k, v in r.items() if not any(word in k for word in ("time", "second", "memory"))}
-        for r in rows
-    ]
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

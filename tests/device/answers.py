@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -29,6 +30,11 @@ def cuda_answers(device: Any) -> Iterator[None]:
         "get_sync_debug_mode": lambda: 2 * device.strict,
         "set_sync_debug_mode": lambda mode: setattr(device, "strict", mode in (2, "error")),
         "synchronize": lambda _=None: device.count(reads=1),
+        "get_device_name": lambda _=None: "simulated",
+        "get_device_properties": lambda _=None: SimpleNamespace(total_memory=2**34),
+        "max_memory_allocated": lambda _=None: 0,
+        "max_memory_reserved": lambda _=None: 0,
+        "reset_peak_memory_stats": lambda _=None: None,
     }
     swap = torch.__future__.get_swap_module_params_on_conversion()
     with ExitStack() as stack:

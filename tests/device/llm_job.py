@@ -81,7 +81,7 @@ def run(folder: Path, model: Path) -> None:
     # changes the order of sums; and a graph sums over unused room. Here both devices use the same
     # choice, and no graphs: they are compared by `graphs_job`.
     with (
-        patch("groupwise_llm.policy.pack", pack),
+        patch("groupwise_llm.log_probs.pack", pack),
         patch("groupwise_llm.decoding.sampling.check_interval", lambda device: 4),
     ):
         for name, lora in LORA.items():

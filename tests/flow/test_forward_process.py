@@ -1,11 +1,11 @@
 """The policy `forward_process`: final latents of the ODE, noised at levels that are drawn."""
 
-import json
 import math
 
 import pytest
 import torch
 from tests.flow.regress import Regress
+from tests.repeated import step_lines
 
 from groupwise import testing, train
 from groupwise.errors import UserError
@@ -200,19 +200,6 @@ def run(lab, folder, *, algorithm=None, steps=4, resume=False, policy=None, **op
     )
 
 
-def metrics(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {
-            k: v
-            for k, v in line.items()
-            if not any(word in k for word in ("time", "second", "memory"))
-        }
-        for line in lines
-        if "loss" in line
-    ]
-
-
 def files(folder, name):
     """The last checkpoint's tensors of this name."""
     return max((folder / "checkpoints").rglob(f"{name}.safetensors")).read_bytes()
@@ -229,7 +216,7 @@ def test_a_run_learns_without_path_or_log_probs(lab, tmp_path):
         learning_rate=0.01,
     )
     assert result.after["rewards/redness"] > result.before["rewards/redness"] + 0.01
-    lines = metrics(tmp_path / "run")
+    lines = step_lines(tmp_path / "run")
     assert [line["trained_decisions"] for line in lines] == [2 * 8 * 2] * 15
     assert lines[0]["kl"] == 0
     assert lines[-1]["kl"] > 0
@@ -240,7 +227,9 @@ def test_metrics_do_not_depend_on_micro_batches(lab, tmp_path):
     options = {"updates_per_rollout": 2, "learning_rate": 1e-4}
     run(lab, tmp_path / "whole", **options)
     run(lab, tmp_path / "cut", microbatch=3, **options)
-    for whole, cut in zip(metrics(tmp_path / "whole"), metrics(tmp_path / "cut"), strict=True):
+    for whole, cut in zip(
+        step_lines(tmp_path / "whole"), step_lines(tmp_path / "cut"), strict=True
+    ):
         for name in ("loss", "kl", "grad_norm", "reward"):
             assert cut[name] == pytest.approx(whole[name], rel=1e-3, abs=1e-6)
 
@@ -250,7 +239,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(lab, tmp_path):
     run(lab, tmp_path / "through", **options)
     run(lab, tmp_path / "halved", steps=2, **options)
     run(lab, tmp_path / "halved", resume=True, **options)
-    assert metrics(tmp_path / "halved") == metrics(tmp_path / "through")
+    assert step_lines(tmp_path / "halved") == step_lines(tmp_path / "through")
     for name in ("weights", "kept_reference", "optimizer"):
         assert files(tmp_path / "halved", name) == files(tmp_path / "through", name)
 
@@ -261,10 +250,10 @@ def test_images_of_training_are_drawn_with_the_weights_that_follow_slowly(lab, t
     for rate in (1e-5, 3e-3):
         still = Regress(Regress.Config(decay=1.0))
         run(lab, tmp_path / str(rate), algorithm=still, learning_rate=rate)
-        rewards.append([line["reward"] for line in metrics(tmp_path / str(rate))])
+        rewards.append([line["reward"] for line in step_lines(tmp_path / str(rate))])
     assert rewards[0] == rewards[1]
     run(lab, tmp_path / "follows", algorithm=Regress(Regress.Config(decay=0.0)))
-    assert metrics(tmp_path / "follows")[-1]["reward"] != rewards[0][-1]
+    assert step_lines(tmp_path / "follows")[-1]["reward"] != rewards[0][-1]
 
 
 def test_an_algorithm_for_steps_is_refused_with_the_policy_that_has_them(lab, tmp_path):

@@ -1,11 +1,10 @@
 """NFT against its paper's equations in float64, and the weights that sample in a run of it."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from tests.repeated import step_lines
 
 from groupwise import LogProbs, train
 from groupwise_flow.algorithms.nft import NFT
@@ -136,26 +135,13 @@ def run(lab, folder, *, steps=3, resume=False, policy=None, **options):
     )
 
 
-def metrics(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {
-            k: v
-            for k, v in line.items()
-            if not any(word in k for word in ("time", "second", "memory"))
-        }
-        for line in lines
-        if "loss" in line
-    ]
-
-
 def test_an_old_copy_samples_and_resumes_while_evaluations_have_the_current_weights(lab, tmp_path):
     options = {"decay": 0.9, "decay_delay": 1, "decay_rise": 0.3, "beta": 0.1}
     through = run(lab, tmp_path / "through", **options)
     run(lab, tmp_path / "halved", steps=2, **options)
     resumed = run(lab, tmp_path / "halved", resume=True, **options)
-    lines = metrics(tmp_path / "through")
-    assert metrics(tmp_path / "halved") == lines
+    lines = step_lines(tmp_path / "through")
+    assert step_lines(tmp_path / "halved") == lines
     assert resumed.after == through.after
     assert [line["decay"] for line in lines] == pytest.approx([0.0, 0.3, 0.6])
 
@@ -163,8 +149,8 @@ def test_an_old_copy_samples_and_resumes_while_evaluations_have_the_current_weig
     # and evaluations, which do not use it, show that the model has changed.
     still = run(lab, tmp_path / "still", decay=1 - 1e-9)
     current = run(lab, tmp_path / "current")
-    first, others = metrics(tmp_path / "still")[0], metrics(tmp_path / "current")
+    first, others = step_lines(tmp_path / "still")[0], step_lines(tmp_path / "current")
     assert first["reward"] == others[0]["reward"]
     assert still.after["rewards/redness"] != still.before["rewards/redness"]
-    assert metrics(tmp_path / "still")[-1]["reward"] != others[-1]["reward"]
+    assert step_lines(tmp_path / "still")[-1]["reward"] != others[-1]["reward"]
     assert current.before == still.before

@@ -120,7 +120,8 @@ def test_forward_returns_only_the_extras_that_are_needed(lab):
     complete = policy(rollouts)
     current = policy(rollouts, outputs=frozenset({"log_probs", "mean", "std"}))
     assert current.extra.keys() == {"mean", "std"}
-    assert complete.extra.keys() == {"mean", "std", "interval"}
+    more = {"interval", "relative_std", "relative_slope"}
+    assert complete.extra.keys() == {"mean", "std", *more}
     assert torch.equal(current.log_probs, complete.log_probs)
     for name, value in current.extra.items():
         assert torch.equal(value, complete.extra[name])

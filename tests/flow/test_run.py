@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.repeated import step_lines
 
 import groupwise
 from groupwise.prompts.seeds import seed_for
@@ -48,11 +49,6 @@ def train(lab, tmp_path):
 def lines(folder):
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [record for record in records if "loss" in record]
-
-
-def without_times(records):
-    times = ("time/", "reward_time", "decisions_per", "memory/")
-    return [{k: v for k, v in r.items() if not k.startswith(times)} for r in records]
 
 
 def tensors(folder, name):
@@ -162,7 +158,7 @@ def test_a_run_resumed_beside_other_prompts_is_the_uninterrupted_one(train):
         resumed = train(f"cut after {stop}", resume=True, **options)
         for name in ("weights", "optimizer"):
             assert equal(tensors(whole.folder, name), tensors(resumed.folder, name)), (stop, name)
-        assert without_times(lines(whole.folder)) == without_times(lines(resumed.folder)), stop
+        assert step_lines(whole.folder) == step_lines(resumed.folder), stop
 
 
 def test_sliding_windows_follow_the_steps_of_a_run_and_of_its_resumption(lab, tmp_path):

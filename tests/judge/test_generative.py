@@ -241,7 +241,7 @@ def test_laws():
         ({"question": QUESTION, "reference": "solution"}, "name the column in it"),
         ({"device": "gpu"}, "`device`: expected for instance 'cpu', 'cuda'"),
         ({"device": "cuda:99"}, "^`device`: 'cuda:99': "),
-        ({"model": "./nowhere"}, "the folder './nowhere' does not exist"),
+        ({"model": "./nowhere"}, "no such file or folder as './nowhere'"),
     ],
 )
 def test_wrong_settings_are_errors_before_the_run(options, message):

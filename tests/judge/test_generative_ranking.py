@@ -233,8 +233,8 @@ def test_the_authors_own_words_can_be_read_from_a_file(serve, rates, tmp_path):
         ({"format": PUBLISHED[1], "criterion": "style"}, "judges as a whole"),
         ({"format": PUBLISHED[0], "criterion": "beauty"}, "scores alignment, coherence, style"),
         ({"format": PUBLISHED[0], "reference": "gold"}, "no reference"),
-        ({"format": PUBLISHED[0], "wording": "/nowhere"}, "wording: '/nowhere' cannot be read"),
-        ({"wording": "/nowhere"}, "only the published judges take one"),
+        ({"format": PUBLISHED[0], "wording": "/nowhere"}, "no such file or folder as '/nowhere'"),
+        ({"wording": __file__}, "only the published judges take one"),
     ],
 )
 def test_wrong_settings_are_errors_before_the_run(options, message):

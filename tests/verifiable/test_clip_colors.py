@@ -189,7 +189,7 @@ def test_clip_names_the_colours_of_objects_in_a_reward(
         ({"clip_pretrained": None}, "`clip_pretrained`: None is no file"),
         ({"clip_model": "local-dir:/no/where"}, "`clip_model`: the folder '/no/where' holds no"),
         ({"detector": "shapes"}, "`colors: clip` needs a model as `detector`"),
-        ({"detector": "/no/where"}, "`detector`: the folder '/no/where' does not exist"),
+        ({"detector": "/no/where"}, "no such file or folder as '/no/where'"),
     ],
 )
 def test_invalid_settings_are_refused_before_loading(

@@ -116,11 +116,11 @@ def unknown_key(key: str, known: Sequence[str], whole: type[BaseModel] | None = 
 
 def _of_sections(whole: type[BaseModel], names: Collection[str]) -> list[str]:
     """The dotted keys of sections of a configuration whose last part is one of the names."""
-    found = []
+    keys = []
     for section in whole.model_fields:
         for hint in filter(_is_model, below(whole, section)):
-            found += [f"{section}.{name}" for name in hint.model_fields if name in names]
-    return sorted(found, key=lambda key: not key.startswith("train."))
+            keys += [f"{section}.{name}" for name in hint.model_fields if name in names]
+    return sorted(keys, key=lambda key: not key.startswith("train."))
 
 
 def described(value: Any) -> str:

@@ -32,8 +32,8 @@ def resolved(loaded: "LoadedConfig", path: KeyPath, target: Any) -> Mapping[str,
     ]
     if problems:
         raise UserError("\n".join(problems))
-    given = {str(at[-1]): own for at, own in loaded.objects.items() if at[:-1] == path}
-    return {**secrets.revealed(options), **given}
+    passed = {str(at[-1]): own for at, own in loaded.objects.items() if at[:-1] == path}
+    return {**secrets.revealed(options), **passed}
 
 
 def with_secrets(loaded: "LoadedConfig") -> "LoadedConfig":

@@ -62,15 +62,15 @@ class Dataset:
             return nearest(self.path, self._folders)
 
     def __init__(self, config: Config) -> None:
-        self.wording, self.path, self.given = config, Path(config.path), config.given
+        self.wording, self.path, self.instance = config, Path(config.path), config.instance
         self.data = _rename(_load(config), config)
         names = self.data.column_names
-        self.asked = next((n for n in (config.prompt, PROMPT) if n in names), None)
-        config.check([*self.data.column_names, *([PROMPT] if self.asked else [])])
+        self.prompt_column = next((n for n in (config.prompt, PROMPT) if n in names), None)
+        config.check([*self.data.column_names, *([PROMPT] if self.prompt_column else [])])
         # A cell of a CSV file can hold messages only as text.
         self.has_json = self.path.suffix == ".csv" and config.template is None
         if self.has_json:
-            _check_cells(self.data[self.asked], config.path)
+            _check_cells(self.data[self.prompt_column], config.path)
         if len(self.data) == 0:
             raise UserError(f"prompts: {config.path} has no rows")
         self.folder = self._folder()
@@ -78,17 +78,17 @@ class Dataset:
     def _folder(self) -> Path | None:
         """Where paths of attachments begin; None for a hub name."""
         here = self.path if self.path.is_dir() else self.path.parent
-        return here.resolve() if self.path.exists() and self.given is None else None
+        return here.resolve() if self.path.exists() and self.instance is None else None
 
     def __len__(self) -> int:
         return len(self.data)
 
     def __getitem__(self, index: int, /) -> Mapping[str, Any]:
         row = dict(self._read(index))
-        own = None if self.asked is None else row[self.asked]
+        own = None if self.prompt_column is None else row[self.prompt_column]
         own = _messages(own) if self.has_json else own
-        if self.asked in OWN_ARGUMENTS:
-            del row[self.asked]  # rewards have it as `prompts`, say
+        if self.prompt_column in OWN_ARGUMENTS:
+            del row[self.prompt_column]  # rewards have it as `prompts`, say
         row[PROMPT] = self.wording.worded({**row, PROMPT: own}, own)
         if self.folder is None:
             return row
@@ -125,8 +125,8 @@ class Dataset:
 
 def _load(config: Dataset.Config) -> HuggingFaceDataset:
     disable_progress_bars()  # they would tear up the run's own
-    if config.given is not None:
-        return _given(config)
+    if config.instance is not None:
+        return _of_instance(config)
     path = Path(config.path)
     reader = READERS.get(path.suffix)
     if reader and not path.exists():
@@ -144,9 +144,9 @@ def _load(config: Dataset.Config) -> HuggingFaceDataset:
         raise UserError(f"prompts: cannot read {config.path}: {reason}") from error
 
 
-def _given(config: Dataset.Config) -> HuggingFaceDataset:
+def _of_instance(config: Dataset.Config) -> HuggingFaceDataset:
     """The rows of an object that was passed in Python."""
-    data = config.given
+    data = config.instance
     if isinstance(data, DatasetDict):
         if config.split not in data:
             raise UserError(

@@ -28,8 +28,8 @@ class Table(list[dict[str, Any]]):
 
     def __getitem__(self, key: Any) -> Any:
         if not isinstance(key, str):
-            found = super().__getitem__(key)
-            return Table(found) if isinstance(key, slice) else found
+            rows = super().__getitem__(key)
+            return Table(rows) if isinstance(key, slice) else rows
         if key not in self.columns:
             raise KeyError(f"no column {key!r}; there are {', '.join(self.columns)}")
         return [row.get(key) for row in self]

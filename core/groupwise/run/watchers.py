@@ -6,6 +6,7 @@ They look at it now and then; the run itself never waits for them.
 import html
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,7 +34,7 @@ def now() -> str:
     return f"{text}  {clock(current.seconds)}" if text else ""
 
 
-class Watcher:
+class Watcher(ABC):
     """logs: whether steps are printed one below the other."""
 
     logs = False
@@ -41,13 +42,13 @@ class Watcher:
     def __init__(self, console: Console, line: StepLine) -> None:
         self.console, self.line = console, line
 
-    def start(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def start(self) -> None: ...
 
-    def stop(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def stop(self) -> None: ...
 
-    def said(self) -> None:
+    def said(self) -> None:  # noqa: B027 - only a log has to know
         """A line was printed."""
 
 
@@ -86,7 +87,7 @@ class TerminalWatcher(Watcher):
             yield Text(text, style="dim", no_wrap=True, overflow="ellipsis")
 
 
-class Looking(Watcher):
+class PollingWatcher(Watcher):
     """Calls `look` in a thread, until it is stopped."""
 
     def __init__(self, console: Console, line: StepLine) -> None:
@@ -109,11 +110,11 @@ class Looking(Watcher):
         while not self._stopped.wait(EVERY):
             self.look()
 
-    def look(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def look(self) -> None: ...
 
 
-class LogWatcher(Looking):
+class LogWatcher(PollingWatcher):
     """A line for a phase before the first step that takes long, and for whatever goes on after a
     minute without any line."""
 
@@ -137,7 +138,7 @@ class LogWatcher(Looking):
             self.said()
 
 
-class NotebookWatcher(Looking):
+class NotebookWatcher(PollingWatcher):
     """The two lines of a terminal in the output of a cell; they are empty after the end."""
 
     def __init__(self, console: Console, line: StepLine) -> None:

@@ -306,10 +306,10 @@ def _advantages(update: Update) -> Tensor:
     """[n]: of each rollout the mean over its decisions; NaN if the algorithm has no advantages, or
     the rollout no decision that counts."""
     counts = update.tensors["mask"] & (update.tensors["weights"] != 0)
-    given = update.tensors.get("advantages")
-    if given is None:
+    advantages = update.tensors.get("advantages")
+    if advantages is None:
         return torch.full((len(counts),), math.nan)
-    each = objective.per_decision(given) * counts
+    each = objective.per_decision(advantages) * counts
     return each.sum(dim=1) / counts.sum(dim=1)
 
 

@@ -45,7 +45,7 @@ def port(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="replace a file that is there")] = False,
 ) -> None:
-    """Write a configuration of TRL, flow_grpo, UniRL or verl-omni as one of ours.
+    """Write a configuration of TRL, flow_grpo and others as ours.
 
     A comment gives the reason for every number that changes, and the beginning of the file lists
     what has no counterpart here.

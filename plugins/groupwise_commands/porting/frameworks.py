@@ -10,11 +10,11 @@ from groupwise_commands.porting.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """A framework: its title and version, what it is given as, and a package of this one that has
+    """A framework: its title and version, what is read of it, and a package of this one that has
     its `TABLE` and, in a module `reading`, the function `settings`."""
 
     title: str
-    given: str
+    reads: str
     package: str
 
     @property
@@ -35,18 +35,18 @@ class Framework:
 FRAMEWORKS: Mapping[str, Framework] = {
     "trl": Framework(
         title="TRL 1.16",
-        given="a GRPOConfig as YAML or JSON, the YAML of `trl grpo`, or a Python script",
+        reads="a GRPOConfig as YAML or JSON, the YAML of `trl grpo`, or a Python script",
         package="trl",
     ),
     "flow_grpo": Framework(
         title="flow_grpo",
-        given="FILE.py:NAME, as config/grpo.py:pickscore_sd3",
+        reads="FILE.py:NAME, as config/grpo.py:pickscore_sd3",
         package="flow_grpo",
     ),
-    "unirl": Framework(title="UniRL 0.2", given="a recipe, YAML", package="unirl"),
+    "unirl": Framework(title="UniRL 0.2", reads="a recipe, YAML", package="unirl"),
     "verl-omni": Framework(
         title="verl-omni 0.3",
-        given="a script with its command line, or the same keys as YAML",
+        reads="a script with its command line, or the same keys as YAML",
         package="verl_omni",
     ),
 }

@@ -39,12 +39,12 @@ def flat(data: Any, source: str, expected: str) -> tuple[dict[str, Any], dict[st
 
 
 def _leaves(data: Mapping[str, Any], prefix: str) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+    leaves: list[tuple[str, Any]] = []
     for key, value in data.items():
         name = f"{prefix}{key}"
         nested = isinstance(value, Mapping) and value
-        found += _leaves(value, f"{name}.") if nested else [(name, value)]
-    return found
+        leaves += _leaves(value, f"{name}.") if nested else [(name, value)]
+    return leaves
 
 
 def _resolved(
@@ -57,8 +57,8 @@ def _resolved(
         raise LookupError
     whole = REFERENCE.fullmatch(value)
     if whole:
-        found = _referred(whole[1], name, values, data)
-        return _resolved(found, name, values, data, depth + 1)
+        target = _referred(whole[1], name, values, data)
+        return _resolved(target, name, values, data, depth + 1)
     replaced = REFERENCE.sub(lambda match: str(_referred(match[1], name, values, data)), value)
     if replaced == value:
         raise LookupError

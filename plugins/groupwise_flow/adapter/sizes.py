@@ -52,6 +52,11 @@ class Sizes:
         return None
 
     @property
+    def latent_sides(self) -> tuple[int, int]:
+        """Rows and columns of latent pixels."""
+        return self.token_rows * self.patch, self.token_columns * self.patch
+
+    @property
     def image_tokens(self) -> int:
         """Tokens of one frame."""
         return self.token_rows * self.token_columns

@@ -14,8 +14,11 @@ from groupwise_flow.adapters.sd3 import ATTENTION
 
 
 class Flux2Adapter(Adapter):
-    """FLUX.2 dev. Latents are [channels, rows, columns] of tokens, as the pipeline's call takes
-    them, normalised by the autoencoder's statistics."""
+    """FLUX.2 dev: guidance as an input.
+
+    Latents are [channels, rows, columns] of tokens, as the pipeline's call takes them, normalised
+    by the autoencoder's statistics.
+    """
 
     pipelines = ("Flux2Pipeline",)
     targets = (*ATTENTION, "attn.to_qkv_mlp_proj")

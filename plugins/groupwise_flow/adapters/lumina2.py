@@ -41,8 +41,7 @@ class Lumina2Adapter(Adapter):
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
-        rows, columns = self.token_rows * self.patch, self.token_columns * self.patch
-        return (self.pipeline.transformer.config.in_channels, rows, columns)
+        return (self.pipeline.transformer.config.in_channels, *self.latent_sides)
 
     def limit(self) -> Limit:
         """`prompt_tokens`, the system prompt's included."""

@@ -35,8 +35,7 @@ class SD3Adapter(Adapter):
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
-        channels = self.pipeline.transformer.config.in_channels
-        return (channels, self.token_rows * self.patch, self.token_columns * self.patch)
+        return (self.pipeline.transformer.config.in_channels, *self.latent_sides)
 
     def limit(self) -> Limit:
         """`prompt_tokens`, counted by T5's tokenizer; without T5, CLIP's own limit."""

@@ -26,8 +26,8 @@ def read_index(settings: Settings) -> dict[str, Any]:
 
     Raises UserError for a folder that is incomplete or needs untrusted code.
     """
-    if settings.given is not None:
-        return {**settings.given.config, "_class_name": type(settings.given).__name__}
+    if settings.instance is not None:
+        return {**settings.instance.config, "_class_name": type(settings.instance).__name__}
     if {"torch_dtype", "dtype"} & settings.loading.keys():
         raise UserError("policy.loading: dtypes follow from policy.precision; set that instead")
     with quiet(), explained(settings, READING):

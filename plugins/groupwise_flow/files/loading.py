@@ -42,8 +42,8 @@ def load(settings: Settings, mesh: DeviceMesh | None = None) -> Adapter:
     index = read_index(settings)
     make = adapter_class(settings, index)
     dtypes = dict(stored(settings.precision, make, lora=settings.lora is not None))
-    if settings.given is not None:
-        return fitted(_in_dtypes(settings.given, dtypes), make, settings)
+    if settings.instance is not None:
+        return fitted(_in_dtypes(settings.instance, dtypes), make, settings)
     arguments = _arguments(settings, index)
     if mesh is not None:
         parts = {name: index[name] for name in make.trained}
@@ -138,7 +138,7 @@ def _load_divided(
 
 def check_shardable(settings: Settings) -> None:
     """Raise UserError where a trained model cannot be sharded, before any weights are read."""
-    if settings.given is not None:
+    if settings.instance is not None:
         raise UserError(
             "train.shard: a pipeline that is an object is whole on every process already; pass its "
             "folder or hub name, of which each process reads its shard"

@@ -19,7 +19,7 @@ LIMIT = 1e-4
 """Largest gap between velocities or latents that should be equal, relative above 1; in float32."""
 STEPS = 4
 ROWS_OF_TOKENS, MOST = 2, 64
-"""Of pictures whose size is not given: tokens along a side, at least, and tried at most."""
+"""Of pictures whose size is not usual: tokens along a side, at least, and tried at most."""
 
 
 class Case:
@@ -32,16 +32,16 @@ class Case:
 
     @cached_property
     def adapter(self) -> Adapter:
-        given = self.kind(self.pipeline, **self.sizes)
+        usual = self.kind(self.pipeline, **self.sizes)
         if self.sizes["height"] is not None or self.sizes["width"] is not None:
-            return given
-        side, most = given.token_side, min(MOST, given.most_tokens or MOST)
+            return usual
+        side, most = usual.token_side, min(MOST, usual.most_tokens or MOST)
         for rows in range(ROWS_OF_TOKENS, most):
             size = {"height": rows * side, "width": (rows + 1) * side}
             adapter = self.kind(self.pipeline, **{**self.sizes, **size})
             if len({*adapter.latent_shape}) == len(adapter.latent_shape):
                 return adapter
-        return given
+        return usual
 
     def guided(self, scale: float, negative_prompt: str = "") -> Guided:
         """The guided model of a policy with this adapter; nothing is loaded for it."""

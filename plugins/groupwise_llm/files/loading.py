@@ -68,18 +68,16 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
     logging.disable_progress_bar()
     dtype_of(settings)
     quantised = quantization_of(settings)
+    instance = None if settings.instance is None else _checked(settings.instance)
     tokenizer = tokenizer_of(settings)
-    if settings.given is None:
-        model = as_plain(_read(settings, share, quantised))
-    else:
-        model = _checked(settings.given)
+    model = as_plain(_read(settings, share, quantised)) if instance is None else instance
     keep_layout(model)
     if settings.lora is None and getattr(model, "is_quantized", False):
         raise UserError(
             f"policy.lora: {settings.model} is loaded with quantised weights, which cannot be "
             f"trained; train adapters beside them, lora: {{}}"
         )
-    if settings.given is None:
+    if settings.instance is None:
         model.name_or_path = location(settings)
     # Always eval mode: with dropout, sampling and training log-probs would differ (ratio not 1).
     overridden = modes.disable_rescaling(model.eval())
@@ -215,7 +213,7 @@ def tokenizer_of(settings: Settings) -> Any:
     own = settings.tokenizer
     if own is not None and not isinstance(own, str):
         return getattr(own, "tokenizer", own)  # of a processor
-    if own is None and settings.given is not None and not settings.given.name_or_path:
+    if own is None and settings.instance is not None and not settings.instance.name_or_path:
         raise UserError(
             "policy.tokenizer: the model is an object that was not read from files, so its "
             "tokenizer is not known; pass it, too: tokenizer=..."
@@ -237,8 +235,8 @@ def file_arguments(settings: Settings) -> dict[str, Any]:
 
 def config_of(settings: Settings) -> Any:
     """The model's configuration alone, without its weights."""
-    if settings.given is not None:
-        return settings.given.config
+    if settings.instance is not None:
+        return settings.instance.config
     try:
         return AutoConfig.from_pretrained(settings.model, **file_arguments(settings))
     except Exception as error:  # as above

@@ -49,7 +49,7 @@ WRAPPED = re.compile(
 
 def check(settings: Settings) -> None:
     """Raise UserError for settings that do not work with sharding."""
-    if settings.given is not None:
+    if settings.instance is not None:
         raise UserError(
             f"policy.model: a model that is an object is whole on every process already; pass its "
             f"folder or hub name, of which each process reads its shard, {OTHERWISE}"

@@ -40,11 +40,12 @@ class Fusion:
     def __init__(self, model: nn.Module, compiler: Compiler = compiled) -> None:
         kinds = sorted({type(own) for own in model.modules()}, key=lambda own: own.__qualname__)
         files = sorted({own.__module__ for own in kinds})
+        # Modules of Python by their names, as a policy may be copied, and they cannot be.
         owners: list[tuple[Any, str]] = [
             *((own, "forward") for own in kinds if own.__name__.endswith(NORM)),
-            *((sys.modules[file], ROTARY) for file in files if hasattr(sys.modules[file], ROTARY)),
+            *((file, ROTARY) for file in files if hasattr(sys.modules[file], ROTARY)),
         ]
-        originals = [(owner, name, getattr(owner, name)) for owner, name in owners]
+        originals = [(owner, name, getattr(_owner(owner), name)) for owner, name in owners]
         self._swaps = [(*own, compiler(own[2])) for own in originals]
 
     @contextmanager
@@ -52,7 +53,7 @@ class Fusion:
         """The context, for the whole process, in which compiled code is called. Other models of
         these classes call it meanwhile, too; it computes the same."""
         for owner, name, _, made in self._swaps:
-            setattr(owner, name, made)
+            setattr(_owner(owner), name, made)
         try:
             with warnings.catch_warnings():
                 # torch advises a faster product of matrices when it compiles; here is none.
@@ -60,4 +61,8 @@ class Fusion:
                 yield
         finally:
             for owner, name, original, _ in self._swaps:
-                setattr(owner, name, original)
+                setattr(_owner(owner), name, original)
+
+
+def _owner(owner: Any) -> Any:
+    return sys.modules[owner] if isinstance(owner, str) else owner

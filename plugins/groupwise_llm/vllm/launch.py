@@ -47,7 +47,7 @@ class Launch:
     def open(self) -> str:
         """Start the server and wait until it answers; returns its address. Raises UserError with
         the last lines of its log."""
-        if self.policy.config.given is not None:
+        if self.policy.config.instance is not None:
             raise UserError(
                 "sampler.start: vLLM reads the model from files, and policy.model is an object: "
                 "pass its folder or hub name"

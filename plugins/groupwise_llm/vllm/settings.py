@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from groupwise.options import PathOrName
+from groupwise.options import PathOrName, PathToWrite
 
 
 class Start(BaseModel):
@@ -48,7 +48,7 @@ class Settings(BaseModel):
         description="with `policy.lora`: true sends only the adapters (vLLM's LoRA), false the "
         "whole model with adapters merged; if unset, only the adapters where that is possible",
     )
-    folder: PathOrName | None = Field(
+    folder: PathToWrite | None = Field(
         None,
         description="for transfer: files, a folder that trainer and servers both see; /dev/shm "
         "(memory) if unset",

@@ -63,7 +63,7 @@ def test_samples_and_the_page_show_pictures(run):
     samples = read_samples(result.folder / "samples" / "after.jsonl")
     names = {name for sample in samples for name in sample["images"]}
     assert len(names) == 2
-    assert (result.folder / "report.html").read_text().count("<img") == 2
+    assert (result.folder / "report.html").read_text().count("<img") == 4  # also in the table
 
 
 def test_the_card_loads_the_saved_model_beside_its_processor(run):

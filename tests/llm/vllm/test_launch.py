@@ -100,8 +100,8 @@ def test_a_server_that_does_not_start_is_an_error(make, start, tmp_path):
         ({**start, "options": {"fail": True}}, "vLLM did not start:\n    the engine has no room"),
         ({}, r"not installed here: pip install .groupwise\[vllm\].*sampler.start.python"),
         (
-            {"python": "/nowhere/python"},
-            "sampler.start.python: /nowhere/python is not an executable program",
+            {"python": __file__},
+            "sampler.start.python: .*test_launch.py is not an executable program",
         ),
         ({**start, "wait": 0.1, "options": {"host": "192.0.2.1"}}, "within 0.1 s; its log is"),
     ]:

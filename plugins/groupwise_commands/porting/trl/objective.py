@@ -49,10 +49,10 @@ def _clip(port: Port) -> None:
 
 def _cispo(port: Port, high: float | None) -> None:
     if high is None or high <= 1:
-        found = port.get("epsilon") if high is None else high
+        cap = port.get("epsilon") if high is None else high
         port.lose(
-            f"epsilon_high: {found:g} of cispo",
-            f"TRL caps ratios at it, so it multiplies every gradient by {found:g}, which AdamW "
+            f"epsilon_high: {cap:g} of cispo",
+            f"TRL caps ratios at it, so it multiplies every gradient by {cap:g}, which AdamW "
             f"cancels; here the cap is 1 + clip_high = 5, as TRL recommends",
         )
     else:

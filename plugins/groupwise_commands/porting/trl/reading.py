@@ -55,8 +55,8 @@ def _json(path: Path, text: str) -> Any:
 
 def _mapping(data: Any, source: str) -> Mapping[str, Any]:
     if not isinstance(data, Mapping) or not data:
-        found = "nothing" if not data else f"a {type(data).__name__}"
-        raise UserError(f"{source}: expected {EXPECTED}, found {found}")
+        kind = "nothing" if not data else f"a {type(data).__name__}"
+        raise UserError(f"{source}: expected {EXPECTED}, found {kind}")
     if "policy" in data or "actor_rollout_ref" in data or "bundle" in data:
         raise UserError(f"{source}: not TRL's; expected {EXPECTED}, found the keys {_keys(data)}")
     return data
@@ -149,10 +149,10 @@ class _Script:
             self.unread[name] = Unread(source=ast.unparse(node), line=node.lineno)
 
     def _trainer(self, call: ast.Call) -> None:
-        given = {each.arg: each.value for each in call.keywords if each.arg}
-        given |= dict(zip(("model", "reward_funcs"), call.args, strict=False))
+        arguments = {each.arg: each.value for each in call.keywords if each.arg}
+        arguments |= dict(zip(("model", "reward_funcs"), call.args, strict=False))
         plain = {"model": "model_name_or_path"}
-        for name, node in given.items():
+        for name, node in arguments.items():
             value = self._behind(node)
             if name in ("reward_funcs", "tools", "environment_factory"):
                 self._functions(name, value)
@@ -174,10 +174,10 @@ class _Script:
     def _functions(self, name: str, node: ast.expr) -> None:
         """The names of functions, as module:function; a string is the name of a model."""
         items = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
-        found = [self._function(item) for item in items]
-        if None in found:
+        names = [self._function(item) for item in items]
+        if None in names:
             self.unread[name] = Unread(source=ast.unparse(node), line=node.lineno)
-        known = [each for each in found if each is not None]
+        known = [each for each in names if each is not None]
         if name == "environment_factory" and known:
             self.stated[name] = known[0]
         elif known:
@@ -242,17 +242,17 @@ def _is_none(node: ast.expr) -> bool:
 
 def _assigned(tree: ast.AST) -> dict[str, ast.expr]:
     """The expression of each name that is assigned exactly once in the file."""
-    found: dict[str, list[ast.expr]] = {}
+    values: dict[str, list[ast.expr]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, ast.Name):
-                    found.setdefault(target.id, []).append(node.value)
+                    values.setdefault(target.id, []).append(node.value)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
-            found.setdefault(node.target.id, []).append(node.value)
+            values.setdefault(node.target.id, []).append(node.value)
         elif isinstance(node, ast.AugAssign | ast.For) and isinstance(node.target, ast.Name):
-            found.setdefault(node.target.id, []).extend([ast.Constant(None)] * 2)
-    return {name: values[0] for name, values in found.items() if len(values) == 1}
+            values.setdefault(node.target.id, []).extend([ast.Constant(None)] * 2)
+    return {name: each[0] for name, each in values.items() if len(each) == 1}
 
 
 def _constants(assigned: Mapping[str, ast.expr]) -> dict[str, Any]:
@@ -273,10 +273,10 @@ def _constants(assigned: Mapping[str, ast.expr]) -> dict[str, Any]:
 
 def _imports(tree: ast.AST) -> dict[str, tuple[str, str]]:
     """By local name, the module and the name that it was imported from."""
-    found: dict[str, tuple[str, str]] = {}
+    origins: dict[str, tuple[str, str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
-            found |= {each.asname or each.name: (node.module, each.name) for each in node.names}
+            origins |= {each.asname or each.name: (node.module, each.name) for each in node.names}
         elif isinstance(node, ast.Import):
-            found |= {each.asname or each.name: (each.name, "") for each in node.names}
-    return found
+            origins |= {each.asname or each.name: (each.name, "") for each in node.names}
+    return origins

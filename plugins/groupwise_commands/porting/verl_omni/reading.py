@@ -94,9 +94,9 @@ def _filled(text: str, variables: Mapping[str, str], depth: int) -> str | None:
     def value(match: re.Match[str]) -> str:
         nonlocal unknown
         name, default = match[1] or match[3], match[2]
-        found = variables.get(name, default)
-        unknown |= found is None
-        return found or ""
+        content = variables.get(name, default)
+        unknown |= content is None
+        return content or ""
 
     filled = VARIABLE.sub(value, text)
     if unknown:
