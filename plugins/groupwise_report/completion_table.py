@@ -153,7 +153,7 @@ class _Table:
         content = "" if picture else completion(sample, images)
         inside = (
             f"{prompt(sample, images)}{heading('completion', sample)}"
-            f"{written(sample, self.writers)}{content}{shown(sample, images)}{scores(sample)}"
+            f"{shown(sample, images)}{content}{scores(sample)}"
             f"{_facts(row, self.unit)}"
         )
         key = f"{row.when} {row.step:.0f} {sample.get('draw')} {sample.get('index')}"
