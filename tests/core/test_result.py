@@ -42,6 +42,14 @@ def test_tables_are_the_files(result):
     assert [*result.training_samples] == lines(result, "samples/training.jsonl")
 
 
+def test_a_missing_metric_of_an_evaluation_says_what_there_is(result):
+    with pytest.raises(KeyError, match=r"no metric 'rewrad': there are .*reward"):
+        result.after["rewrad"]
+    with pytest.raises(KeyError, match=r"'accuracy': evaluation\.accuracy names the reward"):
+        result.before["accuracy"]
+    assert result.after.get("accuracy") is None
+
+
 def test_a_table_becomes_a_frame_of_pandas(result):
     pytest.importorskip("pandas")
     frame = result.metrics.to_pandas()
@@ -70,5 +78,5 @@ def test_metrics_are_plotted(result):
     assert [*line.get_xdata()] == [1, 2]
     assert [*line.get_ydata()] == result.metrics["reward"][1:]
     assert figure._repr_png_().startswith(b"\x89PNG")
-    with pytest.raises(UserError, match="no metric 'rewrad'; there are"):
+    with pytest.raises(UserError, match=r"no metric 'rewrad'; there are"):
         result.plot("rewrad")

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from groupwise_llm import policy as llm_policy
+from groupwise_llm import log_probs
 from groupwise_llm.training.packing import pack
 
 
@@ -85,14 +85,14 @@ def test_passes_on_a_cpu_are_limited_in_size(make, monkeypatch):
     policy = make(max_new_tokens=12)
     rollouts = policy.sample([{"prompt": "1+2"}], group_size=8, seeds=range(8))
     assert len(policy.microbatches(rollouts, 10_000, cut_decisions=True)) < 4
-    monkeypatch.setattr(llm_policy, "ENOUGH", 16)
+    monkeypatch.setattr(log_probs, "ENOUGH", 16)
     parts = policy.microbatches(rollouts, 10_000, cut_decisions=True)
     assert all(len(rows) * cut.stop <= 16 or len(rows) == 1 for rows, cut in parts)
     assert len(parts) >= 4
 
 
 def test_a_long_prompt_on_a_cpu_is_shared_by_its_rollouts(make, monkeypatch):
-    monkeypatch.setattr(llm_policy, "ENOUGH", 48)
+    monkeypatch.setattr(log_probs, "ENOUGH", 48)
     policy = make(max_new_tokens=12)
     rollouts = policy.sample([{"prompt": "1+2=" * 15}], group_size=8, seeds=range(8))
     parts = policy.microbatches(rollouts, 10_000, cut_decisions=True)

@@ -7,7 +7,7 @@ from groupwise import processes, progress
 from groupwise.evaluation import Evaluation
 from groupwise.run.interruption import interruptible
 from groupwise.run.recorder import Recorder
-from groupwise.run.result import RunResult
+from groupwise.run.result import Metrics, RunResult
 from groupwise.run.saver import Saver
 from groupwise.run.trainer import Trainer
 from groupwise.training.step_metrics import joined
@@ -44,8 +44,8 @@ def run_and_record(trainer: Trainer, recorder: Recorder, saver: Saver, started: 
         recorder.display.say(f"stopped: the model and a checkpoint are saved; {saver.resume_hint}")
     progress.start("")
     result = RunResult(
-        before=before,
-        after=after.metrics,
+        before=Metrics(before),
+        after=Metrics(after.metrics),
         steps=trainer.step,
         seconds=time.monotonic() - started,
         folder=trainer.config.output,

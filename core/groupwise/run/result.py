@@ -8,6 +8,7 @@ from typing import Any
 
 from groupwise.errors import UserError
 from groupwise.evaluation import Alarm
+from groupwise.metric_names import JUDGED
 from groupwise.policy import Policy
 from groupwise.run.table import Table, table_of
 from groupwise.storage.files import AFTER, BEFORE, METRICS, TRAINING
@@ -16,6 +17,18 @@ from groupwise.storage.samples import read_samples, with_completions
 
 PLOTTED = ("reward", "accuracy", "evaluation/reward", "evaluation/accuracy", "length")
 """Metrics that `plot` draws unless others are named, those of them that the run has."""
+
+
+class Metrics(dict[str, float]):
+    """The metrics of an evaluation by name; the error of a missing one says which there are."""
+
+    def __missing__(self, name: str) -> float:
+        why = "the run has no evaluation of held-out prompts here"
+        if self:
+            why = f"there are {', '.join(self)}"
+        if self and name in JUDGED:
+            why = f"evaluation.accuracy names the reward that says what is right; {why}"
+        raise KeyError(f"no metric {name!r}: {why}")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -30,8 +43,8 @@ class RunResult:
     the last evaluation.
     """
 
-    before: Mapping[str, float]
-    after: Mapping[str, float]
+    before: Metrics
+    after: Metrics
     steps: int
     seconds: float
     folder: Path
