@@ -66,6 +66,23 @@ def test_two_steps_of_a_chain(tmp_path):
     assert all(json.loads(line)["shown"]["writer"] for line in samples)
 
 
+@pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")
+def test_two_steps_of_a_painter_and_eyes(tmp_path):
+    overrides = [f"players.0.{key}" for key in SMALL if key.startswith("policy")]
+    overrides += ["players.0.train.group_size=2", "players.1.train.group_size=2"]
+    overrides += ["train.groups_per_step=2", "train.steps=2", "evaluation.prompts=8"]
+    loaded = load_config(EXAMPLES / "draw_look.yaml", [*overrides, f"output={tmp_path / 'run'}"])
+    result = train_from_config(loaded, quiet=True)
+    assert result.steps == 2
+    assert "watch/draft" in result.before
+    lines = (tmp_path / "run" / "samples" / "before.jsonl").read_text().splitlines()
+    samples = [own for own in map(json.loads, lines) if "shown" in own]
+    assert {own["extra"]["again"] for own in samples} == {False, True}
+    for own in samples:
+        assert own["extra"]["again"] == (not own["shown"]["words"].endswith("right"))
+        assert (tmp_path / "run" / own["shown"]["draft"]["image"]).exists()
+
+
 def test_two_steps_with_a_calculator(tmp_path):
     overrides = ["train.groups_per_step=2", "train.steps=2", "evaluation.prompts=16"]
     loaded = load_config(EXAMPLES / "calculator.yaml", [*overrides, f"output={tmp_path / 'run'}"])
@@ -77,6 +94,20 @@ def test_two_steps_with_a_calculator(tmp_path):
     assert all(sample["extra"]["turns"] == 1 + sample["extra"]["calls"] for sample in samples)
     right = [sample["right"] for sample in asked if not sample["extra"]["call_errors"]]
     assert sum(right) > 0.5 * len(right)
+
+
+def test_a_word_sum_is_what_the_calculator_says_of_its_numbers(imports_from):
+    imports_from("calculator")
+    from calculator.products import calculate
+    from calculator.word_sums import WordSums
+
+    for row in list(WordSums(50)):
+        question = row["prompt"][-1]["content"]
+        total, number = re.findall(r"\d+", question)
+        sign = "-" if "away" in question else "+"
+        assert row["answer"] == str(calculate(f"{total} {sign} {number}"))
+        shown = [message["content"] for message in row["prompt"]]
+        assert shown[3] == str(calculate(shown[2].removeprefix("<call>").removesuffix("</call>")))
 
 
 def test_two_steps_in_a_code_world(imports_from, tmp_path):
