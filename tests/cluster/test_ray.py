@@ -34,7 +34,7 @@ def on_ray(cluster, nodes, config, tmp_path):
     return start
 
 
-@pytest.mark.timeout(600)  # Ray starts its processes four times
+@pytest.mark.timeout(1200)  # Ray starts its processes four times
 def test_a_lost_worker_and_a_lost_node_change_no_metric(
     cluster, nodes, on_ray, expected_lines, tmp_path
 ):

@@ -15,7 +15,7 @@ def free_port():
         return free.getsockname()[1]
 
 
-@pytest.mark.timeout(600)  # four starts of torch, one after the other
+@pytest.mark.timeout(1200)  # four starts of torch, one after the other
 def test_a_killed_worker_and_a_preemption_change_no_metric(
     cluster, config, expected_lines, tmp_path
 ):
