@@ -275,7 +275,8 @@ class Environment(ABC):
     async def play(self, row: Row, players: Mapping[str, Player]) -> Outcome:
         """Play one episode; row: of the data set; players: of the cast, by label.
 
-        Rewards judge the last replies of `judged` players, those that no other follows: a reply
+        Rewards judge the last replies of `judged` players, those that no other follows; where
+        another player has the last word, the latest reply of a judged one before it. A reply
         follows the one before it in its asyncio task, or the Reply that was its context or `after`.
         A mapping that is returned has columns for them. To judge other replies, return these, each
         with its columns. A reply that is not judged has the mean reward of the replies that

@@ -31,11 +31,14 @@ def answer(
 
     Images are saved into RUN/sampled/, and their paths printed.
     """
-    answers = dict[int, list[list[str]]]()
+    if count < 1:
+        raise UserError(f"--per-prompt: expected at least 1 completion, found {count}")
+    answers, prompts = dict[int, list[list[str]]](), list[str]()
     for opened in _checkpoints(run, overrides, steps):
         step = opened.state.global_step
         if not opened.state.is_world_process_zero:
             raise UserError("completions of texts are drawn by one process: start only one")
+        prompts = [_words(opened.prompt_of(text)) for text in texts]
         replies = opened.replies(texts, count, seed=seed, greedy=greedy)
         answers[step] = [
             [
@@ -45,8 +48,8 @@ def answer(
             for number, of_text in enumerate(replies)
         ]
     console = Console()
-    for number, text in enumerate(texts):
-        console.print(Text(text, style="bold"), soft_wrap=True)
+    for number, prompt in enumerate(prompts):
+        console.print(Text(prompt, style="bold"), soft_wrap=True)
         _print(console, {step: of_step[number] for step, of_step in answers.items()})
 
 
@@ -85,13 +88,15 @@ def _said(reply: Reply, file: Path) -> str:
         file.parent.mkdir(exist_ok=True)
         completion.save(file)
         words = str(file)
-    elif isinstance(completion, list):
-        words = _conversation(completion)
     else:
-        words = str(completion)
+        words = _words(completion)
     ended = "" if reply.ended == "stop" else f"\n[ended: {reply.ended}]"
     label = f"[{reply.label}] " if reply.label else ""
     return f"{label}{words}{ended}"
+
+
+def _words(value: Any) -> str:
+    return _conversation(value) if isinstance(value, list) else str(value)
 
 
 def _conversation(messages: Sequence[Mapping[str, Any]]) -> str:

@@ -34,7 +34,8 @@ def sample(
         list[str] | None,
         typer.Argument(
             metavar="[TEXT | KEY=VALUE]...",
-            help="texts to complete, which are printed; and single values, as "
+            help="texts to complete, which the run's template is put around, as around its "
+            "prompts; and single values, as "
             "policy.evaluation.temperature=0.5",
         ),
     ] = None,
@@ -86,7 +87,15 @@ def sample(
             raise UserError(f"{named[0]} is of a set; completions of texts are only printed")
         from groupwise_commands.answering import answer
 
-        answer(run, texts, overrides, steps, count=per_prompt or 1, seed=seed, greedy=greedy)
+        answer(
+            run,
+            texts,
+            overrides,
+            steps,
+            count=1 if per_prompt is None else per_prompt,
+            seed=seed,
+            greedy=greedy,
+        )
         return
     if per_prompt is None:
         raise UserError(

@@ -90,6 +90,7 @@ def _header(run: RunData, live: Live | None) -> str:
         warnings.append(f"{lines} of metrics.jsonl could not be read and are left out.")
     note = live.line if live else ""
     note += f'<p class="warning">{" ".join(warnings)}</p>' if warnings else ""
+    note += "".join(f'<p class="warning">{brief(each, most=1_000)}</p>' for each in run.warnings)
     note += "".join(f'<p class="warning alarm">{line}</p>' for line in alarm_lines(run))
     line = f'<p class="summary">{" · ".join(summary)}</p>'
     return f"<header><h1>{brief(run.name)}</h1>{line}{note}</header>"

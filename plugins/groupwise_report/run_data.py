@@ -89,6 +89,12 @@ class RunData:
         """The policy's word for decisions: tokens, for example."""
         return str(self.result.get("unit") or "decisions")
 
+    @property
+    def warnings(self) -> list[str]:
+        """What the run warned of, as it said it."""
+        noted = self.result.get("warnings")
+        return [each for each in noted if isinstance(each, str)] if isinstance(noted, list) else []
+
     def points(self, key: str) -> list[Point]:
         values = ((step, number(row.get(key))) for step, row in self.steps.items())
         return [(step, value) for step, value in values if value is not None]

@@ -37,8 +37,8 @@ CONFIG = {
     "evaluation": {"prompts": 8, "every": 4},
 }
 TIMEOUT = 300
-"""Seconds after which a test fails; what it waits for takes a few seconds on an idle machine, and on
-a busy one Ray alone takes a minute."""
+"""Seconds after which a test fails; what it waits for takes a few seconds on an idle machine, and
+on a busy one Ray alone takes a minute."""
 
 
 @contextmanager

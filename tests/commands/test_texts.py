@@ -59,7 +59,7 @@ def test_checkpoints_answer_a_text_one_after_the_other(run):
     result = call("sample", run, TEXT, "--greedy", "--step", "last", "--step", "0", "--step", "2")
     assert result.exit_code == 0, result.output
     text, *sections = result.stdout.split("--- step ")
-    assert text == f"{TEXT}\n"
+    assert text == f"Q: {TEXT}\nA:\n"  # as the model reads it
     answers = dict(section.split("\n", 1) for section in sections)
     assert [*answers] == ["0", "2", "3"]
     for step, folder in (("0", tiny_model.folder()), ("3", run / "model")):
@@ -83,6 +83,7 @@ def test_completions_of_a_text_follow_the_seed(run):
     ("arguments", "message"),
     [
         ([], "give a text to complete, as `groupwise sample RUN"),
+        ([TEXT, "--per-prompt", "-2"], "--per-prompt: expected at least 1 completion, found -2"),
         ([TEXT, "--step", "1"], "no checkpoint of step 1 in "),
         ([TEXT, "--step", "first"], "--step: expected a step, 0 or last, found 'first'"),
         ([TEXT, "--output", "set.jsonl"], "--output is of a set"),

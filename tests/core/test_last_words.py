@@ -65,6 +65,52 @@ def test_each_second_try_follows_its_own_look_and_a_last_word_has_the_reward_of_
     assert 0 < len(accepted) < 64
 
 
+class Last(Environment):
+    """The critic has the last word on the writer's only reply, and a mapping is returned."""
+
+    def judged(self, labels):
+        return ["writer"]
+
+    async def play(self, row, players):
+        draft = await players["writer"](row)
+        await players["critic"](f"look at {draft.text}")
+        return {}
+
+
+def test_what_a_last_word_follows_is_judged_also_where_columns_alone_are_returned(lab):
+    policies = {
+        label: lab.Tabular(prompts=8, seed=n) for n, label in enumerate(("writer", "critic"))
+    }
+    episodes = play_episodes(Last(), policies, lab.rows(8)[:4], size=4)
+    assert {call.label for call in episodes.judged_calls} == {"writer"}
+    assert len(episodes.judged) == 16
+    scores = lab.scores_of(torch.arange(16.0))
+    values = dict(zip(episodes.judged_calls, range(16), strict=True))
+    for (call,), value in _scored(episodes, scores, "critic"):
+        assert value == values[call.parent]
+
+
+def test_calls_after_replies_that_are_named_have_seeds_and_groups_of_their_own(lab):
+    class Twice(Environment):
+        async def play(self, row, players):
+            draft = await players["writer"](row)
+            first = await players["critic"].group("look")
+            second_draft = await players["writer"]("again", after=draft)
+            second = await players["critic"].group("look", after=second_draft)
+            return [*((reply, {}) for reply in (*first, *second))]
+
+    policies = {
+        label: lab.Tabular(prompts=8, seed=n) for n, label in enumerate(("writer", "critic"))
+    }
+    episodes = play_episodes(Twice(), policies, lab.rows(8)[:4], size=4)
+    calls = episodes.judged_calls
+    assert len({(call.space, call.number, call.index) for call in calls}) == len(calls)
+    scores = lab.scores_of(torch.arange(float(len(calls))))
+    rollouts = episodes.training_batches(scores)["critic"].rollouts
+    sizes = torch.stack([*rollouts.groups.unique(return_counts=True)])[1]
+    assert set(sizes.tolist()) == {4}
+
+
 def _scored(episodes, scores, label):
     batch = episodes.training_batches(scores)[label]
     return zip(episodes.calls[label], batch.scores.total.tolist(), strict=True)

@@ -274,6 +274,28 @@ def test_weights_kept_or_blended_during_a_run_are_resumed_exactly(lab, tmp_path,
         assert torch.equal(value, copies[1][name])
 
 
+class Plain(Regress):
+    """Without a copy: the current weights sample."""
+
+    samples_with = None
+
+    def prepare(self, policy, weights):
+        pass
+
+    def end_step(self, weights, step):
+        pass
+
+
+def test_a_copy_that_is_new_at_a_resume_begins_with_the_weights_of_then(tmp_path):
+    """With the first ones, the untrained policy would sample."""
+    run(tmp_path / "run", steps=4, algorithm=Plain())
+    then = load_file(Checkpoints(tmp_path / "run" / "checkpoints").last() / "weights.safetensors")
+    run(tmp_path / "run", steps=5, resume=True, algorithm=Copying(decay=1.0))
+    kept = kept_weights(tmp_path / "run", "slow")
+    assert kept
+    assert all(torch.equal(value, then[name]) for name, value in kept.items())
+
+
 def test_an_average_is_dropped_if_the_resumed_run_has_no_ema(tmp_path):
     run(tmp_path / "run", steps=2, ema=0.9)
     run(tmp_path / "run", steps=4, resume=True)

@@ -1,7 +1,9 @@
 """Warnings about the steps of a run: each is given once, and only with a reason."""
 
+import json
 import math
 
+import groupwise
 from groupwise.algorithms.grpo import GRPO
 from groupwise.run.symptoms import Symptoms
 
@@ -73,6 +75,21 @@ def test_only_consecutive_steps_without_variance_give_a_warning():
     algorithm.take_teacher(frozenset({"log_probs"}))
     taught = Symptoms(algorithm)
     assert not any(warnings(taught, **no_variance) for _ in range(12))
+
+
+def test_warnings_stay_in_the_result_and_on_the_page(lab, tmp_path):
+    groupwise.train(
+        policy=lab.Tabular(),
+        prompts={"name": "rows", "rows": lab.rows()},
+        rewards=[lambda completions, **_: [0.0] * len(completions)],
+        train={"steps": 12, "groups_per_step": 2, "group_size": 4},
+        output=tmp_path / "run",
+        quiet=True,
+    )
+    (warning,) = json.loads((tmp_path / "run" / "result.json").read_text())["warnings"]
+    assert warning.startswith("step 10: warning: in the last 10 steps all completions")
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "does the reward read what the model writes?" in page
 
 
 def test_tools_that_nobody_calls_give_a_warning_at_the_first_step():

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from tests.repeated import step_lines
 
 from groupwise import LogProbs, train
+from groupwise_flow.algorithms.awm import AWM
 from groupwise_flow.algorithms.nft import NFT
 from groupwise_flow.forward_process import ForwardProcess
 
@@ -113,6 +114,15 @@ def test_the_decay_of_the_weights_that_sample_is_that_of_the_authors(options, ex
 def test_options_without_effect_are_refused(options):
     with pytest.raises(ValidationError):
         NFT.Config(**options)
+
+
+def test_values_that_are_the_defaults_are_no_mistake():
+    assert NFT.Config(decay=0, decay_rise=None, decay_delay=0) == NFT.Config()
+
+
+def test_a_pace_of_an_average_that_nothing_reads_is_refused():
+    with pytest.raises(ValidationError, match="decay has no effect with recent_beta: 0"):
+        AWM.Config(recent_beta=0, decay=0.9)
 
 
 # ---- runs

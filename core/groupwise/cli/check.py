@@ -69,7 +69,9 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     stage = Stage.of(parts, policies, configs)
     shown = [] if stage is None else [preview(stage), trial(stage)]
     taught = {label: teacher_sizes(parts, label, shards=shards) for label in policies}
-    counts = parts.players.counts(greedy=any(policy.greedy for policy in policies.values()))
+    counts = parts.players.counts(
+        evaluated=len(parts.held_out), greedy=any(policy.greedy for policy in policies.values())
+    )
     idle = idle_processes(config, processes)
     held = reward_sizes(parts)
     largest, cpu = Counter[str](), Counter[str]()

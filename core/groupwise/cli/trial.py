@@ -8,6 +8,7 @@ from groupwise.prompt_source import PlacedRow, Row
 from groupwise.prompts.draws import Draw
 from groupwise.rewards import OWN_ARGUMENTS, Reward, Scores
 from groupwise.rewards.reward import REFERENCES
+from groupwise.rewards.run_state import RunState
 from groupwise.rollouts import Rollouts
 from groupwise.run.parts import Parts
 from groupwise.scoring.scorer import Scorer
@@ -36,8 +37,9 @@ def trial(stage: Stage) -> str:
     called = [reward for reward in called if not unknown[reward.name]]
     columns: dict[str, Scores] = {}
     if called:
+        state = RunState(max_steps=parts.config.train.steps)
         with closing(Scorer(called)) as scorer:
-            columns = {title: scorer(rollouts) for title, rollouts in batches.items()}
+            columns = {title: scorer(rollouts, state) for title, rollouts in batches.items()}
     text = None if gold is None else _stated(gold, rows[0])
     right = [] if text is None else [f"  the right one of the first prompt: {text!r:.120}"]
     return "\n".join([*_aligned(_table(parts, len(rows), columns, unknown)), *right, ""])

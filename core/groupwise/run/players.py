@@ -108,10 +108,11 @@ class Players:
             )
         return None
 
-    def counts(self, *, greedy: bool = True) -> dict[str, int]:
+    def counts(self, *, evaluated: int | None = None, greedy: bool = True) -> dict[str, int]:
         """Batch arithmetic: completions and updates, per step and in total.
 
-        greedy: whether a policy has a greedy mode.
+        evaluated: prompts of an evaluation, as configured if None; greedy: whether a policy has a
+        greedy mode.
         """
         train, evaluation = self.config.train, self.config.evaluation
         per_step = train.groups_per_step * self.judged_size
@@ -130,6 +131,6 @@ class Players:
             **({} if train.data_epochs is None else {"steps": train.steps}),
             "updates in total": train.steps * updates,
             "rollouts in total": train.steps * per_step,
-            "rollouts per evaluation": evaluation.count
+            "rollouts per evaluation": (evaluation.count if evaluated is None else evaluated)
             * (evaluation.samples + (evaluation.greedy and greedy)),
         }

@@ -62,6 +62,7 @@ class Recorder:
             None if kept is None else TrainingSamples(self.folder / TRAINING, kept.steps)
         )
         self.symptoms = {n: Symptoms(x.algorithm) for n, x in trainer.learners.items()}
+        self.warnings: list[str] = []
         self.time_left = TimeLeft(trainer.config)
         self.former_config = ""
 
@@ -155,7 +156,7 @@ class Recorder:
         for warning, labels in labels_by_warning.items():
             # A warning about all learners is shown once, without labels.
             prefix = "" if len(labels) == len(self.symptoms) else f"{', '.join(labels)}: "
-            self.display.say(f"step {step}: {prefix}{warning}")
+            self._warn(f"step {step}: {prefix}{warning}")
         self._warn_of_failures(self.trainer.experience.failures)
         self._compare(step, metrics)
         for callback in self.callbacks:
@@ -201,7 +202,12 @@ class Recorder:
 
     def _warn_of_failures(self, reasons: Mapping[str, str]) -> None:
         for warning in next(iter(self.symptoms.values())).failed(reasons):
-            self.display.say(warning)
+            self._warn(warning)
+
+    def _warn(self, warning: str) -> None:
+        """Say it now, and in the run's result, which the page shows."""
+        self.warnings.append(warning)
+        self.display.say(warning)
 
     # ---- at the end
 
@@ -236,6 +242,7 @@ class Recorder:
             "seconds": result.seconds,
             "interrupted": result.interrupted,
             "alarms": {name: alarm.record() for name, alarm in result.alarms.items()},
+            "warnings": self.warnings,
             "policy": _names(learning.policy.name for learning in learners.values()),
             "algorithm": _names(x.algorithm.name for x in learners.values() if x.learns),
             "seed": self.config.seed,

@@ -79,6 +79,10 @@ class Reopened:
         epoch = state["prompts"]["position"] / len(self.parts.prompts.source)
         return replace(self, state=replace(self.state, global_step=state["step"], epoch=epoch))
 
+    def prompt_of(self, text: str) -> Any:
+        """The prompt in which the run's template puts a text; messages where its prompts are."""
+        return row_of(self.parts.prompts.source, text)["prompt"]
+
     def replies(
         self, texts: Sequence[str], size: int, *, seed: int = 0, greedy: bool = False
     ) -> list[list[Reply]]:

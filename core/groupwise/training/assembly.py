@@ -12,7 +12,7 @@ from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Drawn
 from groupwise.training import turns
-from groupwise.training.calls import Call, Episode, Part, Rows, in_rows
+from groupwise.training.calls import Call, Episode, Part, Rows, ancestors, in_rows
 from groupwise.training.endings import ENDED, with_endings, word_of
 from groupwise.training.episodes import Episodes
 from groupwise.training.sampling import Sampling
@@ -131,9 +131,16 @@ class Assembly:
         """The calls whose completions rewards judge, each with the columns of its episode."""
         outcome = episode.outcome
         if outcome is None or isinstance(outcome, Mapping):
-            last = (call for call in episode.calls if not call.is_followed)
-            return [(call, outcome or {}) for call in last if call.label in self.judged]
+            last = [call for call in episode.calls if not call.is_followed]
+            judged = [self._latest_judged(call) for call in last]
+            return [(call, outcome or {}) for call in dict.fromkeys(judged) if call is not None]
         return [_pair(each) for each in (outcome if isinstance(outcome, Sequence) else [outcome])]
+
+    def _latest_judged(self, call: Call) -> Call | None:
+        """The call, or the latest one before it, whose player is judged; none before a refused
+        one."""
+        line = (call, *(ancestors(call) if call.refused_by is None else ()))
+        return next((each for each in line if each.label in self.judged), None)
 
     def _rollouts(
         self, label: str, rows: Sequence[Sequence[Call]], words: Mapping[Call, str | None]

@@ -73,17 +73,18 @@ class Call:
 
     row: with the prompt to complete; parent: the completion that it follows; group: the number of
     the completions that it is compared with; turn: how many completions of the same player it
-    follows; branch: tells apart calls of the same player with the same parent. The seed is a
-    function of (player, turn, branch, number, index); number: of the draw or of the parent; leads:
-    whether it is the first call for its context; goes_on_from: the call in whose context it goes
-    on, if it does; is_drawn: whether it has a completion, which may have failed; context: after its
-    turn, where a sampler draws turn by turn; drawn: this turn, until its rollout is assembled;
-    is_held: whether the rollout has the turn as it was drawn, None if that is not known; parsed:
-    how many calls of tools its turn has; unparsed: how many it has with a fault, or seems to have;
-    part: the sampled batch with its completion, in the
-    row `at`; reply: None if the completion failed; refused_by: the player that could not take the
-    reply; is_cut: whether its context has no room to go on; failure: why its rollout failed, or its
-    episode, once it is assembled; reward, state, role: of the turn, if `play` returned any.
+    follows, or that of the completion which `play` names as the one before, if it is higher;
+    branch: tells apart calls of the same player with the same parent. The seed is a function of
+    (player, turn, branch, number, index); number: of the draw or of the parent; leads: whether it
+    is the first call for its context; goes_on_from: the call in whose context it goes on, if it
+    does; is_drawn: whether it has a completion, which may have failed; context: after its turn,
+    where a sampler draws turn by turn; drawn: this turn, until its rollout is assembled; is_held:
+    whether the rollout has the turn as it was drawn, None if that is not known; parsed: how many
+    calls of tools its turn has; unparsed: how many it has with a fault, or seems to have; part: the
+    sampled batch with its completion, in the row `at`; reply: None if the completion failed;
+    refused_by: the player that could not take the reply; is_cut: whether its context has no room to
+    go on; failure: why its rollout failed, or its episode, once it is assembled; reward, state,
+    role: of the turn, if `play` returned any.
     """
 
     label: str
@@ -220,14 +221,22 @@ def row_of(context: Context, row: Row, tools: Tools | None) -> Row:
 
 
 def calls_for(
-    episode: Episode, label: str, row: Row, parent: Call | None, *, grouped: int | None
+    episode: Episode,
+    label: str,
+    row: Row,
+    parent: Call | None,
+    *,
+    grouped: int | None,
+    chosen: bool = False,
 ) -> list[Call]:
     """The calls for one context; grouped: how many are compared with each other; None for a single
-    one, which is compared with those of other episodes."""
+    one, which is compared with those of other episodes; chosen: whether `play` names the parent."""
     turn = (
         0 if parent is None else sum(call.label == label for call in (parent, *ancestors(parent)))
     )
     branch = parent.branch if parent else ""
+    if chosen and parent is not None:  # it may leave out earlier calls of the player
+        turn, branch = max(turn, parent.turn), f"{branch}@{parent.label}"
     same = [call for call in episode.calls if call.label == label and call.parent is parent]
     if repeated := sum(call.leads for call in same):
         branch += f"+{repeated}"

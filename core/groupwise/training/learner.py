@@ -268,6 +268,7 @@ class Learner:
         algorithm, replay = self.algorithm, self.replay
         return {
             "updates": self.updates,
+            "kept": sorted(self.weights.changes),
             "optimizer": self.optimizer.state_dict(),
             **({"algorithm": algorithm.state_dict()} if isinstance(algorithm, HasState) else {}),
             **({} if replay is None else {"replay": replay.state_dict()}),

@@ -64,6 +64,10 @@ class Optimizer:
                 groups[start].append((name, parameter))
         # In the order of the groups, by which AdamW numbers its state.
         self.trained = [pair for group in groups.values() for pair in group]
+        if not self.trained:
+            raise UserError(
+                f"{type(policy).__name__} has no weights to train: `requires_grad` is False for all"
+            )
         self.adamw = make_adamw(
             [
                 {"params": [p for _, p in group], "share": shares[start]}

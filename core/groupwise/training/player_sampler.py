@@ -16,7 +16,7 @@ from groupwise.prompt_source import Row
 from groupwise.prompts.seeds import seed_for
 from groupwise.sampler import Purpose, TurnSampler
 from groupwise.training.assembly import Assembly
-from groupwise.training.calls import Call, Request
+from groupwise.training.calls import Call, Request, ancestors
 from groupwise.training.sampling import Prompt, Sampling
 
 
@@ -164,10 +164,11 @@ class PlayerSampler:
         return calls, contexts, [self._seed(call) for call in calls], limits
 
     def _context(self, request: Request) -> Any:
-        """The context of a request: that of the player's latest call in the episode whose context
-        its prompt begins with, or a new one."""
+        """The context of a request: that of a call of the player whose context its prompt begins
+        with, the latest one among those that it follows, else in the episode; or a new one."""
         first, sampler = request.calls[0], self.sampling.turn_sampler
-        for earlier in reversed(request.episode.calls):
+        followed = () if first.parent is None else (first.parent, *ancestors(first.parent))
+        for earlier in (*followed, *reversed(request.episode.calls)):
             if earlier.label != request.label or earlier.context is None:
                 continue
             tools = earlier.row.get("tools")

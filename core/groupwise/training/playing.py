@@ -207,6 +207,7 @@ class Playing:
         if episode.over:
             raise EpisodeEnded("the episode is over")
         episode.was_called = True
+        chosen = after is not None
         if after is None and isinstance(context, Reply):
             after = context
         source = None if after is None else after.source
@@ -221,7 +222,7 @@ class Playing:
                 parent.refused_by = label
             raise ContextRefused(f"{label!r} cannot take this context")
         size = sampler.group_size if grouped else None
-        calls = calls_for(episode, label, row, parent, grouped=size)
+        calls = calls_for(episode, label, row, parent, grouped=size, chosen=chosen)
         answer = asyncio.get_running_loop().create_future()
         request = Request(episode, label, calls, answer, limit, tools)
         episode.calls += calls

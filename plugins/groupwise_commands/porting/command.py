@@ -76,7 +76,8 @@ def port(
         output.parent.mkdir(parents=True, exist_ok=True)
         write(output, text)
         _print(notes(ported))
-        typer.echo(f"wrote {output}; next:\n  groupwise check {output}")
+        first = " do what is left to do, then" if ported.todo else ""
+        typer.echo(f"wrote {output}; next:{first}\n  groupwise check {output}")
     try:
         validate_registered(text, output or Path("run.yaml"))
     except UserError as error:

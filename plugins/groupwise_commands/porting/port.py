@@ -88,7 +88,7 @@ def translate(groups: Sequence[Group], settings: Settings, processes: int | None
         for option in group.options:
             stated = [name for name in settings.stated if _is_of(name, option)]
             if option.put is not None and (option.always or stated):
-                option.put(port)
+                _put(port, option, stated)
             elif option.lost:
                 _lose(port, option, stated)
     for name, unread in settings.unread.items():
@@ -99,6 +99,21 @@ def translate(groups: Sequence[Group], settings: Settings, processes: int | None
         fix = f"; set {here}" if here not in ("", "none") else ""
         port.lose(f"{name} = {shown(unread.source)}", f"{where}, and files are read, not run{fix}")
     return port
+
+
+def _put(port: Port, option: Option, stated: Sequence[str]) -> None:
+    """Raises UserError for values with which it cannot be computed, such as a batch of size 0."""
+    assert option.put is not None
+    try:
+        option.put(port)
+    except UserError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        nothing = [n for n, v in port.settings.stated.items() if v is None or v == 0]
+        names = stated or nothing or option.names
+        values = ", ".join(f"{name}: {shown(port.settings.stated.get(name))}" for name in names)
+        problem = f"{values}: {type(error).__name__}: {error}"
+        raise UserError(f"{port.settings.source}: cannot be translated: {problem}") from error
 
 
 def _lose(port: Port, option: Option, stated: Sequence[str]) -> None:

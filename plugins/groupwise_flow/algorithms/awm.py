@@ -13,9 +13,10 @@ PickScore. Their clip range of 1 leaves ratios up to 2.
 """
 
 from collections.abc import Mapping
+from typing import Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from groupwise.advantages import Scale
@@ -77,6 +78,13 @@ class AWM(Following, Clipped, Matching):
             description="the decay grows from 0 by this in every step, up to `decay`; it does not "
             "change if null",
         )
+
+        @model_validator(mode="after")
+        def _average_is_read(self) -> Self:
+            stated = sorted(self.model_fields_set & {"decay", "decay_rise", "decay_delay"})
+            if self.recent_beta == 0 and stated:
+                raise ValueError(f"{stated[0]} has no effect with recent_beta: 0; remove it")
+            return self
 
     config: Config
 

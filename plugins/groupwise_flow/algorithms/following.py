@@ -39,9 +39,10 @@ class Following(Composed):
 
         @model_validator(mode="after")
         def _rises_to_a_decay(self) -> Self:
-            if self.decay == 0 and "decay_rise" in self.model_fields_set:
+            rises = self.decay_rise is not None and "decay_rise" in self.model_fields_set
+            if self.decay == 0 and rises:
                 raise ValueError("decay_rise has no effect with decay: 0; set decay, or remove it")
-            if self.decay_rise is None and "decay_delay" in self.model_fields_set:
+            if self.decay_rise is None and self.decay_delay:
                 raise ValueError("decay_delay has no effect without decay_rise; remove it")
             return self
 

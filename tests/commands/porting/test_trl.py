@@ -175,7 +175,8 @@ def test_a_script_is_read_and_not_run(tmp_path: Path, monkeypatch: pytest.Monkey
     Path("theirs.py").write_text(SCRIPT, "utf-8")
     result = call("port", "trl", "theirs.py", "--processes", "2", "--output", "new/run.yaml")
     assert result.exit_code == 0, result.output
-    assert "wrote new/run.yaml; next:\n  groupwise check new/run.yaml" in result.stdout
+    next_ = "next: do what is left to do, then\n  groupwise check new/run.yaml"
+    assert f"wrote new/run.yaml; {next_}" in result.stdout
     assert not Path("executed").exists()
     text = Path("new/run.yaml").read_text("utf-8")
     config = yaml.safe_load(text)
@@ -206,6 +207,7 @@ def test_a_script_is_read_and_not_run(tmp_path: Path, monkeypatch: pytest.Monkey
         "path": "trl-lib/DeepMath-103K",
         "subset": "all",
         "split": "train[:1000]",
+        "held_out": 0.1,
     }
     assert config["sampler"] == {"name": "vllm", "servers": ["http://127.0.0.1:8001"]}
     assert config["algorithm"] == {
@@ -290,6 +292,9 @@ def test_losses_become_algorithms(
             "generation_batch_size: 8\nsteps_per_generation: 1",
             "are both set, which TRL refuses",
         ),
+        ("a.json", "[" * 9999, "a.json: not valid JSON"),
+        ("a.yaml", "num_generations: 0", "cannot be translated: num_generations: 0"),
+        ("a.yaml", "per_device_train_batch_size:", "per_device_train_batch_size: null"),
         ("a.bin", b"\xff\xfe\x00", "a.bin: not a text file"),
     ],
 )
@@ -315,6 +320,42 @@ def test_values_that_only_a_run_would_know_are_named(ported: Ported) -> None:
     for name in ("max_steps = 9 **", "**more", "model_name_or_path = load()", "train_dataset = d"):
         assert name in words
     assert config["train"]["groups_per_step"] == 1
+
+
+def test_names_that_are_bound_twice_or_are_parameters_are_not_known(ported: Ported) -> None:
+    script = """
+lr = 1e-6
+lr, steps = 5e-6, 100
+def main(max_completion_length):
+    config = GRPOConfig(learning_rate=lr, max_completion_length=max_completion_length)
+    config.beta = 0.04
+    config.num_generations = 4
+    GRPOTrainer(model="m", reward_funcs=[f], args=config)
+max_completion_length = 64
+"""
+    config, text = ported("trl", "theirs.py", script)
+    assert config["algorithm"]["beta"] == 0.04
+    assert config["train"]["group_size"] == 4
+    assert config["policy"].get("max_new_tokens") != 64
+    for name in ("learning_rate = lr", "max_completion_length = max_completion_length"):
+        assert name in text
+
+
+def test_files_of_a_data_set_are_read_and_changes_of_its_rows_are_named(ported: Ported) -> None:
+    script = """
+data = load_dataset("csv", data_files="sums.csv", split="train").rename_column("q", "prompt")
+GRPOTrainer(model="m", reward_funcs=[f], args=GRPOConfig(max_prompt_length=256),
+            train_dataset=data.select(range(50)))
+"""
+    config, text = ported("trl", "theirs.py", script)
+    assert config["prompts"]["path"] == "sums.csv"
+    assert config["prompts"]["held_out"] == 0.1
+    assert config["policy"]["max_prompt_tokens"] == 256
+    words = " ".join(text.replace("#", " ").split())
+    assert "held_out: 0.1" in words
+    assert "TRL trains on all rows" in words
+    assert ".rename_column('q', 'prompt')" in words
+    assert ".select(range(50))" in words
 
 
 def test_an_unknown_framework_and_a_file_that_is_there(

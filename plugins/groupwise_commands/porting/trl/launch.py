@@ -92,6 +92,11 @@ def _prompts(port: Port) -> None:
             port.todo.append("prompts.path: a file or a hub name; the file names no data set")
     else:
         port.write("prompts.path", name)
+    port.write(
+        "prompts.held_out",
+        0.1,
+        "TRL trains on all rows; 0 does, too, and there is no accuracy before and after then",
+    )
     if port.get("dataset_config"):
         port.write("prompts.subset", port.get("dataset_config"))
     if port.get("dataset_train_split") != "train":

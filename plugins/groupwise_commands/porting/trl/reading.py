@@ -10,6 +10,7 @@ from groupwise.config.yaml_lines import read
 from groupwise.errors import UserError
 from groupwise_commands.porting.constants import NotConstantError, constant, dotted
 from groupwise_commands.porting.settings import Settings, Unread, text_of
+from groupwise_commands.porting.trl.names import assigned, constants, imports
 
 EXPECTED = "a GRPOConfig as YAML or JSON, or a Python script that calls GRPOConfig"
 LORA = {
@@ -49,7 +50,7 @@ def settings(config: str) -> Settings:
 def _json(path: Path, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid JSON ({error}); expected {EXPECTED}") from None
 
 
@@ -80,9 +81,9 @@ class _Script:
         except (SyntaxError, ValueError, RecursionError) as error:
             line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
             raise UserError(f"{path}{line}: not valid Python; expected {EXPECTED}") from None
-        self.assigned = _assigned(self.tree)
-        self.names = _constants(self.assigned)
-        self.imports = _imports(self.tree)
+        self.assigned = assigned(self.tree)
+        self.names = constants(self.assigned)
+        self.imports = imports(self.tree)
 
     def settings(self) -> Settings:
         config, trainer = self._call("GRPOConfig"), self._call("GRPOTrainer")
@@ -95,6 +96,7 @@ class _Script:
             if config.args:
                 self._read("output_dir", config.args[0])
             self._keywords(config, {})
+            self._attributes(config)
         if trainer is not None:
             self._trainer(trainer)
         remarks = (self._remark(),) if self._runs_when_imported() else ()
@@ -141,6 +143,20 @@ class _Script:
                 )
             elif not only or keyword.arg in names:
                 self._read(names.get(keyword.arg, keyword.arg), keyword.value)
+
+    def _attributes(self, config: ast.Call) -> None:
+        """Those that are set on the configuration afterwards, as by `args.beta = 0.04`."""
+        names = {name for name, value in self.assigned.items() if value is config}
+        changes = [
+            (target, node.value)
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Attribute) and dotted(target.value) in names
+        ]
+        for target, value in sorted(changes, key=lambda change: change[0].lineno):
+            self.stated.pop(target.attr, None)
+            self._read(target.attr, value)
 
     def _read(self, name: str, node: ast.expr) -> None:
         try:
@@ -200,7 +216,7 @@ class _Script:
 
     def _dataset(self, name: str, node: ast.expr) -> None:
         """`load_dataset(path, subset, split=...)`, also with an index or a method behind it."""
-        split = None
+        split, changes = None, list[tuple[str, int]]()
         while not (isinstance(node, ast.Call) and dotted(node.func).endswith("load_dataset")):
             inner = _inner(node)
             if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
@@ -208,12 +224,21 @@ class _Script:
             if inner is None:
                 self.unread[name] = Unread(source=ast.unparse(node), line=node.lineno)
                 return
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                changes.insert(0, (_without(node, inner), node.lineno))
             node = self._behind(inner)
+        if changes:
+            calls = "".join(call for call, _ in changes)
+            self.unread[f"changes of {name}"] = Unread(source=calls, line=changes[0][1])
         if name == "eval_dataset":
             self.unread[name] = Unread(source=ast.unparse(node), line=node.lineno)
             return
         for key, value in zip(("dataset_name", "dataset_config"), node.args, strict=False):
             self._read(key, value)
+        files = {each.arg: each.value for each in node.keywords}.get("data_files")
+        if files is not None:  # the first argument is then the kind of these files
+            self.stated.pop("dataset_name", None)
+            self._read("dataset_name", files)
         self._keywords(
             node,
             {"path": "dataset_name", "name": "dataset_config", "split": "dataset_train_split"},
@@ -232,51 +257,14 @@ def _inner(node: ast.expr) -> ast.expr | None:
     return None
 
 
+def _without(call: ast.expr, inner: ast.expr) -> str:
+    """`.method(...)` of `inner.method(...)`."""
+    return ast.unparse(call).removeprefix(ast.unparse(inner))
+
+
 def _calls(tree: ast.AST) -> Iterator[ast.Call]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
 def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
-
-
-def _assigned(tree: ast.AST) -> dict[str, ast.expr]:
-    """The expression of each name that is assigned exactly once in the file."""
-    values: dict[str, list[ast.expr]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    values.setdefault(target.id, []).append(node.value)
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
-            values.setdefault(node.target.id, []).append(node.value)
-        elif isinstance(node, ast.AugAssign | ast.For) and isinstance(node.target, ast.Name):
-            values.setdefault(node.target.id, []).extend([ast.Constant(None)] * 2)
-    return {name: each[0] for name, each in values.items() if len(each) == 1}
-
-
-def _constants(assigned: Mapping[str, ast.expr]) -> dict[str, Any]:
-    """The values of those names that are constants, also of others'."""
-    names: dict[str, Any] = {}
-    for _ in range(len(assigned)):
-        before = len(names)
-        for name, node in assigned.items():
-            if name not in names:
-                try:
-                    names[name] = constant(node, names)
-                except NotConstantError:
-                    continue
-        if len(names) == before:
-            break
-    return names
-
-
-def _imports(tree: ast.AST) -> dict[str, tuple[str, str]]:
-    """By local name, the module and the name that it was imported from."""
-    origins: dict[str, tuple[str, str]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            origins |= {each.asname or each.name: (node.module, each.name) for each in node.names}
-        elif isinstance(node, ast.Import):
-            origins |= {each.asname or each.name: (each.name, "") for each in node.names}
-    return origins

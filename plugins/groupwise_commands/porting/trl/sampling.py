@@ -116,6 +116,13 @@ SAMPLING = (
             same(
                 "max_completion_length", "policy.max_new_tokens", 512, "of all turns of an episode"
             ),
+            same(
+                "max_prompt_length",
+                "policy.max_prompt_tokens",
+                None,
+                "of earlier versions; longer prompts are an error here, unless "
+                "`policy.long_prompts: cut`",
+            ),
             same("temperature", "policy.temperature", 1.0),
             same("top_p", "policy.top_p", 1.0),
             same("top_k", "policy.top_k", 0),
