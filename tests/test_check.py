@@ -38,6 +38,23 @@ def rows_of(result):
     return {line.rpartition("  ")[0].strip(): line.split()[-1] for line in lines}
 
 
+def test_rewards_know_how_many_steps_the_run_has(config):
+    """A reward with a schedule would divide by 0."""
+    Path("scheduled.py").write_text(
+        "def scheduled(completions, trainer_state, **_):\n"
+        "    share = trainer_state.global_step / trainer_state.max_steps\n"
+        "    return [share] * len(completions)\n"
+    )
+    result = check({**config, "rewards": ["scheduled:scheduled"]})
+    assert result.exit_code == 0, result.output
+    assert "scheduled" in result.stdout
+
+
+def test_rollouts_of_an_evaluation_are_of_the_prompts_that_there_are(config):
+    lines = rows_of(check(config))
+    assert int(lines["rollouts per evaluation"]) == 2 * int(lines["evaluated"])
+
+
 def test_prompts_are_counted(config):
     lines = rows_of(check(config))
     held_out = int(lines["held out"])

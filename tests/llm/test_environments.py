@@ -1,5 +1,6 @@
 """A language model in environments: its turns in an episode are one rollout, with holes."""
 
+import asyncio
 import re
 from dataclasses import replace
 
@@ -341,3 +342,24 @@ def test_check_says_what_the_template_does_with_earlier_turns(make, tmp_path, en
     output = " ".join(result.output.split())
     (note,) = policy.turn_notes()
     assert output.count(note) == said
+
+
+class Branches(Environment):
+    """Candidates of a first turn, of which each goes on in a branch of its own."""
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        firsts = await player.group(row["prompt"], limit=3)
+
+        async def last(number, first):
+            more = [first.message, {"role": "user", "content": f"branch {number}"}]
+            return await player([*row["prompt"], *more], after=first, limit=3), {}
+
+        return await asyncio.gather(*(last(number, each) for number, each in enumerate(firsts)))
+
+
+def test_branches_go_on_from_their_own_first_turn_also_where_these_are_equal(make):
+    policy = make("llama", max_new_tokens=90, temperature=1e-3)
+    turns = play(policy, Branches(), CHAT).calls["policy"]
+    assert len(turns) == 3 * 4 * 4
+    assert all(second.goes_on_from is first is second.parent for first, second in turns)
