@@ -11,6 +11,8 @@ REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 ENVIRONMENT, SELECTED = "oc.env:", "oc.select:"
 DEEPEST = 20
 """The most references behind each other."""
+LONGEST = 10_000
+"""Characters of a value with references, of which each may stand for several others."""
 
 
 def flat(data: Any, source: str, expected: str) -> tuple[dict[str, Any], dict[str, Unread]]:
@@ -53,7 +55,7 @@ def _resolved(
     """Raises LookupError for a reference to something unknown."""
     if not isinstance(value, str) or "${" not in value:
         return value
-    if depth > DEEPEST:
+    if depth > DEEPEST or len(value) > LONGEST:
         raise LookupError
     whole = REFERENCE.fullmatch(value)
     if whole:

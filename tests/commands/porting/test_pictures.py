@@ -142,6 +142,91 @@ def test_several_rewards_keep_their_shares(ported: Ported) -> None:
     assert "learning_rate = schedule(3): line 70 computes it" in words
 
 
+def test_a_base_of_another_name_and_statements_are_no_silence(ported: Ported) -> None:
+    script = (
+        FLOW_GRPO
+        + """
+
+def alias():
+    config = pickscore_sd3()
+    return config
+
+
+def mine():
+    config = alias()
+    config.update({"seed": 3})
+    config.train.learning_rate = 7e-5
+    if config.seed:
+        config.seed = 1
+    if config.train.beta:
+        config.seed = 2
+    return config
+
+
+def other():
+    config = elsewhere()
+    config.seed = 5
+    return config
+"""
+    )
+    theirs, _ = ported("flow_grpo", "grpo.py:pickscore_sd3", script)
+    config, text = ported("flow_grpo", "grpo.py:mine", script)
+    assert config["policy"]["model"] == theirs["policy"]["model"]
+    assert config["train"]["learning_rate"] == 7e-5
+    for statement in ("config.update(", "if config.seed:", "if config.train.beta:"):
+        assert statement in text
+    _, text = ported("flow_grpo", "grpo.py:other", script)
+    assert "config = elsewhere()" in text
+
+
+VERL = """
+cat <<EOF
+it's a note
+EOF
+LR=1e-5
+if [ "$BIG" = 1 ]; then
+LR=9e-5
+fi
+python3 -m verl_omni.trainer.main_diffusion actor_rollout_ref.model.path=a/b \\
+  actor_rollout_ref.actor.optim.lr=$LR data.train_files=x.parquet
+"""
+
+
+def test_a_variable_with_two_values_is_not_known_and_documents_are_skipped(
+    ported: Ported,
+) -> None:
+    config, text = ported("verl-omni", "v.sh", VERL)
+    assert config["policy"]["model"] == "a/b"
+    assert config["train"]["learning_rate"] not in (1e-5, 9e-5)
+    assert "actor_rollout_ref.actor.optim.lr = $LR" in " ".join(text.replace("#", " ").split())
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("v.sh", "x='\n" + "more lines\n" * 5000, "not a shell script"),
+        (
+            "v.yaml",
+            "actor_rollout_ref:\n  a0: x\n"
+            + "".join(
+                f"  a{n}: '{' '.join([f'${{actor_rollout_ref.a{n - 1}}}'] * 9)}'\n"
+                for n in range(1, 9)
+            ),
+            "unknown option 'actor_rollout_ref.a0'",
+        ),
+    ],
+)
+def test_files_that_grow_when_they_are_read_end_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(file).write_text(text, "utf-8")
+    result = call("port", "verl-omni", file)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
 def test_base_py_beside_the_file_counts(ported: Ported, tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     base = """

@@ -57,18 +57,23 @@ def _functions(path: Path) -> Mapping[str, ast.FunctionDef]:
     except (SyntaxError, ValueError, RecursionError):
         raise UserError(f"{path}: not valid Python; expected {EXPECTED}") from None
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    uses = {name: node for name, node in functions.items() if _sets_config(node)}
+    uses = {name: node for name, node in functions.items() if _makes_config(node)}
     if not uses:
         raise UserError(f"{path}: no function sets `config.…`; expected {EXPECTED}")
     return uses
 
 
-def _sets_config(node: ast.FunctionDef) -> bool:
+def _makes_config(node: ast.FunctionDef) -> bool:
+    """Whether it assigns `config`, or a value in it."""
     return any(
         isinstance(each, ast.Assign)
-        and any(dotted(target).startswith(f"{ROOT}.") for target in each.targets)
+        and any(f"{dotted(target)}.".startswith(f"{ROOT}.") for target in each.targets)
         for each in ast.walk(node)
     )
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _run(
@@ -79,9 +84,17 @@ def _run(
     for statement in functions[name].body:
         if isinstance(statement, ast.Assign):
             _assign(path, functions, statement, state, depth)
-        elif not isinstance(statement, ast.Return | ast.Assert | ast.Expr | ast.Pass):
-            source = ast.unparse(statement).splitlines()[0]
-            state.unread[f"{name}, a statement"] = Unread(source=source, line=statement.lineno)
+        elif not isinstance(statement, ast.Return | ast.Assert | ast.Pass) and not _is_docstring(
+            statement
+        ):
+            _leave(name, statement, state)
+
+
+def _leave(name: str, statement: ast.stmt, state: _State) -> None:
+    """A statement that only a run would know."""
+    source = ast.unparse(statement).splitlines()[0]
+    place = f"{name}, a statement in line {statement.lineno}"
+    state.unread[place] = Unread(source=source, line=statement.lineno)
 
 
 def _assign(
@@ -97,6 +110,8 @@ def _assign(
         _run(path, functions, called, state, depth + 1)
     elif called.endswith("get_config") and targets == [ROOT]:
         _base(path, state)
+    elif called and targets == [ROOT] and not called.endswith("ConfigDict"):
+        _leave(called, statement, state)
     elif called.endswith("ConfigDict"):
         place = next((_place(each, state) for each in targets if "." in each), "")
         state.sections |= {each: place for each in targets if "." not in each and each != ROOT}

@@ -15,6 +15,10 @@ EXPECTED = "a script with the command of verl_omni.trainer.main_diffusion, or it
 OVERRIDE = re.compile(r"\+{0,2}([\w.]+)=(.*)", re.DOTALL)
 ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}]*))?\}|(\w+))")
+DOCUMENT = re.compile(r"(?<!<)<<-?\s*['\"]?([A-Za-z_]\w*)")
+"""The beginning of a document within the script, up to a line with this word."""
+MOST_LINES, LONGEST = 300, 10_000
+"""Lines of one command, and characters of a value."""
 DEEPEST = 20
 """The most variables behind each other."""
 
@@ -42,15 +46,15 @@ def settings(config: str) -> Settings:
 
 def _command(text: str, source: str) -> tuple[dict[str, Any], dict[str, Unread]]:
     """The overrides of the script's command, with its own variables put in."""
-    variables: dict[str, str] = {}
+    variables: dict[str, str | None] = {}
     stated: dict[str, Any] = {}
     unread: dict[str, Unread] = {}
     for line, words in _lines(text, source):
         assigned = ASSIGNED.fullmatch(words[0]) if len(words) == 1 else None
         if assigned and "." not in assigned[1]:
-            known = _filled(assigned[2], variables, 0)
-            if known is not None:
-                variables[assigned[1]] = known
+            name, known = assigned[1], _filled(assigned[2], variables, 0)
+            if known is not None:  # one of two values, by a condition, is not known
+                variables[name] = known if variables.get(name, known) == known else None
             continue
         for word in words:
             match = OVERRIDE.fullmatch(word)
@@ -66,10 +70,15 @@ def _command(text: str, source: str) -> tuple[dict[str, Any], dict[str, Unread]]
 
 def _lines(text: str, source: str) -> Iterator[tuple[int, list[str]]]:
     """(number, words) of each command; a backslash at the end goes on in the next line."""
-    number, started, pending = 0, 0, ""
+    number, started, pending, document = 0, 0, "", ""
     for number, line in enumerate(text.splitlines(), 1):
+        if document:
+            document = "" if line.strip() == document else document
+            continue
         started = started if pending else number
         pending += line
+        if (match := DOCUMENT.search(line)) is not None:
+            document = match[1]
         if pending.endswith("\\"):
             pending = pending[:-1] + " "
             continue
@@ -77,7 +86,9 @@ def _lines(text: str, source: str) -> Iterator[tuple[int, list[str]]]:
             words = shlex.split(pending, comments=True)
         except ValueError:  # a quotation that goes on in the next line
             pending += "\n"
-            continue
+            if number - started < MOST_LINES:
+                continue
+            break
         pending = ""
         if words:
             yield started, words
@@ -85,9 +96,9 @@ def _lines(text: str, source: str) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{source}, line {started}: not a shell script; expected {EXPECTED}")
 
 
-def _filled(text: str, variables: Mapping[str, str], depth: int) -> str | None:
+def _filled(text: str, variables: Mapping[str, str | None], depth: int) -> str | None:
     """The text with its variables; None if one is unknown, or a command computes it."""
-    if "$(" in text or "`" in text or depth > DEEPEST:
+    if "$(" in text or "`" in text or depth > DEEPEST or len(text) > LONGEST:
         return None
     unknown = False
 
