@@ -55,6 +55,17 @@ def test_rollouts_of_an_evaluation_are_of_the_prompts_that_there_are(config):
     assert int(lines["rollouts per evaluation"]) == 2 * int(lines["evaluated"])
 
 
+def test_so_few_evaluated_prompts_that_they_tell_little_are_noted(config):
+    result = check(config)
+    count = int(rows_of(result)["evaluated"])
+    assert f"only {count} prompts are evaluated: the standard error" in result.stdout
+    many = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(400)]
+    assert (
+        "are evaluated: the"
+        not in check({**config, "prompts": {"name": "rows", "rows": many}}).stdout
+    )
+
+
 def test_prompts_are_counted(config):
     lines = rows_of(check(config))
     held_out = int(lines["held out"])

@@ -25,7 +25,11 @@ def histograms(run: RunData) -> list[str]:
     """Of the total reward, held out and in training, and of rewards that take several values."""
     held_out = {side: run.samples.get(side, ()) for side in ("before", "after")}
     figures = [
-        histogram("Rewards, held out", _of(held_out), "Shares of evaluated completions."),
+        histogram(
+            "Rewards, held out",
+            _of(held_out),
+            "Shares of evaluated completions, sampled and greedy.",
+        ),
         histogram(
             "Rewards, in training",
             _of(_quarters(run.training)),

@@ -25,6 +25,8 @@ from groupwise.run.parts import SECONDS_OF_CHECKING, Parts, checked_rows
 from groupwise.run.policies import check_teachers
 from groupwise.sampler import TurnSampler
 
+FEW = 20
+"""With fewer evaluated prompts, an accuracy says little."""
 ENGINE = "held while the sampler draws"
 
 
@@ -65,7 +67,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
         rates[label] = policy.least_rate(settings)
         sizes[label] = estimate(parts, label, policy, settings, processes=processes, shards=shards)
     check_teachers(parts)
-    notes += gold_notes(parts)
+    notes += [*gold_notes(parts), *few_notes(len(parts.held_out))]
     stage = Stage.of(parts, policies, configs)
     shown = [] if stage is None else [preview(stage), trial(stage)]
     taught = {label: teacher_sizes(parts, label, shards=shards) for label in policies}
@@ -123,6 +125,16 @@ def _prompts(parts: Parts) -> dict[str, str]:
         "different questions held out": f"{len(set(held)):,}{of}",
         "evaluated": f"{len(parts.held_out):,}",
     }
+
+
+def few_notes(count: int) -> list[str]:
+    """What so few evaluated prompts can tell: the standard error of a share of them that is right
+    is at most 1 / (2 sqrt(count))."""
+    if not 0 < count < FEW:
+        return []
+    only = "1 prompt is" if count == 1 else f"only {count} prompts are"
+    error = f"the standard error of an accuracy is up to {0.5 / count**0.5:.2f} then"
+    return [f"{only} evaluated: {error}; raise prompts.held_out for more"]
 
 
 def warnings(

@@ -177,7 +177,8 @@ def _restore(learner: Learner, checkpoint: Saved, state: Mapping[str, Any]) -> N
             "run was started"
         )
     read_weights(learner.policy, checkpoint)
-    for name in learner.algorithm.copies.keys() - state["kept"]:
+    copies = learner.algorithm.copies.keys()
+    for name in copies - state.get("kept", copies):  # earlier versions do not say which there were
         learner.weights.keep(name)  # it is new since: of the weights of now, not of the first ones
     for name, weights in kept.items():
         learner.weights.restore(name, as_here(kept_parameters(learner.policy), weights))
