@@ -36,6 +36,7 @@ class _Optimizer(BaseModel, strict=True):
 class _Learner(BaseModel, strict=True):
     updates: Count
     optimizer: _Optimizer
+    kept: list[str] | None = None
 
 
 class _Prompts(BaseModel, strict=True):
