@@ -10,9 +10,9 @@ Trains examples/shapes.yaml (or glyphs.yaml) by each method, at a constant learn
 evaluation on held-out prompts with 40 ODE steps reaches the last goal, or the minutes are over.
 Seconds are those that the process had on the CPU (`--device cuda`: of the clock) for sampling,
 scoring and updating, without evaluations; the minutes are of these. Each method has the settings of
-`METHODS`, which are not tuned: `--trial` compares others. Every run is a process of its own, one
-after the other, and its figures are a file in the folder: a second call makes those that are
-missing.
+`METHODS`; those of `window` and `nft` are the best of a few trials (docs/flow.md), the others are
+not tuned. `--trial` compares further ones. Every run is a process of its own, one after the other,
+and its figures are a file in the folder: a second call makes those that are missing.
 """
 
 import argparse
@@ -35,8 +35,12 @@ EXAMPLES = ROOT / "examples"
 FINISHED = {"name": "forward_process", "decisions": 2}
 """Of a policy without a path; its other settings are those of the example."""
 METHODS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "window": {},
-    "nft": {"policy": FINISHED, "algorithm": {"name": "nft"}},
+    "window": {"train": {"learning_rate": 2e-4}},
+    "nft": {
+        "policy": FINISHED,
+        "algorithm": {"name": "nft", "beta": 0.1},
+        "train": {"learning_rate": 2e-4},
+    },
     "awm": {"policy": FINISHED, "algorithm": {"name": "awm"}},
     "elbo_grpo": {"policy": FINISHED, "algorithm": {"name": "elbo_grpo"}},
     "flow_dppo": {"algorithm": {"name": "flow_dppo"}},
