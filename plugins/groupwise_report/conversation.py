@@ -42,8 +42,8 @@ def gist(value: object) -> str:
     of a conversation what the model said, or else the last message."""
     if isinstance(value, list | tuple):
         messages = [message for message in value if isinstance(message, Mapping)]
-        said = [m for m in messages if _role(m) == "assistant"] or messages[-1:]
-        value = " ".join(_content(message.get("content"), shown=True) for message in said)
+        replies = [m for m in messages if _role(m) == "assistant"] or messages[-1:]
+        value = " ".join(_content(message.get("content"), shown=True) for message in replies)
     return brief("" if value is None else value, MOST_OF_A_GIST)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.command_line import call
 
@@ -165,7 +165,6 @@ def test_wrong_and_truncated_completions_are_never_selected():
         assert Selection(per_prompt=2, keep=keep).kept(truncated, judged=True) == []
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(
     st.lists(
         st.tuples(

@@ -29,7 +29,7 @@ from groupwise.scoring import event_loop
 from groupwise.scoring.scorer import Scorer
 from groupwise.storage.checkpoint import Checkpoints
 
-TIMEOUT = 60.0
+TIMEOUT = 20.0
 """Seconds after which a test stops waiting and fails."""
 
 

@@ -36,8 +36,10 @@ class Flux2Adapter(Adapter):
         return Limit(getattr(words, "tokenizer", words), self.prompt_tokens, template=self._chat)
 
     def _chat(self, prompt: str) -> str:
-        said = (("system", self.pipeline.system_message), ("user", prompt))
-        turns = [{"role": who, "content": [{"type": "text", "text": text}]} for who, text in said]
+        messages = (("system", self.pipeline.system_message), ("user", prompt))
+        turns = [
+            {"role": who, "content": [{"type": "text", "text": text}]} for who, text in messages
+        ]
         text: str = self.pipeline.tokenizer.apply_chat_template(turns, tokenize=False)
         return text
 

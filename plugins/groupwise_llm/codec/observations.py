@@ -40,12 +40,12 @@ class Observations:
         ids = self.suffixes.after(drawn.ids, probes, tools, turn.get("tool_calls", ()))
         around = self.tokenizer.decode(ids).split(REPLY)
         contents = [content(message).strip() for message in segment.messages]
-        said = _between(text, around, contents)
-        if said is None:
+        stretches = _between(text, around, contents)
+        if stretches is None:
             return [True] * len(segment.ids)
         last = ends(self.tokenizer.decode, segment.ids, text)
         spans = zip([0, *last], last, strict=False)
-        return [any(a < stop and start < b for start, stop in said) for a, b in spans]
+        return [any(a < stop and start < b for start, stop in stretches) for a, b in spans]
 
 
 def _between(

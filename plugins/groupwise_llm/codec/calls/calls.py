@@ -31,9 +31,9 @@ class Calls:
         """How the model writes calls; None if that is not known."""
         own = self.prompts.settings.tool_calls
         if own is None:
-            found = self._detected()
+            template_format = self._detected()
             fits = Templated.fits(self.tokenizer)
-            return Templated(self.tokenizer, found) if fits else found
+            return Templated(self.tokenizer, template_format) if fits else template_format
         if own.format != "tags":
             return FORMATS[own.format]
         call = (own.tool, own.argument) if own.tool and own.argument else None
