@@ -28,7 +28,7 @@ def histograms(run: RunData) -> list[str]:
         histogram(
             "Rewards, held out",
             _of(held_out),
-            "Shares of evaluated completions, sampled and greedy.",
+            f"Shares of evaluated completions{_modes(held_out)}.",
         ),
         histogram(
             "Rewards, in training",
@@ -51,6 +51,12 @@ def _quarters(training: Sequence[Row]) -> dict[str, Sequence[Row]]:
     if part < FEWEST:
         return {}
     return {"first quarter of the run": unbiased[:part], "last quarter": unbiased[-part:]}
+
+
+def _modes(sides: Mapping[str, Sequence[Row]]) -> str:
+    """How the completions were decoded, where a policy has two modes."""
+    modes = {bool(row.get("greedy")) for rows in sides.values() for row in rows}
+    return ", sampled and greedy" if len(modes) == 2 else ""
 
 
 def _chosen(row: Row) -> Sequence[object]:
