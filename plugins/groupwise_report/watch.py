@@ -110,8 +110,9 @@ class Server(ThreadingHTTPServer):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing about a browser that left before it had its answer."""
-        if not isinstance(sys.exception(), ConnectionError):
+        """Print nothing about a connection that ended before its answer: a browser left, or
+        Ctrl-C closed it just as its thread began."""
+        if not isinstance(sys.exception(), ConnectionError) and request.fileno() >= 0:
             super().handle_error(request, client_address)
 
 

@@ -287,6 +287,21 @@ def test_ctrl_c_ends_the_server_without_an_error(tmp_path):
     assert (server.returncode, out.split()[-1], err) == (0, "closed", "")
 
 
+def test_a_connection_closed_before_its_thread_began_is_no_error(tmp_path, capsys):
+    run = begin(tmp_path / "run")
+    with Server([run], 0, print) as server:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.close()
+            server.process_request_thread(theirs, ("127.0.0.1", 1))
+            assert capsys.readouterr().err == ""
+            # An error of the server's own is still shown.
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(server, "finish_request", lambda *_: 1 / 0)
+                server.process_request_thread(ours, ("127.0.0.1", 1))
+            assert "ZeroDivisionError" in capsys.readouterr().err
+
+
 def test_watch_and_out_together_are_refused(tmp_path):
     from tests.command_line import call
 
