@@ -185,6 +185,10 @@ def test_what_changed_begins_with_the_largest_rise_and_names_the_accuracy():
         "accuracy (math) 0.25 -> 0.75, reward 0.1 -> 0.5, rewards/form 0.9 -> 0.8"
     )
     assert brief(after, "math").startswith("accuracy (math) 0.75  reward 0.5")
+    assert changes({"accuracy": 0.5}, {"accuracy": 0.75, "prompts": 100}) == (
+        "accuracy 0.5 -> 0.75 (100 prompts: standard error of an accuracy up to 0.05)"
+    )
+    assert changes({"reward": 0.5}, {"reward": 0.75, "prompts": 100}) == "reward 0.5 -> 0.75"
     unknown = {"reward": None, "accuracy": float("nan")}  # in a file NaN is None
     assert changes(unknown, after) == ""
     assert changes({}, after) == ""

@@ -54,6 +54,9 @@ def changes(
 ) -> str:
     """What changed between two evaluations, the largest rise first; "" if nothing is in both.
 
+    With shares of right completions, how exactly their prompts can tell them: sqrt(p (1 - p) / n)
+    is at most 1 / (2 sqrt(n)).
+
     accuracy: the name of the reward that tells right from wrong.
     """
     each = [name for name in after if name.startswith(f"{Family.REWARDS}/")]
@@ -63,7 +66,12 @@ def changes(
     known = [(n, was, now) for n, was, now in values if was is not None and now is not None]
     known = [(n, was, now) for n, was, now in known if abs(now - was) >= SHOWN]  # not NaN
     known.sort(key=lambda change: change[1] - change[2])
-    return ", ".join(f"{titled(name, accuracy)} {was:.3g} -> {now:.3g}" for name, was, now in known)
+    text = ", ".join(f"{titled(name, accuracy)} {was:.3g} -> {now:.3g}" for name, was, now in known)
+    prompts = after.get("prompts")
+    if not prompts or not any(name in JUDGED for name, *_ in known):
+        return text
+    error = 0.5 / math.sqrt(prompts)
+    return f"{text} ({prompts:.0f} prompts: standard error of an accuracy up to {error:.2g})"
 
 
 class Display:
