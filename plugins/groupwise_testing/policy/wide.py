@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
@@ -36,18 +35,26 @@ class Wide:
         """The result of a function with wide arguments."""
         if func is torch.ops.aten.view.dtype:  # it reads bits
             return func(*args, **(kwargs or {}))
-        return func(*tree_map(self._widened, args), **tree_map(self._widened, kwargs or {}))
+        return func(*self._widened(args), **self._widened(kwargs or {}))
 
     def _widened(self, value: Any) -> Any:
+        # Not torch's tree_map, which takes longer than most operations on small tensors.
+        kind = type(value)
+        if kind is tuple or kind is list:
+            return kind([self._widened(each) for each in value])
+        if kind is dict:
+            return {key: self._widened(each) for key, each in value.items()}
         if isinstance(value, torch.dtype):
             return torch.float64 if value in NARROW else value
         if not isinstance(value, Tensor) or value.dtype not in NARROW:
             return value
         version = 0 if value.is_inference() else value._version
-        if value not in self._copies or self._copies[value][0] != version:
+        known, copy = self._copies.get(value, (None, None))
+        if known != version:
             with _disable_current_modes():
-                self._copies[value] = version, value.double()
-        return self._copies[value][1]
+                copy = value.double()
+            self._copies[value] = version, copy
+        return copy
 
 
 class _Kernels(TorchDispatchMode):
