@@ -130,6 +130,8 @@ def turns(options: Any) -> None:
 def tools(_: Any) -> None:
     """Seconds of episodes whose tools take `WAIT`, at the same time and one after the other."""
     import torch
+
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     from tests.llm.vllm.engine import Engine
 
     from groupwise.prompts.draws import Draw
@@ -141,7 +143,7 @@ def tools(_: Any) -> None:
     class AtOnce(Engine):
         """Answers without a model, so that only what the run does takes time."""
 
-        def choice(self, prompt: Any, sampling: Any, number: int) -> dict[str, Any]:
+        def choice(self, prompt: Any, inputs: Any, sampling: Any, number: int) -> dict[str, Any]:
             ids = [2 + (sampling["seed"] + n) % 200 for n in range(sampling["max_tokens"])]
             even = -math.log(SMALL.vocabulary)  # nearly the random model's
             return {

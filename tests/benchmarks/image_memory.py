@@ -7,6 +7,7 @@ of the final latents take, in gigabytes.
 """
 
 import argparse
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
 from tests.flow import conftest
 from tests.flow.stand_ins import published
 

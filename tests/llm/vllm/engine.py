@@ -7,6 +7,7 @@ come beside token ids with one placeholder for each; the model's processor prepa
 import base64
 import io
 import json
+import sys
 import threading
 import time
 import warnings
@@ -86,7 +87,8 @@ class Engine:
 
         class Server(ThreadingHTTPServer):
             def handle_error(self, request, address):
-                pass  # the client has closed the connection
+                if not isinstance(sys.exception(), ConnectionError):  # the client has closed it
+                    super().handle_error(request, address)
 
         self.http = Server(("127.0.0.1", self.port), Handler)
         self.port = self.http.server_port
