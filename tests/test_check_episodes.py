@@ -41,6 +41,20 @@ class Asks(Environment):
         await player([*messages, reply.message, {{"role": "user", "content": "6*7"}}])
 
 
+class Draws(Environment):
+    """Returns a picture and many words beside the reply."""
+
+    def columns(self, labels):
+        return ["picture", "words"]
+
+    async def play(self, row, players):
+        from PIL import Image
+
+        (player,) = players.values()
+        reply = await player([{{"role": "user", "content": row["prompt"]}}])
+        return [(reply, {{"picture": Image.new("RGB", (4, 4)), "words": "many " * 30}})]
+
+
 class Opens(Environment):
     def opening(self, row):
         return {{**row, "prompt": row["prompt"] * 99}} if row["answer"] == "1" else row
@@ -132,6 +146,12 @@ def test_an_episode_of_several_turns_is_shown(check):
         "<user>0 + 1 =<|end|><assistant>[what the model writes]<|end|>"
         "<user>6*7<|end|><assistant>[what the model writes]<|end|>"
     )
+
+
+def test_what_an_episode_returned_is_named_in_a_line(check):
+    result = check("Draws")
+    ended = result.stdout.partition("it ended: ")[2].partition("\n")[0]
+    assert ended.partition("; ")[2] == f"picture [picture]; words '{('many ' * 30)[:39]}..."
 
 
 def test_a_template_that_cannot_show_the_tools_is_refused(check):

@@ -1,6 +1,7 @@
 """preview: an episode of the first prompt as the policies read it, played without weights."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from groupwise.cli.stage import Stage
 from groupwise.config.learners import SOLE
@@ -11,6 +12,9 @@ from groupwise.training.episodes import Episodes
 
 MOST = 4_000
 """Characters of an episode; the middle of a longer one is left out."""
+
+LONGEST = 40
+"""Characters of a column's value."""
 
 
 def preview(stage: Stage) -> str:
@@ -47,8 +51,16 @@ def _ends(episodes: Episodes, sampler: EpisodeSampler) -> Iterator[str]:
     facts = episodes.judged.facts
     for row, word in enumerate(episodes.judged.ended if sampler.environment.multi_turn else ()):
         if word != "failed":
-            columns = [f"{name} {facts[name][row]!r:.40}" for name in sampler.columns]
+            columns = [f"{name} {_value(facts[name][row])}" for name in sampler.columns]
             yield "; ".join([f"  it ended: {word}", *columns])
+
+
+def _value(value: Any) -> str:
+    """A column's value, as far as it fits beside others."""
+    if hasattr(value, "save"):  # all that the core knows of a picture
+        return "[picture]"
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def _shortened(text: str) -> str:
