@@ -58,7 +58,7 @@ def port(
     from groupwise.storage.disk import write
     from groupwise_commands.porting.draft import draft, notes
     from groupwise_commands.porting.frameworks import FRAMEWORKS
-    from groupwise_commands.porting.port import translate
+    from groupwise_commands.porting.translate import translate
 
     known = FRAMEWORKS.get(framework)
     if known is None:

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from groupwise_commands.porting.port import Port
+from groupwise_commands.porting.port import Port
 
-Put = Callable[["Port"], None]
+Put = Callable[[Port], None]
 """Writes what an option becomes; reads theirs by `port.get`."""
 
 
@@ -43,7 +42,7 @@ class Group:
 def same(name: str, key: str, default: Any, note: str = "", *, always: bool = False) -> Option:
     """One that is called `key` here, with the same meaning; unset (None) is not written."""
 
-    def put(port: "Port") -> None:
+    def put(port: Port) -> None:
         if port.get(name) is not None:
             port.write(key, port.get(name))
 

@@ -1,21 +1,10 @@
 """Port: what a file of another framework becomes, with the reason of every change."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from groupwise.errors import UserError, did_you_mean
-from groupwise_commands.porting.option import Group, Option
 from groupwise_commands.porting.settings import Settings
-
-NAMES = {
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    str: "text",
-    list: "a list",
-    dict: "a section",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +17,16 @@ class Loss:
 
 @dataclass(kw_only=True)
 class Port:
-    """Reads `settings` by the options of a table, and collects keys of ours.
+    """Reads `settings`, and collects keys of ours.
 
+    defaults: theirs, of all options of a table. processes: how many train.
     written: values by dotted key; reasons: why a value is another than theirs, by the same key.
     rewards: sections of `rewards`, in order. losses: what has no counterpart. todo: what the user
     has to do by hand.
     """
 
     settings: Settings
-    options: Mapping[str, Option]
+    defaults: Mapping[str, Any]
     processes: int
     written: dict[str, Any] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -46,7 +36,7 @@ class Port:
 
     def get(self, name: str) -> Any:
         """Their value, or their default."""
-        return self.settings.stated.get(name, self.options[name].default)
+        return self.settings.stated.get(name, self.defaults[name])
 
     def states(self, *names: str) -> bool:
         """Whether their file states any of these."""
@@ -73,82 +63,3 @@ def shown(value: Any) -> str:
     words = {True: "true", False: "false", None: "null"}
     text = words[value] if value is None or isinstance(value, bool) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def translate(groups: Sequence[Group], settings: Settings, processes: int | None) -> Port:
-    """Apply the options of a table to the settings.
-
-    Raises UserError for a name that the table does not have, and for a value of another type.
-    """
-    options = {name: each for group in groups for each in group.options for name in each.names}
-    _check(options, settings)
-    count = processes or settings.processes or 1
-    port = Port(settings=settings, options=options, processes=count, todo=[*settings.remarks])
-    for group in groups:
-        for option in group.options:
-            stated = [name for name in settings.stated if _is_of(name, option)]
-            if option.put is not None and (option.always or stated):
-                _put(port, option, stated)
-            elif option.lost:
-                _lose(port, option, stated)
-    for name, unread in settings.unread.items():
-        if name not in options and _option(options, name):
-            continue  # one of many that need nothing here
-        here = options[name].here if name in options else ""
-        where = "it is computed" if unread.line is None else f"line {unread.line} computes it"
-        fix = f"; set {here}" if here not in ("", "none") else ""
-        port.lose(f"{name} = {shown(unread.source)}", f"{where}, and files are read, not run{fix}")
-    return port
-
-
-def _put(port: Port, option: Option, stated: Sequence[str]) -> None:
-    """Raises UserError for values with which it cannot be computed, such as a batch of size 0."""
-    assert option.put is not None
-    try:
-        option.put(port)
-    except UserError:
-        raise
-    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
-        nothing = [n for n, v in port.settings.stated.items() if v is None or v == 0]
-        names = stated or nothing or option.names
-        values = ", ".join(f"{name}: {shown(port.settings.stated.get(name))}" for name in names)
-        problem = f"{values}: {type(error).__name__}: {error}"
-        raise UserError(f"{port.settings.source}: cannot be translated: {problem}") from error
-
-
-def _lose(port: Port, option: Option, stated: Sequence[str]) -> None:
-    for name in stated:
-        if port.settings.stated[name] != option.default:
-            value = port.settings.stated[name]
-            port.lose(f"{name}: {shown(value)}", option.note)
-
-
-def _is_of(name: str, option: Option) -> bool:
-    return name in option.names or any(
-        each.endswith(".*") and (name + ".").startswith(each[:-1]) for each in option.names
-    )
-
-
-def _option(options: Mapping[str, Option], name: str) -> Option | None:
-    """The option of this name, or of a ".*" above it."""
-    if name in options:
-        return options[name]
-    parts = name.split(".")
-    above = (".".join(parts[:end]) + ".*" for end in range(len(parts), 0, -1))
-    return next((options[each] for each in above if each in options), None)
-
-
-def _check(options: Mapping[str, Option], settings: Settings) -> None:
-    for name in (*settings.stated, *settings.unread):
-        if " " in name:  # several arguments at once, or a statement
-            continue
-        if _option(options, name) is None:
-            hint = did_you_mean(name, options)
-            raise UserError(f"{settings.source}: unknown option {name!r}{hint}")
-    for name, value in settings.stated.items():
-        kinds = options[name].kind if name in options else ()
-        # True is an int for Python, and no number for anybody else.
-        wrong = isinstance(value, bool) and bool not in kinds
-        if kinds and value is not None and (wrong or not isinstance(value, kinds)):
-            expected = " or ".join(dict.fromkeys(NAMES.get(kind, kind.__name__) for kind in kinds))
-            raise UserError(f"{settings.source}: {name}: expected {expected}, found {value!r}")
