@@ -93,7 +93,7 @@ def test_the_number_of_steps_is_logged() -> None:
     assert logged == {"steps": 1.0}
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(-9, 9), min_size=2, max_size=5),
     st.lists(st.tuples(*[st.integers(-30, 30)] * 2, st.integers(-1, 1)), max_size=12),
