@@ -151,7 +151,9 @@ def test_an_episode_of_several_turns_is_shown(check):
 def test_what_an_episode_returned_is_named_in_a_line(check):
     result = check("Draws")
     ended = result.stdout.partition("it ended: ")[2].partition("\n")[0]
-    assert ended.partition("; ")[2] == f"picture [picture]; words '{('many ' * 30)[:39]}..."
+    assert (
+        ended.partition("; ")[2] == f"picture [picture of 4 x 4]; words '{('many ' * 30)[:39]}..."
+    )
 
 
 def test_a_template_that_cannot_show_the_tools_is_refused(check):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from groupwise.errors import UserError
@@ -32,6 +33,17 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
         levels(adapter, steps)
     about_model = (*_scheduler_notes(adapter), *_guidance_notes(adapter, settings))
     return (*about_model, *checked(guided, rows))
+
+
+def _precision_notes(settings: Settings) -> Sequence[str]:
+    """A note where a step would take minutes in place of seconds."""
+    if settings.precision != "fp16" or torch.accelerator.is_available():
+        return ()
+    note = (
+        "policy.precision: there is no GPU here, and a CPU takes many times as long in fp16 as in "
+        "float32; to train on this CPU set policy.precision=float32"
+    )
+    return (note,)
 
 
 def _scheduler_notes(adapter: Adapter) -> Sequence[str]:
@@ -104,9 +116,11 @@ def intervals(settings: FlowSettings) -> Tensor | None:
 
 
 def checked(guided: Guided, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
-    """Notes on the rows' prompts that are skipped or cut. Raises UserError for refused prompts, and
-    for a negative prompt that is too long, unless prompts are cut; with `encoders: cached` also if
-    the encodings of all rows cannot be kept, or there are no rows.
+    """Notes on the precision, and on the rows' prompts that are skipped or cut.
+
+    Raises UserError for refused prompts, and for a negative prompt that is too long, unless prompts
+    are cut; with `encoders: cached` also if the encodings of all rows cannot be kept, or there are
+    no rows.
     """
     config, limit = guided.config, guided.limit
     if config.encoders == "cached":
@@ -120,7 +134,8 @@ def checked(guided: Guided, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
         guided.encodings.distinct(guided.cached(rows))
     if limit is not None and config.long_prompts != "cut":
         limit.check([config.negative_prompt])
-    return _length_notes(_texts(guided.adapter, rows), limit, config.long_prompts)
+    lengths = _length_notes(_texts(guided.adapter, rows), limit, config.long_prompts)
+    return (*_precision_notes(config), *lengths)
 
 
 def _texts(adapter: Adapter, rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:

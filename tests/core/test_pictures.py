@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import groupwise
+from groupwise.errors import UserError
 from groupwise.run.evaluate import evaluate_run
 from groupwise.storage.checkpoint import Checkpoints, read_weights
 from groupwise.storage.samples import read_samples, write_samples
@@ -95,6 +96,21 @@ def test_evaluations_of_images_have_no_greedy_pass_and_no_lengths(image_run):
     words = page.partition("<body>")[2].partition("<details>")[0].lower()
     assert "greedy" not in words
     assert "length, " not in words
+
+
+def test_an_error_names_a_picture_and_no_address_in_memory(lab, painter, tmp_path):
+    def broken(completions):
+        raise ValueError("no colours")
+
+    with pytest.raises(UserError, match=r"no colours(.|\n)*completion: \[picture\]\n"):
+        groupwise.train(
+            policy=painter,
+            prompts=lab.rows(),
+            rewards=[broken],
+            train={"steps": 1, "groups_per_step": 2, "group_size": 4},
+            output=tmp_path / "run",
+            quiet=True,
+        )
 
 
 def test_evaluations_count_distinct_prompts(image_run, lab):

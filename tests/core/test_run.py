@@ -1,6 +1,7 @@
 """`groupwise.train` from Python: sections, objects instead of names, callbacks, resuming."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -128,6 +129,12 @@ def test_a_resumed_run_says_where_the_learning_rate_jumps(lab, tmp_path, capsys)
         "longer run from its start, set train.schedule_steps"
     ) in output
     assert rates(result.folder)[3:5] == pytest.approx([0.0146447, 0.05])
+
+
+def test_a_run_says_that_its_minutes_ended_it(lab, tmp_path, capsys):
+    train(lab, tmp_path, settings={"steps": 10**6, "minutes": 0.01}, quiet=False)
+    output = " ".join(capsys.readouterr().err.split())
+    assert re.search(r"\d+ steps? of 1,000,000 \(train\.minutes: 0\.01\) in \d+ s", output)
 
 
 def test_a_schedule_of_its_own_length_goes_on_where_the_run_ended(lab, tmp_path, capsys):

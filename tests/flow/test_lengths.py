@@ -77,3 +77,14 @@ def test_examining_allocates_no_adapters(lab, weightless, architecture):
     lora = {"rank": 10**7, "options": {"init_lora_weights": "gaussian"}}
     assert FlowPolicy.examine(lab.settings(architecture, lora=lora), ROWS[:1]) == ()
     assert torch.equal(torch.get_rng_state(), random_state)
+
+
+def test_half_precision_without_a_gpu_is_noted_before_and_in_a_run(lab, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    policy = lab.policy(precision="fp16")
+    policy.check_prompts(ROWS[:1])
+    (note,) = policy.notes
+    assert "there is no GPU here" in note
+    assert note in FlowPolicy.examine(policy.config, ROWS[:1])
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert FlowPolicy.examine(policy.config, ROWS[:1]) == ()

@@ -1,12 +1,12 @@
 """preview: an episode of the first prompt as the policies read it, played without weights."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from groupwise.cli.stage import Stage
 from groupwise.config.learners import SOLE
 from groupwise.errors import UserError
 from groupwise.prompts.draws import Draw
+from groupwise.scoring.outcome import excerpt
 from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.episodes import Episodes
 
@@ -51,16 +51,8 @@ def _ends(episodes: Episodes, sampler: EpisodeSampler) -> Iterator[str]:
     facts = episodes.judged.facts
     for row, word in enumerate(episodes.judged.ended if sampler.environment.multi_turn else ()):
         if word != "failed":
-            columns = [f"{name} {_value(facts[name][row])}" for name in sampler.columns]
+            columns = [f"{name} {excerpt(facts[name][row], LONGEST)}" for name in sampler.columns]
             yield "; ".join([f"  it ended: {word}", *columns])
-
-
-def _value(value: Any) -> str:
-    """A column's value, as far as it fits beside others."""
-    if hasattr(value, "save"):  # all that the core knows of a picture
-        return "[picture]"
-    text = repr(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def _shortened(text: str) -> str:

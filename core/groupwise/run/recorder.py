@@ -259,10 +259,17 @@ class Recorder:
                 with progress.doing("writing the page"):
                     names = [report(self.folder).name for report in self.reports]
             where = "".join(f"; report: {result.folder / name}" for name in names)
-            count = f"{result.steps} step{'' if result.steps == 1 else 's'}"
-            self.display.say(f"{count} in {result.seconds:.0f} s{where}")
+            self.display.say(f"{self._steps(result)} in {result.seconds:.0f} s{where}")
         for callback in self.callbacks:
             callback.on_end(record)
+
+    def _steps(self, result: RunResult) -> str:
+        """How many steps there were, and why there were no more."""
+        train = self.config.train
+        count = f"{result.steps} step{'' if result.steps == 1 else 's'}"
+        if result.interrupted or train.minutes is None or result.steps >= train.steps:
+            return count
+        return f"{count} of {train.steps:,} (train.minutes: {train.minutes:g})"
 
 
 def _names(names: Iterable[str]) -> str:

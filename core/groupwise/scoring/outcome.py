@@ -207,7 +207,10 @@ def _problem(value: Any) -> str | None:
 
 
 def excerpt(value: Any, length: int = 200) -> str:
-    """A value in an error message, cut if it is long."""
+    """A value in a message, cut if it is long; a picture is named, with its size if it has one."""
+    if hasattr(value, "save"):  # all that the core knows of pictures
+        size = getattr(value, "size", None)
+        return "[picture of {} x {}]".format(*size) if isinstance(size, tuple) else "[picture]"
     try:
         text = repr(attachments.readable(value))
     except Exception:  # of a class of the reward's own

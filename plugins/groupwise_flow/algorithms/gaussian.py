@@ -61,12 +61,14 @@ class Gaussian(GroupRelative, Usual):
         if trained is None:
             return ()
         least, most = (float(1 / length) for length in (trained.max(), trained.min()))
+        low, high = f"{least:.1f}", f"{most:.1f}"
+        factor = low if low == high else f"{low} to {high}"
         advice = {
             "exact": "with a beta of Flow-GRPO's code set algorithm.kl: published",
             "published": "with a beta for the exact KL set algorithm.kl: exact",
         }
         note = (
-            f"algorithm.beta: over the trained steps the exact KL is {least:.1f} to {most:.1f} "
+            f"algorithm.beta: over the trained steps the exact KL is {factor} "
             f"times the published one; algorithm.kl is {self.config.kl}: {advice[self.config.kl]}"
         )
         return (note,)

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.model.precision import HALF
 from groupwise_flow.settings import Settings
@@ -31,13 +33,14 @@ def _usage(settings: Settings, adapter: Adapter, base: str) -> str:
     arguments = dict.fromkeys(set(absent) - set(pipeline._optional_components))
     if settings.lora is not None:
         arguments |= {k: v for k, v in settings.loading.items() if k not in PRIVATE}
-    dtype = HALF.get(settings.precision)
+    # Stated in float32, too: a part whose files are in half precision would stay so.
+    dtype = HALF.get(settings.precision, torch.float32)
     call = adapter.call_arguments(
         guidance=settings.guidance, negative_prompt=settings.negative_prompt
     )
     options = [f'"{base if settings.lora is not None else "{path}"}"']
     options += [f"{name}={value!r}" for name, value in sorted(arguments.items())]
-    options += [f"dtype={dtype}"] if dtype is not None else []
+    options += [f"dtype={dtype}"]
     # A saved folder has the scheduler already; with LoRA the pipeline is the original one.
     other = adapter.exchanged if settings.lora is not None else None
     names = sorted({"DiffusionPipeline"} | ({other.kind.__name__} if other else set()))
@@ -62,4 +65,4 @@ def _usage(settings: Settings, adapter: Adapter, base: str) -> str:
         *(f"    {name}={value!r}," for name, value in call.items()),
         ").images[0]",
     ]
-    return "\n".join(lines if dtype is not None else lines[1:])
+    return "\n".join(lines)
