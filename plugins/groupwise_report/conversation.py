@@ -77,9 +77,9 @@ def _message(message: object, reward: object, show: Show | None) -> str:
         return _answer(message, whole, pictures)
     role, value = brief(message.get("role", "message")), number(reward)
     role += "" if value is None else f" · reward <b>{display(value)}</b>"
-    thinking, said = _parted(message, whole)
+    thinking, text = _parted(message, whole)
     parts = [_folded("thinking", thinking)] if thinking.strip() else []
-    parts += [shortened(said)] if said.strip() or not parts else []
+    parts += [shortened(text)] if text.strip() or not parts else []
     calls = message.get("tool_calls")
     parts += _calls(calls) if isinstance(calls, list | tuple) else []
     inside = f"{pictures}{''.join(parts)}"
@@ -109,15 +109,15 @@ def _pictures(content: object, show: Show) -> list[str]:
 
 
 def _parted(message: Mapping[str, object], whole: str) -> tuple[str, str]:
-    """Thinking that has ended, and what is said after it."""
+    """Thinking that has ended, and the text after it."""
     own = next((message[key] for key in _KEYS_OF_THINKING if message.get(key)), None)
     if own is not None:
         return str(own), whole
     for opening, closing in THINKING:
-        thinking, tag, said = whole.partition(closing)
+        thinking, tag, text = whole.partition(closing)
         # Many templates begin the thinking themselves, so that the message has the end alone.
         if tag and (thinking.lstrip().startswith(opening) or opening not in whole):
-            return thinking.lstrip().removeprefix(opening).strip(), said.lstrip()
+            return thinking.lstrip().removeprefix(opening).strip(), text.lstrip()
     return "", whole
 
 

@@ -40,15 +40,15 @@ def _card(pair: Pair, images: Images, names: tuple[str, str]) -> str:
     marks += "<span>greedy</span>" if sample.get("greedy") else ""
     named = zip(names, pair, strict=True)
     sides = "".join(_side(side, sample, images) for side, sample in named if sample)
-    asked = _asked(sample, images)
+    above = _prompt(sample, images)
     return (
         f'<article class="sample picture"><header><span>Prompt {brief(sample.get("draw", ""))}'
-        f"</span>{marks}{verdict(pair)}</header>{asked}"
+        f"</span>{marks}{verdict(pair)}</header>{above}"
         f'<div class="pair">{sides}</div></article>'
     )
 
 
-def _asked(sample: Sample, images: Images) -> str:
+def _prompt(sample: Sample, images: Images) -> str:
     own = sample.get("prompt", "")
     if not isinstance(own, str) or sample.get("images"):
         return prompt(sample, images)

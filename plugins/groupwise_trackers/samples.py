@@ -123,8 +123,8 @@ def _message(message: Any) -> str:
         return str(message)
     calls = message.get("tool_calls")
     made = [str(ToolCall.of(call)) for call in calls] if isinstance(calls, list | tuple) else []
-    said = f"{message.get('role', 'message')}: {_content(message.get('content'))}"
-    return "\n".join([said, *(f"\N{RIGHTWARDS ARROW} {call}" for call in made)])
+    text = f"{message.get('role', 'message')}: {_content(message.get('content'))}"
+    return "\n".join([text, *(f"\N{RIGHTWARDS ARROW} {call}" for call in made)])
 
 
 def _content(content: Any) -> str:

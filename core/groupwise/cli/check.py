@@ -19,6 +19,7 @@ from groupwise.plugins.build import check_options
 from groupwise.policy import Policy
 from groupwise.processes import shards as shards_of
 from groupwise.run.build import build_parts, check_sections
+from groupwise.run.display import largest_error
 from groupwise.run.gold import gold_notes
 from groupwise.run.overlap import with_overlap
 from groupwise.run.parts import SECONDS_OF_CHECKING, Parts, checked_rows
@@ -128,12 +129,11 @@ def _prompts(parts: Parts) -> dict[str, str]:
 
 
 def few_notes(count: int) -> list[str]:
-    """What so few evaluated prompts can tell: the standard error of a share of them that is right
-    is at most 1 / (2 sqrt(count))."""
+    """A note on what so few evaluated prompts can tell."""
     if not 0 < count < FEW:
         return []
     only = "1 prompt is" if count == 1 else f"only {count} prompts are"
-    error = f"the standard error of an accuracy is up to {0.5 / count**0.5:.2f} then"
+    error = f"the standard error of an accuracy is up to {largest_error(count):.2f} then"
     return [f"{only} evaluated: {error}; raise prompts.held_out for more"]
 
 

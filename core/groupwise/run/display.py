@@ -54,8 +54,7 @@ def changes(
 ) -> str:
     """What changed between two evaluations, the largest rise first; "" if nothing is in both.
 
-    With shares of right completions, how exactly their prompts can tell them: sqrt(p (1 - p) / n)
-    is at most 1 / (2 sqrt(n)).
+    With shares of right completions, how exactly their prompts can tell them.
 
     accuracy: the name of the reward that tells right from wrong.
     """
@@ -70,8 +69,14 @@ def changes(
     prompts = after.get("prompts")
     if not prompts or not any(name in JUDGED for name, *_ in known):
         return text
-    error = 0.5 / math.sqrt(prompts)
+    error = largest_error(prompts)
     return f"{text} ({prompts:.0f} prompts: standard error of an accuracy up to {error:.2g})"
+
+
+def largest_error(prompts: float) -> float:
+    """The standard error sqrt(p (1 - p) / n) of a share p of n prompts, for the p where it is
+    largest: 1 / (2 sqrt(n))."""
+    return 0.5 / math.sqrt(prompts)
 
 
 class Display:

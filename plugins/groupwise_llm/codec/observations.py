@@ -17,9 +17,9 @@ class Observations:
         self.suffixes, self.tokenizer = suffixes, suffixes.tokenizer
 
     def of(self, context: Context) -> list[bool]:
-        """For each of `completion_ids` whether it is of what the environment said: of the contents
-        of its messages, not of what the template puts around them, unless the template changes a
-        content; or of a bare text."""
+        """For each of `completion_ids` whether it comes from the environment: from the contents of
+        its messages, not from what the template puts around them, unless the template changes a
+        content; or from a bare text."""
         observed, drawn, number = list[bool](), Segment(ids=()), 0
         for segment in context.segments:
             if is_reply(segment):
