@@ -46,7 +46,8 @@ class Shown:
 
 def completion_table(run: RunData) -> str:
     """The section; "" for a run without completions."""
-    rows = [*_evaluated(run, "before"), *_training(run.training), *_evaluated(run, "after")]
+    training = _training(run.training, ("total",) if run.has_one_length else ("total", "length"))
+    rows = [*_evaluated(run, "before"), *training, *_evaluated(run, "after")]
     if not rows:
         return ""
     parts = list(dict.fromkeys(name for row in rows for name in row.rewards))
@@ -54,12 +55,17 @@ def completion_table(run: RunData) -> str:
     table = _Table(run, columns)
     intro = "Click a heading to sort, and a completion to read it with its prompt."
     if steps := len({number(row.get("step")) for row in run.training}):
-        some = f"those of {MOST_STEPS} steps, and the best, the worst and the longest of all"
+        extremes = "best and the worst" if run.has_one_length else "best, the worst and the longest"
+        some = f"those of {MOST_STEPS} steps, and the {extremes} of all"
         intro += (
-            f" samples/training.jsonl has {len(run.training):,} completions of {steps:,} steps; "
-            f"here are {some if steps > MOST_STEPS else 'all'}."
+            f" samples/training.jsonl has {_counted(len(run.training), 'completion')} of "
+            f"{_counted(steps, 'step')}; here are {some if steps > MOST_STEPS else 'all'}."
         )
     return section("Completions", intro, table.html(rows))
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _evaluated(run: RunData, side: str) -> Iterator[Shown]:
@@ -75,32 +81,33 @@ def _evaluated(run: RunData, side: str) -> Iterator[Shown]:
         yield Shown(side, step, sample)
 
 
-def _training(kept: Sequence[Sample]) -> list[Shown]:
-    """Those of some steps, and of all steps the extremes."""
+def _training(kept: Sequence[Sample], measures: Sequence[str]) -> list[Shown]:
+    """Those of some steps, and of all steps the extremes by these measures."""
     rows = [Shown("training", number(each.get("step")) or 0.0, each) for each in kept]
     steps = sorted({row.step for row in rows})
     parts = range(MOST_STEPS if steps else 0)
     spread = {steps[n * (len(steps) - 1) // (MOST_STEPS - 1)] for n in parts}
-    extreme = {id(row) for row in _extremes(rows)}
+    extreme = {id(row) for measure in measures for row in _extremes(rows, measure)}
+    extreme |= {id(row) for row in [row for row in rows if row.sample.get("failed")][:MOST_EXTREME]}
     return [row for row in rows if row.step in spread or id(row) in extreme]
 
 
-def _extremes(rows: Sequence[Shown]) -> Iterator[Shown]:
-    for key, sign in (("total", 1), ("total", -1), ("length", -1)):
-        known = [(value, row) for row in rows if (value := number(row.sample.get(key))) is not None]
+def _extremes(rows: Sequence[Shown], measure: str) -> Iterator[Shown]:
+    """Those of the highest values, and of the lowest rewards."""
+    known = [(value, row) for row in rows if (value := number(row.sample.get(measure))) is not None]
+    for sign in (1, -1) if measure == "total" else (-1,):
         known.sort(key=lambda pair: sign * pair[0])
         yield from (row for _, row in known[:MOST_EXTREME])
-    yield from [row for row in rows if row.sample.get("failed")][:MOST_EXTREME]
 
 
 class _Table:
-    """The rows as HTML. parts: the rewards that have a column.
+    """The rows as HTML. parts: the rewards that have a column; lengths have one if they differ.
 
     Images of evaluations stand above the table already: here they are only named.
     """
 
     def __init__(self, run: RunData, parts: Sequence[str]) -> None:
-        self.parts, self.unit = parts, run.unit
+        self.parts, self.unit = parts, "" if run.has_one_length else run.unit
         self.images = Images(run.folder, most=MOST_BYTES)
         self.names = Images(run.folder, most=0)
 
@@ -111,7 +118,7 @@ class _Table:
             "reward",
             *map(brief, self.parts),
             "advantage",
-            brief(self.unit),
+            *([brief(self.unit)] if self.unit else []),
         ]
         lines, size = [], 0
         for row in rows:
@@ -132,7 +139,7 @@ class _Table:
         sample = row.sample
         is_training = row.when == "training"
         numbers = [sample.get("total"), *(row.rewards.get(name) for name in self.parts)]
-        numbers += [sample.get("advantage"), sample.get("length")]
+        numbers += [sample.get("advantage"), *([sample.get("length")] if self.unit else [])]
         step = display(row.step) if is_training else row.when
         cells = [f'<td data-value="{_order(row)}">{step}</td>']
         cells.append(f'<td data-value="">{", ".join(row.chosen) or EN_DASH}</td>')
@@ -169,7 +176,7 @@ def _facts(row: Shown, unit: str) -> str:
     named = {
         "reward": sample.get("total"),
         "advantage": sample.get("advantage"),
-        brief(unit): sample.get("length"),
+        **({brief(unit): sample.get("length")} if unit else {}),
         "mean of its group": of_group.get("mean"),
         "standard deviation": of_group.get("std"),
     }

@@ -31,7 +31,7 @@ from groupwise_report.episodes import episodes
 from groupwise_report.histogram import histograms
 from groupwise_report.learners import learner_charts, of_each
 from groupwise_report.live import Live
-from groupwise_report.rewards import note_on_sums, reward_charts
+from groupwise_report.rewards import note_on_sums, reward_charts, total_reward
 from groupwise_report.run_data import RunData
 from groupwise_report.starts import starts
 from groupwise_report.tiles import tiles
@@ -104,7 +104,9 @@ def _learning(run: RunData) -> str:
     reward = Series(name="training", points=points, spread=band)
     rewards = [reward, _dots(run, "reward", "held out", 1)]
     note = (note if band else "") + note_on_sums(run)
-    shown = [Chart(title="Reward", series=rewards, note=note.strip(), wide=True)]
+    name = total_reward(run)
+    title = f"Reward: {name}" if name else "Reward"
+    shown = [Chart(title=title, series=rewards, note=note.strip(), wide=True)]
     shown += [_accuracy(run), *learner_charts(run), *watched_charts(run), *reward_charts(run)]
     last = max(run.last_step, 1)
     figures = (*(draw(chart, last) for chart in shown), *histograms(run))
@@ -148,6 +150,8 @@ def intervals(run: RunData, key: str) -> list[Spread]:
 def _training(run: RunData) -> str:
     shown = []
     for title, unit, key, name, percent, note in CHARTS:
+        if key == "truncated" and run.has_one_length and not any(y for _, y in run.points(key)):
+            continue  # these cannot be cut off
         series = [Series(name=name, points=run.points(key), colour=0)]
         smooth = title != "Learning rate"  # a schedule has no noise
         chart = Chart(
@@ -169,8 +173,7 @@ def _length(run: RunData) -> list[Chart]:
         _dots(run, "length", "held out, mean", 2),
     ]
     chart = of_each(run, Chart(title="Length", unit=run.unit, series=series), "length")
-    constant = len({length for s in chart.series for _, length in s.points}) == 1
-    return [] if constant else [chart]
+    return [] if run.has_one_length else [chart]
 
 
 def _failed(run: RunData) -> list[Chart]:

@@ -10,11 +10,29 @@ _BOUNDS = {"at_most": "at most", "at_least": "at least"}
 
 
 def reward_charts(run: RunData) -> list[Chart]:
-    """The curve of every reward, then the weights of schedules and multipliers of constraints."""
-    names = dict.fromkeys([*run.names("rewards/"), *run.names("evaluation/rewards/")])
+    """The curve of every reward, then the weights of schedules and multipliers of constraints.
+
+    None for a reward that is the total, which has a curve already.
+    """
     bounds = _bounds(run)
+    names = [name for name in _names(run) if name != total_reward(run) or name in bounds]
     rewards = [_reward(run, name, bounds.get(name, {}), wide=len(names) < 3) for name in names]
     return [*rewards, *_weights(run)]
+
+
+def total_reward(run: RunData) -> str:
+    """The name of the one reward that is the total in training and evaluations; "" if none is."""
+    names = _names(run)
+    prefixes = ("", "evaluation/")
+    is_total = len(names) == 1 and all(
+        run.points(f"{prefix}rewards/{names[0]}") == run.points(f"{prefix}reward")
+        for prefix in prefixes
+    )
+    return names[0] if is_total else ""
+
+
+def _names(run: RunData) -> list[str]:
+    return [*dict.fromkeys([*run.names("rewards/"), *run.names("evaluation/rewards/")])]
 
 
 def note_on_sums(run: RunData) -> str:

@@ -89,6 +89,13 @@ class RunData:
         """The policy's word for decisions: tokens, for example."""
         return str(self.result.get("unit") or "decisions")
 
+    @cached_property
+    def has_one_length(self) -> bool:
+        """Whether all completions have as many decisions, as a flow model's pictures."""
+        of_learners = (f"{label}/length" for label in self.learners)
+        keys = ("length", "length_max", "evaluation/length", *of_learners)
+        return len({length for key in keys for _, length in self.points(key)}) == 1
+
     @property
     def warnings(self) -> list[str]:
         """What the run warned of, as it said it."""

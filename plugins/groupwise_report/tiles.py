@@ -1,5 +1,6 @@
 """The numbers at the head of a run's page: before and after, with their intervals."""
 
+from groupwise_report.rewards import total_reward
 from groupwise_report.run_data import Row, RunData
 from groupwise_report.wording import MINUS, brief, display, number, wilson
 
@@ -16,6 +17,7 @@ def tiles(run: RunData) -> str:
     keys |= dict.fromkeys(key for key in known if key.startswith("watch/"))
     keys |= dict.fromkeys(key for key in known if key.startswith("pass_at_"))
     keys |= dict.fromkeys(["length", *(key for key in known if key.startswith("rewards/"))])
+    keys.pop(f"rewards/{total_reward(run)}", None) if leading == "reward" else None
     every = (_tile(key, before, after, note, run) for key in keys)
     shown = [tile for tile in every if tile][:MOST]
     return f'<dl class="tiles">{"".join(shown)}</dl>' if shown else ""

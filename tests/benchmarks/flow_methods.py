@@ -43,6 +43,7 @@ METHODS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "awm": {"policy": FINISHED, "algorithm": {"name": "awm"}},
     "elbo_grpo": {"policy": FINISHED, "algorithm": {"name": "elbo_grpo"}},
+    "mixgrpo": {"policy": {"window": {"kind": "sliding", "size": 3, "every": 5}}},
     "flow_dppo": {"algorithm": {"name": "flow_dppo"}},
     "flash_grpo": {
         "policy": {"window": {"kind": "random", "size": 1}},
@@ -57,7 +58,7 @@ OF_A_PATH = ("window", "noise_level")
 GOALS = {"shapes": (0.75, 0.92), "glyphs": (0.6, 0.75)}
 DIVERSITY = "image_diversity"
 EVERY = 10
-COLOURS = ("#2f6fde", "#d9730d", "#2da44e", "#8250df", "#8c959f", "#bf3989", "#0a7ea4")
+COLOURS = ("#2f6fde", "#d9730d", "#2da44e", "#8250df", "#8c959f", "#bf3989", "#0a7ea4", "#953800")
 
 
 @dataclass(frozen=True)

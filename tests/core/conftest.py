@@ -269,15 +269,18 @@ atexit.register(opened.close)
 
 
 class Events:
-    """Replaces a run's recorder and saver: calls functions at steps, checkpoints, evaluations."""
+    """Replaces a run's recorder and saver: calls functions at steps, checkpoints, evaluations,
+    signals."""
 
     def __init__(
         self,
         on_step: Callable[..., Any] = lambda *_: None,
         on_checkpoint: Callable[[], Any] = lambda: None,
         on_evaluation: Callable[..., Any] = lambda *_: None,
+        on_signal: Callable[[str], Any] = lambda _: None,
     ) -> None:
         self.step, self.on_checkpoint, self.on_evaluation = on_step, on_checkpoint, on_evaluation
+        self.interrupted = on_signal
         self.trainer: Any = None
 
     def samples(self, step: int, samples: Sequence[Any]) -> None:
@@ -293,7 +296,7 @@ class Events:
 
 
 def fit(trainer: Trainer, *functions: Callable[..., Any]) -> bool:
-    """The loop of a run, with functions called at steps, checkpoints and evaluations."""
+    """The loop of a run, with functions called at steps, checkpoints, evaluations and signals."""
     events = Events(*functions)
     events.trainer = trainer
     return loop(trainer, events, events)

@@ -59,6 +59,7 @@ def write_run(
     result: dict[str, Any] | None = None,
     before: list[dict[str, Any]] | None = None,
     after: list[dict[str, Any]] | None = None,
+    training: list[dict[str, Any]] | None = None,
     config: str = "",
 ) -> Path:
     folder.joinpath("samples").mkdir(parents=True, exist_ok=True)
@@ -67,7 +68,7 @@ def write_run(
         folder.joinpath("result.json").write_text(json.dumps(result))
     if config:
         folder.joinpath("config.yaml").write_text(config)
-    for side, samples in (("before", before), ("after", after)):
+    for side, samples in (("before", before), ("after", after), ("training", training)):
         if samples is not None:
             _write_lines(folder / "samples" / f"{side}.jsonl", samples)
     return folder
@@ -637,6 +638,17 @@ def test_impossible_steps_do_not_stretch_the_axis(tmp_path: Path) -> None:
     for step in (1e99, -5, 1e10):
         html, _ = page_of(write_run(tmp_path, [step_row(1), {"step": step, "reward": 1}]))
         assert '<main data-last="2">' in html
+
+
+def test_pictures_of_one_reward_have_no_lengths_and_one_curve_of_it(tmp_path: Path) -> None:
+    metrics = {"rewards/aesthetic": 0.5, "length": 3, "length_max": 3, "truncated": 0.0}
+    steps = [step_row(step, **metrics, reward=0.5) for step in (1, 2)]
+    result = {"before": {"reward": 0.2, "rewards/aesthetic": 0.2}, "after": {"reward": 0.5}}
+    row = {"step": 1, "draw": 0, "index": 0, "total": 0.5, "length": 3, "chosen": ["best"]}
+    html, page = page_of(write_run(tmp_path, steps, result=result, training=[row]))
+    assert titles(html) == ["Reward: aesthetic", "KL"]
+    assert page.text.count("0.2 → 0.5") == 1
+    assert "advantagecompletion" in page.text  # no column of lengths
 
 
 def learners_config(environment: str, *labels: str) -> str:

@@ -1,6 +1,7 @@
 """Interruption: on Ctrl-C or SIGTERM, the current step is finished and the run is saved."""
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -12,6 +13,9 @@ ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(sig
 HEEDED = (signal.SIGINT, signal.SIGTERM)
 """Signals sent on purpose, which are handled even if the process inherited them as ignored."""
 Handler = Callable[[int, FrameType | None], None]
+Announce = Callable[[str], None]
+"""Called once, with the name of the first signal, in a thread of its own: a handler may interrupt
+whoever is printing, and would wait for ever for what that one holds."""
 
 
 class Interruption:
@@ -21,7 +25,8 @@ class Interruption:
     the launcher sends them on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, announce: Announce) -> None:
+        self._announce = announce
         self._signals: list[int] = []
         self._held = self._waits = False
 
@@ -29,6 +34,9 @@ class Interruption:
         return bool(self._signals)
 
     def note(self, number: int, _: FrameType | None) -> None:
+        if not self._signals:
+            name = signal.Signals(number).name
+            threading.Thread(target=self._announce, args=(name,), daemon=True).start()
         again = bool(self._signals) and number == signal.SIGINT
         self._signals.append(number)
         if again and not self._held:
@@ -49,9 +57,9 @@ class Interruption:
 
 
 @contextmanager
-def interruptible() -> Iterator[Interruption]:
+def interruptible(announce: Announce) -> Iterator[Interruption]:
     """A context in which signals only set the interruption, so that the current step ends."""
-    interruption = Interruption()
+    interruption = Interruption(announce)
     with _handled([signal.SIGINT, *ENDING], interruption.note):
         yield interruption
 

@@ -65,7 +65,7 @@ def loop(trainer: Trainer, recorder: Recorder, saver: Saver) -> bool:
     """
     experience = trainer.experience
     trainer.begin()
-    with interruptible() as interruption:
+    with interruptible(recorder.interrupted) as interruption:
         while not trainer.is_over:
             due = trainer.due()
             scored = experience.next(trainer.state, ahead=due.nothing)

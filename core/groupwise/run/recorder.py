@@ -162,6 +162,11 @@ class Recorder:
         for callback in self.callbacks:
             callback.on_step(step, metrics)
 
+    def interrupted(self, signal: str) -> None:
+        """Say that a signal came, which ends the run after the step in progress."""
+        words = "the run finishes this step, saves and ends; a further Ctrl-C ends it at once"
+        self.display.say(f"{signal}: {words}")
+
     def _compare(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Say where the first step of a resumed run is not that which was lost, if it was made."""
         before, self.metrics.dropped = self.metrics.dropped.get(step, {}), {}
@@ -193,7 +198,7 @@ class Recorder:
             self._print_alarms()
 
     def _samples(self, file: str, evaluation: Evaluation) -> None:
-        logged = self.evaluation(self.trainer.step, evaluation)
+        logged = self.evaluation(self.trainer.step, evaluation) | self.trainer.clock.take()
         if self.writes:
             with self.run_folder.writing():
                 if evaluation.metrics:

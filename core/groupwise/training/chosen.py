@@ -19,7 +19,8 @@ EXTREMES = {
     "worst": lambda sample: (sample["total"] is None, sample["total"] or 0.0),
     "longest": lambda sample: -sample["length"],
 }
-"""By name, what the first in this order is, ties in the order of the step."""
+"""By name, what the first in this order is, ties in the order of the step; none where all are
+equal, as the lengths of pictures."""
 
 
 def chosen(scored: Scored, judge: Judge, sampler: EpisodeSampler, *, most: int) -> list[Sample]:
@@ -49,8 +50,10 @@ def _selected(samples: Sequence[Sample], most: int) -> list[Sample]:
     failed = [number for number, sample in enumerate(samples) if "failed" in sample]
     whole = [number for number, sample in enumerate(samples) if "failed" not in sample]
     named = [(number, "failed") for number in failed[:1]]
-    for word, order in EXTREMES.items() if whole else ():
-        named.append((min(whole, key=lambda number: order(samples[number])), word))
+    for word, order in EXTREMES.items():
+        places = {number: order(samples[number]) for number in whole}
+        if len({*places.values()}) > 1:
+            named.append((min(whole, key=places.__getitem__), word))
     named += [(number, "next" if number else "first") for number in range(len(samples))]
     for number, word in named:
         if number in words and word != "next":

@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from groupwise import objective, processes
+from groupwise import objective, processes, progress
 from groupwise.algorithm import OBSERVATIONS, Algorithm
 from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
@@ -144,7 +144,9 @@ class Learner:
                 replayed=None if replayed is None else replayed[rows],
             )
             advantages[rows] = _advantages(update)
-            tally.add(self._make(update, rate, step).finite())
+            shown = f"update {number + 1} of {len(plan)}" if len(plan) > 1 else "update"
+            with progress.doing(shown):
+                tally.add(self._make(update, rate, step).finite())
         if replayed is not None:
             advantages[replayed] = math.nan
         metrics = {**tally.result(), "learning_rate": rate, **further}
