@@ -36,7 +36,7 @@ def test_a_completion_of_training_has_its_advantage_and_rewards_by_part(tmp_path
     assert cells == ["1", "worst, longest", "0.25", "0", "0.5", f"{minus}1.5", "7"]
     assert "mean of its group 0.5standard deviation 0.125" in page.text
     assert page.text.count("question 0") == 1
-    assert "has 1 completions of 1 steps; here are all" in page.text
+    assert "has 1 completion of 1 step; here are all" in page.text
 
 
 def test_images_of_training_are_shown_and_those_of_evaluations_only_once(tmp_path):
