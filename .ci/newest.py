@@ -27,7 +27,6 @@ TESTS = [
     "tests/test_evaluating.py",
     "tests/core/test_cli.py",
     "tests/llm/test_trl_losses.py",
-    "tests/flow/test_saving.py",
     "tests/clip/test_loading.py",
     "tests/verifiable/test_math.py",
     "tests/verifiable/test_ocr.py",

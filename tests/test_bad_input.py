@@ -164,7 +164,7 @@ def test_a_reward_that_fails_late_keeps_the_steps_before(config):
     )
     config["rewards"] = ["late:late"]
     config["train"]["steps"] = 9
-    assert "'late' returned 1 values for 2 completions" in refused(config)
+    assert "'late' returned 1 value for 2 completions" in refused(config)
     state = json.loads(Path("runs/run/checkpoints/step_2/state.json").read_text())
     assert state["step"] == state["prompts"]["drawn"] == 2
     assert Path("runs/run/model/model.safetensors").exists()

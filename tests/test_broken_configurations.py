@@ -163,7 +163,7 @@ BROKEN = {
         rewards("my_rewards:waits"),
         r"raised ZeroDivisionError.*\n  at .*my_rewards.py, line 26, in waits",
     ),
-    "too few values": (rewards("my_rewards:few"), r"returned 1 values for 6 completions"),
+    "too few values": (rewards("my_rewards:few"), r"returned 1 value for 6 completions"),
     "values that are texts": (rewards("my_rewards:texts"), r"'good', which is not a number"),
     "a reward's own column": (
         rewards("my_rewards:needs"),
@@ -247,7 +247,7 @@ def test_check_shows_the_prompt_what_rewards_give_and_which_is_the_accuracy():
     assert ["numeric_answer", "0", "1", "accuracy:", "right", "at", "1"] in lines
     assert ["think_format", "0", "0"] in lines
     assert ["asked", "1", "1"] in lines  # it reads the prompt's column by its own name, too
-    assert "the right one of the first prompt: '<answer>1</answer>'" in shown
+    assert "the right answer to the first prompt: '<answer>1</answer>'" in shown
     assert (
         "note: accuracy is that of reward 'numeric_answer', the first of 2 that tell right from "
         "wrong ('numeric_answer', 'exact_answer'); evaluation.accuracy names another" in shown

@@ -21,7 +21,7 @@ class Rehearsal(Policy):
     """
 
     greedy = False
-    blank = "an empty one"
+    blank = "an empty text"
 
     def __init__(self) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ GREY = 128
 class PictureRehearsal(Rehearsal):
     """Pictures of the size that a run would have, so that `groupwise check` can call rewards."""
 
-    blank = "a grey one"
+    blank = "a grey picture"
 
     def __init__(self, adapter: Adapter) -> None:
         super().__init__()

@@ -48,7 +48,7 @@ def test_a_lost_worker_and_a_lost_node_change_no_metric(
     )
 
     pauses = f"callbacks=[{{name: 'pauses:Pauses', folder: {tmp_path}, steps: [3, 6]}}]"
-    with on_ray("--restarts", 2, pauses) as driver:
+    with on_ray("--restarts", 4, pauses) as driver:
         cluster.wait_for((tmp_path / "at_3").exists, driver)
         os.kill(json.loads((run / "run.lock").read_text())["process"], signal.SIGKILL)
         (tmp_path / "on_3").touch()

@@ -15,9 +15,9 @@ from typing import Any
 CONFTEST = Path(__file__).with_name("conftest.py")
 IMPORTS = (
     *("tests.core.conftest", "groupwise.run.train", "torch.distributed.fsdp"),
-    *("torch._dynamo", "torch._inductor.utils"),
+    *("torch._dynamo", "torch._dynamo.repro.after_dynamo", "torch._inductor.utils", "peft"),
 )
-"""Modules that every run imports, some of them by torch itself."""
+"""Modules that most runs import, some of them by torch itself."""
 
 
 @cache

@@ -408,12 +408,12 @@ def test_a_value_that_is_no_number_is_reported(rollouts, row, value):
     ],
 )
 def test_a_wrong_return_value_is_reported(rollouts, returned, message):
-    with pytest.raises(RewardError, match=rf"(?s)reward 'reward 0' {message}.*sample"):
+    with pytest.raises(RewardError, match=rf"(?s)reward 'reward 0' {message}.*return a list"):
         score(rollouts, lambda completions: returned)
 
 
 def test_the_failing_reward_of_several_is_named(rollouts):
-    with pytest.raises(RewardError, match="'reward 1' returned 1 values"):
+    with pytest.raises(RewardError, match="'reward 1' returned 1 value"):
         score(rollouts, lengths, lambda completions: [1.0], lengths)
 
 

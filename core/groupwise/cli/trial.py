@@ -15,13 +15,13 @@ from groupwise.scoring.scorer import Scorer
 
 ROWS, SIZE = 3, 2
 """Prompts, and completions of each: rewards that compare completions need two."""
-GOLD = "the right one"
+GOLD = "the right answer"
 Gold = Callable[[Row], str | None]
 
 
 def trial(stage: Stage) -> str:
     """A table of rewards: what each gives for an empty completion (a grey picture) and, if a reward
-    can state it, for the right one; and which is the accuracy.
+    can state it, for the right answer; and which is the accuracy.
 
     Rewards that load a model, or need what only a run has, are not called. Raises RewardError for
     one that fails.
@@ -41,7 +41,7 @@ def trial(stage: Stage) -> str:
         with closing(Scorer(called)) as scorer:
             columns = {title: scorer(rollouts, state) for title, rollouts in batches.items()}
     text = None if gold is None else _stated(gold, rows[0])
-    right = [] if text is None else [f"  the right one of the first prompt: {text!r:.120}"]
+    right = [] if text is None else [f"  the right answer to the first prompt: {text!r:.120}"]
     return "\n".join([*_aligned(_table(parts, len(rows), columns, unknown)), *right, ""])
 
 
@@ -53,7 +53,7 @@ def _table(
     count: of prompts; columns: scores by what was judged; unknown: by reward that loads no model,
     an argument that only a run has, "" if it was called.
     """
-    yield f"rewards of the first {count} prompts", *columns, ""
+    yield f"rewards for the first {count} prompts", *(f"of {title}" for title in columns), ""
     for name in (reward.name for reward in parts.measures.values()):
         marks = [f"accuracy: right at {parts.judge.threshold:g}"] * (name == parts.judge.name)
         cells = ["-"] * len(columns)

@@ -25,7 +25,7 @@ class Failure(Exception):  # noqa: N818
 
     reason: a phrase to follow the reward's name; is_final: the run must end, whatever `on_error`;
     is_bug: the reward's code, or its options, must be changed; place: the line of a user's file
-    that raised, if one did.
+    that raised, if one did; of_batch: it is the answer to the batch that is wrong, no sample.
     """
 
     def __init__(
@@ -35,9 +35,11 @@ class Failure(Exception):  # noqa: N818
         is_final: bool = False,
         is_bug: bool = False,
         place: str | None = None,
+        of_batch: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason, self.is_final, self.is_bug, self.place = reason, is_final, is_bug, place
+        self.of_batch = of_batch
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":

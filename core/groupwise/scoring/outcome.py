@@ -94,16 +94,18 @@ class Outcome:
         size = len(self.rollouts)
         if not isinstance(values, Sequence) or isinstance(values, str | bytes):
             kind = type(values).__name__
-            raise Failure(f"returned {kind} instead of a list of {size} numbers", is_bug=True)
+            problem = f"returned {kind} instead of a list of {size} numbers"
+            raise Failure(problem, is_bug=True, of_batch=True)
         if len(values) != size:
-            raise Failure(f"returned {len(values)} values for {size} completions", is_bug=True)
+            problem = f"returned {_counted(len(values), 'value')} for {_counted(size, 'completion')}"
+            raise Failure(problem, is_bug=True, of_batch=True)
         steps = any(map(_judges_steps, values))
         wrong = [self._wrong(row, value, steps) for row, value in enumerate(values)]
         errors = {row: problem for row, problem in enumerate(wrong) if problem}
         errors |= {row: message_of(reason) for row, reason in failed.items()}
         if not errors.keys() <= set(range(size)):
             problem = f"named sample {max(errors)} among those that failed, of {size}"
-            raise Failure(problem, is_bug=True)
+            raise Failure(problem, is_bug=True, of_batch=True)
         return values, errors, cause
 
     def _keep(self, values: Sequence[Any], errors: Mapping[int, str]) -> None:
@@ -134,6 +136,8 @@ class Outcome:
 
     def _message(self, errors: Mapping[int, str], failure: Failure | None, *, is_own: bool) -> str:
         row, reason = next(iter(errors.items()))
+        if failure is not None and failure.of_batch:
+            return f"reward {self.reward.name!r} {reason}\n  {_LISTED}"
         place, advice = "", _SKIPPED if is_own else _RETURNED
         if failure is not None:
             place = f"  at {failure.place}\n" if failure.place else ""
@@ -151,6 +155,10 @@ class Outcome:
 
 _SKIPPED = "set `on_error: skip` on this reward to leave out such samples and count them"
 _RETURNED = "a reward returns a number for each completion, or None where it does not apply"
+_LISTED = (
+    "return a list with a number for each completion, in their order, or None where it does not "
+    "apply"
+)
 _FIXED = (
     "correct it there; where a completion cannot be judged, return None for it, or NaN to leave it "
     "out; --traceback shows all calls"
@@ -162,6 +170,10 @@ _IN_A_WORKER = (
 _LARGEST = torch.finfo(torch.float32).max
 """The largest reward: it is weighted, and trained on, in float32, and squares of it are summed in
 float64."""
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _judges_steps(value: Any) -> bool:
