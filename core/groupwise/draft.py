@@ -30,8 +30,9 @@ class Draft(ABC):
 
     model: what it trains, as in "a language model".
     templates: a folder with `run.yaml`, the whole file, where `$task` stands for the sections of
-        the task; `tasks/TASK.yaml`, these sections, for each task; and `data.yaml`, by task the
-        options of its default data set, with the column of answers as `answer`. In all of them
+        the task; `tasks/TASK.yaml`, these sections, for each task; if it can have one,
+        `reward.yaml`, the same for a reward of the user's own, `$reward`; and `data.yaml`, by task
+        the options of its default data set, with the column of answers as `answer`. In all of them
         stand `$about`, `$file`, `$stem`, `$model` and what `settings` returns; in a task also
         `$data`, the options of a data set, `$answer`, its column of answers, or `$argument`, for a
         task that is named as TASK:ARGUMENT; `data.yaml` then has an example, as `argument`.

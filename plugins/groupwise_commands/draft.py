@@ -12,12 +12,17 @@ from typing import Any
 from groupwise.config.yaml_lines import read, write
 from groupwise.draft import Columns, Draft
 from groupwise.errors import UserError, did_you_mean
+from groupwise.options import nearest
 from groupwise.registry import installed
 from groupwise_commands.columns import columns
 
 COMMENT = re.compile(r"^(.*\S) {2,}# ", re.MULTILINE)
 WIDTH_BEFORE_COMMENT = 32
 """Characters of a line before the two spaces and the comment."""
+REWARD = "reward.yaml"
+"""The template for a reward of the user's own."""
+FILES = (".csv", ".json", ".jsonl", ".parquet", ".tsv", ".txt")
+"""What ends the name of a file, and of no data set on the hub."""
 COMMENTS = {
     "path": "a file, a folder or a hub name",
     "subset": "the name of a part of a hub data set",
@@ -30,6 +35,7 @@ class Choice:
     """The user's choice: a model, and a task, a data set, or both.
 
     prompt, answer: names of the data set's columns; None to recognise them by usual names.
+    reward: in place of a task, the reward for a data set, as a configuration names it.
     """
 
     model: str
@@ -37,6 +43,7 @@ class Choice:
     dataset: str | None
     prompt: str | None
     answer: str | None
+    reward: str | None = None
 
 
 def drafts() -> dict[str, Draft]:
@@ -58,8 +65,12 @@ def draft(kind: Draft, choice: Choice, path: Path) -> str:
         "model": _scalar(_relative(choice.model, path.parent)),
         **kind.settings(choice.model),
     }
-    task, task_values = _task(kind, choice, path)
-    sections = _template(kind, f"tasks/{task}.yaml").substitute({**values, **task_values})
+    if choice.reward is None:
+        task, task_values = _task(kind, choice, path)
+        template = f"tasks/{task}.yaml"
+    else:
+        template, task_values = REWARD, _for_reward(kind, choice, choice.reward, path)
+    sections = _template(kind, template).substitute({**values, **task_values})
     text = _template(kind, "run.yaml").substitute({**values, "task": sections})
     return COMMENT.sub(lambda line: f"{line[1]:<{WIDTH_BEFORE_COMMENT}}  # ", text)
 
@@ -105,12 +116,31 @@ def _task(kind: Draft, choice: Choice, path: Path) -> tuple[str, Mapping[str, An
             f"{', '.join(data.names)}); set --answer COLUMN. For rewards that need no answers see "
             f"docs/rewards.md"
         )
+    return task, {"data": _lines_of(choice, data, path), "answer": _scalar(data.answer)}
+
+
+def _for_reward(kind: Draft, choice: Choice, reward: str, path: Path) -> Mapping[str, Any]:
+    """The values for the template of a reward of the user's own."""
+    if not (kind.templates / REWARD).is_file():
+        raise UserError(f"for {kind.model} there is no draft with --reward; name a --task")
+    if choice.task is not None:
+        raise UserError("--reward is instead of --task, which has rewards of its own")
+    if choice.dataset is None:
+        raise UserError("--reward needs the prompts, by --dataset FILE")
+    data = _columns(choice, choice.dataset)
+    return {"data": _lines_of(choice, data, path), "reward": _scalar(reward)}
+
+
+def _lines_of(choice: Choice, data: Columns, path: Path) -> str:
+    assert choice.dataset is not None
     source = {"path": _relative(choice.dataset, path.parent), "prompt": data.prompt}
-    return task, {"data": _dataset_lines(source), "answer": _scalar(data.answer)}
+    return _dataset_lines(source)
 
 
 def _columns(choice: Choice, dataset: str) -> Columns:
     """The columns of a file; of a hub data set, which is not downloaded, those of the choice."""
+    if not Path(dataset).exists() and Path(dataset).suffix in FILES:
+        raise UserError(f"{dataset}: no such file{nearest(dataset, [])}")
     if Path(dataset).exists():
         return columns(Path(dataset), choice.prompt, choice.answer)
     prompt, answer = choice.prompt or "prompt", choice.answer or "answer"

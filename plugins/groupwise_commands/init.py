@@ -95,6 +95,14 @@ def init(
     answer: Annotated[
         str | None, typer.Option("--answer", help="its column of answers; by its name if unset")
     ] = None,
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            "--reward",
+            metavar="MODULE:NAME",
+            help="a reward of your own, or the name of one that needs no options; with --dataset",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="replace a file that is there")] = False,
 ) -> None:
     """Write a configuration to begin with, for a model and a task.
@@ -105,6 +113,8 @@ def init(
     groupwise init run.yaml --model MODEL --task math
 
     groupwise init run.yaml --model MODEL --dataset questions.csv
+
+    groupwise init run.yaml --image MODEL --dataset captions.csv --reward my_rewards:sharp
     """
     from groupwise_commands.draft import Choice, draft, drafts
 
@@ -122,7 +132,9 @@ def init(
     from groupwise.storage.disk import write
 
     ((name, model),) = models.items()
-    choice = Choice(model=model, task=task, dataset=dataset, prompt=prompt, answer=answer)
+    choice = Choice(
+        model=model, task=task, dataset=dataset, prompt=prompt, answer=answer, reward=reward
+    )
     text = draft(kinds[name], choice, config)
     validate(text, config)
     config.parent.mkdir(parents=True, exist_ok=True)

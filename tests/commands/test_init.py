@@ -107,6 +107,20 @@ def test_a_folder_with_a_gguf_file_names_it(folder: Path, chat: bool) -> None:
         kind.settings("small/model-q8.gguf")
 
 
+@pytest.mark.parametrize(("kind", "model"), [("model", BASE), ("image", PAINTER)])
+def test_a_reward_of_ones_own_takes_the_place_of_a_task(
+    folder: Path, kind: str, model: Path
+) -> None:
+    Path("own.py").write_text("def one(completions, topic):\n    return [1.0 for _ in topic]\n")
+    chosen = ("--dataset", "sums.jsonl", "--reward", "own:one")
+    result = call("init", "run.yaml", f"--{kind}", model, *chosen)
+    assert result.exit_code == 0, result.output
+    config = yaml.safe_load(Path("run.yaml").read_text("utf-8"))
+    assert config["rewards"] == [{"name": "own:one"}]
+    assert config["prompts"]["prompt"] == "Question"
+    assert call("check", "run.yaml").exit_code == 0
+
+
 @pytest.mark.parametrize("name", ["model", "image"])
 def test_every_task_has_a_complete_template(folder: Path, name: str) -> None:
     """Each task is written with a dataset of the hub, which is not read."""
@@ -135,7 +149,11 @@ def test_every_task_has_a_complete_template(folder: Path, name: str) -> None:
         (["--image", "m", "--task", "math"], "for an image model there are preference, writing"),
         (["--model", "m", "--task", "reasoning_gym"], "name one of its tasks, as reasoning_gym:"),
         (["--model", "m", "--task", "reasoning_gym:chain_smu"], "chain_sum"),
-        (["--model", "m", "--dataset", "nowhere.csv"], "nowhere.csv: no such file; of a dataset"),
+        (["--model", "m", "--dataset", "nowhere.csv"], "nowhere.csv: no such file"),
+        (["--image", "m", "--dataset", "plan.jsonl"], "no such file, did you mean 'plain.jsonl'?"),
+        (["--model", "m", "--dataset", "some/data"], "some/data: no such file; of a dataset"),
+        (["--image", "m", "--reward", "aesthetic"], "--reward needs the prompts, by --dataset"),
+        (["--model", "m", "--task", "math", "--reward", "a:b"], "--reward is instead of --task"),
         (["--model", "m", "--dataset", "sums.jsonl", "--prompt", "text"], "has no column 'text'"),
         (["--model", "m", "--dataset", "plain.jsonl"], "no column of answers"),
     ],

@@ -20,9 +20,11 @@ NAMES = {
 def translate(groups: Sequence[Group], settings: Settings, processes: int | None) -> Port:
     """Apply the options of a table to the settings.
 
-    Raises UserError for a name that the table does not have, and for a value of another type.
+    What the table does not have is listed as lost. Raises UserError if it has less than half of the
+    names, since the file is then of something else, and for a value of another type.
     """
     options = {name: each for group in groups for each in group.options for name in each.names}
+    unknown = _unknown(options, settings)
     _check(options, settings)
     count = processes or settings.processes or 1
     defaults = {name: option.default for name, option in options.items()}
@@ -34,7 +36,11 @@ def translate(groups: Sequence[Group], settings: Settings, processes: int | None
                 _put(port, option, stated)
             elif option.lost:
                 _lose(port, option, stated)
+    for name, hint in unknown.items():
+        port.lose(name, f"not known here, perhaps of another version or your own{hint}")
     for name, unread in settings.unread.items():
+        if name in unknown:
+            continue
         if name not in options and _option(options, name):
             continue  # one of many that need nothing here
         here = options[name].here if name in options else ""
@@ -81,13 +87,18 @@ def _option(options: Mapping[str, Option], name: str) -> Option | None:
     return next((options[each] for each in above if each in options), None)
 
 
+def _unknown(options: Mapping[str, Option], settings: Settings) -> Mapping[str, str]:
+    """The names that the table does not have, each with the end of a sentence: what may be meant."""
+    # With a space it is several arguments at once, or a statement.
+    names = [name for name in (*settings.stated, *settings.unread) if " " not in name]
+    unknown = {n: did_you_mean(n, options) for n in names if _option(options, n) is None}
+    if 2 * len(unknown) > len(names):
+        name, hint = next(iter(unknown.items()))
+        raise UserError(f"{settings.source}: unknown option {name!r}{hint}")
+    return unknown
+
+
 def _check(options: Mapping[str, Option], settings: Settings) -> None:
-    for name in (*settings.stated, *settings.unread):
-        if " " in name:  # several arguments at once, or a statement
-            continue
-        if _option(options, name) is None:
-            hint = did_you_mean(name, options)
-            raise UserError(f"{settings.source}: unknown option {name!r}{hint}")
     for name, value in settings.stated.items():
         kinds = options[name].kind if name in options else ()
         # True is an int for Python, and no number for anybody else.

@@ -311,6 +311,14 @@ def test_bad_input_is_one_clear_sentence(
     assert not Path("run.yaml").exists()
 
 
+def test_names_of_another_version_are_listed_and_the_others_ported(ported: Ported) -> None:
+    settings = {"learning_rate": 1e-5, "max_steps": 3, "num_generations": 4, "betta": 0.1, "new": 1}
+    config, text = ported("trl", "theirs.yaml", yaml.safe_dump(settings))
+    assert (config["train"]["steps"], config["train"]["group_size"]) == (3, 4)
+    assert "#   new: not known here, perhaps of another version or your own\n" in text
+    assert "betta: not known here, perhaps of another version or your own, did you mean" in text
+
+
 def test_values_that_only_a_run_would_know_are_named(ported: Ported) -> None:
     script = "args = GRPOConfig(learning_rate=rate(), max_steps=9**9**9, **more)\nx = 1\nx = 2\n"
     script += "GRPOTrainer(model=load(), args=args, reward_funcs=[lambda **c: 1], train_dataset=d)"
