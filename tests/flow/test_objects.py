@@ -6,6 +6,8 @@ from diffusers import DiffusionPipeline
 
 import groupwise
 from groupwise.errors import UserError
+from groupwise_flow.files.loading import load
+from groupwise_flow.policy import FlowPolicy
 
 
 def train(lab, folder, policy, **options):
@@ -20,6 +22,28 @@ def train(lab, folder, policy, **options):
         quiet=True,
         **{"policy.steps": 3, "policy.height": 16, "policy.width": 16, **options},
     )
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "float32"])
+def test_its_weights_have_the_dtypes_of_its_folder(lab, precision):
+    """T5's `wo` is float32 in a model of fp16; `to` would cast it, and it overflows."""
+    folder = str(lab.folders["sd3"])
+    settings = {"precision": precision, "lora": {"rank": 2}}
+    read = load(FlowPolicy.Config(model=folder, **settings))
+    pipeline = DiffusionPipeline.from_pretrained(folder)
+    given = load(FlowPolicy.Config(model=pipeline, **settings))
+    ours, theirs = (
+        {
+            f"{part}.{name}": tensor.dtype
+            for part, module in adapter.pipeline.components.items()
+            if isinstance(module, torch.nn.Module)
+            for name, tensor in module.state_dict().items()
+        }
+        for adapter in (given, read)
+    )
+    assert ours == theirs
+    of_t5 = {dtype for name, dtype in ours.items() if ".wo." in name and "text_encoder_3" in name}
+    assert of_t5 == {torch.bfloat16 if precision == "bf16" else torch.float32}
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}], ids=["full", "lora"])

@@ -23,7 +23,7 @@ from groupwise_flow.files.folder import (
 from groupwise_flow.files.messages import explained, quiet, strict
 from groupwise_flow.files.outline import without_weights
 from groupwise_flow.files.sharding import read
-from groupwise_flow.model.precision import stored
+from groupwise_flow.model.precision import cast, stored
 from groupwise_flow.model.sharding import divide, weightless
 from groupwise_flow.model.trainable import fitted
 from groupwise_flow.settings import Settings
@@ -69,7 +69,7 @@ def _in_dtypes(pipeline: Any, dtypes: Mapping[str, torch.dtype]) -> Any:
                 f"run perhaps; pass one without (`unload_lora_weights` removes them), and set "
                 f"`lora` to train new ones"
             )
-        part.to(dtypes.get(name, dtypes["default"]))
+        cast(part, dtypes.get(name, dtypes["default"]))
     return pipeline
 
 

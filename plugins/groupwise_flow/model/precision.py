@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import torch
+from diffusers import ModelMixin
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
@@ -31,6 +32,21 @@ def stored(
         **dict.fromkeys(adapter.trained, half if lora else torch.float32),
         "default": half,
     }
+
+
+def cast(part: nn.Module, dtype: torch.dtype) -> None:
+    """Store a model in a dtype as its `from_pretrained` would: some weights stay in float32.
+
+    A class names those that a half dtype would spoil, as T5's `wo`, which overflows in fp16. `to`
+    casts these, too.
+    """
+    kept = {*(getattr(part, "_keep_in_fp32_modules_strict", None) or ())}
+    if dtype == torch.float16 or isinstance(part, ModelMixin):
+        kept |= {*(getattr(part, "_keep_in_fp32_modules", None) or ())}
+    for name, tensor in (*part.named_parameters(), *part.named_buffers()):
+        if tensor.is_floating_point():
+            stays = not kept.isdisjoint(name.split("."))
+            tensor.data = tensor.data.to(torch.float32 if stays else dtype)
 
 
 def computing(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
