@@ -59,6 +59,9 @@ def test_so_few_evaluated_prompts_that_they_tell_little_are_noted(config):
     result = check(config)
     count = int(rows_of(result)["evaluated"])
     assert f"only {count} prompts are evaluated: the standard error" in result.stdout
+    few = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(2)]
+    config["prompts"] = {"name": "rows", "rows": few, "held_out": 0.001}
+    assert "held_out: 0.001 keeps none of 2 rows: nothing is evaluated" in check(config).stdout
     many = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(400)]
     assert (
         "are evaluated: the"

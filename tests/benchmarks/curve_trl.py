@@ -1,18 +1,22 @@
-"""Accuracy over seconds of a real model on a GPU: TRL's GRPOTrainer or ours, in parts.
+"""Accuracy over seconds of a real model: TRL's GRPOTrainer or ours, in parts.
 
     python tests/benchmarks/curve_trl.py ours --until 7 --points ours.jsonl --work runs/curve
     python tests/benchmarks/curve_trl.py ours --until 14 --points ours.jsonl --work runs/curve
+    python tests/benchmarks/curve_trl.py trl --device cpu --groups 8 --group 8 --length 48 \\
+        --learning-rate 2e-5 --seed 1 --until 10 --points trl_1.jsonl --work runs/trl_1
 
 The second goes on where the first stopped. SmolLM2-135M-Instruct in bf16 with weights in float32,
-all of them trained; 16 groups of 16 completions of at most 512 tokens, the same prompts, reward and
-settings on both sides. Accuracy is that of a step's completions, whose prompts come up once. Each
-step becomes a line of `--points` when it ends; its seconds are those of training, without loading
-the model. Needs `pip install trl`, and the model of examples/get_smollm.py.
+on a CPU in float32, all of them trained; 16 groups of 16 completions of at most 512 tokens unless
+set otherwise, the same prompts, reward and settings on both sides. Accuracy is that of a step's
+completions, whose prompts come up once. Each step becomes a line of `--points` when it ends; its
+seconds are those of training, without loading the model: on a GPU of the clock, else those that the
+process had on the CPU. Needs `pip install trl`, and the model of examples/get_smollm.py.
 """
 
 import argparse
 import json
 import resource
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +28,7 @@ from works import WORKS, make
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GGUF = "model.gguf"
-SETTINGS = {"learning_rate": 1e-5, "warmup_steps": 5}
+WARMUP = 5
 STEPS, PROMPTS, PART = 100_000, 10_000, 16
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
@@ -32,7 +36,8 @@ TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 @dataclass(frozen=True, kw_only=True)
 class Race:
     """model, work: folders, of the model and of checkpoints; seconds: of training until it stops,
-    those of earlier parts included; groups, group: of a step; length: most tokens of a completion.
+    those of earlier parts included; groups, group: of a step; length: most tokens of a completion;
+    seed: of the order of prompts and of sampling.
     """
 
     model: Path
@@ -43,6 +48,8 @@ class Race:
     groups: int = 16
     group: int = 16
     length: int = 512
+    learning_rate: float = 1e-5
+    seed: int = 0
 
     @property
     def bf16(self) -> bool:
@@ -65,6 +72,7 @@ class Points:
 
     def __init__(self, path: Path, device: str) -> None:
         self.path, self.device = path, device
+        self.clock = time.perf_counter if device == "cuda" else time.process_time
         self.points: list[Point] = []
 
     def begin(self, step: int) -> None:
@@ -73,11 +81,11 @@ class Points:
         self.points = [p for p in (Point(**json.loads(x)) for x in lines) if p.step <= step]
         self.path.write_text("".join(map(_line, self.points)), encoding="utf-8")
         spent = self.points[-1].seconds if self.points else 0.0
-        self.started = time.perf_counter() - spent
+        self.started = self.clock() - spent
 
     def add(self, step: int, accuracy: float, tokens: float) -> float:
         """Returns the seconds of training so far."""
-        seconds = time.perf_counter() - self.started
+        seconds = self.clock() - self.started
         self.points.append(Point(step, seconds, accuracy, tokens, _peak(self.device)))
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_line(self.points[-1]))
@@ -105,6 +113,9 @@ def main() -> None:
     parser.add_argument("--smollm", type=Path, default=EXAMPLES / "smollm" / "model")
     parser.add_argument("--task", choices=("word_sums", "gsm_symbolic"), default="word_sums")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    for name in ("groups", "group", "length", "seed"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(Race, name))
+    parser.add_argument("--learning-rate", type=float, default=Race.learning_rate)
     parser.add_argument("--toy", action="store_true", help="a trial with a random tiny model")
     options = parser.parse_args()
     count = 64 if options.toy else PROMPTS
@@ -114,6 +125,11 @@ def main() -> None:
         rows=word_sums(count) if options.task == "word_sums" else gsm_symbolic(count),
         device=options.device,
         seconds=60 * options.until,
+        groups=options.groups,
+        group=options.group,
+        length=options.length,
+        learning_rate=options.learning_rate,
+        seed=options.seed,
     )
     if options.toy:
         race = replace(race, groups=2, group=4, length=8)
@@ -200,7 +216,9 @@ def trl(race: Race, points: Points) -> None:
         disable_tqdm=True,
         max_grad_norm=1.0,
         model_init_kwargs={"dtype": "float32"},
-        **SETTINGS,
+        learning_rate=race.learning_rate,
+        warmup_steps=WARMUP,
+        seed=race.seed,
     )
     trainer = GRPOTrainer(
         model=str(race.model),
@@ -221,7 +239,9 @@ def ours(race: Race, points: Points) -> None:
             points.begin(run.step)
 
         def on_step(self, step: int, metrics: Any) -> None:
-            points.add(step, metrics["reward"], metrics["length"] * race.groups * race.group)
+            tokens = metrics["length"] * race.groups * race.group
+            if points.add(step, metrics["reward"], tokens) >= race.seconds:
+                signal.raise_signal(signal.SIGINT)  # as Ctrl-C: the run ends after this step
 
     groupwise.train(
         policy={
@@ -235,13 +255,14 @@ def ours(race: Race, points: Points) -> None:
         algorithm="grpo",
         train={
             "steps": STEPS,
-            "minutes": race.seconds / 60,
             "groups_per_step": race.groups,
             "group_size": race.group,
             "checkpoint_minutes": None,
             "keep_checkpoints": 1,
-            **SETTINGS,
+            "learning_rate": race.learning_rate,
+            "warmup_steps": WARMUP,
         },
+        seed=race.seed,
         evaluation={"prompts": 0},
         callbacks=[Watching()],
         output=race.work / "curve_ours",

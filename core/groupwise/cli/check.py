@@ -68,7 +68,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
         rates[label] = policy.least_rate(settings)
         sizes[label] = estimate(parts, label, policy, settings, processes=processes, shards=shards)
     check_teachers(parts)
-    notes += [*gold_notes(parts), *few_notes(len(parts.held_out))]
+    notes += [*gold_notes(parts), *few_notes(parts)]
     stage = Stage.of(parts, policies, configs)
     shown = [] if stage is None else [preview(stage), trial(stage)]
     taught = {label: teacher_sizes(parts, label, shards=shards) for label in policies}
@@ -128,8 +128,13 @@ def _prompts(parts: Parts) -> dict[str, str]:
     }
 
 
-def few_notes(count: int) -> list[str]:
+def few_notes(parts: Parts) -> list[str]:
     """A note on what so few evaluated prompts can tell."""
+    count, share = len(parts.held_out), parts.config.prompts.held_out
+    evaluation = parts.config.evaluation
+    if not count and evaluation.count and evaluation.source is None and share:
+        rows = f"{len(parts.prompts.source):,} rows"
+        return [f"prompts.held_out: {share:g} keeps none of {rows}: nothing is evaluated; raise it"]
     if not 0 < count < FEW:
         return []
     only = "1 prompt is" if count == 1 else f"only {count} prompts are"
