@@ -2,8 +2,9 @@
 
     python tests/benchmarks/curve_trl.py ours --until 7 --points ours.jsonl --work runs/curve
     python tests/benchmarks/curve_trl.py ours --until 14 --points ours.jsonl --work runs/curve
-    python tests/benchmarks/curve_trl.py trl --device cpu --groups 8 --group 8 --length 48 \\
-        --learning-rate 2e-5 --seed 1 --until 10 --points trl_1.jsonl --work runs/trl_1
+    python tests/benchmarks/curve_trl.py trl --device cpu --task sums --lora 16 --groups 8 \\
+        --group 8 --length 24 --learning-rate 2e-4 --seed 1 --until 10 --points trl_1.jsonl \\
+        --work runs/trl_1
 
 The second goes on where the first stopped. SmolLM2-135M-Instruct in bf16 with weights in float32,
 on a CPU in float32, all of them trained; 16 groups of 16 completions of at most 512 tokens unless
@@ -37,7 +38,8 @@ TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 class Race:
     """model, work: folders, of the model and of checkpoints; seconds: of training until it stops,
     those of earlier parts included; groups, group: of a step; length: most tokens of a completion;
-    seed: of the order of prompts and of sampling.
+    lora: rank of adapters on every linear layer, None to train all weights; seed: of the order of
+    prompts and of sampling.
     """
 
     model: Path
@@ -49,6 +51,7 @@ class Race:
     group: int = 16
     length: int = 512
     learning_rate: float = 1e-5
+    lora: int | None = None
     seed: int = 0
 
     @property
@@ -111,7 +114,8 @@ def main() -> None:
     parser.add_argument("--points", type=Path, required=True, help="file of the curve")
     parser.add_argument("--work", type=Path, required=True, help="folder of checkpoints")
     parser.add_argument("--smollm", type=Path, default=EXAMPLES / "smollm" / "model")
-    parser.add_argument("--task", choices=("word_sums", "gsm_symbolic"), default="word_sums")
+    parser.add_argument("--task", choices=TASKS, default="word_sums")
+    parser.add_argument("--lora", type=int, metavar="RANK", help="of adapters; else full training")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     for name in ("groups", "group", "length", "seed"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Race, name))
@@ -122,13 +126,14 @@ def main() -> None:
     race = Race(
         model=(toy if options.toy else model)(options.work, options.smollm),
         work=options.work,
-        rows=word_sums(count) if options.task == "word_sums" else gsm_symbolic(count),
+        rows=TASKS[options.task](count),
         device=options.device,
         seconds=60 * options.until,
         groups=options.groups,
         group=options.group,
         length=options.length,
         learning_rate=options.learning_rate,
+        lora=options.lora,
         seed=options.seed,
     )
     if options.toy:
@@ -143,6 +148,20 @@ def gsm_symbolic(count: int) -> list[dict[str, Any]]:
 
     questions = reasoning_gym.create_dataset("gsm_symbolic", size=count, seed=5)
     return [row(x["question"], str(x["answer"])) for x in questions]
+
+
+def sums(count: int) -> list[dict[str, Any]]:
+    """Sums and differences of two numbers of one digit, which come up several times."""
+    import reasoning_gym
+
+    shape = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+    questions = reasoning_gym.create_dataset(
+        "chain_sum", size=count, seed=5, allow_negation=False, **shape
+    )
+    return [row(x["question"], str(x["answer"])) for x in questions]
+
+
+TASKS = {"word_sums": word_sums, "gsm_symbolic": gsm_symbolic, "sums": sums}
 
 
 def model(work: Path, smollm: Path) -> Path:
@@ -179,6 +198,7 @@ def toy(work: Path, smollm: Path) -> Path:
 
 def trl(race: Race, points: Points) -> None:
     from datasets import Dataset
+    from peft import LoraConfig
     from transformers import TrainerCallback
     from transformers.trainer_utils import get_last_checkpoint
     from trl import GRPOConfig, GRPOTrainer
@@ -220,8 +240,17 @@ def trl(race: Race, points: Points) -> None:
         warmup_steps=WARMUP,
         seed=race.seed,
     )
+    adapters = None
+    if race.lora:
+        adapters = LoraConfig(
+            r=race.lora,
+            lora_alpha=2 * race.lora,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        )
     trainer = GRPOTrainer(
         model=str(race.model),
+        peft_config=adapters,
         reward_funcs=right,
         args=settings,
         train_dataset=Dataset.from_list(race.rows),
@@ -249,6 +278,7 @@ def ours(race: Race, points: Points) -> None:
             "model": str(race.model),
             "max_new_tokens": race.length,
             "precision": "bf16" if race.bf16 else "float32",
+            "lora": {"rank": race.lora, "alpha": 2 * race.lora} if race.lora else None,
         },
         prompts=race.rows,
         rewards=[right],

@@ -61,8 +61,8 @@ def _what(facts: Mapping[str, Any], own: str, config: RunConfig, result: Mapping
         "rewards": "; ".join(map(_reward, config.rewards)),
         "algorithm": _described(learning.algorithm.name, learning.algorithm.options),
         "trained with": ", ".join(label for label in config.learners if label != own) or None,
-        "steps": f"{result['steps']} of {config.train.groups_per_step} groups of "
-        f"{learning.train.group_size}",
+        "steps": f"{result['steps']}, each of {config.train.groups_per_step} groups of "
+        f"{learning.train.group_size} completions",
         "seed": config.seed,
     }
     lines = [f"| {name} | {value} |" for name, value in rows.items() if value is not None]
