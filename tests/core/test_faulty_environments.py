@@ -383,3 +383,18 @@ def test_a_check_names_what_close_raised():
         check_environment(
             Door(closing=refuses), [{"prompt": "a"}, {"prompt": "b"}], lambda prompt, random: "c"
         )
+
+
+def test_episodes_whose_frame_outlives_the_run_begin_no_thread(lab):
+    """The frame may end with the program, which can begin no thread any more, and would wait."""
+    policy = lab.Tabular(prompts=8)
+    samplings = {"policy": Sampling(policy, policy, seed=3, batch=2)}
+    sampler = EpisodeSampler(Faulty(), samplings, {"policy": 2}, deadline=5.0)
+    sampler.begin(0)
+    sampler.follow({}, 0)
+    drawn = sampler.draw([Draw(number, {"id": 0}) for number in range(4)])
+    next(drawn)  # then a reward raises, say
+    assert sampler.close() is None
+    before = threading.active_count()
+    drawn.close()
+    assert threading.active_count() == before

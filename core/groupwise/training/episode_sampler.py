@@ -195,7 +195,7 @@ class EpisodeSampler:
         with ExitStack() as stack:
             for own in samplers.values():
                 stack.enter_context(own.session())
-            stack.callback(lambda: self._thread.run(playing.stop()))
+            stack.callback(self._stop, playing)
             self._thread.run(playing.begin())
             waiting = yield from self._finished(playing, assembly)
             while processes.any_process(bool(waiting)) if is_collective else waiting:
@@ -205,6 +205,15 @@ class EpisodeSampler:
                     for answered in samplers[label].sample(due):
                         self._thread.run(playing.resume(answered))
                         waiting += yield from self._finished(playing, assembly)
+
+    def _stop(self, playing: Playing) -> None:
+        """End what still goes on of these episodes, unless `close` has.
+
+        After an error the frame of `_play` may live as long as the program. No thread can be begun
+        when it ends then, so a loop that is closed is not opened again.
+        """
+        if self._thread.is_open:
+            self._thread.run(playing.stop())
 
     def _finished(
         self, playing: Playing, assembly: Assembly

@@ -66,6 +66,11 @@ class LoopThread:
                 raise Overdue
         return future.result()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the loop runs: from the first coroutine on, until it is closed."""
+        return self._loop is not None
+
     def close(self) -> None:
         """End the loop; what still runs is cancelled."""
         if self._end is not None:
