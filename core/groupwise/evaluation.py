@@ -72,18 +72,22 @@ class Evaluation:
     """Metrics by name, a record of every evaluated completion, and alarms.
 
     alarms: by watched reward, None where nothing is wrong; empty for the first evaluation.
+    seconds: how long it took, None if that was not measured.
     """
 
     metrics: Mapping[str, float]
     samples: Sequence[Sample]
     alarms: Mapping[str, Alarm | None] = field(default_factory=dict)
+    seconds: float | None = None
 
     @property
     def logged(self) -> dict[str, float]:
-        """This evaluation's metrics and alarms, as a line of metrics.jsonl has them."""
+        """This evaluation's metrics, alarms and time, as a line of metrics.jsonl has them."""
+        seconds = self.seconds if self.metrics else None
         raised = {name: alarm for name, alarm in self.alarms.items() if alarm is not None}
         return {
             **{f"{Family.EVALUATION}/{name}": value for name, value in self.metrics.items()},
             **{f"{Family.ALARM}/{name}": float(name in raised) for name in self.alarms},
             **{f"{Family.ALARM_SINCE}/{name}": float(raised[name].since) for name in raised},
+            **({} if seconds is None else {f"{Family.TIME}/evaluate": seconds}),
         }

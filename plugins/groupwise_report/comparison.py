@@ -116,8 +116,11 @@ def _sameness(pair: Pair) -> tuple[int, float]:
 
 
 def tally(pairs: Sequence[Pair]) -> str:
-    """What rose and what fell, over all evaluated completions; and how many became or stayed right
-    or wrong."""
+    """What rose and what fell, over all evaluated completions, and how many became or stayed right
+    or wrong; over those that were sampled, as the metrics, where there are greedy ones, too."""
+    sampled = [pair for pair in pairs if not any(each and each.get("greedy") for each in pair)]
+    kind = "sampled" if 0 < len(sampled) < len(pairs) else "evaluated"
+    pairs = sampled or pairs
     both = [(before, after) for before, after in pairs if before and after]
     changes = (_changed(name, both) for name in _measures(both))
     means = "".join(words for _, words in sorted(filter(None, changes), key=itemgetter(0)))
@@ -127,10 +130,11 @@ def tally(pairs: Sequence[Pair]) -> str:
         counts[changed] += 1
     rises = [rose for rose in map(rise, pairs) if rose is not None]
     if any(counts.values()):
-        shown.append(_counts(counts, "became right", "became wrong"))
+        shown.append(_counts(kind, counts, "became right", "became wrong"))
     elif any(rises):
         shown.append(
             _counts(
+                kind,
                 {
                     "rose": sum(rose > 0 for rose in rises),
                     "fell": sum(rose < 0 for rose in rises),
@@ -142,10 +146,10 @@ def tally(pairs: Sequence[Pair]) -> str:
     return "".join(f'<div class="tally">{line}</div>' for line in shown)
 
 
-def _counts(counts: Mapping[str, int], good: str, bad: str) -> str:
+def _counts(kind: str, counts: Mapping[str, int], good: str, bad: str) -> str:
     colours = {good: ' class="good"', bad: ' class="bad"'}
     parts = [f"<span{colours.get(k, '')}><b>{n:,}</b> {k}</span>" for k, n in counts.items()]
-    return f"<span>Of all {sum(counts.values()):,} evaluated completions:</span>{''.join(parts)}"
+    return f"<span>Of all {sum(counts.values()):,} {kind} completions:</span>{''.join(parts)}"
 
 
 def _measures(pairs: Sequence[tuple[Sample, Sample]]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Self
 
-from accelerate.tracking import filter_trackers
+from accelerate.tracking import get_available_trackers
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
@@ -47,7 +47,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _can_be_opened(self) -> Self:
-        if not filter_trackers([self.tracker], logging_dir="."):
+        if self.tracker not in map(str, get_available_trackers()):
             raise ValueError(
                 f"{self.tracker} is not installed: pip install 'groupwise[{self.tracker}]'"
             )

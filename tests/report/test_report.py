@@ -274,8 +274,8 @@ def test_graded_completions_are_sorted_by_the_change_of_their_reward(tmp_path: P
     assert not any(now["greedy"] for _, now in shown if now)
     assert [now["draw"] for _, now in chosen(paired(before, after), 2) if now] == [3, 2]
     _, page = page_of(write_run(tmp_path, [], before=before, after=after))
-    assert "Means before and after:reward 0.5 → 0.55short 0.5 → 0.55form 0.5 → 0.45" in page.text
-    assert "Of all 10 evaluated completions:3 rose1 fell6 kept their reward" in page.text
+    assert "Means before and after:reward 0.5 → 0.6short 0.5 → 0.6form 0.5 → 0.4" in page.text
+    assert "Of all 5 sampled completions:3 rose1 fell1 kept their reward" in page.text
     assert "reward rose by 0.5" in page.text
     assert "reward fell by 0.375" in page.text
     assert "unchanged" not in page.text

@@ -268,7 +268,8 @@ def stand_in(monkeypatch):
     """Replaces wandb, swanlab and mlflow; `opened` has all open trackers, the newest last."""
     monkeypatch.setattr(StandIn, "opened", [])
     monkeypatch.setattr(StandIn, "broken", frozenset())
-    monkeypatch.setattr(settings, "filter_trackers", lambda names, logging_dir: names)
+    installed = lambda: ["wandb", "swanlab", "mlflow", "tensorboard", "trackio"]  # noqa: E731
+    monkeypatch.setattr(settings, "get_available_trackers", installed)
     calls: list = []
 
     def call(name):
@@ -458,9 +459,8 @@ def test_a_tracker_that_cannot_be_opened_ends_the_run_before_its_first_step(lab,
 def test_wrong_sections_are_refused_before_anything_is_loaded(
     lab, tmp_path, monkeypatch, sections, message
 ):
-    monkeypatch.setattr(
-        settings, "filter_trackers", lambda names, logging_dir: [n for n in names if n != "wandb"]
-    )
+    installed = [name for name in map(str, settings.get_available_trackers()) if name != "wandb"]
+    monkeypatch.setattr(settings, "get_available_trackers", lambda: installed)
     with pytest.raises(UserError, match=message):
         train(lab, tmp_path, sections, policy=lambda: pytest.fail("a policy was built"))
     assert not (tmp_path / "run").exists()
@@ -501,7 +501,7 @@ def test_a_run_is_evaluated_again_without_its_trackers(lab, tmp_path, stand_in, 
     section = {"name": "wandb", "api_key": "${MY_KEY}", "hf_token": "key-in-the-file"}
     run = train(lab, tmp_path, [section], steps=1).folder
     monkeypatch.delenv("MY_KEY")
-    monkeypatch.setattr(settings, "filter_trackers", lambda names, logging_dir: [])
+    monkeypatch.setattr(settings, "get_available_trackers", lambda: [])
     objects = {("policy",): lab.Tabular(), ("rewards", 0): lab.ones}
     folder = evaluate_run(run, objects=objects).folder
     config = (folder / "config.yaml").read_text()

@@ -198,7 +198,7 @@ class Recorder:
             self._print_alarms()
 
     def _samples(self, file: str, evaluation: Evaluation) -> None:
-        logged = self.evaluation(self.trainer.step, evaluation) | self.trainer.clock.take()
+        logged = self.evaluation(self.trainer.step, evaluation)
         if self.writes:
             with self.run_folder.writing():
                 if evaluation.metrics:

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -217,6 +217,7 @@ class Trainer:
         progress.start(f"evaluation after step {self.step}" if self.step else "first evaluation")
         with self.clock.time("evaluate"):
             evaluation = self.evaluator(self.state, self.averaged)
+        evaluation = replace(evaluation, seconds=self.clock.seconds["evaluate"])
         failed = sum(bool(sample.get("failed")) for sample in evaluation.samples)
         self.failing.sampled(
             failed,
