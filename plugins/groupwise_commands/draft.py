@@ -127,6 +127,10 @@ def _for_reward(kind: Draft, choice: Choice, reward: str, path: Path) -> Mapping
         raise UserError("--reward is instead of --task, which has rewards of its own")
     if choice.dataset is None:
         raise UserError("--reward needs the prompts, by --dataset FILE")
+    if choice.answer is not None:
+        raise UserError(
+            "--answer is for a --task; a reward of your own gets the columns that its arguments name"
+        )
     data = _columns(choice, choice.dataset)
     return {"data": _lines_of(choice, data, path), "reward": _scalar(reward)}
 

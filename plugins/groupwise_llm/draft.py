@@ -37,7 +37,7 @@ class LanguageDraft(Draft):
                 f"{model}: name the folder with the file, {folder.parent}, in which init finds it"
             )
         if not folder.is_dir():
-            return {"chat": "true", "tokens": MAX_NEW_TOKENS, "loading": ""}
+            return _settings(chat=True, tokens=MAX_NEW_TOKENS)
         if not (folder / "config.json").exists() and (files := sorted(folder.glob("*.gguf"))):
             return _of_gguf(max(files, key=lambda file: file.stat().st_size))
         templates = ("chat_template.jinja", "chat_template.json")
@@ -47,7 +47,7 @@ class LanguageDraft(Draft):
         default = 2 * MAX_NEW_TOKENS
         positions = read_json(folder / "config.json").get("max_position_embeddings", default)
         tokens = min(MAX_NEW_TOKENS, positions // 2)
-        return {"chat": str(chat).lower(), "tokens": tokens, "loading": ""}
+        return _settings(chat=chat, tokens=tokens)
 
     def task_of(self, data: Columns) -> str:
         """`numbers` if all answers are numbers, `math` if some are formulas, else `words`.
@@ -82,10 +82,17 @@ def _of_gguf(file: Path) -> Mapping[str, Any]:
         if place >= 0:
             kind, value = struct.unpack_from("<II", data, place + len(b".context_length"))
             positions = value if kind == UINT32 else positions
+    loading = f"  loading: {{gguf_file: {file.name}}}  # pip install gguf accelerate\n"
+    return _settings(chat=chat, tokens=min(MAX_NEW_TOKENS, positions // 2), loading=loading)
+
+
+def _settings(*, chat: bool, tokens: int, loading: str = "") -> Mapping[str, Any]:
+    completions = "lists of messages, as `chat` is true: [-1]['content']" if chat else "texts"
     return {
         "chat": str(chat).lower(),
-        "tokens": min(MAX_NEW_TOKENS, positions // 2),
-        "loading": f"  loading: {{gguf_file: {file.name}}}  # pip install gguf accelerate\n",
+        "completions": completions,
+        "tokens": tokens,
+        "loading": loading,
     }
 
 

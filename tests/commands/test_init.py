@@ -154,6 +154,14 @@ def test_every_task_has_a_complete_template(folder: Path, name: str) -> None:
         (["--model", "m", "--dataset", "some/data"], "some/data: no such file; of a dataset"),
         (["--image", "m", "--reward", "aesthetic"], "--reward needs the prompts, by --dataset"),
         (["--model", "m", "--task", "math", "--reward", "a:b"], "--reward is instead of --task"),
+        (
+            ["--model", str(BASE), "--dataset", "sums.jsonl", "--reward", "numeric_answer"],
+            "needs the column 'answer'",
+        ),
+        (
+            *(["--model", "m", "--dataset", "sums.jsonl", "--reward", "a:b", "--answer", "topic"],),
+            "--answer is for a --task",
+        ),
         (["--model", "m", "--dataset", "sums.jsonl", "--prompt", "text"], "has no column 'text'"),
         (["--model", "m", "--dataset", "plain.jsonl"], "no column of answers"),
     ],

@@ -501,7 +501,7 @@ def test_a_run_is_evaluated_again_without_its_trackers(lab, tmp_path, stand_in, 
     section = {"name": "wandb", "api_key": "${MY_KEY}", "hf_token": "key-in-the-file"}
     run = train(lab, tmp_path, [section], steps=1).folder
     monkeypatch.delenv("MY_KEY")
-    monkeypatch.setattr(settings, "get_available_trackers", lambda: [])
+    monkeypatch.setattr(settings, "get_available_trackers", list)
     objects = {("policy",): lab.Tabular(), ("rewards", 0): lab.ones}
     folder = evaluate_run(run, objects=objects).folder
     config = (folder / "config.yaml").read_text()

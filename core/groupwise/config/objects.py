@@ -53,6 +53,12 @@ def stands_for(value: Any) -> StandsFor | None:
     return None if type(value) in PLAIN else installed().stands_for(value)
 
 
+def is_model(path: KeyPath) -> bool:
+    """Whether the object at this path is a model of another library, an option of a policy: it is
+    trained in place."""
+    return path[-2:-1] == ("policy",)
+
+
 def place_of(key: str, value: Any) -> str:
     """The dotted key of a keyword: `policy.tokenizer` for a tokenizer that is passed as
     `tokenizer`; of any other the keyword itself."""

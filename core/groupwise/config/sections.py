@@ -55,7 +55,8 @@ class PromptsSection(PluginSection):
         default=0.1,
         ge=0,
         lt=1,
-        description="share of the prompts kept from training, for evaluation",
+        description="share of the prompts kept from training, for evaluation; each question by "
+        "chance, so that of few it is more or less",
     )
     shuffle: bool = Field(
         default=True, description="draw training prompts in a seeded random order"

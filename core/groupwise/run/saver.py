@@ -22,13 +22,19 @@ class Saver:
     """
 
     def __init__(
-        self, trainer: Trainer, run_folder: RunFolder, checkpoints: Checkpoints, *, writes: bool
+        self,
+        trainer: Trainer,
+        run_folder: RunFolder,
+        checkpoints: Checkpoints,
+        *,
+        writes: bool,
+        resume_hint: str,
     ) -> None:
         self.trainer, self.run_folder, self.checkpoints = trainer, run_folder, checkpoints
         self.writes = writes
         self._meshes = [learner.policy.mesh for learner in trainer.learners.values()]
         self._together = any(mesh is not None for mesh in self._meshes)
-        self.resume_hint = f"`groupwise resume {run_folder.shown}` goes on from it"
+        self.resume_hint = resume_hint
 
     def checkpoint(self) -> None:
         self.trainer.saved = time.monotonic()

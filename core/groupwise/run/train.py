@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from groupwise import processes, progress
 from groupwise.callback import RunContext
 from groupwise.config.load import LoadedConfig, idle_processes, load_config
-from groupwise.config.objects import place_of
+from groupwise.config.objects import is_model, place_of
 from groupwise.errors import UserError
 from groupwise.plugins.secret_options import with_secrets
 from groupwise.run import snapshot
@@ -30,7 +30,7 @@ from groupwise.run.saver import Saver
 from groupwise.run.start import start
 from groupwise.run.trainer import Trainer, unit
 from groupwise.storage.checkpoint import Checkpoints
-from groupwise.storage.files import CHECKPOINTS
+from groupwise.storage.files import CHECKPOINTS, MODEL
 from groupwise.storage.run_folder import Resume, RunFolder
 from groupwise.storage.run_info import (
     changes,
@@ -155,7 +155,8 @@ def _train(
             labels=trainer.policies,
             accuracy=parts.judge.name,
         )
-        saver = Saver(trainer, run_folder, checkpoints, writes=is_main)
+        hint = _resume_hint(loaded, run_folder)
+        saver = Saver(trainer, run_folder, checkpoints, writes=is_main, resume_hint=hint)
         recorder = Recorder(
             trainer,
             run_folder,
@@ -196,10 +197,20 @@ def _train(
             return run_and_record(trainer, recorder, saver, started)
 
 
+def _resume_hint(loaded: LoadedConfig, run_folder: RunFolder) -> str:
+    """How the run is resumed, as the end of a sentence."""
+    if any(map(is_model, loaded.objects)):
+        model = f"{run_folder.shown}/{MODEL}"
+        return f"a run whose model is an object cannot be resumed; {model} can be trained further"
+    if loaded.objects:
+        return "`groupwise.train(..., resume=True)` with the same arguments goes on from it"
+    return f"`groupwise resume {run_folder.shown}` goes on from it"
+
+
 def _check_unchanged(loaded: LoadedConfig) -> None:
     """Raise UserError if the run to be resumed trains a model that was passed as an object."""
     for path in loaded.objects:
-        if path[-2:-1] == ("policy",):
+        if is_model(path):
             raise UserError(
                 f"{'.'.join(map(str, path))}: a run whose model is an object cannot be resumed, "
                 f"since training may have changed the object already; save the untrained model "

@@ -1,5 +1,6 @@
 """Validation: what is wrong with a configuration, before there are weights or a file of it."""
 
+from contextlib import closing
 from pathlib import Path
 
 from groupwise import registry
@@ -20,10 +21,12 @@ def validate(text: str, path: Path) -> None:
     _check_extras(loaded)
     from groupwise.run.build import build_parts, check_sections  # imports torch
 
-    check_sections(loaded)
+    targets = check_sections(loaded)
     prompts = loaded.config.prompts
     if "path" not in prompts.options or (loaded.folder / prompts.options["path"]).exists():
-        build_parts(loaded).close()
+        with closing(build_parts(loaded)) as parts:
+            learners = loaded.config.learners
+            parts.check_policies({n: targets[*x.path, "policy"] for n, x in learners.items()})
 
 
 def validate_registered(text: str, path: Path) -> None:

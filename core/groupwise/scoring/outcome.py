@@ -97,7 +97,8 @@ class Outcome:
             problem = f"returned {kind} instead of a list of {size} numbers"
             raise Failure(problem, is_bug=True, of_batch=True)
         if len(values) != size:
-            problem = f"returned {_counted(len(values), 'value')} for {_counted(size, 'completion')}"
+            returned, due = _counted(len(values), "value"), _counted(size, "completion")
+            problem = f"returned {returned} for {due}"
             raise Failure(problem, is_bug=True, of_batch=True)
         steps = any(map(_judges_steps, values))
         wrong = [self._wrong(row, value, steps) for row, value in enumerate(values)]

@@ -13,11 +13,11 @@ from typing import Any
 from groupwise import secrets
 from groupwise.config import yaml_lines
 from groupwise.config.load import LoadedConfig, dump, load_config, sections
-from groupwise.config.objects import Objects
+from groupwise.config.objects import Objects, is_model
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
 from groupwise.storage.disk import read_record, read_text, readable_record, reason, write
-from groupwise.storage.files import CONFIG, RUN_INFO
+from groupwise.storage.files import CONFIG, MODEL, RUN_INFO
 from groupwise.version import __version__
 
 KEPT = ("seed", "prompts.held_out", "prompts.key")
@@ -154,9 +154,15 @@ def check_objects(folder: Path, objects: Objects) -> None:
     before = _run_info(folder).get("objects", [])
     missing = set(before) - {".".join(map(str, path)) for path in objects}
     if missing:
+        advice = "resume or evaluate it from Python, with the same objects"
+        if any(is_model(tuple(name.split("."))) for name in missing):
+            advice = (
+                f"evaluate it from Python, with the same objects; a run whose model is an object "
+                f"cannot be resumed, and {folder / MODEL} has the trained one"
+            )
         raise UserError(
             f"{folder}: the run was started with Python objects for {', '.join(sorted(missing))}: "
-            f"resume or evaluate it from Python, with the same objects"
+            f"{advice}"
         )
 
 

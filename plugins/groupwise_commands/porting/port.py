@@ -55,7 +55,8 @@ class Port:
 
     def lose_value(self, name: str, why: str) -> None:
         """Their option `name`, with its value, has no counterpart."""
-        self.lose(f"{name}: {shown(self.get(name))}", why)
+        unset = "" if self.states(name) else ", their default"
+        self.lose(f"{name}: {shown(self.get(name))}{unset}", why)
 
 
 def shown(value: Any) -> str:

@@ -88,7 +88,7 @@ def _option(options: Mapping[str, Option], name: str) -> Option | None:
 
 
 def _unknown(options: Mapping[str, Option], settings: Settings) -> Mapping[str, str]:
-    """The names that the table does not have, each with the end of a sentence: what may be meant."""
+    """The names that the table does not have, each with the end of a sentence: what is meant."""
     # With a space it is several arguments at once, or a statement.
     names = [name for name in (*settings.stated, *settings.unread) if " " not in name]
     unknown = {n: did_you_mean(n, options) for n in names if _option(options, n) is None}

@@ -311,6 +311,18 @@ def test_bad_input_is_one_clear_sentence(
     assert not Path("run.yaml").exists()
 
 
+def test_the_name_of_a_run_goes_to_its_trackers(ported: Ported) -> None:
+    theirs = {"max_steps": 3, "report_to": ["trackio", "tensorboard"], "run_name": "sums"}
+    config, _ = ported("trl", "theirs.yaml", yaml.safe_dump(theirs))
+    names = ("trackio", "tensorboard")
+    assert config["tracking"] == [{"name": name, "run": "sums"} for name in names]
+    _, text = ported("trl", "theirs.yaml", yaml.safe_dump({"max_steps": 3, "run_name": "sums"}))
+    assert "run_name: sums: the name of a run is that of its folder" in text
+    assert "lora_dropout: 0.05, their default: never applied here" in " ".join(
+        ported("trl", "b.yaml", yaml.safe_dump({"max_steps": 3, "use_peft": True}))[1].split()
+    )
+
+
 def test_names_of_another_version_are_listed_and_the_others_ported(ported: Ported) -> None:
     settings = {"learning_rate": 1e-5, "max_steps": 3, "num_generations": 4, "betta": 0.1, "new": 1}
     config, text = ported("trl", "theirs.yaml", yaml.safe_dump(settings))

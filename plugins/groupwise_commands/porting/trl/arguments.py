@@ -112,6 +112,15 @@ def _trackers(port: Port) -> None:
         port.write("tracking", known)
 
 
+def _run_name(port: Port) -> None:
+    """Trackers are written before."""
+    run, trackers = port.get("run_name"), port.written.get("tracking")
+    if trackers and run:
+        port.write("tracking", [{"name": name, "run": run} for name in trackers])
+    elif run:
+        port.lose_value("run_name", "the name of a run is that of its folder, `output`")
+
+
 def _sharded(port: Port) -> None:
     if port.get("fsdp") or port.get("deepspeed"):
         port.write("train.shard", True, "FSDP2, in place of their FSDP or DeepSpeed configuration")
@@ -238,6 +247,7 @@ ARGUMENTS = (
             changed("save_strategy", "`train.checkpoint_every`", _saved, "steps"),
             same("save_total_limit", "train.keep_checkpoints", None, "2 here unless set"),
             changed("report_to", "`tracking`", _trackers, "none", kind=(str, list)),
+            changed("run_name", "`run` of trackers", _run_name, None, kind=(str,)),
             absent(
                 "neftune_noise_alpha",
                 "label_smoothing_factor",

@@ -37,7 +37,6 @@ UNNEEDED: tuple[Option, ...] = (
         "log_level",
         "log_level_replica",
         "disable_tqdm",
-        "run_name",
         "project",
         "trackio_space_id",
         "trackio_bucket_id",
