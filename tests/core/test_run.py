@@ -278,7 +278,7 @@ def test_when_a_reward_fails_in_the_last_evaluation_the_saved_step_is_named(lab,
     with pytest.raises(RewardError):
         train(lab, tmp_path, rewards=[reward], quiet=False)
     text = " ".join(capsys.readouterr().err.split())
-    assert "step 4 is saved; `groupwise resume" in text
+    assert "step 4 is saved; `groupwise.train(..., resume=True)` with the same arguments" in text
 
 
 def test_a_metric_logged_twice_stops_the_run_after_saving_the_step(lab, tmp_path):
