@@ -129,7 +129,7 @@ def _for_reward(kind: Draft, choice: Choice, reward: str, path: Path) -> Mapping
         raise UserError("--reward needs the prompts, by --dataset FILE")
     if choice.answer is not None:
         raise UserError(
-            "--answer is for a --task; a reward of your own gets the columns that its arguments name"
+            "--answer is for a --task; a reward of your own gets the columns named by its arguments"
         )
     data = _columns(choice, choice.dataset)
     return {"data": _lines_of(choice, data, path), "reward": _scalar(reward)}

@@ -764,6 +764,11 @@ def test_a_missing_column_is_named(rollouts):
     with pytest.raises(UserError, match=re.escape(message)):
         score(rollouts, reward)
 
+    with pytest.raises(
+        UserError, match="needs the column 'completion', did you mean 'completions'"
+    ):
+        score(rollouts, lambda completion: [0.0] * 4)
+
     def optional(completions, solution=None):
         return [0.0] * 4
 

@@ -60,7 +60,7 @@ def test_the_run_is_that_of_its_folder(tmp_path, model, tokenizer, lora):
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks it
 def test_what_needs_files_says_so(tmp_path, model, tokenizer):
     train(tmp_path / "run", model)  # with the tokenizer of the folder that the model is from
-    with pytest.raises(UserError, match="whose model is an object cannot be resumed, and .*/model"):
+    with pytest.raises(UserError, match=r"model is an object cannot be resumed, and .*/model"):
         check_objects(tmp_path / "run", {})
     with pytest.raises(UserError, match=r"policy\.model: a run whose model is an object cannot be"):
         train(tmp_path / "run", model, resume=True)

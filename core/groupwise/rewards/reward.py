@@ -103,10 +103,12 @@ class Reward:
             raise MissingColumnError(self._missing(min(missing), columns))
 
     def _missing(self, column: str, columns: Mapping[str, Any]) -> str:
+        plural = [name for name in OWN_ARGUMENTS if name == f"{column}s"]  # as of `completion`
+        names = plural or columns
         return (
-            f"reward {self.name!r} needs the column {column!r}{did_you_mean(column, columns)}; "
-            f"the dataset has {', '.join(sorted(columns)) or 'none'}, and neither policy nor "
-            f"environment declares it"
+            f"reward {self.name!r} needs the column {column!r}{did_you_mean(column, names)}; "
+            f"the dataset has "
+            f"{', '.join(sorted(columns)) or 'none'}, and neither policy nor environment adds it"
         )
 
 

@@ -89,11 +89,11 @@ class Suffixes:
         return ids if end is None else ids[end + 1 :]
 
     def notes(self) -> list[str]:
-        """Whether the template, too, keeps earlier turns as they were drawn, once tools or users
-        reply; nothing for a model without a template."""
+        """What the template changes in earlier turns once tools or users reply; nothing if it keeps
+        them as they were drawn, and for a model without a template."""
         if not self.template.exists:
             return []
-        kept, changes = list[str](), list[str]()
+        changes = list[str]()
         for role, name in (("tool", "tools"), ("user", "users")):
             try:
                 change = self._form([{"role": role, "content": REPLY}], None, ()).change
@@ -101,15 +101,14 @@ class Suffixes:
                 continue  # it is raised where an environment replies so
             if change:
                 changes.append(f"{change} before replies of {name}")
-            else:
-                kept.append(name)
-        own = f"{self.template.settings.model}: earlier turns of an episode stay as they were drawn"
-        if kept:
-            own += f"; its chat template keeps them, too, before replies of {' and '.join(kept)}"
-        if changes:
-            own += f"; it {' and '.join(changes)}, so in use its contexts differ from those of "
-            own += "training, unless they are continued by token ids as here"
-        return [own]
+        if not changes:
+            return []
+        note = (
+            f"{self.template.settings.model}: earlier turns of an episode stay as they were drawn; "
+            f"its chat template {' and '.join(changes)}, so in use its contexts differ from those "
+            f"of training, unless they are continued by token ids as here"
+        )
+        return [note]
 
     # ---- which placeholder the template keeps
 
