@@ -10,8 +10,7 @@ Trains examples/shapes.yaml (or glyphs.yaml) by each method, at a constant learn
 evaluation on held-out prompts with 40 ODE steps reaches the last goal, or the minutes are over.
 Seconds are those that the process had on the CPU (`--device cuda`: of the clock) for sampling,
 scoring and updating, without evaluations; the minutes are of these. Each method has the settings of
-`METHODS`; those of `window` and `nft` are the best of a few trials (docs/flow.md), the others are
-not tuned. `--trial` compares further ones. Every run is a process of its own, one after the other,
+`METHODS`, the best of a few trials (docs/flow.md). `--trial` compares further ones. Every run is a process of its own, one after the other,
 and its figures are a file in the folder: a second call makes those that are missing.
 """
 
@@ -34,24 +33,27 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 FINISHED = {"name": "forward_process", "decisions": 2}
 """Of a policy without a path; its other settings are those of the example."""
+RATE = {"learning_rate": 2e-4}
 METHODS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "window": {"train": {"learning_rate": 2e-4}},
-    "nft": {
+    "window": {"train": RATE},
+    "nft": {"policy": FINISHED, "algorithm": {"name": "nft", "beta": 0.1}, "train": RATE},
+    "awm": {"policy": FINISHED, "algorithm": {"name": "awm", "beta": 0.03}, "train": RATE},
+    "elbo_grpo": {
         "policy": FINISHED,
-        "algorithm": {"name": "nft", "beta": 0.1},
-        "train": {"learning_rate": 2e-4},
+        "algorithm": {"name": "elbo_grpo", "beta": 0.03},
+        "train": {"learning_rate": 1e-4},
     },
-    "awm": {"policy": FINISHED, "algorithm": {"name": "awm"}},
-    "elbo_grpo": {"policy": FINISHED, "algorithm": {"name": "elbo_grpo"}},
-    "mixgrpo": {"policy": {"window": {"kind": "sliding", "size": 3, "every": 5}}},
-    "flow_dppo": {"algorithm": {"name": "flow_dppo"}},
+    "mixgrpo": {"policy": {"window": {"kind": "sliding", "size": 3, "every": 5}}, "train": RATE},
+    "flow_dppo": {"algorithm": {"name": "flow_dppo"}, "train": RATE},
     "flash_grpo": {
         "policy": {"window": {"kind": "random", "size": 1}},
         "algorithm": {"name": "flash_grpo"},
+        "train": RATE,
     },
     "tempflow": {
         "policy": {"window": {"kind": "random", "size": 1}, "shared_noise": True},
         "algorithm": {"name": "tempflow"},
+        "train": {"learning_rate": 1e-4},
     },
 }
 OF_A_PATH = ("window", "noise_level")
