@@ -10,8 +10,9 @@ Trains examples/shapes.yaml (or glyphs.yaml) by each method, at a constant learn
 evaluation on held-out prompts with 40 ODE steps reaches the last goal, or the minutes are over.
 Seconds are those that the process had on the CPU (`--device cuda`: of the clock) for sampling,
 scoring and updating, without evaluations; the minutes are of these. Each method has the settings of
-`METHODS`, the best of a few trials (docs/flow.md). `--trial` compares further ones. Every run is a process of its own, one after the other,
-and its figures are a file in the folder: a second call makes those that are missing.
+`METHODS`, the best of a few trials (docs/flow.md). `--trial` compares further ones. Every run is a
+process of its own, one after the other, and its figures are a file in the folder: a second call
+makes those that are missing.
 """
 
 import argparse
