@@ -12,23 +12,29 @@ _BOUNDS = {"at_most": "at most", "at_least": "at least"}
 def reward_charts(run: RunData) -> list[Chart]:
     """The curve of every reward, then the weights of schedules and multipliers of constraints.
 
-    None for a reward that is the total, which has a curve already.
+    None for a reward that is the total or the accuracy, which have curves already.
     """
     bounds = _bounds(run)
-    names = [name for name in _names(run) if name != total_reward(run) or name in bounds]
+    names = [name for name in _names(run) if name in bounds or not has_a_curve(run, name)]
     rewards = [_reward(run, name, bounds.get(name, {}), wide=len(names) < 3) for name in names]
     return [*rewards, *_weights(run)]
+
+
+def has_a_curve(run: RunData, name: str) -> bool:
+    """Whether this reward is the total reward, or is the accuracy with all its values 0 or 1."""
+    return name == total_reward(run) or (name == run.accuracy and _is(run, name, "accuracy"))
 
 
 def total_reward(run: RunData) -> str:
     """The name of the one reward that is the total in training and evaluations; "" if none is."""
     names = _names(run)
+    return names[0] if len(names) == 1 and _is(run, names[0], "reward") else ""
+
+
+def _is(run: RunData, name: str, key: str) -> bool:
+    """Whether a reward has the values of a metric in training and evaluations."""
     prefixes = ("", "evaluation/")
-    is_total = len(names) == 1 and all(
-        run.points(f"{prefix}rewards/{names[0]}") == run.points(f"{prefix}reward")
-        for prefix in prefixes
-    )
-    return names[0] if is_total else ""
+    return all(run.points(f"{p}rewards/{name}") == run.points(f"{p}{key}") for p in prefixes)
 
 
 def _names(run: RunData) -> list[str]:

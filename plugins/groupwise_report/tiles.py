@@ -1,6 +1,5 @@
 """The numbers at the head of a run's page: before and after, with their intervals."""
 
-from groupwise_report.rewards import total_reward
 from groupwise_report.run_data import Row, RunData
 from groupwise_report.wording import MINUS, brief, display, number, wilson
 
@@ -16,8 +15,11 @@ def tiles(run: RunData) -> str:
     keys = dict.fromkeys((leading, f"greedy_{leading}"))
     keys |= dict.fromkeys(key for key in known if key.startswith("watch/"))
     keys |= dict.fromkeys(key for key in known if key.startswith("pass_at_"))
-    keys |= dict.fromkeys(["length", *(key for key in known if key.startswith("rewards/"))])
-    keys.pop(f"rewards/{total_reward(run)}", None) if leading == "reward" else None
+    rewards = [key for key in known if key.startswith("rewards/")]
+    keys |= dict.fromkeys(["length", *(["reward"] if len(rewards) > 1 else []), *rewards])
+    for own in (f"rewards/{run.accuracy}", *(rewards if len(rewards) == 1 else ())):
+        if all(side.get(own) == side.get(leading) for side in (before, after)):
+            keys.pop(own, None)  # it is the leading figure
     every = (_tile(key, before, after, note, run) for key in keys)
     shown = [tile for tile in every if tile][:MOST]
     return f'<dl class="tiles">{"".join(shown)}</dl>' if shown else ""

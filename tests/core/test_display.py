@@ -178,6 +178,16 @@ def test_an_evaluation_shows_accuracy_and_reward() -> None:
     )
 
 
+def test_the_reward_that_is_the_accuracy_is_said_once():
+    before = {"accuracy": 0.2, "rewards/exact": 0.2, "rewards/form": 0.9, "reward": 0.3}
+    after = {"accuracy": 0.6, "rewards/exact": 0.6, "rewards/form": 1.0, "reward": 0.6}
+    assert changes(before, after, "exact") == (
+        "accuracy (exact) 0.2 -> 0.6, reward 0.3 -> 0.6, rewards/form 0.9 -> 1"
+    )
+    after["rewards/exact"] = 0.65  # graded
+    assert "rewards/exact 0.2 -> 0.65" in changes(before, after, "exact")
+
+
 def test_what_changed_begins_with_the_largest_rise_and_names_the_accuracy():
     before = {"reward": 0.1, "accuracy": 0.25, "rewards/math": 0.2, "rewards/form": 0.9}
     after = {"reward": 0.5, "accuracy": 0.75, "rewards/math": 0.2, "rewards/form": 0.8}

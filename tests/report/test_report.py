@@ -651,6 +651,20 @@ def test_pictures_of_one_reward_have_no_lengths_and_one_curve_of_it(tmp_path: Pa
     assert "advantagecompletion" in page.text  # no column of lengths
 
 
+def test_the_reward_that_is_the_accuracy_has_one_curve_and_one_tile(tmp_path: Path) -> None:
+    metrics = {"rewards/exact": 0.5, "accuracy": 0.5, "rewards/form": 0.8}
+    steps = [step_row(step, **metrics) for step in (1, 2)]
+    sides = [
+        {"accuracy": value, "reward": value + 0.08, "rewards/exact": value, "rewards/form": 0.8}
+        for value in (0.2, 0.5)
+    ]
+    result = {"before": sides[0], "after": sides[1], "accuracy": "exact"}
+    html, page = page_of(write_run(tmp_path, steps, result=result))
+    assert titles(html) == ["Reward", "Accuracy (exact)", "Reward: form", "KL"]
+    tiles = re.findall("<dt>(.*?)</dt>", html)
+    assert tiles == ["Accuracy (exact), sampled", "Reward, sampled", "Reward form"]
+
+
 def learners_config(environment: str, *labels: str) -> str:
     listed = "".join(f"- label: {label}\n  policy: {{name: toy}}\n" for label in labels)
     return f"environment: {{name: {environment}}}\nplayers:\n{listed}"
