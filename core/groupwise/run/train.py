@@ -192,6 +192,8 @@ def _train(
         with ExitStack() as stack:
             with display.paused():  # the packages of trackers print to the terminal
                 stack.enter_context(opened(callbacks, loaded, context))
+            if resume:
+                display.say(f"resumed after step {trainer.step} of {settings.steps}")
             for note in (*(f"resumed with {change}" for change in changed), *notes):
                 display.say(f"note: {note}")
             return run_and_record(trainer, recorder, saver, started)

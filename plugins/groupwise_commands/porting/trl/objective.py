@@ -93,10 +93,10 @@ def _beta(port: Port) -> None:
         return
     port.write("algorithm.beta", beta)
     if port.get("use_bias_correction_kl"):
-        port.lose(
-            "use_bias_correction_kl: true",
-            "the KL is not multiplied by the ratio here (kl: k3 alone); in the first update of a "
-            "step the loss is the same, its gradient is not",
+        port.lose_value(
+            "use_bias_correction_kl",
+            "theirs multiplies the KL by the ratio of the policies, ours (kl: k3) does not: the KL "
+            "has the same value in the first update of a step, and another gradient",
         )
 
 
