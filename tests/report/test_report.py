@@ -659,7 +659,7 @@ def test_the_reward_that_is_the_accuracy_has_one_curve_and_one_tile(tmp_path: Pa
         for value in (0.2, 0.5)
     ]
     result = {"before": sides[0], "after": sides[1], "accuracy": "exact"}
-    html, page = page_of(write_run(tmp_path, steps, result=result))
+    html, _ = page_of(write_run(tmp_path, steps, result=result))
     assert titles(html) == ["Reward", "Accuracy (exact)", "Reward: form", "KL"]
     tiles = re.findall("<dt>(.*?)</dt>", html)
     assert tiles == ["Accuracy (exact), sampled", "Reward, sampled", "Reward form"]
