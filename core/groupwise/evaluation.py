@@ -78,7 +78,7 @@ class Evaluation:
     metrics: Mapping[str, float]
     samples: Sequence[Sample]
     alarms: Mapping[str, Alarm | None] = field(default_factory=dict)
-    seconds: float | None = None
+    seconds: float | None = field(default=None, compare=False)
 
     @property
     def logged(self) -> dict[str, float]:

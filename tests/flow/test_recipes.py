@@ -96,7 +96,7 @@ REAL = {
 PARAMETERS = {"sd3.5": 2.24e9, "flux": 11.9e9}  # without SD3.5's buffer of 0.23e9 positions
 
 
-OF_MODELS = ("flux2_klein", "lumina2", "qwen_image", "sana", "z_image")
+OF_MODELS = ("flux2", "flux2_klein", "lumina2", "qwen_image", "sana", "z_image")
 
 
 def test_all_recipes_are_tested():

@@ -31,6 +31,8 @@ TEMPLATE = (
     "{% for m in messages %}{{ m['role'] + ':' + m['content'] + '<|turn|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
 )
+FORGETFUL = TEMPLATE.replace("m['content']", "m['content'].split('</think>')[-1]")
+"""Drops the thinking of earlier turns."""
 COMMON = {
     "vocab_size": SIZE,
     "hidden_size": 32,

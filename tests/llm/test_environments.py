@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 from tests.command_line import call
+from tests.llm.conftest import FORGETFUL
 
 from groupwise import Environment, ToolCall
 from groupwise.errors import UserError
@@ -329,7 +330,7 @@ def test_messages_that_a_policy_cannot_take_are_an_error_of_their_call(make):
 
 @pytest.mark.parametrize(("environment", "said"), [(f"{__name__}:Answered", 1), ("single", 0)])
 def test_check_says_what_the_template_does_with_earlier_turns(make, tmp_path, environment, said):
-    policy = make("llama")
+    policy = make("llama", model={"template": FORGETFUL})
     config = {
         "policy": {"name": "language_model", "model": policy.config.model, "max_new_tokens": 60},
         "prompts": {"name": "rows", "rows": CHAT},

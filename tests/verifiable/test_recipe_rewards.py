@@ -21,7 +21,10 @@ TRAINED = {
     "sd35_pickscore": {"name": "preference", "preset": "pickscore"},
     **{
         f"{name}_pickscore": {"name": "preference", "preset": "pickscore"}
-        for name in ("sdxl", "flux", "flux2_klein", "z_image", "qwen_image", "sana", "lumina2")
+        for name in (
+            *("sdxl", "flux", "flux2", "flux2_klein"),
+            *("z_image", "qwen_image", "sana", "lumina2"),
+        )
     },
     "sd15_compressibility": {"name": "jpeg_size"},
     "flux_unified_reward": {"name": "judge_ranking", "format": "unified_reward_2"},

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.llm.conftest import FORGETFUL
 
 from groupwise import Environment, ToolCall
 from groupwise.errors import UserError
@@ -238,7 +239,7 @@ def test_turns_by_a_server_are_those_in_process(make, engine, sampler, rows):
 
 def test_calls_of_tools_are_read_from_a_servers_turns(make, engine, sampler):
     tags = {"format": "tags", "begin": "<call>", "end": "</call>"}
-    policy = make("llama", tool_calls=tags)
+    policy = make("llama", model={"template": FORGETFUL}, tool_calls=tags)
     vllm = sampler(policy, engine())
     (context,) = vllm.encode([{"prompt": [{"role": "user", "content": "1+1"}]}])
     text = 'So <call>{"name": "add"}</call>'
