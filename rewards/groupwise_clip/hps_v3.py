@@ -104,10 +104,10 @@ class HpsV3:
         rows = [row for row, caption in enumerate(captions) if caption is not None]
         for start in range(0, len(rows), self.config.batch):
             batch = rows[start : start + self.config.batch]
-            found = self._values(
+            scores = self._values(
                 [_picture(images[row]) for row in batch], [str(captions[row]) for row in batch]
             )
-            for row, value in zip(batch, found.tolist(), strict=True):
+            for row, value in zip(batch, scores.tolist(), strict=True):
                 values[row] = value
         return values
 

@@ -85,8 +85,7 @@ def model_type(name: str) -> str | None:
             config = _transformers(name).AutoConfig.from_pretrained(name, trust_remote_code=False)
     except Exception:
         return None
-    found: str = config.model_type
-    return found
+    return str(config.model_type)
 
 
 def _framing(processor: Any) -> Framing:

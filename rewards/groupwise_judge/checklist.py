@@ -81,13 +81,13 @@ def _item(value: Any, number: int, where: str) -> Item:
     if isinstance(value, Sequence) and len(value) == 2 and all(isinstance(x, str) for x in value):
         return Item(question=value[0], answer=value[1], id=number)
     if isinstance(value, Mapping):
-        found = {name: _first(value, keys) for name, keys in NAMES.items()}
-        if isinstance(found["question"], str):
+        fields = {name: _first(value, keys) for name, keys in NAMES.items()}
+        if isinstance(fields["question"], str):
             return Item(
-                question=found["question"],
-                answer=found["answer"] or "yes",
-                id=number if found["id"] is None else int(found["id"]),
-                parents=_parents(found["parents"], where),
+                question=fields["question"],
+                answer=fields["answer"] or "yes",
+                id=number if fields["id"] is None else int(fields["id"]),
+                parents=_parents(fields["parents"], where),
             )
     raise ValueError(f"{where}, question {number}: expected {EXPECTED}, found {value!r:.60}")
 

@@ -121,8 +121,8 @@ class Constitution(ServerReward):
     def _question(self, principle: Aspect, material: Sequence[Any]) -> Question:
         form = Form({SCORE: principle.scores}, self.config.reasoning)
         low, high = principle.scale
-        told = INSTRUCTIONS.format(principle=principle.description, low=low, high=high)
-        instructions = "\n\n".join(filter(None, [self._introduction, told]))
+        scoring = INSTRUCTIONS.format(principle=principle.description, low=low, high=high)
+        instructions = "\n\n".join(filter(None, [self._introduction, scoring]))
         return Question(messages(instructions, material, form.request()), form)
 
     def _log(

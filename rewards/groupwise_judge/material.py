@@ -21,15 +21,15 @@ def contexts(
     before = []
     for row, (prompt, reference) in enumerate(zip(prompts, references, strict=True)):
         try:
-            asked = []
+            of_prompt = []
             if shown.prompt:
-                asked = exhibits("prompt", prompt, _pictures(columns, row), files=True)
+                of_prompt = exhibits("prompt", prompt, _pictures(columns, row), files=True)
             after = (
                 [] if is_blank(reference) else exhibits(REFERENCE, _stated(reference), files=True)
             )
         except ValueError as error:
             raise ValueError(f"sample {row}: {error}") from error
-        before.append([*asked, *after])
+        before.append([*of_prompt, *after])
     return before
 
 

@@ -106,7 +106,7 @@ class Outcome:
         errors |= {row: message_of(reason) for row, reason in failed.items()}
         if not errors.keys() <= set(range(size)):
             problem = f"named sample {max(errors)} among those that failed, of {size}"
-            raise Failure(problem, is_bug=True, of_batch=True)
+            raise Failure(problem, is_bug=True)
         return values, errors, cause
 
     def _keep(self, values: Sequence[Any], errors: Mapping[int, str]) -> None:
