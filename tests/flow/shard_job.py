@@ -118,10 +118,14 @@ def of_model(model, rank, world, mesh):
 
 
 def step(policy):
-    """Makes an update; returns the kept weights, with those before it as the reference."""
+    """Makes an update; returns the kept weights, with those before it as the reference.
+
+    AdamW divides by the gradient's size, so that with its own `eps` rounding errors in gradients
+    near 0 would become steps, which differ from one processor to another.
+    """
     kept = KeptWeights(policy)
     kept.keep("reference")
-    torch.optim.AdamW(lab.trained(policy), lr=1e-2, weight_decay=0.0).step()
+    torch.optim.AdamW(lab.trained(policy), lr=1e-2, weight_decay=0.0, eps=0.1).step()
     return kept
 
 
@@ -181,8 +185,8 @@ def compare(name, rank, world, mesh):
 def save(name, unsharded, sharded, rollouts, moved):
     """Saves the same files as an unsharded policy, or several shards that both kinds read.
 
-    The unsharded policy first gets the sharded one's weights: each made its own step, and AdamW
-    divides by the gradient's size, so that rounding errors in gradients near 0 become steps.
+    The unsharded policy first gets the sharded one's weights, since each made its own step, and
+    files are compared to the last bit.
     """
     parameters = dict(unsharded.named_parameters())
     for parameter, weight in sharded.named_parameters():
