@@ -58,7 +58,7 @@ def _checkpoints(
 ) -> Iterator[Reopened]:
     """The run with the weights of each checkpoint, those before the first step first."""
     first, *others = sorted(dict.fromkeys(steps), key=lambda step: (step is None, step or 0))
-    with reopened(run, overrides, step=first, quiet=False) as opened:
+    with reopened(run, overrides, step=first, scored=False, quiet=False) as opened:
         yield opened
         for step in others:
             yield opened.at(step)

@@ -1,6 +1,7 @@
 """`groupwise sample RUN TEXT`: completions of a text by several checkpoints of a run."""
 
 import json
+import shutil
 
 import pytest
 from tests import tiny_model
@@ -94,6 +95,45 @@ def test_what_cannot_be_drawn_is_refused(run, arguments, message):
     result = call("sample", run, *arguments)
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize("key", ["prompt", "question"])
+def test_a_run_of_python_objects_answers_a_text_without_them(tmp_path, chat, key):
+    """Its rewards are not needed, and of its prompts only whether they are messages."""
+
+    def short(completions, **_):
+        return [-len(str(completion)) for completion in completions]
+
+    def longest(completions, **_):
+        return [max(map(len, map(str, completions)))] * len(completions)
+
+    model = shutil.copytree(tiny_model.folder(), tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+    tokenizer.save_pretrained(model)
+    prompts = [
+        {"prompt": [{"role": "user", "content": f"{n}"}] if chat else f"{n} + 1 =", "question": n}
+        for n in range(8)
+    ]
+    groupwise.train(
+        policy={"name": "language_model", "model": str(model), "max_new_tokens": 4},
+        prompts={"name": prompts, "key": key},
+        rewards=[short],
+        watch=[longest],
+        train={"steps": 1, "groups_per_step": 2, "group_size": 4, "checkpoint_every": 1},
+        evaluation={"prompts": 1, "source": prompts},
+        output=tmp_path / "run",
+        quiet=True,
+    )
+    result = call("sample", tmp_path / "run", TEXT, "--greedy", "--step", "0")
+    assert result.exit_code == 0, result.output
+    asked, answer = result.stdout.split("\n", 1)
+    assert asked == TEXT
+    assert answer
+    refused = call("sample", tmp_path / "run", "--per-prompt", "2")
+    assert refused.exit_code == 2
+    assert "objects for evaluation.source, prompts, rewards.0, watch.0" in refused.stderr
 
 
 def test_texts_and_overrides_are_told_apart_by_keys():

@@ -12,6 +12,7 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from groupwise import processes, progress
+from groupwise.config.load import LoadedConfig
 from groupwise.config.objects import Objects
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
@@ -25,6 +26,7 @@ from groupwise.run.display import Display
 from groupwise.run.interruption import orderly
 from groupwise.run.parts import Parts
 from groupwise.run.split import Split, prompts_of
+from groupwise.run.stand_ins import with_stand_ins
 from groupwise.sampler import Purpose
 from groupwise.storage.checkpoint import KEPT, Checkpoints, Saved, read_weights
 from groupwise.storage.files import BEFORE, CHECKPOINTS
@@ -153,6 +155,7 @@ def reopened(
     objects: Objects | None = None,
     *,
     step: int | None = None,
+    scored: bool = True,
     quiet: bool = True,
 ) -> Iterator[Reopened]:
     """Open a run with its own configuration and overrides; averaged weights if it has them.
@@ -160,21 +163,20 @@ def reopened(
     Signals that end the process raise KeyboardInterrupt meanwhile, so that all is closed.
 
     objects: the Python objects that were passed to the run, by the key path of their section; step:
-    of the checkpoint, the last one if unset; 0 for the weights before the first step; quiet: False
-    to show meanwhile what is being done.
+    of the checkpoint, the last one if unset; 0 for the weights before the first step; scored: False
+    for completions of texts alone: prompts and rewards that were Python objects then need not be
+    passed, and there is nothing to evaluate; quiet: False to show meanwhile what is being done.
     """
     with Display(quiet=quiet), orderly():
         progress.start("loading")
-        with _opened(run, overrides, objects, step) as opened:
+        loaded = replace(run_config(run, overrides), objects=objects or {})
+        with _opened(run, loaded if scored else with_stand_ins(loaded, run), step) as opened:
             progress.start("sampling")
             yield opened
 
 
 @contextmanager
-def _opened(
-    run: Path, overrides: Sequence[str], objects: Objects | None, step: int | None
-) -> Iterator[Reopened]:
-    loaded = replace(run_config(run, overrides), objects=objects or {})
+def _opened(run: Path, loaded: LoadedConfig, step: int | None) -> Iterator[Reopened]:
     accelerator = processes.accelerator()
     processes.check_same(written(loaded.config))
     checkpoint = _read(run, loaded.config, step or None)  # early, before models are loaded

@@ -16,6 +16,7 @@ from groupwise.config.load import LoadedConfig, dump, load_config, sections
 from groupwise.config.objects import Objects, is_model
 from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
+from groupwise.section import KeyPath
 from groupwise.storage.disk import read_record, read_text, readable_record, reason, write
 from groupwise.storage.files import CONFIG, MODEL, RUN_INFO
 from groupwise.version import __version__
@@ -146,24 +147,28 @@ def identity(folder: Path) -> str | None:
     return None if name is None else str(name)
 
 
+def passed_objects(folder: Path) -> list[KeyPath]:
+    """Where Python objects were passed to the run in a folder, by the key paths of sections and
+    options."""
+    names = _run_info(folder).get("objects", [])
+    return [tuple(int(p) if p.isdecimal() else p for p in name.split(".")) for name in names]
+
+
 def check_objects(folder: Path, objects: Objects) -> None:
     """Raise UserError if Python objects that were passed to the run are missing now.
 
     Only their names are recorded, and the same names may be registered for something else.
     """
-    before = _run_info(folder).get("objects", [])
-    missing = set(before) - {".".join(map(str, path)) for path in objects}
+    missing = [path for path in passed_objects(folder) if path not in objects]
     if missing:
         advice = "resume or evaluate it from Python, with the same objects"
-        if any(is_model(tuple(name.split("."))) for name in missing):
+        if any(map(is_model, missing)):
             advice = (
                 f"evaluate it from Python, with the same objects; a run whose model is an object "
                 f"cannot be resumed, and {folder / MODEL} has the trained one"
             )
-        raise UserError(
-            f"{folder}: the run was started with Python objects for {', '.join(sorted(missing))}: "
-            f"{advice}"
-        )
+        names = ", ".join(".".join(map(str, path)) for path in missing)
+        raise UserError(f"{folder}: the run was started with Python objects for {names}: {advice}")
 
 
 def write_config(folder: Path, config: RunConfig, *, former: str | None = None) -> None:
