@@ -128,8 +128,8 @@ def test_a_run_of_python_objects_answers_a_text_without_them(tmp_path, chat, key
     )
     result = call("sample", tmp_path / "run", TEXT, "--greedy", "--step", "0")
     assert result.exit_code == 0, result.output
-    asked, answer = result.stdout.split("\n", 1)
-    assert asked == TEXT
+    prompt, answer = result.stdout.split("\n", 1)
+    assert prompt == TEXT
     assert answer
     refused = call("sample", tmp_path / "run", "--per-prompt", "2")
     assert refused.exit_code == 2
