@@ -142,9 +142,9 @@ class Algorithm(ABC):
         """
         raise UserError(f"{type(self).__name__} does not learn from a teacher; leave teacher out")
 
-    def take_accuracy(self, name: str | None) -> None:  # noqa: B027
+    def take_accuracy(self, name: str | None, threshold: float) -> None:  # noqa: B027
         """Called before a run with the name of the reward that tells right from wrong, None if none
-        does."""
+        does, and its least value of a right completion; `Scores.at_least` compares with it."""
 
     def check(self, policy_config: Any) -> None:  # noqa: B027
         """Raise UserError if the algorithm does not fit the policy's `Config`. Called by `groupwise

@@ -238,7 +238,8 @@ class Rollouts:
     def concat(parts: Sequence["Rollouts"]) -> "Rollouts":
         """One batch of all parts, in order; parts may differ in T and are padded to the longest.
 
-        Empty parts are left out, since they may lack columns.
+        A fact that only some parts have is None for the rows of the others. Empty parts are left
+        out, since they may lack columns. Raises ValueError if trajectories differ in their columns.
         """
         if not parts:
             raise ValueError("Rollouts.concat: needs at least one part")
@@ -256,6 +257,11 @@ class Rollouts:
             ]
             return torch.cat(padded)
 
+        columns = {name for part in parts for name in part.trajectory}
+        some = {name for name in columns for part in parts if name not in part.trajectory}
+        if some:
+            raise ValueError(f"Rollouts.concat: only some parts have {', '.join(sorted(some))}")
+        facts = dict.fromkeys(name for part in parts for name in part.facts)
         optional = set(first._optional).intersection(*(part._optional for part in parts))
         has_turns = any(part.turns is not None for part in parts)
         return Rollouts(
@@ -269,7 +275,10 @@ class Rollouts:
             turns=flat([part.each_turn for part in parts]) if has_turns else None,
             roles=_joined([part.roles for part in parts], parts),
             **{name: join([part._optional[name] for part in parts]) for name in optional},
-            facts={name: flat([part.facts[name] for part in parts]) for name in first.facts},
+            facts={
+                name: flat([part.facts.get(name, [None] * len(part)) for part in parts])
+                for name in facts
+            },
             trajectory={
                 name: join([part.trajectory[name] for part in parts]) for name in first.trajectory
             },

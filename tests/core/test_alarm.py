@@ -42,6 +42,12 @@ def noise(seed: int, shift: float = 0.0, prompts: int = 50, size: int = 4) -> li
     return [[draw.gauss(0.5 + shift, 0.2) for _ in range(size)] for _ in range(prompts)]
 
 
+def test_judged_replies_of_an_episode_are_one_value() -> None:
+    """Self-play judges both sides; the mean of the two is compared."""
+    sides = [{"draw": 0, "index": 0, "greedy": False, "total": total} for total in (1.0, -0.5)]
+    assert [*values_of(sides).values()] == [0.25]
+
+
 def raises_alarm(trained: float, watched: float, watch: Any = None, seed: int = 0) -> bool:
     """Whether these shifts of the trained and the watched reward, plus noise, raise an alarm."""
     first = records(noise(seed), noise(seed + 1))

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 import torch
@@ -192,9 +193,31 @@ def expected_lead(config):
 )
 def test_lead_matches_the_formulas_of_the_paper(config):
     algorithm = LEAD(LEAD.Config(**config))
-    algorithm.take_accuracy("reward")
+    algorithm.take_accuracy("reward", 1.0)
     result = algorithm.targets(scores(LEAD_REWARDS, format=FORMAT), rollouts(), {})["advantages"]
     assert result.tolist() == pytest.approx(expected_lead(algorithm.config), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "right"),
+    [
+        ({}, [True, True, False]),
+        ({"threshold": 1.0}, [True, False, False]),
+        ({"accuracy": "format"}, [False, False, True]),
+    ],
+)
+def test_lead_calls_right_what_the_run_does(config, right):
+    """Also a sum of tenths that is below 1 by rounding."""
+    tenths = sum([0.1] * 10)
+    assert tenths < 1
+    algorithm = LEAD(LEAD.Config(**config))
+    algorithm.take_accuracy("reward", 0.5)
+    batch = rollouts(torch.ones(3, 2, dtype=torch.bool), torch.zeros(3, dtype=torch.int64))
+    values = scores([tenths, 0.5, 0.0], format=[0.5, 0.5, 1.0])
+    only_format = "accuracy" in config
+    values = replace(values, weights=(0.0, 1.0) if only_format else (1.0, 0.0))
+    advantage = algorithm.targets(values, batch, {})["advantages"]
+    assert (advantage > 0).tolist() == right
 
 
 def test_lead_prefers_short_and_rare_right_answers():

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from groupwise.environment import ContextRefused, Environment, EpisodeEnded
 from groupwise.errors import UserError
 from groupwise.storage.samples import read_samples
 from groupwise.testing import play_episodes
+from groupwise.training.player_sampler import _further
 
 
 class Talk(Environment):
@@ -229,6 +231,13 @@ class Misuse(Environment):
     async def play(self, row, players):
         await players["writer"](row)
         raise UserError("a file is missing")
+
+
+@pytest.mark.parametrize(("reply", "further"), [("", None), ("ab", ""), ("a", "b")])
+def test_a_prompt_goes_on_from_a_reply_that_it_has(reply, further):
+    """After an empty reply the same prompt is another question, not a continuation."""
+    earlier = SimpleNamespace(row={"prompt": "Q"}, reply=SimpleNamespace(text=reply))
+    assert _further(earlier, "Qab" if reply else "Q") == further
 
 
 def test_a_users_error_ends_the_run(lab):

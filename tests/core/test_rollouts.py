@@ -128,6 +128,22 @@ def test_an_empty_part_without_columns_takes_none_from_the_others(rollouts):
     assert len(Rollouts.concat([bare, bare])) == 0
 
 
+def test_facts_that_only_some_parts_have_are_none_in_the_others(rollouts):
+    """In any order of the parts: an environment may return a column for some episodes only."""
+    more = replace(rollouts, facts={**rollouts.facts, "seen": [*range(6)]})
+    none = [None] * 6
+    assert Rollouts.concat([more, rollouts]).facts["seen"] == [*range(6), *none]
+    assert Rollouts.concat([rollouts, more]).facts["seen"] == [*none, *range(6)]
+
+
+def test_trajectories_with_other_columns_cannot_be_joined(rollouts):
+    column = rollouts.trajectory["symbols"]
+    more = replace(rollouts, trajectory={**rollouts.trajectory, "further": column})
+    for parts in ([more, rollouts], [rollouts, more]):
+        with pytest.raises(ValueError, match="only some parts have further"):
+            Rollouts.concat(parts)
+
+
 def test_concat_of_nothing_raises():
     with pytest.raises(ValueError, match="at least one part"):
         Rollouts.concat([])

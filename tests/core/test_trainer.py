@@ -469,6 +469,15 @@ def test_metrics_of_an_evaluation_match_their_definitions():
     assert "greedy_accuracy" not in summarise(samples[:8], ["r"], 4)
 
 
+def test_each_judged_reply_of_an_episode_counts_for_pass_at_k():
+    """Self-play judges both sides, so there are twice as many as episodes."""
+    both = [sample(0, index, right) for index in range(2) for right in (True, False)]
+    assert summarise(both, ["r"], 2)["pass_at_2"] == pytest.approx(1 - 1 / 6)
+    assert summarise([sample(0, 0, True)] * 4, ["r"], 2)["pass_at_2"] == 1.0
+    few = [sample(0, 0, True), *both]
+    assert summarise([{**each, "draw": n} for n, each in enumerate(few)], ["r"], 2)["accuracy"]
+
+
 def test_metrics_of_an_evaluation_are_those_of_its_samples(lab):
     trainer = lab.trainer(evaluation={"prompts": 2, "samples": 4, "threshold": 0.5})
     evaluation = trainer.evaluate()

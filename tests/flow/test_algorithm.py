@@ -12,6 +12,7 @@ import groupwise
 from groupwise import LogProbs, Policy, Rollouts
 from groupwise.advantages import group_relative
 from groupwise.errors import UserError
+from groupwise.rewards import Scores
 from groupwise_flow import sde
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.algorithms.flow_guard import FlowGuard
@@ -206,6 +207,18 @@ def test_the_ratio_of_guard_is_1_before_the_first_update(lab):
 
 
 # ---- warnings
+
+
+def test_a_warning_of_grpo_is_one_of_flow_grpo_too():
+    flow_grpo, rollouts = algorithm(credit="turns"), rollouts_of([0, 0])
+    scores = Scores(
+        names=("reward",),
+        weights=(1.0,),
+        values=torch.tensor([[0.0], [1.0]]),
+        failed=torch.zeros(2, dtype=torch.bool),
+    )
+    flow_grpo.targets(scores, rollouts, {})
+    assert "turn_rewards" in flow_grpo.warning({})
 
 
 def test_rounding_errors_above_the_clip_range_give_a_warning():

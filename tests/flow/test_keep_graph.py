@@ -6,7 +6,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from groupwise.rollouts import Rollouts
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
+from groupwise_flow.passes import sampling
 from groupwise_flow.passes.graphs import PASS, PLACE
 
 SEEDS = list(range(6))
@@ -77,6 +79,29 @@ def test_a_graph_is_used_once_and_not_with_other_weights(lab):
     lab.nudge(policy)
     policy(rollouts)
     assert sizes == [6]
+
+
+def test_passes_with_a_picture_that_is_not_finite_keep_no_graph(lab, monkeypatch):
+    """And can be trained on together with those that keep one."""
+    normal = sampling._normal
+
+    def broken(seed, *arguments):
+        start, noise = normal(seed, *arguments)
+        return (start * torch.nan if seed == 7 else start), noise
+
+    monkeypatch.setattr(sampling, "_normal", broken)
+    policy = lab.policy(steps=4, keep_graph=True)
+    policy.begin(0)
+    kept = policy.sample(lab.rows, group_size=1, seeds=[1, 2])
+    other = policy.sample(lab.rows, group_size=1, seeds=[7, 8])
+    assert other.failed.tolist() == [True, False]
+    joined = Rollouts.concat([other, kept]).select([1, 2, 3])
+    sizes = lab.calls(policy)
+    parts = [rows for rows, _ in policy.microbatches(joined, 99, cut_decisions=True)]
+    assert [len(part) for part in parts] == [1, 2] * 3
+    for rows, decisions in policy.microbatches(joined, 99, cut_decisions=True):
+        policy(joined.select(rows), decisions)
+    assert len(sizes) == 3  # of three decisions of the rollout whose graph was not kept
 
 
 @pytest.mark.parametrize(

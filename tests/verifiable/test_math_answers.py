@@ -341,6 +341,20 @@ def test_boxes_within_thinking_do_not_count() -> None:
     assert trl(["p"] * 4, texts, answer=["42"] * 4) == [1.0, 0.0, 1.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [
+        ("<think>", "</think>"),
+        ("[THINK]", "[/THINK]"),
+        ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
+    ],
+)
+def test_doubts_within_thinking_do_not_count(opening, closing) -> None:
+    """They say nothing of the answer, in whatever words a model thinks."""
+    text = opening + "2? No, wait, not only 2." + closing + r"x is \boxed{1}. Then x is \boxed{2}."
+    assert MathEquivalence()(["p"], [text], answer=["1, 2"]) == [1.0]
+
+
 # The values of TRL and of open-r1, which reads gold answers in LaTeX only.
 PUBLISHED = (
     ("2+3", "$5$", 1.0, 1.0),

@@ -5,16 +5,15 @@ necessary. It assumes a reward that tells right from wrong, and groups large eno
 several right answers, since length is measured against those. Where all completions have the same
 length, as images have, the penalty and the weights by difficulty still work.
 
-Where implementations differ: an answer is right here if its reward is at least `threshold`, 1 by
-default, in the authors' code if it is above 0; stds are unbiased, as everywhere here. `penalty: 0`
-gives wrong answers a reward of 0, without the paper's penalty. The constants of the weights are the
-paper's; alpha is that of the authors' code, which ignores lengths if the three shortest completions
-of a group have at most 4,000 tokens on average.
+Where implementations differ: an answer is right here if its reward is at least `threshold`, by
+default that of the run's accuracy, in the authors' code if it is above 0; stds are unbiased, as
+everywhere here. `penalty: 0` gives wrong answers a reward of 0, without the paper's penalty. The
+constants of the weights are the paper's; alpha is that of the authors' code, which ignores lengths
+if the three shortest completions of a group have at most 4,000 tokens on average.
 """
 
 from dataclasses import replace
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -39,8 +38,10 @@ class LEAD(GRPO):
         accuracy: str | None = Field(
             None, description="the reward that tells right from wrong; unset, that of the accuracy"
         )
-        threshold: float = Field(
-            1.0, description="an answer is right if that reward is at least this"
+        threshold: float | None = Field(
+            None,
+            description="an answer is right if that reward is at least this; unset, "
+            "evaluation.threshold for the run's accuracy, else 1",
         )
         alpha: float = Field(0.05, ge=0, description="cost of length in right answers")
         penalty: float = Field(1.0, ge=0, description="a wrong answer's reward is minus this")
@@ -58,17 +59,20 @@ class LEAD(GRPO):
     config: Config
     judging: str | None = None
     """The reward that is the run's accuracy."""
+    threshold = 1.0
+    """The least value of it for a right answer."""
 
-    def take_accuracy(self, name: str | None) -> None:
-        self.judging = name
+    def take_accuracy(self, name: str | None, threshold: float) -> None:
+        self.judging, self.threshold = name, threshold
 
     def relative(self, scores: Scores, rollouts: Rollouts) -> Tensor:
-        config, column = self.config, self._column(scores)
-        accuracy = scores.values[:, column]
-        right = (accuracy >= config.threshold).to(accuracy.dtype)
-        right = right.masked_fill(accuracy.isnan(), torch.nan)
+        config, name = self.config, self._accuracy(scores)
+        threshold = config.threshold
+        if threshold is None:
+            threshold = self.threshold if name == self.judging else 1.0
+        right = scores.at_least(name, threshold)
         values = scores.values.clone()
-        values[:, column] = advantages.lead_rewards(
+        values[:, scores.names.index(name)] = advantages.lead_rewards(
             right, rollouts.lengths, rollouts.groups, alpha=config.alpha, penalty=config.penalty
         )
         return advantages.by_difficulty(
@@ -81,8 +85,8 @@ class LEAD(GRPO):
             slope=config.slope,
         )
 
-    def _column(self, scores: Scores) -> int:
-        """The index of the reward that is the accuracy."""
+    def _accuracy(self, scores: Scores) -> str:
+        """The name of the reward that is the accuracy."""
         sole = scores.names[0] if len(scores.names) == 1 else None
         name = self.config.accuracy or self.judging or sole
         if name is None:
@@ -100,4 +104,4 @@ class LEAD(GRPO):
                 f"algorithm.accuracy: {name!r} judges steps; lead needs a reward that judges whole "
                 f"completions"
             )
-        return scores.names.index(name)
+        return name

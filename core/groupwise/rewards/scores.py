@@ -94,6 +94,12 @@ class Scores:
         """[B]: one reward's values."""
         return self.values[:, self.names.index(name)]
 
+    def at_least(self, name: str, threshold: float) -> Tensor:
+        """[B]: 1 where one reward's value is at least the threshold, 0 where it is less, NaN where
+        it has none. Sums of tenths and the like may be 1e-9 below."""
+        values = self.column(name)
+        return (values >= threshold - 1e-9).to(values.dtype).masked_fill(values.isnan(), math.nan)
+
     def select(self, rows: Tensor) -> "Scores":
         """The scores of `rows` (indices or bool), without seconds, extra and metrics."""
         return Scores(

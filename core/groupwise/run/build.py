@@ -82,7 +82,7 @@ def build_parts(loaded: LoadedConfig) -> Parts:
     lower = {section.title for section in config.watch if section.better == "lower"}
     judge = Judge.of(config.evaluation, rewards, [r for r in watched if r.name not in lower])
     for algorithm in algorithms.values():
-        algorithm.take_accuracy(judge.name)
+        algorithm.take_accuracy(judge.name, judge.threshold)
     check_weighting(loaded, algorithms, judge)
     held_out = held_out_draws(evaluation_prompts, config)
     return Parts(

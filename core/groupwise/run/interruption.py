@@ -41,7 +41,7 @@ class Interruption:
         self._signals.append(number)
         if again and not self._held:
             raise KeyboardInterrupt
-        self._waits = again
+        self._waits = self._waits or again
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -125,15 +125,16 @@ class Alarms:
 
 
 def values_of(samples: Sequence[Sample], watched: str | None = None) -> Values:
-    """The trained totals, or the values of a watched reward, of completions that have a number."""
-    values: dict[Key, float] = {}
+    """The trained totals, or the values of a watched reward, of completions that have a number; of
+    an episode with several judged replies their mean."""
+    values: dict[Key, list[float]] = {}
     for sample in samples:
         by_name = {None: sample.get("total"), **(sample.get("watched") or {})}
         value = by_name.get(watched)
         if value is not None and math.isfinite(value):
             key = sample.get("learner"), sample["draw"], sample["index"], sample["greedy"]
-            values[key] = value
-    return values
+            values.setdefault(key, []).append(value)
+    return {key: fmean(of_key) for key, of_key in values.items()}
 
 
 def change(first: Values, now: Values) -> Change:

@@ -156,7 +156,7 @@ class Assembly:
             if self.trained:
                 turns.compare(self.samplings[label].turn_sampler, rollouts, rows)
         else:
-            rollouts = _gathered([calls[0] for calls in rows])
+            rollouts = _gathered([calls[0] for calls in rows], trained=self.trained)
         if not self.plain:
             episodes = [calls[0].episode_number for calls in rows]
             rollouts = replace(rollouts, episodes=torch.tensor(episodes, dtype=torch.int64))
@@ -227,14 +227,16 @@ def _pair(returned: object) -> tuple[Call, Columns]:
     )
 
 
-def _gathered(calls: Sequence[Call]) -> Rollouts:
-    """The rollouts of these calls, in order."""
+def _gathered(calls: Sequence[Call], *, trained: bool) -> Rollouts:
+    """The rollouts of these calls, in order; of several parts without trajectories unless they are
+    trained on, since those that had to wait have lost theirs."""
     parts = list(dict.fromkeys(call.part for call in calls if call.part is not None))
     if not parts:
         return nothing_drawn()
     rollouts = parts[0].rollouts
     if len(parts) > 1:
-        rollouts = Rollouts.concat([part.rollouts for part in parts])
+        kept = [part.rollouts for part in parts]
+        rollouts = Rollouts.concat(kept if trained else [replace(r, trajectory={}) for r in kept])
     starts, start = dict[Part, int](), 0
     for part in parts:
         starts[part], start = start, start + len(part.rollouts)

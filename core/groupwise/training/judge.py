@@ -85,6 +85,4 @@ class Judge:
         """
         if self.name not in scores.names:
             return torch.full_like(scores.total, math.nan)
-        values = scores.column(self.name)
-        right = (values >= self.threshold - 1e-9).to(values.dtype)
-        return right.masked_fill(values.isnan(), math.nan)
+        return scores.at_least(self.name, self.threshold)

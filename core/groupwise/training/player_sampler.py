@@ -212,6 +212,8 @@ def _further(earlier: Call, prompt: Any) -> str | Sequence[Mapping[str, Any]] | 
     if reply is None or isinstance(prompt, str) != isinstance(before, str):
         return None
     if isinstance(prompt, str):
+        if not reply.text and prompt == before:  # asked once more, not gone on
+            return None
         text = before + reply.text
         return prompt[len(text) :] if prompt.startswith(text) else None
     count = len(before)

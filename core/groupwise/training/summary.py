@@ -78,13 +78,15 @@ def joined(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _pass_at_all(drawn: Sequence[Sample], size: int) -> dict[str, float]:
-    """pass_at_k for every power of two, over the prompts whose completions were all judged."""
+    """pass_at_k for every power of two up to `size`, over the prompts whose completions were all
+    judged; of an episode with several judged replies each counts as one."""
     answers: dict[int, list[bool | None]] = {}
     for sample in drawn:
         answers.setdefault(sample["draw"], []).append(sample["right"])
-    right = [sum(map(bool, of_prompt)) for of_prompt in answers.values() if None not in of_prompt]
+    judged = [of_prompt for of_prompt in answers.values() if None not in of_prompt]
+    counts = [(len(of_prompt), sum(map(bool, of_prompt))) for of_prompt in judged]
     powers = (2**n for n in range(1, size.bit_length()))
-    return {f"pass_at_{k}": mean([pass_at(k, size, correct) for correct in right]) for k in powers}
+    return {f"pass_at_{k}": mean([pass_at(k, *c) for c in counts if c[0] >= k]) for k in powers}
 
 
 def pass_at(k: int, samples: int, correct: int) -> float:

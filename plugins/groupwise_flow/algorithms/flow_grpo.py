@@ -38,13 +38,13 @@ class FlowGRPO(GRPO, Gaussian):
     @property
     def clip(self) -> float:
         """The narrower side of the clip range."""
-        return min(side for side in (self.config.clip_low, self.clip_high) if side is not None)
+        return min(self.config.clip_low, self.clip_high)
 
     def warning(self, metrics: Mapping[str, Any]) -> str | None:
         """A warning where rounding in half precision exceeds the clip range; see `Rounding`."""
         error, clip = metrics.get("log_prob_error", 0.0), self.clip
         if not error > clip:
-            return None
+            return super().warning(metrics)
         return (
             f"log-probs in this precision differ from those in float32 by {error:.1e}, which is "
             f"{error / clip:.1f} times the clip range of {clip:g}: after a step's first update, "

@@ -10,6 +10,8 @@ from groupwise_flow.model.versions import Versions
 
 PASS, PLACE = "pass", "place"
 """Columns of a trajectory: the number of the pass that drew a rollout, and its place in it."""
+NOT_KEPT = -1
+"""The pass of rollouts whose graph is not kept, since one beside them is not finite."""
 
 
 class Graphs:
@@ -28,9 +30,14 @@ class Graphs:
     def clear(self) -> None:
         self._passes, self._version = [], None
 
-    def keep(self, velocities: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
+    def keep(self, velocities: Sequence[Sequence[Tensor]], count: int) -> dict[str, Tensor]:
         """Keep the velocities [n, ...] of each decision and each of its passes; the columns [B] by
-        which `take` finds them, on the CPU."""
+        which `take` finds them, on the CPU.
+
+        Without velocities there is nothing to find for these `count` rollouts.
+        """
+        if not velocities:
+            return dict.fromkeys((PASS, PLACE), torch.full((count,), NOT_KEPT))
         if self._version != self.versions.number:
             self.clear()
             self._version = self.versions.number
@@ -47,7 +54,7 @@ class Graphs:
         if not torch.is_grad_enabled() or not self.holds(rollouts):
             return None
         numbers = rollouts.tensor(PASS).unique().tolist()
-        if len(numbers) != 1 or self._version != self.versions.number:
+        if len(numbers) != 1 or numbers == [NOT_KEPT] or self._version != self.versions.number:
             return None
         kept, place = self._passes[numbers[0]], rollouts.tensor(PLACE)
         if any(decision not in kept for decision in decisions):

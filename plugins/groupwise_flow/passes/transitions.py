@@ -61,8 +61,8 @@ class Transitions:
             "path": list(done.path.cpu()),
             "first": first.to(self.guided.device),
         }
-        if done.graphs:
-            trajectory |= self.graphs.keep(done.graphs)
+        if self.config.keep_graph:
+            trajectory |= self.graphs.keep(done.graphs, len(first))
         if done.unconditional is not None:
             trajectory["unconditional"] = list(done.unconditional.cpu())
             trajectory["version"] = [torch.tensor(self.versions.number)] * len(first)

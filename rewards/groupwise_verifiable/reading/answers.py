@@ -45,8 +45,8 @@ def stated_answer(text: str) -> tuple[str, list[str]]:
     box it is what follows the last "answer is", "####" or the like: formulas, or the rest of the
     sentence. Thinking does not count. It is empty where a text has no answer or takes it back.
     """
-    doubted = _DOUBTED.search(text.rpartition("</think>")[2]) is not None
     text = outside_thinking(text)
+    doubted = _DOUBTED.search(text) is not None
     boxes = _boxes(text)
     if not boxes:
         return _stated(text[-_TAIL:]), []

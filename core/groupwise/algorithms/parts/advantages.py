@@ -77,7 +77,6 @@ class GroupCentred(Advantages):
             description="with step rewards, compare in a group: each step's reward "
             "(DeepSeekMath), or the sum of rewards from a step on",
         )
-        epsilon: float = Field(1e-4, gt=0, description="added to the std")
         least_std: float = Field(
             1e-3,
             ge=0,
@@ -141,8 +140,7 @@ class GroupCentred(Advantages):
     @property
     def _comparison(self) -> dict[str, Any]:
         """How values are compared in a group."""
-        config = self.config
-        return {"scale": self.scale, "epsilon": config.epsilon, "least_std": config.least_std}
+        return {"scale": self.scale, "least_std": self.config.least_std}
 
     def _process(self, steps: Tensor, rollouts: Rollouts) -> Tensor:
         """[B, T]: the advantages of decisions by the rewards of steps that end at them or later."""
@@ -160,9 +158,14 @@ class GroupRelative(GroupCentred):
             "group",
             description="divide advantages by the std of the group, of the batch, or by none",
         )
+        epsilon: float = Field(1e-4, gt=0, description="added to the std")
 
     config: Config
 
     @property
     def scale(self) -> advantages.Scale:
         return self.config.scale
+
+    @property
+    def _comparison(self) -> dict[str, Any]:
+        return {**super()._comparison, "epsilon": self.config.epsilon}
