@@ -116,15 +116,6 @@ def log_prob(value: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return density.masked_fill(certain, 0.0).flatten(1).mean(dim=1)
 
 
-def divergence(mean: Tensor, other_mean: Tensor, std: Tensor) -> Tensor:
-    """[B]: exact KL of two Normals with the same std, (mean - other_mean)^2 / (2 std^2), averaged
-    over all dimensions but the first.
-
-    std: positive, broadcastable to the means.
-    """
-    return ((mean - other_mean).square() / (2 * std.square())).flatten(1).mean(dim=1)
-
-
 def _moments(
     v: Tensor, x: Tensor, s: Tensor, s_next: Tensor, *, kind: Kind, level: float
 ) -> tuple[Tensor, Tensor]:

@@ -20,8 +20,8 @@ import torch
 from race import ROOT, Race, main
 from torch import Tensor
 
+from groupwise import objective
 from groupwise.rollouts import Rollouts
-from groupwise_flow import sde
 from groupwise_flow.policy import FlowPolicy
 
 GRADIENTS = ("both", "conditional")
@@ -138,9 +138,8 @@ def descend(steps: int, rate: float) -> None:
 
 def kl(policy: FlowPolicy, rollouts: Rollouts, reference: dict[str, Tensor]) -> Tensor:
     """The exact KL of all decisions to the reference, on average."""
-    mean, std = policy(rollouts).extra["mean"], reference["std"]
-    std = std.flatten().view(-1, *[1] * (mean.ndim - 2))
-    return sde.divergence(mean.flatten(0, 1), reference["mean"].flatten(0, 1), std).mean()
+    mean = policy(rollouts).extra["mean"]
+    return objective.gaussian_kl(mean, reference["mean"], reference["std"]).mean()
 
 
 if __name__ == "__main__":

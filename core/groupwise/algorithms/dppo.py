@@ -23,22 +23,14 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.parts import (
-    Divisor,
-    EntropyBonus,
-    GroupRelative,
-    Observations,
-    Options,
-    ReferenceKL,
-    Teacher,
-)
+from groupwise.algorithms.parts import AgainstSampler, GroupRelative, Options
 from groupwise.rollouts import LogProbs
 
 Divergence = Literal["tv", "kl"]
 LIMITS: Mapping[Divergence, float] = {"tv": 0.15, "kl": 0.05}
 
 
-class DPPO(GroupRelative, Divisor, Observations, EntropyBonus, ReferenceKL, Teacher):
+class DPPO(GroupRelative, AgainstSampler):
     """DPPO, arXiv:2602.04879: limit changes of probabilities, not ratios; for large vocabularies.
 
         rho = p / q, the probability of the decision now and when it was drawn
@@ -48,14 +40,7 @@ class DPPO(GroupRelative, Divisor, Observations, EntropyBonus, ReferenceKL, Teac
     `clip_fraction` is the share of decisions that lose their gradient.
     """
 
-    class Config(
-        Divisor.Config,
-        Observations.Config,
-        EntropyBonus.Config,
-        ReferenceKL.Config,
-        Teacher.Config,
-        GroupRelative.Config,
-    ):
+    class Config(AgainstSampler.Config, GroupRelative.Config):
         divergence: Divergence = Field(
             "tv",
             description="of the two outcomes, this decision or another one: their total variation "
@@ -79,7 +64,6 @@ class DPPO(GroupRelative, Divisor, Observations, EntropyBonus, ReferenceKL, Teac
 
     def __init__(self, config: Options | None = None) -> None:
         super().__init__(config)
-        self.corrects = self.config.importance != "none"
         limit = self.config.max_divergence
         self.max_divergence = LIMITS[self.config.divergence] if limit is None else limit
 
@@ -102,10 +86,7 @@ class DPPO(GroupRelative, Divisor, Observations, EntropyBonus, ReferenceKL, Teac
     def _log_probs(self, current: LogProbs, batch: Batch) -> tuple[Tensor, Tensor]:
         """[b, t] each: of the policy, and of what drew the decisions; 0 outside the mask."""
         assert current.log_probs is not None
-        drawn = batch["old_log_probs"]
-        if self.corrects:
-            drawn = batch.get("sampler_log_probs", drawn)
-        padding = ~batch["mask"]
+        drawn, padding = self.drawn_log_probs(batch), ~batch["mask"]
         return current.log_probs.masked_fill(padding, 0.0), drawn.masked_fill(padding, 0.0)
 
     def _beyond(self, log_probs: Tensor, drawn: Tensor, advantages: Tensor) -> Tensor:

@@ -83,10 +83,6 @@ class ReinforcePP(
             returns = returns - self.config.beta * advantages.to_go(kl.to(returns.dtype))
         return advantages.whitened(returns, judged(scores, mask), epsilon=self.config.epsilon)
 
-    def relative(self, scores: Scores, rollouts: Rollouts) -> Tensor:
-        """[B]: the rewards themselves."""
-        return scores.outcome.nan_to_num()
-
     def no_signal(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B] bool: all of the group equals the batch mean, or none of it has a reward."""
         compared = advantages.whitened(
@@ -97,7 +93,7 @@ class ReinforcePP(
     def _returns(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B, T]: the return of each decision, without the KL."""
         mask = rollouts.mask
-        returns = self.relative(scores, rollouts).unsqueeze(1).expand(mask.shape)
+        returns = scores.outcome.nan_to_num().unsqueeze(1).expand(mask.shape)
         if scores.steps is None:
             return returns
         missing = mask.shape[1] - scores.steps.shape[1]

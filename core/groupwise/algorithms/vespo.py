@@ -20,19 +20,11 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.parts import (
-    Divisor,
-    EntropyBonus,
-    GroupRelative,
-    Observations,
-    Options,
-    ReferenceKL,
-    Teacher,
-)
+from groupwise.algorithms.parts import AgainstSampler, GroupRelative
 from groupwise.rollouts import LogProbs
 
 
-class VESPO(GroupRelative, Divisor, Observations, EntropyBonus, ReferenceKL, Teacher):
+class VESPO(GroupRelative, AgainstSampler):
     """VESPO, arXiv:2602.10693: weight whole completions by their ratio, for old rollouts.
 
         W = exp(sum of the completion's log-ratios, policy to sampler)
@@ -43,14 +35,7 @@ class VESPO(GroupRelative, Divisor, Observations, EntropyBonus, ReferenceKL, Tea
 
     couples_decisions = True
 
-    class Config(
-        Divisor.Config,
-        Observations.Config,
-        EntropyBonus.Config,
-        ReferenceKL.Config,
-        Teacher.Config,
-        GroupRelative.Config,
-    ):
+    class Config(AgainstSampler.Config, GroupRelative.Config):
         k_positive: float = Field(2.0, ge=0, description="k where the advantage is not negative")
         lambda_positive: float = Field(
             3.0, gt=0, description="lambda where the advantage is not negative"
@@ -68,10 +53,6 @@ class VESPO(GroupRelative, Divisor, Observations, EntropyBonus, ReferenceKL, Tea
 
     config: Config
 
-    def __init__(self, config: Options | None = None) -> None:
-        super().__init__(config)
-        self.corrects = self.config.importance != "none"
-
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
         assert current.log_probs is not None
         log_probs = current.log_probs.masked_fill(~batch["mask"], 0.0)
@@ -84,9 +65,8 @@ class VESPO(GroupRelative, Divisor, Observations, EntropyBonus, ReferenceKL, Tea
 
     def _phi(self, current: LogProbs, batch: Batch) -> Tensor:
         assert current.log_probs is not None
-        drawn = "sampler_log_probs" if self.config.importance != "none" else "old_log_probs"
         log_weight = objective.token_log_ratio(
-            current.log_probs, batch.get(drawn, batch["old_log_probs"]), batch["mask"]
+            current.log_probs, self.drawn_log_probs(batch), batch["mask"]
         ).sum(dim=1, keepdim=True)
         config = self.config
         return objective.vespo_weights(

@@ -21,12 +21,12 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.parts import Clipped, Options
+from groupwise.algorithms.parts import Clipped, Options, SequenceRatio
 from groupwise.rollouts import LogProbs
 from groupwise_flow.algorithms.velocities import Matching
 
 
-class ElboGRPO(Clipped, Matching):
+class ElboGRPO(SequenceRatio, Clipped, Matching):
     """GRPO by the ELBO of final images, arXiv:2602.04663: one ratio per image, without a path.
 
         log_prob = -sigma^2 |v - (noise - x0)|^2
@@ -36,8 +36,6 @@ class ElboGRPO(Clipped, Matching):
     plus beta |v - v_reference|^2; 0 where A < 0 and log_prob < most_error x that of the weights
     before training. The weight sigma^2 is the policy's `likelihood`.
     """
-
-    couples_decisions = True
 
     class Config(Clipped.Config, Matching.Config):
         clip_low: float = Field(1e-3, gt=0, description="clip range below 1")
@@ -58,15 +56,6 @@ class ElboGRPO(Clipped, Matching):
         self.needs = self.needs | {"sigma"}  # log-probs of denoising steps are no ELBO
         if self.config.most_error is not None:
             self.reference = self.reference | {"log_probs"}
-
-    def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t]: the mean of the image's log-ratios, with the gradient of the decision's own."""
-        assert current.log_probs is not None
-        own = super().log_ratio(current, batch)
-        mean = objective.sequence_log_ratio(
-            current.log_probs, batch["old_log_probs"], batch["mask"]
-        )
-        return mean.detach() + own - own.detach()
 
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
         surrogate = super().surrogate(current, batch)

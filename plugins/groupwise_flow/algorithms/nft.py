@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pydantic import Field
 from torch import Tensor
 
+from groupwise import objective
 from groupwise.advantages import Scale
 from groupwise.algorithm import Algorithm, Batch
 from groupwise.algorithms.parts import Options
@@ -71,8 +72,7 @@ class NFT(Following, Matching):
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
         config, velocity = self.config, current.extra["velocity"]
         old = batch["old_velocity" if "velocity" in self.old else f"{SAMPLING}_velocity"]
-        share = batch["advantages"] / (2 * config.advantage_clip) + 0.5
-        share = share.unsqueeze(1) if share.ndim == 1 else share
+        share = objective.per_decision(batch["advantages"]) / (2 * config.advantage_clip) + 0.5
         towards = self._error(old + config.b * (velocity - old), current)
         away = self._error(old - config.b * (velocity - old), current)
         return config.advantage_clip / config.b * (share * towards + (1 - share) * away)

@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from math import cos, pi
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from groupwise_verifiable.columns import column, members
 from groupwise_verifiable.completion import content
 from groupwise_verifiable.failures import values_of
-from groupwise_verifiable.mathematics.attempt import Rules
 from groupwise_verifiable.mathematics.reward import MathEquivalence
 from groupwise_verifiable.outcome import Outcome
 
@@ -28,37 +27,16 @@ class Length:
 
     judges = False
 
-    class Config(BaseModel):
-        """Settings of the reward `length`."""
+    class Config(MathEquivalence.Config):
+        """Settings of the reward `length`: those of `math`, and the unit."""
 
-        model_config = ConfigDict(extra="forbid", frozen=True)
-
-        gold: str = Field(default="answer", description="Column with the gold answers.")
-        rules: Rules = Field(
-            default="strict", description="As for `math`: which answers are right."
-        )
-        after: str | None = Field(
-            default=None,
-            min_length=1,
-            description="As for `math`: only the text after this string counts.",
-        )
-        timeout: float = Field(
-            default=5.0, gt=0, description="Longest time to check one completion, in seconds."
-        )
         unit: Literal["tokens", "characters"] = Field(
             default="tokens", description="Unit of lengths."
         )
 
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or self.Config()
-        self._correct = MathEquivalence(
-            MathEquivalence.Config(
-                gold=self.config.gold,
-                rules=self.config.rules,
-                after=self.config.after,
-                timeout=self.config.timeout,
-            )
-        )
+        self._correct = MathEquivalence(self.config)
 
     @property
     def required_columns(self) -> Mapping[str, str]:
@@ -104,10 +82,8 @@ class CosineLength:
 
     judges = False
 
-    class Config(BaseModel):
-        """Settings of the reward `cosine_length`."""
-
-        model_config = ConfigDict(extra="forbid", frozen=True)
+    class Config(MathEquivalence.Config):
+        """Settings of the reward `cosine_length`: those of `math`, and the curve."""
 
         max_length: int = Field(ge=1, description="Tokens from which the value is constant.")
         right_short: float = Field(default=1.0, description="Value of a right answer of no tokens.")
@@ -120,26 +96,10 @@ class CosineLength:
         wrong_long: float = Field(
             default=-0.5, description="Value of a wrong answer of `max_length` tokens."
         )
-        gold: str = Field(default="answer", description="Column with the gold answers.")
-        rules: Rules = Field(
-            default="strict", description="As for `math`: which answers are right."
-        )
-        after: str | None = Field(
-            default=None,
-            min_length=1,
-            description="As for `math`: only the text after this string counts.",
-        )
-        timeout: float = Field(
-            default=5.0, gt=0, description="Longest time to check one completion, in seconds."
-        )
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self._correct = MathEquivalence(
-            MathEquivalence.Config(
-                gold=config.gold, rules=config.rules, after=config.after, timeout=config.timeout
-            )
-        )
+        self._correct = MathEquivalence(config)
 
     @property
     def required_columns(self) -> Mapping[str, str]:

@@ -61,7 +61,6 @@ _WRAPPERS = (
     r"mathcal|mathscr|mathnormal|ensuremath|displaystyle|boxed|fbox|hbox|uline|vec|"
     r"emph|textit|textsf|texttt|bold"
 )
-_UNIT = r"\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}"  # above or below: km/h
 _SPACE = r"(?:\\[,;:! ]|~|[\s\u00a0\u2009\u202f])"
 _REWRITES = tuple(
     (re.compile(pattern), replacement)

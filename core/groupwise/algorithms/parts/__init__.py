@@ -4,6 +4,7 @@ Each is a class with the options that it adds and the methods of `Composed` that
 """
 
 from groupwise.algorithms.parts.advantages import Advantages, GroupCentred, GroupRelative
+from groupwise.algorithms.parts.against_sampler import AgainstSampler
 from groupwise.algorithms.parts.clipped import Clipped
 from groupwise.algorithms.parts.composed import Composed, Options
 from groupwise.algorithms.parts.credit import Credit
@@ -12,11 +13,13 @@ from groupwise.algorithms.parts.entropy import EntropyBonus
 from groupwise.algorithms.parts.importance import ImportanceWeights
 from groupwise.algorithms.parts.observations import Observations
 from groupwise.algorithms.parts.reference import Reference, ReferenceKL
+from groupwise.algorithms.parts.sequence_ratio import SequenceRatio
 from groupwise.algorithms.parts.teacher import Teacher
 from groupwise.algorithms.parts.usual import Usual
 
 __all__ = [
     "Advantages",
+    "AgainstSampler",
     "Clipped",
     "Composed",
     "Credit",
@@ -29,6 +32,7 @@ __all__ = [
     "Options",
     "Reference",
     "ReferenceKL",
+    "SequenceRatio",
     "Teacher",
     "Usual",
 ]
