@@ -25,8 +25,8 @@ OBSERVATIONS = "observations"
 class Algorithm(ABC):
     """Turns scored rollouts into a loss.
 
-    needs: outputs of the policy's forward that the loss reads: those that it is asked for. Without
-        "log_probs" none are computed for this algorithm, and `old` must not name them.
+    needs: names of the outputs that `loss` reads; a forward pass computes only these. Without
+        "log_probs" among them, `old` must not name these either.
     old: outputs of the policy before the step's first update: "log_probs" puts `old_log_probs` into
         the batch, the name of one of the policy's extras ("mean") `old_mean`. In the first update
         they are the current ones, detached, so the ratio is 1 there and costs no pass.

@@ -100,9 +100,9 @@ def calls_of(completion: Any) -> tuple[ToolCall, ...]:
 class Reply:
     """A player's completion, as rewards would receive it (text, messages, an image).
 
-    truncated: a limit cut it off. calls: of tools, which it contains, also those with a fault.
-    content: its text without the calls that have none; all of it if None. Given to a player as its
-    context, its text is that player's prompt, and the reply counts as its parent: see
+    truncated: a limit cut it off. calls: of tools, which it contains, also malformed ones.
+    content: its text with the well-formed calls removed, None if there are none. Given to a player
+    as its context, its text is that player's prompt, and the reply counts as its parent: see
     `Player.group`.
     """
 
@@ -280,8 +280,7 @@ class Environment(ABC):
         follows the one before it in its asyncio task, or the Reply that was its context or `after`.
         A mapping that is returned has columns for them. To judge other replies, return these, each
         with its columns. A reply that is not judged has the mean reward of the replies that
-        followed it; one that nothing follows has the reward of the latest judged reply before it,
-        which it lets stand.
+        followed it; one that nothing follows has the reward of the latest judged reply before it.
 
         The column `ended` is a word for what ended the episode, if its last player did not: "turns"
         (there are no more), "tool" (a tool ended it), or any other. `Rollouts.ended` of the judged

@@ -196,8 +196,8 @@ class TurnSampler(Sampler):
         """The context after a turn that was drawn in it."""
 
     def tool_calls(self, context: Any) -> tuple[Sequence[ToolCall], str | None]:
-        """The calls of tools in the context's last turn, and its text without those that have no
-        fault, None for all of it; by default there are none."""
+        """The calls of tools in the context's last turn, and its text with the well-formed ones
+        removed, None if there is nothing to remove; by default there are none."""
         return (), None
 
     @classmethod

@@ -6,7 +6,7 @@ from groupwise.cli.stage import Stage
 from groupwise.config.learners import SOLE
 from groupwise.errors import UserError
 from groupwise.prompts.draws import Draw
-from groupwise.scoring.outcome import excerpt
+from groupwise.scoring.reward_result import excerpt
 from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.episodes import Episodes
 

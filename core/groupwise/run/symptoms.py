@@ -6,7 +6,7 @@ from typing import Any
 
 from groupwise.algorithm import Algorithm
 from groupwise.learned import ONE_CLASS
-from groupwise.scoring.outcome import STEPS
+from groupwise.scoring.reward_result import STEPS
 
 STEPS_WITHOUT_VARIANCE = 10
 """Warn after so many steps in a row from which nothing was learned."""

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import torch
 
 from groupwise.rewards import Reward
-from groupwise.scoring.call import Call, Failure
-from groupwise.scoring.settings import OF_PROCESS, Kept
+from groupwise.scoring.reward_call import Failure, RewardCall
+from groupwise.scoring.settings import OF_PROCESS, SavedSettings
 
 PATIENCE = 1.0
 """Seconds after its deadline that a cancelled call has to end."""
@@ -30,7 +30,7 @@ class EventLoop:
 
     _in_flight: ClassVar[set[Future[Any]]] = set()
     """The calls of all loops, since they share the process."""
-    _before: ClassVar[Kept] = Kept({})
+    _before: ClassVar[SavedSettings] = SavedSettings({})
     """The settings before the first of them began."""
 
     def __init__(self) -> None:
@@ -38,12 +38,12 @@ class EventLoop:
         self._began = 0.0
         self._calls: set[Future[Any]] = set()
 
-    def start(self, reward: Reward, call: Call) -> Callable[[], Any]:
+    def start(self, reward: Reward, call: RewardCall) -> Callable[[], Any]:
         """Start a call; returns a function that waits for its values, or raises SampleErrors or
         Failure."""
         loop, answer = self._running(), Future[Any]()
         if not self._in_flight:
-            EventLoop._before = Kept(OF_PROCESS)
+            EventLoop._before = SavedSettings(OF_PROCESS)
         for calls in (self._in_flight, self._calls):
             calls.add(answer)
         task = asyncio.run_coroutine_threadsafe(self._call(reward, call, answer), loop)
@@ -97,7 +97,7 @@ class EventLoop:
             ).start()
         return self._loop
 
-    async def _call(self, reward: Reward, call: Call, answer: Future[Any]) -> None:
+    async def _call(self, reward: Reward, call: RewardCall, answer: Future[Any]) -> None:
         """Make a call. The result is set here, in the task, so that no other task delays it."""
         self._began = time.monotonic()
         task = asyncio.current_task()

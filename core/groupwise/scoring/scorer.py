@@ -12,9 +12,9 @@ from groupwise.metric_names import Family, problem_of_reward
 from groupwise.rewards import Reward, RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
-from groupwise.scoring.call import Call, Failure
 from groupwise.scoring.event_loop import EventLoop
-from groupwise.scoring.outcome import Outcome
+from groupwise.scoring.reward_call import Failure, RewardCall
+from groupwise.scoring.reward_result import RewardResult
 from groupwise.scoring.scoring import Scoring
 from groupwise.scoring.settings import contained
 from groupwise.scoring.watchdog import within_deadline
@@ -95,14 +95,16 @@ class Scorer:
         chosen = [n for n, r in enumerate(self.rewards) if only is None or r.name in only]
         for number in chosen if len(judged) else ():
             self.rewards[number].check_columns(columns, tuple(judged.facts))
-        make = partial(Call, columns=columns, state=state, purpose=purpose, references=references)
+        make = partial(
+            RewardCall, columns=columns, state=state, purpose=purpose, references=references
+        )
         outcomes = []
         for reward in (self.rewards[number] for number in chosen):
             is_here = not reward.is_async and reward.name not in self._workers
             call = make(reward, judged if is_here else on_cpu)
             # None: all failed, or a chain has none.
             answer = self._begin(reward, call) if len(judged) else None
-            outcomes.append(Outcome(reward, call, on_cpu, answer, is_here=is_here))
+            outcomes.append(RewardResult(reward, call, on_cpu, answer, is_here=is_here))
         return Scoring(
             whole,
             outcomes,
@@ -120,7 +122,7 @@ class Scorer:
             scoring.call()
         return Scores.concat([scoring.scores() for scoring in scorings])
 
-    def _begin(self, reward: Reward, call: Call) -> Callable[[], Any]:
+    def _begin(self, reward: Reward, call: RewardCall) -> Callable[[], Any]:
         """Start a call elsewhere; returns a function that waits for it, or makes the call here."""
         if reward.name in self._workers:
             return self._workers[reward.name].start(call)

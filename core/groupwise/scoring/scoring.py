@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
-from groupwise.scoring.outcome import Outcome, excerpt
+from groupwise.scoring.reward_result import RewardResult, excerpt
 
 
 class Scoring:
@@ -22,7 +22,7 @@ class Scoring:
     def __init__(
         self,
         rollouts: Rollouts,
-        outcomes: Sequence[Outcome],
+        outcomes: Sequence[RewardResult],
         *,
         weights: tuple[float, ...],
         scales: tuple[float, ...],
@@ -84,7 +84,7 @@ class Scoring:
                 reasons[self.rows[row]] = f"reward {outcome.reward.name!r} {reason}"
         return reasons
 
-    def _first_failure(self, outcome: Outcome) -> str:
+    def _first_failure(self, outcome: RewardResult) -> str:
         """A reward's first failure and its prompt in one line."""
         row, reason = next(iter(outcome.errors.items()))
         why = f"reward {outcome.reward.name!r} {reason}".splitlines()[0]

@@ -16,8 +16,8 @@ import torch
 
 from groupwise.errors import message_of
 from groupwise.rewards import Members, SampleErrors, is_async
-from groupwise.scoring.call import Call, Failure, listed
 from groupwise.scoring.forks import ending_forks
+from groupwise.scoring.reward_call import Failure, RewardCall, listed
 
 LOGGED: dict[str, Any] = {"extra": {}, "metrics": {}, "seconds": 0.0, "reading": None}
 """Part of each reply: what a call logged, how long it took, and the completion read last."""
@@ -69,7 +69,7 @@ def _loaded(request: bytes) -> Any:
     return function
 
 
-def _reply(function: Any, call: Call, loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
+def _reply(function: Any, call: RewardCall, loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
     reply: dict[str, Any] = {}
     try:
         if is_async(function):

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from groupwise.scoring.call import Failure
 from groupwise.scoring.forks import ending_forks
+from groupwise.scoring.reward_call import Failure
 
 try:
     import resource
@@ -82,7 +82,7 @@ OF_MAIN_THREAD: Settings = {
 }
 
 
-class Kept:
+class SavedSettings:
     """Settings as they are now; `restore` sets those again that have changed since."""
 
     def __init__(self, settings: Settings) -> None:
@@ -106,7 +106,7 @@ class Kept:
 def contained() -> Iterator[None]:
     """A context in the main thread for code of a reward: at its end all settings are as before, and
     a process that was forked in it ends there."""
-    kept = Kept({**OF_PROCESS, **OF_MAIN_THREAD})
+    kept = SavedSettings({**OF_PROCESS, **OF_MAIN_THREAD})
     try:
         with ending_forks():
             yield

@@ -17,7 +17,7 @@ from os import _exit  # the run has one of its own, for calls of other code
 from types import FrameType
 from typing import Any, TypeVar
 
-from groupwise.scoring.call import Failure
+from groupwise.scoring.reward_call import Failure
 
 Answer = TypeVar("Answer")
 

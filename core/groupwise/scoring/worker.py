@@ -30,7 +30,7 @@ from groupwise.environment import ENVIRONMENTS
 from groupwise.errors import UserError, message_of
 from groupwise.rewards import Reward, SampleErrors
 from groupwise.scoring import server
-from groupwise.scoring.call import Call, Failure
+from groupwise.scoring.reward_call import Failure, RewardCall
 
 LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables of a distributed launch, which a worker must not inherit: it would wait for peers."""
@@ -65,7 +65,7 @@ class Worker:
         except Failure as failure:
             raise UserError(f"reward {self.reward.name!r} {failure.reason}") from failure.__cause__
 
-    def start(self, call: Call) -> Callable[[], Any]:
+    def start(self, call: RewardCall) -> Callable[[], Any]:
         """Queue a call; returns a function that waits for its values, or raises SampleErrors or
         Failure."""
         if ENVIRONMENTS not in self.reward.parameters[0]:  # not for `**columns`: few can be pickled
@@ -93,7 +93,7 @@ class Worker:
             if self._process is not None:
                 self._process.kill()
 
-    def _answer(self, call: Call, closed: int) -> Any:
+    def _answer(self, call: RewardCall, closed: int) -> Any:
         process = self._started(closed)
         try:
             request = _pickled(call)

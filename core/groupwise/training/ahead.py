@@ -29,7 +29,7 @@ class Ahead(Experience):
         # An engine can sample while this process computes the update. A policy that samples itself
         # cannot, since the update changes its weights: it samples before the update.
         self._thread = None
-        if not self.sampler.draws_itself:
+        if not self.sampler.policies_sample:
             self._thread = ThreadPoolExecutor(
                 1, thread_name_prefix="ahead", initializer=lambda: _use(self.accelerator.device)
             )

@@ -14,7 +14,7 @@ def credit(
     scores: Scores, judged: Sequence[Call], calls: Sequence[Call], refused: Mapping[str, float]
 ) -> Scores:
     """The scores of all calls: their own if judged, else the mean of those that follow; where
-    nothing follows, those of the latest judged call before: what a last word lets stand.
+    nothing follows, those of the latest judged call before it.
 
     Failed ones are left out of the mean, which is NaN if none is scored. A call that is not judged
     failed if itself did, or all that follow it.

@@ -13,7 +13,7 @@ from groupwise.training.assembly import Assembly
 from groupwise.training.calls import Episode, Request
 from groupwise.training.endings import ENDED
 from groupwise.training.episodes import Episodes
-from groupwise.training.loop_thread import BlockedError, LoopThread, Overdue, say
+from groupwise.training.loop_thread import BlockedError, CoroutineOverdue, LoopThread, say
 from groupwise.training.places import Places
 from groupwise.training.player_sampler import PlayerSampler
 from groupwise.training.playing import Playing
@@ -78,7 +78,7 @@ class EpisodeSampler:
             self._thread.run(self.environment.close(), within=CLOSING)
         except BlockedError:
             pass  # the run says so
-        except Overdue:
+        except CoroutineOverdue:
             problem = f"`close` did not end within {CLOSING:g} s"
         except Exception as error:
             problem = f"`close` raised {type(error).__name__}: {error}"
@@ -97,7 +97,7 @@ class EpisodeSampler:
         return [*dict.fromkeys(note for notes in own for note in notes)]
 
     @property
-    def draws_itself(self) -> bool:
+    def policies_sample(self) -> bool:
         """Whether every policy is its own sampler, so that none can sample during an update."""
         return all(s.sampler is s.policy for s in self.samplings.values())
 

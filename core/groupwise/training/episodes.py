@@ -12,7 +12,7 @@ from groupwise.environment import Reply
 from groupwise.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
-from groupwise.scoring.outcome import excerpt
+from groupwise.scoring.reward_result import excerpt
 from groupwise.training.calls import Call, Episode, Rows
 from groupwise.training.credit import credit
 from groupwise.training.training_batch import TrainingBatch
@@ -92,7 +92,7 @@ class Episodes:
 
     @property
     def refusals(self) -> list[Refusal]:
-        """What no row of `judged` tells of."""
+        """Replies and episodes without a rollout in `judged`."""
         replies = [
             Refusal(
                 episode=call.episode,

@@ -31,7 +31,7 @@ TAKEN = frozenset({AVERAGE, REFERENCE, "old", "teacher", "sampler"})
 """Names that `Algorithm.copies` must not have."""
 
 
-class Learned(NamedTuple):
+class LearnerResult(NamedTuple):
     """What a step's updates tell: its metrics; advantages: [B] float32, of each rollout the mean
     over its decisions, NaN where it was not trained on."""
 
@@ -100,7 +100,7 @@ class Learner:
         step: int,
         dummy: Rollouts | None = None,
         seconds: float = 0.0,
-    ) -> Learned:
+    ) -> LearnerResult:
         """Make all updates of a step.
 
         step: training steps done so far; dummy: a rollout for passes without effect, while other
@@ -150,7 +150,7 @@ class Learner:
         if replayed is not None:
             advantages[replayed] = math.nan
         metrics = {**tally.result(), "learning_rate": rate, **further}
-        return Learned(metrics, advantages)
+        return LearnerResult(metrics, advantages)
 
     def rate(self, step: int, seconds: float) -> float:
         """The learning rate after `step` steps and so many seconds of the run."""

@@ -20,7 +20,7 @@ PATIENCE = 5.0
 """Seconds to wait for the loop's tasks and thread to end."""
 
 
-class Overdue(Exception):  # noqa: N818
+class CoroutineOverdue(Exception):  # noqa: N818
     """A coroutine has not ended in time, and is cancelled."""
 
 
@@ -49,9 +49,9 @@ class LoopThread:
     def run(self, coroutine: Coroutine[Any, Any, T], *, within: float | None = None) -> T:
         """Run a coroutine in the loop, and wait for its result.
 
-        Raises Overdue if it takes longer than `within` seconds; and BlockedError if the loop has
-        been busy for longer than the deadline, now and in all later calls: what keeps it cannot be
-        ended, and no episode can go on.
+        Raises CoroutineOverdue if it takes longer than `within` seconds; and BlockedError if the
+        loop has been busy for longer than the deadline, now and in all later calls: what keeps it
+        cannot be ended, and no episode can go on.
         """
         if self._error is not None:
             coroutine.close()
@@ -63,7 +63,7 @@ class LoopThread:
             self._check(loop)
             if within is not None and time.monotonic() - started > within:
                 future.cancel()
-                raise Overdue
+                raise CoroutineOverdue
         return future.result()
 
     @property

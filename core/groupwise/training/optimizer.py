@@ -25,7 +25,7 @@ MOMENTS = {"step", *SHAPED}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class StepResult:
     """What became of the gradient of an update.
 
     norm: before clipping; None if there was no gradient.
@@ -83,7 +83,7 @@ class Optimizer:
         """Add the gradient of a loss to the parameters' own."""
         self.accelerator.backward(loss if self.scale is None else self.scale.scale(loss))
 
-    def step(self, rate: float, *, number: int, first_nonfinite: str | None = None) -> Outcome:
+    def step(self, rate: float, *, number: int, first_nonfinite: str | None = None) -> StepResult:
         """Clip, make a step with this learning rate and clear the gradient.
 
         A gradient that is not finite changes no weight and is counted; UserError after more than
@@ -97,7 +97,7 @@ class Optimizer:
             group["lr"] = rate * group["share"]
         gradients = [p.grad for _, p in self.trained if p.grad is not None]
         if not gradients:
-            return Outcome()
+            return StepResult()
         scale = None if self.scale is None else self.scale.get_scale()
         if self.scale is not None:
             self.scale.unscale_(self.adamw)
@@ -113,7 +113,7 @@ class Optimizer:
         if self.skipped > self.settings.max_skipped_updates:
             self._end(length, number)
         skipped = not finite and not overflow
-        return Outcome(
+        return StepResult(
             norm=length,
             updated=finite,
             skipped=skipped,

@@ -45,7 +45,7 @@ class Filled(NamedTuple):
     metrics: dict[str, float]
 
 
-class Kept(NamedTuple):
+class KeptCompletion(NamedTuple):
     """A right completion of an earlier step, in CPU memory, with only what the loss needs."""
 
     rollout: Rollouts
@@ -68,7 +68,7 @@ class Replay:
 
     def __init__(self, settings: ReplaySection, judge: Judge) -> None:
         self.settings, self.judge = settings, judge
-        self.kept: dict[str, list[Kept]] = {}
+        self.kept: dict[str, list[KeptCompletion]] = {}
 
     def fill(self, rollouts: Rollouts, scores: Scores, step: int) -> Filled:
         """Put kept completions into groups with fewer right ones than `at_least`; keep new ones.
@@ -83,8 +83,8 @@ class Replay:
             )
         self._expire(step, rollouts, scores)
         right, groups = self.judge.right(scores), rollouts.groups.cpu()
-        order, earlier = torch.arange(len(rollouts)), list[Kept]()
-        new: list[tuple[int, str, list[Kept]]] = []
+        order, earlier = torch.arange(len(rollouts)), list[KeptCompletion]()
+        new: list[tuple[int, str, list[KeptCompletion]]] = []
         for number in groups.unique().tolist():
             rows = (groups == number).nonzero().flatten()
             row_of_group = fingerprint(rollouts.prompts[int(rows[0])])
@@ -106,7 +106,7 @@ class Replay:
             rollouts = rollouts.select(order)
         return Filled(rollouts, scores, replayed, metrics)
 
-    def _keep(self, new: list[tuple[int, str, list[Kept]]]) -> None:
+    def _keep(self, new: list[tuple[int, str, list[KeptCompletion]]]) -> None:
         """Keep the newest of each row; over `size`, drop the rows not updated for longest."""
         for _, row, kept in new:
             before = self.kept.pop(row, [])
@@ -119,7 +119,7 @@ class Replay:
         do not fit the batch: a resumed run may have other rewards, or store other columns."""
         oldest = -math.inf if self.settings.age is None else step - self.settings.age
 
-        def fits(kept: Kept) -> bool:
+        def fits(kept: KeptCompletion) -> bool:
             same_columns = kept.rollout.trajectory.keys() == rollouts.trajectory.keys()
             return kept.version >= oldest and same_columns and kept.scores.names == scores.names
 
@@ -131,7 +131,7 @@ class Replay:
             del self.kept[next(iter(self.kept))]
 
     @property
-    def _all(self) -> list[Kept]:
+    def _all(self) -> list[KeptCompletion]:
         return [kept for of_row in self.kept.values() for kept in of_row]
 
     def _metrics(self, replayed: int, count: int) -> dict[str, float]:
@@ -194,7 +194,7 @@ class Replay:
             judges_steps=frozenset(state["judges_steps"]),
         )
         for place, row in enumerate(state["rows"]):
-            kept = Kept(rollouts.select([place]), scores.select(torch.tensor([place])))
+            kept = KeptCompletion(rollouts.select([place]), scores.select(torch.tensor([place])))
             self.kept.setdefault(row, []).append(kept)
         self._drop()
 
@@ -207,7 +207,7 @@ def _bare(**columns: Any) -> Rollouts:
     return Rollouts(prompts=nothing, completions=nothing, groups=groups, **columns)
 
 
-def _light(rollouts: Rollouts, scores: Scores, row: Tensor) -> Kept:
+def _light(rollouts: Rollouts, scores: Scores, row: Tensor) -> KeptCompletion:
     """A copy of one rollout, so that the memory of the batch can be freed."""
     rollout = rollouts.select([int(row)])
     assert rollout.sampler_log_probs is not None
@@ -221,7 +221,7 @@ def _light(rollouts: Rollouts, scores: Scores, row: Tensor) -> Kept:
         roles=rollout.roles,
         trajectory={name: _copied(column) for name, column in rollout.trajectory.items()},
     )
-    return Kept(bare, scores.select(row[None]))
+    return KeptCompletion(bare, scores.select(row[None]))
 
 
 def _copied(column: Any) -> Any:
@@ -230,7 +230,7 @@ def _copied(column: Any) -> Any:
     return column.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
-def _in_place_of(rollouts: Rollouts, row: int, kept: Kept) -> Kept:
+def _in_place_of(rollouts: Rollouts, row: int, kept: KeptCompletion) -> KeptCompletion:
     """The kept completion as a rollout of the group of `row`, on the devices of the batch."""
     columns, old = rollouts.trajectory, kept.rollout
     filled = replace(
@@ -243,7 +243,7 @@ def _in_place_of(rollouts: Rollouts, row: int, kept: Kept) -> Kept:
         facts={name: [None] for name in rollouts.facts},
         trajectory={name: _moved(c, columns[name], row) for name, c in old.trajectory.items()},
     )
-    return Kept(filled, kept.scores)
+    return KeptCompletion(filled, kept.scores)
 
 
 def _moved(column: Any, like: Any, row: int) -> Any:
@@ -253,7 +253,7 @@ def _moved(column: Any, like: Any, row: int) -> Any:
     return [value.to(like[row].device) for value in column]
 
 
-def _bytes(kept: Kept) -> int:
+def _bytes(kept: KeptCompletion) -> int:
     rollout = kept.rollout
     columns = [rollout.mask, rollout.sampler_log_probs, *rollout.trajectory.values()]
     tensors = [t for c in columns for t in ([c] if isinstance(c, Tensor) else c or ())]

@@ -162,12 +162,13 @@ class Sampling:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """In which `turns` are drawn, with the weights that are followed."""
+        """A context in which `turns` are drawn, with the weights that are followed."""
         with self._drawing(), self.turn_sampler.session():
             yield
 
     def _drawing(self) -> AbstractContextManager[None]:
-        """In which a policy that samples itself has the weights that are followed."""
+        """A context in which the policy, if it is its own sampler, has the weights that are
+        followed."""
         assert self._followed is not None
         name, _ = self._followed
         own = self.sampler is self.policy and name != PRESENT

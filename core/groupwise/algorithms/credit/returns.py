@@ -20,13 +20,13 @@ from groupwise.advantages import group_relative
 from groupwise.algorithms.credit.table import Table
 
 
-def of_returns(table: Table, outcome: Tensor, *, discount: float, **compared: Any) -> Tensor:
+def turn_returns(table: Table, outcome: Tensor, *, discount: float, **comparison: Any) -> Tensor:
     """[B, K]: A_k = (R_k - mean of the group's R_k) / (std + epsilon).
 
     R_k = r_k + discount R_(k+1).
-    outcome: [B], added to the reward of the last turn; NaN for none: then A is 0. compared: as of
+    outcome: [B], added to the reward of the last turn; NaN for none: then A is 0. comparison: as of
     `group_relative`.
     """
     returns = table.returns(outcome, discount)
-    relative = group_relative(returns.flatten(), table.same_turn.flatten(), **compared)
+    relative = group_relative(returns.flatten(), table.same_turn.flatten(), **comparison)
     return relative.view_as(returns)

@@ -114,7 +114,7 @@ class GroupCentred(Advantages):
         return self._compared(scores, rollouts)
 
     def warning(self, metrics: Mapping[str, Any]) -> str | None:
-        """That no turn of the step had what `credit` compares."""
+        """A warning if no turn of the step had a reward or state for `credit` to compare."""
         credited, self._credited = self._credited, None
         return self.config.credit.missing if credited is False else super().warning(metrics)
 

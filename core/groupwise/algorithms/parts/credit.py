@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
-from groupwise.algorithms.credit.anchors import of_anchors
-from groupwise.algorithms.credit.mixture import of_mixture
-from groupwise.algorithms.credit.returns import of_returns
+from groupwise.algorithms.credit.gigpo import gigpo
+from groupwise.algorithms.credit.mt_grpo import mt_grpo
+from groupwise.algorithms.credit.returns import turn_returns
 from groupwise.algorithms.credit.table import Table
 from groupwise.algorithms.parts.composed import Options
 from groupwise.rollouts import Rollouts
@@ -59,22 +59,22 @@ class Credit(Options):
         return {n: x if getattr(self, n) is None else getattr(self, n) for n, x in defaults}
 
     def advantages(
-        self, rollouts: Rollouts, outcome: Tensor, episode: Tensor, **compared: Any
+        self, rollouts: Rollouts, outcome: Tensor, episode: Tensor, **comparison: Any
     ) -> Tensor:
         """[B], or [B, T] unless all turns have the outcome alike.
 
         outcome: [B], the reward of each episode, NaN for none; episode: [B], its advantage;
-        compared: as of `advantages.group_relative`. Turns without the reward or state that it
+        comparison: as of `advantages.group_relative`. Turns without the reward or state that it
         compares have that of the episode.
         """
         if self.name == "outcome" or not len(rollouts):
             return episode
-        table, options = Table(rollouts), {**self.options, **compared}
+        table, options = Table(rollouts), {**self.options, **comparison}
         if self.name == "return":
-            return table.placed(of_returns(table, outcome, **options))
+            return table.placed(turn_returns(table, outcome, **options))
         if self.name == "turns":
-            return table.placed(of_mixture(table, outcome, episode, **options))
-        return table.placed(of_anchors(table, outcome, episode, **options))
+            return table.placed(mt_grpo(table, outcome, episode, **options))
+        return table.placed(gigpo(table, outcome, episode, **options))
 
     def applies(self, rollouts: Rollouts) -> bool:
         """Whether any turn has what it compares: a reward, or a state."""

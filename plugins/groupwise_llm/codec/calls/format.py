@@ -20,8 +20,8 @@ DECODER = json.JSONDecoder(strict=False)
 
 @dataclass(frozen=True)
 class Parsed:
-    """calls: of a turn, in order. content: its text without those that have no fault, None for all
-    of it."""
+    """calls: of a turn, in order. content: its text with the well-formed ones removed, None if
+    there is nothing to remove."""
 
     calls: tuple[ToolCall, ...] = ()
     content: str | None = None
@@ -29,7 +29,8 @@ class Parsed:
 
 @dataclass(frozen=True)
 class Written:
-    """The calls that a text has at one place, and where it goes on; without any, they are not."""
+    """The calls at one place of a text, empty if what stands there is none, and where reading
+    continues."""
 
     end: int
     calls: tuple[ToolCall, ...] = ()

@@ -1,4 +1,4 @@
-"""Call: the arguments of a reward for one batch, and what it logs."""
+"""RewardCall: the arguments of a reward for one batch, and what it logs."""
 
 import asyncio
 import time
@@ -52,7 +52,7 @@ class Failure(Exception):  # noqa: N818
         )
 
 
-class Call:
+class RewardCall:
     """The call of one reward on one batch; it can be pickled and made in a worker process.
 
     purpose: what the rollouts were sampled for; references: for each rollout, the completions that

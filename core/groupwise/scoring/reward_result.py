@@ -1,4 +1,4 @@
-"""Outcome: the checked values of one reward for a batch; a failure names the sample."""
+"""RewardResult: the checked values of one reward for a batch; a failure names the sample."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,13 +10,13 @@ from groupwise import attachments, progress
 from groupwise.errors import message_of
 from groupwise.rewards import Reward, RewardError, SampleErrors, StepRewards
 from groupwise.rollouts import Rollouts
-from groupwise.scoring.call import Call, Failure, listed
+from groupwise.scoring.reward_call import Failure, RewardCall, listed
 
 STEPS = "steps"
 """The metric of a process reward: the mean number of steps that it judges per completion."""
 
 
-class Outcome:
+class RewardResult:
     """One reward's values for one batch.
 
     answer: returns them: makes the call, or waits for it; None if there is nothing to score.
@@ -29,7 +29,7 @@ class Outcome:
     def __init__(
         self,
         reward: Reward,
-        call: Call,
+        call: RewardCall,
         rollouts: Rollouts,
         answer: Callable[[], Any] | None,
         *,
