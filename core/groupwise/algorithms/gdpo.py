@@ -45,7 +45,7 @@ class GDPO(GRPO):
         """[B]: the advantages of whole completions."""
         config = self.config
         return advantages.normalise_then_sum(
-            scores.outcomes / scores.units,
+            scores.outcomes / scores.values.new_tensor(scores.scales),
             rollouts.groups,
             weights=scores.outcomes.new_tensor(scores.weights),
             scale=config.scale,

@@ -23,7 +23,8 @@ class Scores:
 
     weights: of each reward in this step; for a constraint its multiplier, negative if the value is
         to be lower.
-    scales: values are divided by these before they are weighted; 1 except for constraints.
+    scales: values are divided by these before they are weighted; 1 except for constraints, and
+        for all if unset.
     values: [B, R] float64, NaN where a reward does not apply or failed; for a process reward the
         sum over its steps.
     failed: [B] bool, completions that failed, or on which a reward failed and was skipped. They
@@ -52,6 +53,10 @@ class Scores:
     judges_steps: frozenset[str] = frozenset()
     scales: tuple[float, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.scales:
+            object.__setattr__(self, "scales", (1.0,) * len(self.names))
+
     @cached_property
     def total(self) -> Tensor:
         """[B] float64: sum_k w_k r_k / scale_k over the rewards that apply.
@@ -76,14 +81,9 @@ class Scores:
         return self.values.masked_fill(judges | self.failed.unsqueeze(1), math.nan)
 
     def _sum(self, values: Tensor) -> Tensor:
-        factors = self.values.new_tensor(self.weights) / self.units
+        factors = self.values.new_tensor(self.weights) / self.values.new_tensor(self.scales)
         nothing = values.isnan().all(dim=1) | self.failed
         return (values * factors).nansum(dim=1).masked_fill(nothing, math.nan)
-
-    @property
-    def units(self) -> Tensor:
-        """[R]: `scales`, or ones."""
-        return self.values.new_tensor(self.scales or [1.0] * len(self.names))
 
     def no_signal(self, groups: Tensor) -> Tensor:
         """[B] bool: in the rollout's group all outcomes are equal, and all step rewards."""

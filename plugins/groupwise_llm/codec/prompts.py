@@ -1,6 +1,5 @@
 """Prompts: dataset rows to token ids, and checks of their length."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from textwrap import shorten
@@ -13,10 +12,9 @@ from groupwise import attachments
 from groupwise.errors import UserError
 from groupwise_llm.codec.characters import common_prefix, encodable
 from groupwise_llm.codec.template import ChatTemplate
+from groupwise_llm.codec.thinking import OPENING
 from groupwise_llm.settings import Settings
 
-THINKING = re.compile(r"<think>|\[THINK\]")
-"""What opens thinking, in chat templates and in prompts that end with it."""
 MOST_NAMED = 5
 """Rows that a note names."""
 
@@ -73,14 +71,14 @@ class Prompts:
         prompt = row["prompt"]
         text = self._text(row)
         if isinstance(prompt, str):
-            tag = next((m for m in THINKING.finditer(text) if not text[m.end() :].strip()), None)
+            tag = next((m for m in OPENING.finditer(text) if not text[m.end() :].strip()), None)
             return "" if tag is None else text[tag.start() :]
-        if THINKING.search(text) is None:
+        if OPENING.search(text) is None:
             return ""
         before = prompt[:-1] if self.template.continues(prompt) else prompt
         options = {"add_generation_prompt": False, "continue_final_message": False}
         rest = self.template.render(before, tools_of(row), **options) if before else ""
-        tag = THINKING.search(text, common_prefix(rest, text))
+        tag = OPENING.search(text, common_prefix(rest, text))
         return "" if tag is None else text[tag.start() :]
 
     def thinking_prefixes(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:

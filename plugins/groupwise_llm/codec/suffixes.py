@@ -20,7 +20,8 @@ ASK, THOUGHT, TURN, REPLY = "Question?", "Consideration", "Placeholder", "Observ
 """Words of the placeholder conversation: the user's, the assistant's thinking, its answer, and what
 a tool or the user replies."""
 OTHERWISE = "writes an earlier turn of the assistant otherwise than the last one"
-THINKING = {"<think>": f"<think>\n{THOUGHT}\n</think>\n\n", "[THINK]": f"[THINK]{THOUGHT}[/THINK]"}
+THOUGHTS = {"<think>": f"<think>\n{THOUGHT}\n</think>\n\n", "[THINK]": f"[THINK]{THOUGHT}[/THINK]"}
+"""Placeholder thinking by the tag that opens it, as most templates write it."""
 
 
 @dataclass(frozen=True)
@@ -140,18 +141,18 @@ class Suffixes:
         """A turn that thinks, as the prompt begins it, and one that does not; each with calls, too,
         which some templates require before a tool's reply, and first if it has calls."""
         opened = self._opened(tools)
-        tag = next((tag for tag in THINKING if opened.startswith(tag)), "<think>")
+        tag = next((tag for tag in THOUGHTS if opened.startswith(tag)), "<think>")
         closed = opened.strip() != "" and opened.strip() != tag
         replied = any(reply.get("role") == "tool" for reply in replies)
         called = (True, False) if calls else (False, True) if replied else (False,)
-        for content in ((opened if closed else THINKING[tag]) + TURN, TURN):
+        for content in ((opened if closed else THOUGHTS[tag]) + TURN, TURN):
             for each in called:
                 yield _Form(content, calls=each)
 
     def _opened(self, tools: Tools) -> str:
         """The thinking that the template begins for the assistant, "" if none."""
         opening = self.template.opening(tools)
-        places = [place for tag in THINKING if (place := opening.find(tag)) >= 0]
+        places = [place for tag in THOUGHTS if (place := opening.find(tag)) >= 0]
         return opening[min(places) :] if places else ""
 
     def _change(self, form: _Form, replies: Sequence[Message], tools: Tools, calls: Calls) -> str:

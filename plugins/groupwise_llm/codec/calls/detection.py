@@ -13,6 +13,7 @@ from groupwise_llm.codec.calls.mistral import Mistral
 from groupwise_llm.codec.calls.tags import Tags
 from groupwise_llm.codec.characters import common_prefix
 from groupwise_llm.codec.template import FINISHED, ChatTemplate
+from groupwise_llm.codec.thinking import after_thinking
 
 FORMATS: Mapping[str, Format] = {
     "hermes": Tags(),
@@ -56,7 +57,7 @@ def shows_tools(template: ChatTemplate) -> bool:
 
 
 def _reads(own: Format, text: str) -> bool:
-    # A template may close thinking that it opens.
-    calls: Sequence[Any] = own.parse(text.rpartition("</think>")[2], [PROBE], "").calls
+    # A template may open thinking, and close it.
+    calls: Sequence[Any] = own.parse(after_thinking(text), [PROBE], "").calls
     made = [(call.name, call.arguments, call.fault) for call in calls]
     return made == [(CALL.name, CALL.arguments, None)]

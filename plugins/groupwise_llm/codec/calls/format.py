@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from groupwise.environment import ToolCall
+from groupwise_llm.codec.thinking import OPENING, TAGS
 
 Tools = Sequence[Mapping[str, Any]]
-THINKING = {"<think>": "</think>", "[THINK]": "[/THINK]"}
-"""What opens and closes thinking, in which a call is only thought of."""
-OPENING = re.compile("|".join(map(re.escape, THINKING)))
 SPACES = re.compile(r"\s*")
 DECODER = json.JSONDecoder(strict=False)
 """Models write the lines of a program into a JSON string as they are."""
@@ -81,7 +79,7 @@ class Scanned(Format):
             if thought is not None and thought.start() < place:
                 thought = OPENING.search(text, place)
             if thought is not None and thought.start() < opened.start():
-                place, closing = thought.end(), THINKING[thought[0]]
+                place, closing = thought.end(), TAGS[thought[0]]
                 continue
             written = self.read(text, opened, tools)
             place = max(written.end, opened.end(), opened.start() + 1)
@@ -101,7 +99,7 @@ class Scanned(Format):
 
 def _closing(before: str) -> str | None:
     """What closes the thinking that is open at the end of a text."""
-    begun = [(before.rfind(tag), close) for tag, close in THINKING.items() if tag in before]
+    begun = [(before.rfind(tag), close) for tag, close in TAGS.items() if tag in before]
     if not begun:
         return None
     place, close = max(begun)
