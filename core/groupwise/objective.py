@@ -223,8 +223,8 @@ def is_off_policy(
     eq. 9. The mean estimates KL(sampler || policy) of a completion, in nats per decision.
     log_probs, sampler_log_probs: [B, T]; advantages: [B] or [B, T]. False outside the mask.
     """
-    gone = -sequence_log_ratio(log_probs.detach(), sampler_log_probs, mask) > limit
-    return gone & (per_decision(advantages) < 0)
+    far = -sequence_log_ratio(log_probs.detach(), sampler_log_probs, mask) > limit
+    return far & (per_decision(advantages) < 0)
 
 
 def weights(

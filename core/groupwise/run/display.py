@@ -59,9 +59,9 @@ def changes(
     accuracy: the name of the reward that tells right from wrong.
     """
     each = [name for name in after if name.startswith(f"{Family.REWARDS}/")]
-    several, own = len(each) > 1, f"{Family.REWARDS}/{accuracy}"
-    if all(side.get(own) == side.get("accuracy") for side in (before, after)):
-        each = [name for name in each if name != own]  # it is the accuracy
+    several, judging = len(each) > 1, f"{Family.REWARDS}/{accuracy}"
+    if all(side.get(judging) == side.get("accuracy") for side in (before, after)):
+        each = [name for name in each if name != judging]  # it is the accuracy
     watched = [name for name in after if name.startswith(f"{Family.WATCH}/")]
     names = ["reward", *JUDGED, *(each if several else ()), *watched]
     values = [(name, before.get(name), after.get(name)) for name in names]

@@ -106,13 +106,13 @@ def check_teachers(parts: Parts) -> None:
             continue
         policy, settings = kind_and_settings(parts.loaded, (*learning.path, "policy"))
         path = (*learning.path, "teacher")
-        teacher, own = kind_and_settings(parts.loaded, path)
+        teacher, teacher_settings = kind_and_settings(parts.loaded, path)
         if not all(isinstance(kind, type) for kind in (policy, teacher)):
             continue  # a function that builds a policy
         try:
             if not issubclass(teacher, Policy):
                 raise UserError(f"expected a groupwise.Policy, found the class {teacher.__name__}")
-            policy.check_teacher(settings, teacher, own)
+            policy.check_teacher(settings, teacher, teacher_settings)
         except UserError as error:
             raise UserError(parts.loaded.origin.message(path, str(error))) from error
 

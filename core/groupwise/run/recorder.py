@@ -150,8 +150,10 @@ class Recorder:
             self._print_alarms()
         labels_by_warning: dict[str, list[str]] = {}
         for label, learner in self.trainer.learners.items():
-            own = {n.removeprefix(f"{label}/"): value for n, value in metrics.items()}
-            for warning in self.symptoms[label].warnings(own, learner.optimizer.first_nonfinite):
+            of_learner = {n.removeprefix(f"{label}/"): value for n, value in metrics.items()}
+            for warning in self.symptoms[label].warnings(
+                of_learner, learner.optimizer.first_nonfinite
+            ):
                 labels_by_warning.setdefault(warning, []).append(label)
         for warning, labels in labels_by_warning.items():
             # A warning about all learners is shown once, without labels.

@@ -73,9 +73,9 @@ class Reopened:
         evaluator, state = self.evaluator, checkpoint.state
         for label, learning in self.parts.config.learners.items():
             if learning.learns:
-                own = snapshot.of_learner(checkpoint, label)
-                kept = AVERAGE if AVERAGED in own.tensors else None
-                read_weights(evaluator.sampler.samplings[label].policy, own, kept=kept)
+                of_learner = snapshot.of_learner(checkpoint, label)
+                kept = AVERAGE if AVERAGED in of_learner.tensors else None
+                read_weights(evaluator.sampler.samplings[label].policy, of_learner, kept=kept)
         self.parts.rewards.load_state_dict(state["rewards"])
         evaluator.sampler.forget()
         epoch = state["prompts"]["position"] / len(self.parts.prompts.source)

@@ -159,8 +159,10 @@ def restore(trainer: Trainer, checkpoint: Saved) -> None:
 def of_learner(checkpoint: Saved, label: str) -> Saved:
     """The checkpoint with the tensors of one learner only, without the prefix of their files."""
     start = prefix(label)
-    own = {n.removeprefix(start): x for n, x in checkpoint.tensors.items() if n.startswith(start)}
-    return replace(checkpoint, tensors=own)
+    tensors = {
+        n.removeprefix(start): x for n, x in checkpoint.tensors.items() if n.startswith(start)
+    }
+    return replace(checkpoint, tensors=tensors)
 
 
 def _restore(learner: Learner, checkpoint: Saved, state: Mapping[str, Any]) -> None:

@@ -72,8 +72,8 @@ def _masked_value(key: str, value: str) -> str:
         parsed = yaml_lines.read(value, key)[0]
     except UserError:
         parsed = value
-    own = {key.rpartition(".")[2].lstrip("-"): parsed}
-    return value if secrets.masked(own) is own else secrets.MASK
+    section = {key.rpartition(".")[2].lstrip("-"): parsed}
+    return value if secrets.masked(section) is section else secrets.MASK
 
 
 def device_name(device: torch.device) -> str:

@@ -73,7 +73,7 @@ class StepLine:
         metrics = self._metrics or {}
         accuracy, mean = metrics.get("accuracy", math.nan), metrics["reward"]
         reward = f"reward {mean:{_form(mean)}}"
-        own = {n: metrics[f"{n}/reward"] for n in self.labels if f"{n}/reward" in metrics}
+        of_labels = {n: metrics[f"{n}/reward"] for n in self.labels if f"{n}/reward" in metrics}
         left = max(0.0, self._left - (time.monotonic() - self._at))
         parts = [
             "" if math.isnan(accuracy) else f"{titled('accuracy', self._accuracy)} {accuracy:.2f}",
@@ -82,8 +82,8 @@ class StepLine:
             f"left {clock(left)}",
         ]
         rest = "  ".join(filter(None, parts))
-        whole = f"{reward} ({listed(own)})  {rest}"
-        return whole if own and len(whole) <= self._room else f"{reward}  {rest}"
+        whole = f"{reward} ({listed(of_labels)})  {rest}"
+        return whole if of_labels and len(whole) <= self._room else f"{reward}  {rest}"
 
     def __str__(self) -> str:
         return f"{self.place}  {self.summary}"

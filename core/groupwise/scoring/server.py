@@ -87,8 +87,8 @@ def _reply(function: Any, call: RewardCall, loop: asyncio.AbstractEventLoop) -> 
 
 def _reason(failure: Failure, cause: BaseException) -> dict[str, Any]:
     shown = "".join(traceback.format_exception(cause))
-    own = {"reason": failure.reason, "is_bug": failure.is_bug, "place": failure.place}
-    return {**own, "traceback": shown}
+    described = {"reason": failure.reason, "is_bug": failure.is_bug, "place": failure.place}
+    return {**described, "traceback": shown}
 
 
 def _encoded(reply: dict[str, Any]) -> bytes:

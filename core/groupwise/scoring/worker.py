@@ -267,8 +267,8 @@ def _environment() -> dict[str, str]:
     if "LOCAL_RANK" in os.environ and torch.cuda.is_initialized():
         number = torch.cuda.current_device()
         visible = environment.get("CUDA_VISIBLE_DEVICES")
-        own = visible.split(",")[number] if visible else str(number)
-        environment["CUDA_VISIBLE_DEVICES"] = own
+        device = visible.split(",")[number] if visible else str(number)
+        environment["CUDA_VISIBLE_DEVICES"] = device
     return environment
 
 

@@ -35,13 +35,13 @@ class AdamW8bit(bitsandbytes.optim.AdamW8bit):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], move_to_device: bool = True) -> None:
         """Load what `state_dict` returned, keeping its dtypes; parameter groups do not change."""
-        own = {torch_name: name for name, torch_name in NAMES.items()}
+        renamed = {torch_name: name for name, torch_name in NAMES.items()}
         parameters = self._parameters()
         self.state.clear()
         for number, values in state_dict["state"].items():
             parameter = parameters[number]
             self.state[parameter] = {
-                own.get(name, name): int(value) if name == "step" else _copy(value, parameter)
+                renamed.get(name, name): int(value) if name == "step" else _copy(value, parameter)
                 for name, value in values.items()
             }
 

@@ -102,16 +102,20 @@ class Assembly:
         judged_calls = [call for call, _ in judged]
         words = {call: word_of(call, columns) for call, columns in judged}
         later = note(judged, rows)
-        own = {
+        players = {
             label: with_turns(self._rollouts(label, each, words), each, later)
             for label, each in rows.items()
         }
-        rollouts = next(iter(own.values())) if self.plain else self._joined(own, rows, judged_calls)
+        rollouts = (
+            next(iter(players.values()))
+            if self.plain
+            else self._joined(players, rows, judged_calls)
+        )
         assembled = Episodes(
             judged=_with_columns(rollouts, self.columns, [columns for _, columns in judged]),
             judged_calls=judged_calls,
             players={
-                label: None if self.plain else _with_logged(own[label], sampling.policy.logged)
+                label: None if self.plain else _with_logged(players[label], sampling.policy.logged)
                 for label, sampling in self.samplings.items()
             },
             calls=rows,
@@ -169,7 +173,9 @@ class Assembly:
             rollouts = replace(rollouts, failures=reasons)
         return with_endings(rollouts, rows, words)
 
-    def _joined(self, own: Mapping[str, Rollouts], rows: Rows, judged: Sequence[Call]) -> Rollouts:
+    def _joined(
+        self, players: Mapping[str, Rollouts], rows: Rows, judged: Sequence[Call]
+    ) -> Rollouts:
         """The judged rollouts of all players, in the order of their episodes, as completions of the
         data set's rows; without trajectories."""
         places = {call: place for place, call in enumerate(judged)}
@@ -183,7 +189,7 @@ class Assembly:
             }
             if chosen:
                 everything = len(chosen) == len(of_player)
-                parts[label] = own[label] if everything else own[label].select([*chosen])
+                parts[label] = players[label] if everything else players[label].select([*chosen])
                 order += chosen.values()
         if not parts:
             return nothing_drawn()
@@ -263,12 +269,12 @@ def _bare(rollouts: Rollouts, facts: Collection[str]) -> Rollouts:
 def _with_columns(rollouts: Rollouts, names: Sequence[str], columns: Sequence[Columns]) -> Rollouts:
     """The same with the columns that environments returned among its facts; names: those that are
     always there. What is said of turns is among them only if it is named."""
-    others = (name for own in columns for name in own if name not in (ENDED, *RESERVED))
+    others = (name for episode in columns for name in episode if name not in (ENDED, *RESERVED))
     returned = dict.fromkeys([*names, *others])
     if not returned:
         return rollouts
-    own = {name: [given.get(name) for given in columns] for name in returned}
-    return replace(rollouts, facts={**rollouts.facts, **own})
+    facts = {name: [episode.get(name) for episode in columns] for name in returned}
+    return replace(rollouts, facts={**rollouts.facts, **facts})
 
 
 def _with_logged(rollouts: Rollouts, logged: Collection[str]) -> Rollouts:

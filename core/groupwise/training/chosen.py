@@ -83,7 +83,7 @@ def _records(
     several = len(sampler.samplings) > 1
     records: dict[int, Any] = {}
     for label, sampling in sampler.samplings.items():
-        own = [row for row in rows if calls[row].label == label]
+        of_label = [row for row in rows if calls[row].label == label]
         samples = Samples(
             greedy=False,
             learner=label if several else "",
@@ -97,9 +97,9 @@ def _records(
             sampling.policy,
             returned=sampler.columns,
             shown=sampler.shown_columns,
-            rows=own,
+            rows=of_label,
         )
-        records |= zip(own, of_player, strict=True)
+        records |= zip(of_label, of_player, strict=True)
     return [records[row] for row in rows]
 
 
@@ -120,10 +120,10 @@ def _groups(scored: Scored, rows: Sequence[int]) -> Sequence[Mapping[str, float 
     groups, totals = scored.rollouts.groups.cpu(), scored.scores.total
     described = []
     for row in rows:
-        own = totals[groups == groups[row]]
-        own = own[~own.isnan()]
-        mean = float(own.mean()) if len(own) else math.nan
-        std = float(own.std()) if len(own) > 1 else math.nan
+        of_group = totals[groups == groups[row]]
+        of_group = of_group[~of_group.isnan()]
+        mean = float(of_group.mean()) if len(of_group) else math.nan
+        std = float(of_group.std()) if len(of_group) > 1 else math.nan
         described.append({"mean": _plain(mean), "std": _plain(std)})
     return described
 

@@ -93,8 +93,8 @@ class EpisodeSampler:
         if not self.environment.multi_turn:
             return ()
         samplers = [sampling.sampler for sampling in self.samplings.values()]
-        own = [s.turn_notes() for s in samplers if isinstance(s, TurnSampler)]
-        return [*dict.fromkeys(note for notes in own for note in notes)]
+        notes_of_each = [s.turn_notes() for s in samplers if isinstance(s, TurnSampler)]
+        return [*dict.fromkeys(note for notes in notes_of_each for note in notes)]
 
     @property
     def policies_sample(self) -> bool:

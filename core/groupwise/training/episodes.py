@@ -64,8 +64,8 @@ class Episodes:
 
     def rollouts(self, label: str) -> Rollouts:
         """The rollouts of a player."""
-        own = self.players[label]
-        return self.judged if own is None else own
+        rollouts = self.players[label]
+        return self.judged if rollouts is None else rollouts
 
     def draws(self, label: str) -> Tensor:
         """[n] int64: for each rollout of a player the number of its prompt's draw."""
@@ -199,8 +199,10 @@ class Episodes:
         for label, rows in self.calls.items():
             # The call that has a rollout's reward: the judged one, else its first, which all others
             # follow.
-            own = [next((c for c in reversed(calls) if c in places), calls[0]) for calls in rows]
-            if all(call in places for call in own):
+            scored_calls = [
+                next((c for c in reversed(calls) if c in places), calls[0]) for calls in rows
+            ]
+            if all(call in places for call in scored_calls):
                 scored, numbers = scores, places
             else:
                 if spread is None:
@@ -208,15 +210,15 @@ class Episodes:
                 scored, numbers = spread
             batches[label] = TrainingBatch(
                 rollouts=self.rollouts(label),
-                scores=_selected(scored, [numbers[call] for call in own]),
+                scores=_selected(scored, [numbers[call] for call in scored_calls]),
                 rest_of_group=self._others(label, scores) if self.compared else None,
             )
         return batches
 
     def _others(self, label: str, scores: Scores) -> TrainingBatch:
         """The judged rows of other players."""
-        own = [call.label == label for call in self.judged_calls]
-        others = ~torch.tensor(own, dtype=torch.bool)
+        is_own = [call.label == label for call in self.judged_calls]
+        others = ~torch.tensor(is_own, dtype=torch.bool)
         return TrainingBatch(rollouts=self.judged.select(others), scores=scores.select(others))
 
     def _credit(self, scores: Scores) -> Scores:

@@ -102,13 +102,13 @@ class Evaluator:
         }
         if len(each) == 1:
             return next(iter(each.values()))
-        own = {
+        of_each = {
             f"{metric}/{name}": metrics[metric]
             for metric in OF_EACH
             for name, metrics in each.items()
             if metric in metrics
         }
-        return joined([*each.values()]) | own
+        return joined([*each.values()]) | of_each
 
     def samples(
         self, draws: Sequence[Draw], size: int, state: RunState, *, space: str, greedy: bool

@@ -178,7 +178,7 @@ class Experience:
         self.failures = {}
         scored = self._finished(first)
         dummies = self._dummies(scored)
-        scored = self._own(first.draws, scored)
+        scored = self._without_dummies(first.draws, scored)
         no_signal = self._no_signal(scored)
         metrics = self._describe(scored, no_signal)
         refilled = 0
@@ -188,7 +188,7 @@ class Experience:
             if not missing:
                 break
             more = self._round(self.prompts.take(missing), state)
-            fresh = self._own(more.draws, self._finished(more))
+            fresh = self._without_dummies(more.draws, self._finished(more))
             kept = ~torch.isin(scored.rollouts.groups.cpu(), replaced)
             scored = Scored.concat([scored.select(kept), fresh])
             no_signal = self._no_signal(scored)
@@ -216,7 +216,7 @@ class Experience:
             scores = self.scorer.finish(begun.scorings)
         return Scored(episodes=Episodes.concat(begun.batches), scores=scores)
 
-    def _own(self, draws: Sequence[Draw], scored: Scored) -> Scored:
+    def _without_dummies(self, draws: Sequence[Draw], scored: Scored) -> Scored:
         """The same; empty if this process has no share of the draws, so that all are dummies."""
         if not self.sampler.share(draws):
             return scored.select(torch.empty(0, dtype=torch.int64))

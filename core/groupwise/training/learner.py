@@ -119,8 +119,8 @@ class Learner:
         plan = self._updates(rollouts) * self.settings.epochs
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
         # The sampler's log-probs stand for the policy's own where both are the same function.
-        own = rollouts.sampler_log_probs if self.sampler.exact and not others else None
-        outputs = self._outputs(rollouts, plan, own=own)
+        known_log_probs = rollouts.sampler_log_probs if self.sampler.exact and not others else None
+        outputs = self._outputs(rollouts, plan, known_log_probs=known_log_probs)
         corrected = others or not (self.sampler is self.policy or self.sampler.exact)
         if corrected:
             self._check_log_probs(rollouts)
@@ -140,7 +140,7 @@ class Learner:
                 {name: value[rows, :width] for name, value in outputs.items()},
                 first=number == 0,
                 corrected=corrected,
-                compared=own is None,
+                compared=known_log_probs is None,
                 replayed=None if replayed is None else replayed[rows],
             )
             advantages[rows] = _advantages(update)
@@ -170,7 +170,7 @@ class Learner:
         rollouts: Rollouts,
         plan: Sequence[Tensor],
         *,
-        own: Tensor | None,
+        known_log_probs: Tensor | None,
     ) -> dict[str, Tensor]:
         """`reference_*`, those of other kept weights, `teacher_*` and `old_*` tensors [B, T, ...]
         on the CPU, from before the updates; and `observations`, if the algorithm reads them.
@@ -178,7 +178,7 @@ class Learner:
         Old ones are computed only for rollouts of later updates, or for all if `targets` needs
         them.
 
-        own: [B, T], the policy's log-probs if they are known already.
+        known_log_probs: [B, T], the policy's, if they need not be computed.
         """
         algorithm = self.algorithm
         outputs: dict[str, Tensor] = {}
@@ -195,8 +195,8 @@ class Learner:
         later = torch.cat([torch.empty(0, dtype=torch.int64), *plan[1:]]).unique()
         names = algorithm.old | for_targets if len(plan) > 1 else for_targets
         rows = torch.arange(len(rollouts)) if for_targets else later
-        if own is not None and "log_probs" in names:
-            outputs["old_log_probs"] = own.cpu()
+        if known_log_probs is not None and "log_probs" in names:
+            outputs["old_log_probs"] = known_log_probs.cpu()
             names = names - {"log_probs"}
         chosen = rollouts.select(rows)
         parts = self.updater.outputs(chosen, names) if names else {}

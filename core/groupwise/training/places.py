@@ -33,8 +33,8 @@ class Places:
         return self._last(reversed([*_outwards(frame)]))
 
     def _last(self, lines: Iterable[tuple[str, int | None]]) -> str:
-        own = [line for file, line in lines if file == self._file]
-        return f" (line {own[-1]} of {Path(self._file).name})" if own else ""
+        numbers = [line for file, line in lines if file == self._file]
+        return f" (line {numbers[-1]} of {Path(self._file).name})" if numbers else ""
 
 
 def _raised(error: BaseException) -> traceback.StackSummary:

@@ -171,8 +171,8 @@ class Sampling:
         followed."""
         assert self._followed is not None
         name, _ = self._followed
-        own = self.sampler is self.policy and name != PRESENT
-        return self.weights.using(name if own else None)
+        samples_itself = self.sampler is self.policy and name != PRESENT
+        return self.weights.using(name if samples_itself else None)
 
     def _adapt_threads(self) -> None:
         if self.threads is not None:

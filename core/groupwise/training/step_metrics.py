@@ -65,8 +65,8 @@ def describe(
         tally.mean(name, total, count)
     for name in columns:
         values = [column_value(name, value) for value in rollouts.facts[name]]
-        own = torch.tensor(values, dtype=torch.float64)
-        tally.means_of(f"{Family.ENVIRONMENT}/{name}", _known(own, failed))
+        numbers = torch.tensor(values, dtype=torch.float64)
+        tally.means_of(f"{Family.ENVIRONMENT}/{name}", _known(numbers, failed))
     if turns is not None:
         tally.add(turns)
     tally.total("unscored", int((scores.total.isnan() & ~failed).sum()))
@@ -168,8 +168,8 @@ def of_learners(
         tally = _of_rollouts(
             batch.rollouts, batch.scores, no_signal.get(label), logged.get(label, ())
         )
-        own = tally.of_all_processes().result()
-        metrics |= {f"{label}/{name}": value for name, value in own.items()}
+        of_player = tally.of_all_processes().result()
+        metrics |= {f"{label}/{name}": value for name, value in of_player.items()}
         _count(counts, batch.rollouts)
         counts.total(FAILED, int(batch.scores.failed.sum()))
     counts.total("sampled", lost)

@@ -33,13 +33,13 @@ def note(judged: Sequence[tuple[Call, Columns]], rows: Rows) -> Mapping[Call, Se
     for call, columns in judged:
         if all(columns.get(name) is None for name in RESERVED):
             continue
-        own = {row_of[call], *(row_of[each] for each in call.context_calls)}
+        of_context = {row_of[call], *(row_of[each] for each in call.context_calls)}
         turns = [
             each
             for each in (call, *ancestors(call))
             if each.label == call.label
             and each.reply is not None
-            and (row_of[each] in own or row_of[each] not in judged_rows)
+            and (row_of[each] in of_context or row_of[each] not in judged_rows)
         ][::-1]
         rewards = [_number(x) for x in _column(columns, REWARDS, call, len(turns))]
         states = [_name(x, call) for x in _column(columns, STATES, call, len(turns))]

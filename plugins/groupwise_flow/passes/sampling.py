@@ -47,13 +47,13 @@ def sample_latents(
         other = None if negative is None else negative.select(some, numbers)
 
         def of(part: slice) -> tuple[Tensor, Tensor | None]:
-            its = range(len(numbers))[part]
+            positions = range(len(numbers))[part]
             return guided.velocity(
                 x[part],
                 sigma[part],
-                conditional.select(part, its),
+                conditional.select(part, positions),
                 guidance,
-                negative=None if other is None else other.select(part, its),
+                negative=None if other is None else other.select(part, positions),
             )
 
         with torch.enable_grad() if next(kept) else nullcontext():
