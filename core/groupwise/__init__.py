@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from groupwise import advantages, objective, testing
     from groupwise.algorithm import Algorithm
     from groupwise.callback import Callback
-    from groupwise.environment import Environment, ToolCall
+    from groupwise.environment import Environment
     from groupwise.policy import Policy
     from groupwise.rollouts import LogProbs, Rollouts
     from groupwise.run.result import RunResult
     from groupwise.run.train import train
     from groupwise.sampler import Sampler
+    from groupwise.tool_call import ToolCall
 
 # Imported at first use, so that neither `groupwise plugins` nor a plugin's module imports torch.
 _LAZY = {
@@ -25,7 +26,7 @@ _LAZY = {
     "Callback": "groupwise.callback:Callback",
     "Environment": "groupwise.environment:Environment",
     "Policy": "groupwise.policy:Policy",
-    "ToolCall": "groupwise.environment:ToolCall",
+    "ToolCall": "groupwise.tool_call:ToolCall",
     "LogProbs": "groupwise.rollouts:LogProbs",
     "Rollouts": "groupwise.rollouts:Rollouts",
     "Sampler": "groupwise.sampler:Sampler",

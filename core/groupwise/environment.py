@@ -6,7 +6,6 @@ each in its own coroutine. When every one of them waits for a player, the waitin
 player become one batch; an engine draws each by itself.
 """
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,86 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from groupwise.errors import UserError
 from groupwise.prompt_source import Row
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """A call of a tool, as a model wrote it.
-
-    id: "" where the model's format has none. fault: why it cannot be made, in words for the model
-    (its JSON is malformed, it names no tool); None if it can.
-    """
-
-    name: str
-    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    id: str = ""
-    fault: str | None = None
-
-    @classmethod
-    def of(cls, call: Any) -> "ToolCall":
-        """From the form that chat messages have, or that of its `function` alone; arguments may be
-        JSON. It has a fault if this is neither, or holds half of a surrogate pair, which JSON can
-        name and tokenizers refuse."""
-        own = call if isinstance(call, Mapping) else {}
-        function = own.get("function", own)
-        function = function if isinstance(function, Mapping) else {}
-        name, arguments, id_ = function.get("name"), function.get("arguments"), own.get("id") or ""
-        if reason := _unreadable([name, id_ := str(id_)]):
-            return cls("", fault=f"the call's name or id {reason}")
-        if not (isinstance(name, str) and name):
-            return cls("", id=id_, fault="the call names no function")
-        if isinstance(arguments, str):
-            try:
-                arguments = json.loads(arguments)
-            except (ValueError, RecursionError) as error:
-                fault = f"the arguments are not valid JSON: {error}"
-                return cls(name, id=id_, fault=fault)
-        if not isinstance(arguments, Mapping | None):
-            return cls(name, id=id_, fault="the arguments are not a JSON object")
-        if reason := _unreadable(dict(arguments or {})):
-            return cls(name, id=id_, fault=f"an argument {reason}")
-        return cls(name, arguments or {}, id_)
-
-    def __str__(self) -> str:
-        """As name(argument=value, ...), for people; values are JSON."""
-        values = (
-            f"{name}={json.dumps(value, ensure_ascii=False, default=str)}"
-            for name, value in self.arguments.items()
-        )
-        return f"{self.name}({', '.join(values)})"
-
-    @property
-    def chat(self) -> dict[str, Any]:
-        """As in the `tool_calls` of a chat message."""
-        function = {"name": self.name, "arguments": dict(self.arguments)}
-        return {**({"id": self.id} if self.id else {}), "type": "function", "function": function}
-
-
-def _unreadable(value: Any) -> str | None:
-    """Why no tokenizer or template takes a value, None if they do."""
-    try:
-        json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode()
-    except UnicodeEncodeError:
-        return "has an incomplete character"
-    except (ValueError, RecursionError):
-        return "is nested too deeply"
-    return None
-
-
-def assistant_message(content: str, calls: Sequence[ToolCall] = ()) -> dict[str, Any]:
-    """The assistant's chat message, with those of the calls that have no fault."""
-    made = [call.chat for call in calls if call.fault is None]
-    return {"role": "assistant", "content": content, **({"tool_calls": made} if made else {})}
-
-
-def calls_of(completion: Any) -> tuple[ToolCall, ...]:
-    """The calls of tools in the last message of a completion; () of anything but chat messages."""
-    match completion:
-        case [*_, {"tool_calls": [*calls]}]:
-            return tuple(
-                call if isinstance(call, ToolCall) else ToolCall.of(call) for call in calls
-            )
-    return ()
+from groupwise.tool_call import ToolCall, assistant_message
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import nn
 
-from groupwise.environment import ToolCall
 from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
+from groupwise.tool_call import ToolCall
 
 Purpose = Literal["train", "evaluate", "greedy"]
 

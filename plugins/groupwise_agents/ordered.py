@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from groupwise.environment import ToolCall
+from groupwise.tool_call import ToolCall
 from groupwise_agents.toolbox import Answers, Toolbox
 
 

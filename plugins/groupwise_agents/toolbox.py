@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from groupwise.environment import EpisodeEnded, ToolCall
+from groupwise.environment import EpisodeEnded
 from groupwise.errors import UserError
+from groupwise.tool_call import ToolCall
 from groupwise_agents.content import Content, content_of
 from groupwise_agents.tool import Tool, ToolError, Unavailable
 

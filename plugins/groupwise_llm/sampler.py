@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from groupwise.environment import ToolCall
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, TurnSampler
+from groupwise.tool_call import ToolCall
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Context, Message, Turn
 

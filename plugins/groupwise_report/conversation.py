@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 
 from groupwise import attachments
-from groupwise.environment import ToolCall
+from groupwise.tool_call import ToolCall
 from groupwise_report.images import thumbnails
 from groupwise_report.wording import brief, display, number, text
 

@@ -12,20 +12,12 @@ from typing import Any
 import torch
 
 from groupwise import attachments
-from groupwise.environment import (
-    ENVIRONMENTS,
-    Context,
-    Environment,
-    Outcome,
-    Player,
-    Reply,
-    ToolCall,
-    assistant_message,
-)
+from groupwise.environment import ENVIRONMENTS, Context, Environment, Outcome, Player, Reply
 from groupwise.policy import Policy
 from groupwise.prompt_source import Row
 from groupwise.prompts.draws import Draw
 from groupwise.rollouts import LogProbs, Rollouts
+from groupwise.tool_call import ToolCall, assistant_message
 from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.episodes import Episodes
 from groupwise.training.sampling import Sampling

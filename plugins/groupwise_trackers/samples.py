@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from groupwise import attachments
-from groupwise.environment import ToolCall
 from groupwise.evaluation import Sample
+from groupwise.tool_call import ToolCall
 
 LONGEST = 10_000
 """Characters of a text; the middle of a longer one is left out, since answers are at the end."""

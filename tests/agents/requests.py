@@ -5,7 +5,8 @@ import json
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
-from groupwise.environment import Reply, ToolCall
+from groupwise.environment import Reply
+from groupwise.tool_call import ToolCall
 from groupwise_agents.agent import Agent
 
 

@@ -4,7 +4,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from groupwise.environment import Reply, ToolCall
+from groupwise.environment import Reply
+from groupwise.tool_call import ToolCall
 
 
 def say(text="", **calls):

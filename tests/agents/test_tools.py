@@ -222,7 +222,7 @@ def test_a_tool_that_hangs_is_abandoned(is_async, capsys):
 def test_a_tool_that_hangs_does_not_hold_up_the_exit():
     program = """
 import asyncio, threading
-from groupwise.environment import ToolCall
+from groupwise.tool_call import ToolCall
 from groupwise_agents.tool import Tool
 from groupwise_agents.toolbox import Toolbox
 tool = Tool(name="hang", schema={}, function=threading.Event().wait)

@@ -9,8 +9,8 @@ import pytest
 from trl.chat_template_utils import add_response_schema
 
 from groupwise import ToolCall
-from groupwise.environment import assistant_message
 from groupwise.errors import UserError
+from groupwise.tool_call import assistant_message
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Turn
 from groupwise_llm.settings import Settings

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from groupwise.environment import Columns, Environment, Reply, ToolCall, calls_of
+from groupwise.environment import Columns, Environment, Reply
 from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Drawn
+from groupwise.tool_call import ToolCall, calls_of
 from groupwise.training import turns
 from groupwise.training.calls import Call, Episode, Part, Rows, ancestors, in_rows
 from groupwise.training.endings import ENDED, with_endings, word_of

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from groupwise.environment import ToolCall, assistant_message
+from groupwise.tool_call import ToolCall, assistant_message
 
 Message = Mapping[str, Any]
 Ended = Literal["stop", "length", "failed"]

@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from groupwise.environment import ToolCall
 from groupwise.errors import UserError
+from groupwise.tool_call import ToolCall
 from groupwise_llm.codec.calls.detection import FORMATS, detected, shows_tools
 from groupwise_llm.codec.calls.format import Format, Parsed
 from groupwise_llm.codec.calls.mistral import Mistral

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise.environment import ToolCall, assistant_message
 from groupwise.errors import UserError
+from groupwise.tool_call import ToolCall, assistant_message
 from groupwise_llm.codec.calls.elements import GLM, QWEN3_CODER
 from groupwise_llm.codec.calls.format import Format
 from groupwise_llm.codec.calls.harmony import Harmony

@@ -2,7 +2,7 @@
 
 import re
 
-from groupwise.environment import ToolCall
+from groupwise.tool_call import ToolCall
 from groupwise_llm.codec.calls.arguments import typed
 from groupwise_llm.codec.calls.format import Scanned, Tools, Written
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from groupwise.environment import ToolCall
+from groupwise.tool_call import ToolCall
 from groupwise_llm.codec.thinking import OPENING, TAGS
 
 Tools = Sequence[Mapping[str, Any]]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from groupwise.environment import ToolCall
+from groupwise.tool_call import ToolCall
 from groupwise_llm.codec.calls.format import Scanned, Tools, Written, json_at, malformed
 
 FORM = "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from groupwise.environment import ToolCall
+from groupwise.tool_call import ToolCall
 from groupwise_llm.codec.calls.format import Scanned, Tools, Written, json_at, malformed
 
 TAG = "<|python_tag|>"

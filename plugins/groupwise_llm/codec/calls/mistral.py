@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from groupwise.environment import ToolCall
+from groupwise.tool_call import ToolCall
 from groupwise_llm.codec.calls.format import Scanned, Tools, Written, json_at, malformed
 
 LIST = '[TOOL_CALLS][{"name": ..., "arguments": {...}}]'

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from groupwise.environment import ToolCall
+from groupwise.tool_call import ToolCall
 from groupwise_llm.codec.calls.format import Scanned, Tools, Written, json_at, malformed
 
 

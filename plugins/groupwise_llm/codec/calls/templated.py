@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers.utils.chat_parsing.response_templates import load_response_template
 
-from groupwise.environment import ToolCall, calls_of
+from groupwise.tool_call import ToolCall, calls_of
 from groupwise_llm.codec.calls.format import Format, Parsed, Tools
 
 
