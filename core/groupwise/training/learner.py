@@ -17,6 +17,7 @@ from groupwise.policy import Policy
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Sampler
 from groupwise.storage.state import HasState
+from groupwise.training import learning_rate
 from groupwise.training.calls import TURN
 from groupwise.training.optimizer import Optimizer
 from groupwise.training.replay import Replay
@@ -154,7 +155,7 @@ class Learner:
 
     def rate(self, step: int, seconds: float) -> float:
         """The learning rate after `step` steps and so many seconds of the run."""
-        return self.settings.learning_rate * _factor(self.settings, step, seconds)
+        return self.settings.learning_rate * learning_rate.factor(self.settings, step, seconds)
 
     def end_step(self, step: int) -> Mapping[str, float]:
         """Call the algorithm's `end_step` after `step` steps; returns its metrics."""
@@ -283,26 +284,6 @@ class Learner:
             self.algorithm.load_state_dict(state["algorithm"])
         if self.replay is not None:
             self.replay.load_state_dict(state.get("replay"))
-
-
-def _factor(settings: TrainSection, step: int, seconds: float) -> float:
-    """The factor of the learning rate at a step (0-based): warm-up, then decay.
-
-    seconds: of the run before the step. With a limit in minutes the decay is as far as steps or
-    time, whichever is further, so that it ends with the run; `schedule_steps` counts steps alone.
-    """
-    if step < settings.warmup_steps:
-        return (step + 1) / settings.warmup_steps
-    steps = settings.schedule_steps or settings.steps
-    done = (step - settings.warmup_steps) / max(1, steps - settings.warmup_steps)
-    if settings.minutes is not None and settings.schedule_steps is None:
-        done = max(done, seconds / (60 * settings.minutes))
-    done = min(1.0, done)
-    if settings.schedule == "linear":
-        return 1.0 - done
-    if settings.schedule == "cosine":
-        return 0.5 * (1.0 + math.cos(math.pi * done))
-    return 1.0
 
 
 def _advantages(update: Update) -> Tensor:
