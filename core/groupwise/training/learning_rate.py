@@ -2,7 +2,7 @@
 
 import math
 
-from groupwise.config.sections import TrainSection
+from groupwise.config.train import TrainSection
 
 
 def factor(settings: TrainSection, step: int, seconds: float) -> float:
