@@ -62,7 +62,11 @@ class Preference:
             """The preset's settings, overridden by those set explicitly."""
             if not isinstance(options, Mapping):
                 return options
-            preset = PRESETS.get(str(options.get("preset")), {})
+            name = options.get("preset")
+            if name is not None and name not in PRESETS:
+                own = "the reward hps_v3" if "3" in str(name) else f"one of {', '.join(PRESETS)}"
+                raise ValueError(f"preset: no {name!r} here; take {own}")
+            preset = PRESETS.get(str(name), {})
             if "model" in options:  # another model has its own weights and tokenizer
                 preset = {key: preset[key] for key in ("resize", "scale") if key in preset}
             merged = {**preset, **options}

@@ -36,6 +36,11 @@ SYNONYMS = {
     "eval_steps": "every",
     "save_steps": "checkpoint_every",
     "output_dir": "output",
+    "clip_range": "clip_low",
+    "num_inference_steps": "steps",
+    "guidance_scale": "guidance",
+    "r": "rank",
+    "lora_alpha": "alpha",
 }
 """Names of other libraries for keys."""
 LIMITS = {

@@ -18,11 +18,17 @@ from groupwise.rewards import OWN_ARGUMENTS
 from groupwise.wording import Wording
 
 PROMPT = "prompt"
-READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
+READERS = {
+    ".jsonl": "json",
+    ".json": "json",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".txt": "text",  # a column `text`, a row for each line
+}
 
 
 class Dataset:
-    """Prompts from a JSONL, CSV or Parquet file, a folder, or a dataset on the hub.
+    """Prompts from a JSONL, CSV, Parquet or text file, a folder, or a dataset on the hub.
 
     Columns are renamed first, so the template names them as rewards do; the one that holds the
     prompt keeps its own name, too. Relative paths of pictures are relative to the file, or to the

@@ -44,7 +44,13 @@ class Sizes:
     @property
     def default_side(self) -> int:
         """Pixels along a picture's side where the configuration sets none."""
-        return int(self.pipeline.default_sample_size * self.pipeline.vae_scale_factor)
+        size = getattr(self.pipeline, "default_sample_size", None)
+        if size is None:
+            raise UserError(
+                f"policy.height, policy.width: set both, since a {type(self.pipeline).__name__} "
+                f"does not say its usual size, and the adapter has no `default_side`"
+            )
+        return int(size * self.pipeline.vae_scale_factor)
 
     @property
     def most_tokens(self) -> int | None:

@@ -93,6 +93,8 @@ def adapter_class(settings: Settings, index: Mapping[str, Any]) -> type[Adapter]
         registered: type[Adapter] = registry.load("adapters", name)
         return registered
     adapter = settings.adapter.kind
+    if lacking := sorted(getattr(adapter, "__abstractmethods__", ())):
+        raise UserError(f"policy.adapter: {adapter.__name__} lacks {', '.join(lacking)}")
     if adapter.pipelines and name not in adapter.pipelines:
         raise UserError(
             f"policy.adapter: {adapter.__name__} is for {', '.join(adapter.pipelines)}, and "

@@ -1,5 +1,6 @@
 """Outline: a pipeline whose models have no weights (meta device), for checks and estimates."""
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,10 @@ def skeleton(settings: Settings, index: Mapping[str, Any]) -> Any:
     named = {name: part for name, part in index.items() if isinstance(part, list)}
     if kind is None or not all(kind_of(part) for part in named.values() if any(part)):
         return None
-    return kind(
-        **{name: _part(settings, name, part) if any(part) else None for name, part in named.items()}
-    )
+    parts = {n: _part(settings, n, part) if any(part) else None for n, part in named.items()}
+    # As whether a model is distilled, which decides on guidance.
+    known = inspect.signature(kind.__init__).parameters.keys() - named.keys()
+    return kind(**parts, **{name: index[name] for name in known & index.keys()})
 
 
 def without_weights(folder: str, name: str, part: Any, dtype: torch.dtype) -> nn.Module:

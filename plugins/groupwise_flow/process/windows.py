@@ -58,7 +58,9 @@ class Window(BaseModel):
     @model_validator(mode="after")
     def _sized(self) -> Self:
         if self.kind == "all" and self.size is not None:
-            raise ValueError("kind: all takes every step but the last; leave size unset")
+            raise ValueError(
+                "kind: all takes every step but the last; leave size unset, or set kind: random"
+            )
         if self.kind != "all" and self.size is None:
             raise ValueError(f"kind: {self.kind} needs a size")
         for name, kinds in _KINDS_OF.items():

@@ -14,7 +14,13 @@ def _model(port: Port) -> None:
     port.write("policy.model", name)
     if any(word in name for word in ("Wan", "Kontext", "Edit")):
         port.lose(f"pretrained.model: {name}", "no videos and no editing here")
-    port.write("policy.prompt_tokens", 128, "max_sequence_length of their scripts, which cut")
+    if "Qwen" in name:
+        port.write(
+            "policy.prompt_tokens", 512, "their pipeline's default, which their script keeps"
+        )
+        port.write("policy.negative_prompt", " ", "of their script")
+    else:
+        port.write("policy.prompt_tokens", 128, "max_sequence_length of their scripts, which cut")
     port.write("policy.long_prompts", "cut")
 
 
@@ -96,7 +102,7 @@ MODEL = Group(
             "runwayml/stable-diffusion-v1-5",
             "their scripts cut prompts at 128 tokens: `policy.prompt_tokens: 128`, "
             "`long_prompts: cut`; prompts are measured before a run, and a longer one is an error "
-            "by default",
+            'by default. For Qwen-Image at 512, with `negative_prompt: " "`',
             always=True,
         ),
         changed("pretrained.revision", "`policy.loading.revision`", _revision, "main"),

@@ -32,13 +32,13 @@ def _rewards(port: Port) -> None:
 
 def _prompts(port: Port) -> None:
     folder = port.get("dataset") or "prompts"
-    port.write("prompts.name", "dataset")
-    if port.get("prompt_fn") == "geneval":
-        port.write("prompts.path", f"{folder}/train_metadata.jsonl")
-    else:
-        port.write("prompts.path", folder)
-        port.write("prompts.options.data_files", "train.txt")
-        port.write("prompts.prompt", "text", "the column of a text file, whose lines are prompts")
+    tagged = port.get("prompt_fn") == "geneval"
+    for section, split in (("prompts", "train"), ("evaluation.source", "test")):
+        name = f"{split}_metadata.jsonl" if tagged else f"{split}.txt"
+        port.write(f"{section}.name", "dataset")
+        port.write(f"{section}.path", f"{folder}/{name}")
+        if not tagged:
+            port.write(f"{section}.prompt", "text", "the column of a text file")
 
 
 DATA = Group(
@@ -49,7 +49,8 @@ DATA = Group(
             "`prompts: {name: dataset, path: ...}`",
             _prompts,
             "",
-            "a folder with `train.txt`, or `train_metadata.jsonl` of GenEval",
+            "a folder with `train.txt` and `test.txt`, or GenEval's `train_metadata.jsonl` and "
+            "`test_metadata.jsonl`; the second is `evaluation.source`",
             always=True,
         ),
         settled("prompt_fn", here="`prompts.path`", default="imagenet_animals"),

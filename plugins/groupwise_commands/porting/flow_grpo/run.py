@@ -11,11 +11,20 @@ EMA = 0.9
 """The decay in their scripts, every 8 updates."""
 
 
+def _batch_size(port: Port) -> int:
+    """Images in a batch of sampling; the first name is of their older scripts."""
+    size: int = port.get("sample.mini_num_image_per_prompt") or port.get("sample.train_batch_size")
+    return size
+
+
 def _images(port: Port) -> int:
     """Images of an epoch, over all processes."""
-    batch = port.get("sample.mini_num_image_per_prompt") or port.get("sample.train_batch_size")
-    images: int = port.get("sample.num_batches_per_epoch") * batch * port.processes
-    return images
+    batches: int = port.get("sample.num_batches_per_epoch")
+    return batches * _batch_size(port) * port.processes
+
+
+def _batch(port: Port) -> None:
+    port.write("policy.batch", _batch_size(port))
 
 
 def _groups(port: Port) -> None:
@@ -99,18 +108,20 @@ SAMPLING = Group(
             note="x batch x GPUs / images of a prompt",
             default=2,
         ),
-        settled(
+        changed(
             "sample.train_batch_size",
-            here="`policy.batch`",
-            note="images in one pass; does not change the gradient",
-            default=1,
+            "`policy.batch`",
+            _batch,
+            1,
+            "images in one pass on each GPU; does not change the gradient",
         ),
-        settled(
-            "sample.batch_size",
+        changed(
             "sample.mini_num_image_per_prompt",
-            here="`policy.batch`",
+            "`policy.batch`",
+            _batch,
             note="of their older scripts",
         ),
+        settled("sample.batch_size", here="`policy.batch`", note="of their older scripts"),
         settled(
             "train.batch_size",
             here="`train.microbatch`",
@@ -193,6 +204,12 @@ TRAINING = Group(
         absent("train.sft", "train.sft_batch_size", note="no supervised data", default=0.0),
         absent("train.algorithm", "kl_thres", "reset_freq", note="of their GARDO script"),
         absent("diffusion_loss", note="of Wan's script", default=False),
+        absent(
+            "beta",
+            "decay_type",
+            note="of DiffusionNFT's files, another method: `policy: forward_process`, and "
+            "`algorithm: nft`, whose `b` is their `beta` and whose `beta` is their `train.beta`",
+        ),
     ),
 )
 RUN = Group(
