@@ -57,6 +57,7 @@ class Policy(nn.Module, Sampler):
     shown: `facts` that are in the samples of evaluations, and so in the report.
     optional_facts: further facts that cost time or memory: `sample` returns those that `prepare`
         named.
+    algorithms: names of those made for such policies; a run that names none has a note on them.
     max_decisions: the most decisions that a rollout can have; None without a limit.
     notes: messages about how this policy runs, printed once at the start.
     scale_loss: True if gradients are computed in float16 and may underflow: the loss is then
@@ -78,6 +79,7 @@ class Policy(nn.Module, Sampler):
     logged: ClassVar[frozenset[str]] = frozenset()
     shown: ClassVar[frozenset[str]] = frozenset()
     optional_facts: ClassVar[frozenset[str]] = frozenset()
+    algorithms: ClassVar[tuple[str, ...]] = ()
     max_decisions: int | None = None
     notes: Sequence[str] = ()
     scale_loss: bool = False

@@ -44,8 +44,11 @@ def _column(
     *,
     required: bool = True,
 ) -> str:
-    """The column of this name, or the first with a usual one, in any case of letters; else ""."""
+    """The column of this name, or the first with a usual one, in any case of letters, or the only
+    one; else ""."""
     candidates = usual if name is None else (name,)
+    if name is None and required and len(names) == 1:  # as of a text file
+        return names[0]
     by_lower_case = {each.lower(): each for each in reversed(names)}
     for candidate in candidates:
         if candidate.lower() in by_lower_case:

@@ -45,6 +45,7 @@ class ForwardProcess(DiffusionPolicy):
     """
 
     provides = frozenset({"log_probs", "velocity", "target_velocity", "noised", "clean", "sigma"})
+    algorithms = ("nft", "awm", "elbo_grpo")
     unit = "noised images"
     exact = False  # what is drawn has no log-probs; decisions are chosen afterwards
     Config: ClassVar[type[ForwardProcessSettings]] = ForwardProcessSettings

@@ -50,6 +50,7 @@ class FlowPolicy(DiffusionPolicy):
     """
 
     provides = frozenset({"log_probs", "mean", "std", "interval", "relative_std", "relative_slope"})
+    algorithms = ("flow_grpo",)
     optional_facts = frozenset({"predictions"})
     unit = "denoising steps"
     Config: ClassVar[type[FlowSettings]] = FlowSettings

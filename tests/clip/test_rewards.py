@@ -189,6 +189,10 @@ def test_presets_set_defaults():
     assert own.resize == "longest"
     with pytest.raises(ValidationError, match="set `preset` or `model`"):
         config({"scale": 1})
+    with pytest.raises(ValidationError, match="no 'pikscore' here; take one of pickscore, hps"):
+        config({"preset": "pikscore"})
+    with pytest.raises(ValidationError, match="no 'hpsv3' here; take the reward hps_v3"):
+        config({"preset": "hpsv3", "model": "a/folder"})
     for options in ({}, {"preset": "pikscore"}, {"preset": "hps", "scale": "its own"}, [], None):
         with pytest.raises(ValidationError):
             config(options)

@@ -67,6 +67,13 @@ def test_the_task_is_inferred_from_the_answers(answers: list[str], task: str) ->
     assert drafts()["model"].task_of(data) == task
 
 
+def test_the_only_column_of_a_file_has_the_prompts(folder: Path) -> None:
+    (folder / "train.txt").write_text("a cat\ntwo dogs\n", "utf-8")
+    result = call("init", "run.yaml", "--image", "Qwen/Qwen-Image", "--dataset", "train.txt")
+    assert result.exit_code == 0, result.output
+    assert "  prompt: text  " in (folder / "run.yaml").read_text("utf-8")
+
+
 def test_answers_that_are_json_name_the_recipe(folder: Path) -> None:
     rows = [{"prompt": "p", "answer": {"total": n}} for n in range(3)]
     (folder / "json.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")

@@ -50,6 +50,14 @@ def test_a_csv_file_may_have_a_template_a_system_message_and_renamed_columns(tab
     assert prompts(table, **renamed) == ["2 + 2 4", "Who, now? Ann"]
 
 
+def test_a_text_file_has_a_prompt_in_each_line(table):
+    path = table.with_name("train.txt")
+    path.write_text('a red "cat", asleep\ntwo dogs\n')
+    assert prompts(path, prompt="text") == ['a red "cat", asleep', "two dogs"]
+    with pytest.raises(UserError, match=r"no column 'prompt' \(it has text\)"):
+        prompts(path)
+
+
 def test_columns_of_the_template_remain_for_rewards(table):
     row = Dataset(Dataset.Config(path=str(table), template="Q: {question}"))[0]
     assert row == {"prompt": "Q: 2 + 2", "question": "2 + 2", "context": None, "answer": "4"}

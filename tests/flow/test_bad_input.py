@@ -387,6 +387,53 @@ def test_a_negative_prompt_for_a_model_without_an_unconditional_pass(config, com
     )
 
 
+ADAPTERS = """
+from groupwise_flow.adapter import Adapter
+from groupwise_flow.adapters.sd3 import SD3Adapter
+
+
+class Half(Adapter):
+    def encode(self, rows):
+        return {}
+
+
+class Sizeless(SD3Adapter):
+    def __init__(self, pipeline, **settings):
+        del pipeline.default_sample_size
+        super().__init__(pipeline, **settings)
+"""
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_an_adapter_that_lacks_a_method(config, command):
+    Path("mine.py").write_text(ADAPTERS)
+    config["policy"]["adapter"] = "mine:Half"
+    message = refused(config, command)
+    assert "policy.adapter: Half lacks decode, latent_shape, velocity" in message
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_a_pipeline_that_does_not_say_its_size(config, command):
+    Path("mine.py").write_text(ADAPTERS)
+    config["policy"]["adapter"] = "mine:Sizeless"
+    del config["policy"]["height"]
+    assert "policy.height, policy.width: set both" in refused(config, command)
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+@pytest.mark.parametrize(
+    ("policy", "named"), [("flow", "flow_grpo"), ("forward_process", "nft, awm, elbo_grpo")]
+)
+def test_the_default_algorithm_is_for_tokens(config, command, policy, named):
+    del config["algorithm"]
+    config["policy"]["name"] = policy
+    output = " ".join(call(config, command).output.split())
+    assert output.count("so it is grpo, whose settings are for tokens; made for policy") == 1
+    assert f"{policy!r}: {named}" in output
+    config["algorithm"] = "grpo"
+    assert "whose settings are for tokens" not in call(config, command).output
+
+
 @pytest.mark.parametrize("key", ["guidance", "training_guidance"])
 def test_guidance_for_a_model_without_guidance(config, lab, key):
     shutil.rmtree("model")

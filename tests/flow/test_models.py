@@ -1,5 +1,7 @@
 """The models in the box, each on a tiny random pipeline of diffusers' own class."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from diffusers import (
@@ -17,6 +19,7 @@ from groupwise.memory import Workload
 from groupwise.registry import installed
 from groupwise_flow.passes.guidance import has_two_branches
 from groupwise_flow.policy import FlowPolicy
+from groupwise_flow.settings import FlowSettings
 from groupwise_flow.testing.case import Case
 from groupwise_testing.policy import gradients
 from groupwise_testing.policy.case import Case as PolicyCase
@@ -200,6 +203,16 @@ def test_only_guidance_by_a_second_pass_has_a_negative_prompt(model):
     if model.name == "flux2_klein distilled":
         with pytest.raises(UserError, match="this model takes no guidance"):
             case.guided(3.0)
+
+
+def test_examining_knows_whether_a_model_is_distilled(folders):
+    """That stands in the pipeline's index, not among its parts."""
+    for name, message in (("flux2_klein distilled", "takes no guidance"), ("flux2_klein", None)):
+        settings = FlowSettings(
+            model=str(folders[name]), guidance=4.0, **MODELS[name].size, steps=3
+        )
+        with pytest.raises(UserError, match=message) if message else nullcontext():
+            FlowPolicy.examine(settings, ROWS[:1])
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,7 @@ class Parts:
                     path = (*learning.path, "teacher")
                     raise UserError(self.loaded.origin.message(path, str(error))) from error
             self._check_algorithm(self.algorithms[label], learning, policy)
+            self._note_default(learning, policy)
             if unknown := sorted(policy.shown - policy.facts - policy.optional_facts):
                 raise UserError(
                     f"policy {learning.policy.name!r}: {unknown[0]!r} in its `shown` is not among "
@@ -140,6 +141,19 @@ class Parts:
     def named(self) -> frozenset[str]:
         """Names in the signatures of rewards; `**columns` does not request optional facts."""
         return frozenset[str]().union(*(reward.parameters[0] for reward in self.measures.values()))
+
+    def _note_default(self, learning: LearnerSettings, policy: "Policy | type[Policy]") -> None:
+        """A note where the default algorithm is used with a policy that others are made for."""
+        name, config = learning.algorithm.name, self.config
+        chosen = "algorithm" in config.model_fields_set or config.players
+        if chosen or not policy.algorithms or name in policy.algorithms:
+            return
+        note = (
+            f"no algorithm is set, so it is {name}, whose settings are for tokens; made for policy "
+            f"{learning.policy.name!r}: {', '.join(policy.algorithms)}"
+        )
+        if note not in self.notes:  # policies are checked before and after they are loaded
+            self.notes.append(note)
 
     def _check_algorithm(
         self, algorithm: Algorithm, learning: LearnerSettings, policy: "Policy | type[Policy]"

@@ -51,7 +51,10 @@ class NFT(Following, Matching):
             description="divide advantages by the std of the group, of the batch, or by none",
         )
         b: float = Field(
-            1.0, gt=0, description="strength of guidance: how far v+ and v- are from v_old"
+            1.0,
+            gt=0,
+            description="strength of guidance: how far v+ and v- are from v_old; the authors' "
+            "`config.beta`, whose `config.train.beta` is `beta` here",
         )
 
     config: Config

@@ -123,9 +123,30 @@ def test_published_configurations_become_our_recipes(
     for key in ("learning_rate", "weight_decay"):
         assert float(config["train"][key]) == float(ours["train"][key])
     assert config["rewards"][0]["name"] == ours["rewards"][0]["name"]
+    assert config["policy"]["batch"] == (3 if "flux" in name else 9)
+    file = "{}_metadata.jsonl" if "geneval" in name else "{}.txt"
+    for source, split in (
+        (config["prompts"], "train"),
+        (config["evaluation"]["source"], "test"),
+    ):
+        assert Path(source["path"]).name == file.format(split)
     assert "advantages are 0.04% smaller over 1,152 images, 2.1% over 24" in " ".join(
         text.replace("#", " ").split()
     )
+
+
+def test_qwen_image_has_the_prompts_of_its_script(ported: Ported) -> None:
+    text = FLOW_GRPO.replace("stabilityai/stable-diffusion-3.5-medium", "Qwen/Qwen-Image")
+    policy = ported("flow_grpo", "config/grpo.py:pickscore_sd3", text)[0]["policy"]
+    assert (policy["prompt_tokens"], policy["negative_prompt"]) == (512, " ")
+
+
+def test_files_of_diffusion_nft_are_another_method(ported: Ported) -> None:
+    text = FLOW_GRPO.replace(
+        "    config.train.beta = 0.01\n", "    config.beta = 0.1\n    config.decay_type = 1\n"
+    )
+    written = " ".join(ported("flow_grpo", "config/grpo.py:pickscore_sd3", text)[1].split())
+    assert "DiffusionNFT" in written.replace("# ", "")
 
 
 def test_several_rewards_keep_their_shares(ported: Ported) -> None:
