@@ -72,15 +72,16 @@ def _variant(model: type[BaseModel], base: type[BaseModel], name: str) -> str:
 
 
 def _base(model: type[BaseModel], earlier: Iterable[type[BaseModel]]) -> type[BaseModel] | None:
-    """The earlier options from which these inherit; else the first of which these have most, by
-    the same part."""
+    """The earlier options from which these inherit; else the first of which these have three
+    quarters, by the same part."""
     classes = [each for each in model.__mro__ if issubclass(each, BaseModel)][1:-1]
     known = [*earlier]
     shares = (
         each
         for each in known
         if not set(classes).isdisjoint(each.__mro__)
-        and 2 * len(model.model_fields.keys() & each.model_fields.keys()) > len(each.model_fields)
+        and 4 * len(model.model_fields.keys() & each.model_fields.keys())
+        >= 3 * len(each.model_fields)
     )
     return next((each for each in classes if each in known), next(shares, None))
 

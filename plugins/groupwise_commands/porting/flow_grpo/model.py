@@ -14,6 +14,7 @@ def _model(port: Port) -> None:
     port.write("policy.model", name)
     if any(word in name for word in ("Wan", "Kontext", "Edit")):
         port.lose(f"pretrained.model: {name}", "no videos and no editing here")
+        port.todo.append(f"policy.model: {name} cannot be trained here; name an image model")
     if "Qwen" in name:
         port.write(
             "policy.prompt_tokens", 512, "their pipeline's default, which their script keeps"
