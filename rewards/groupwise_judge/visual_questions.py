@@ -113,11 +113,11 @@ class VisualQuestions:
         held: list[float] = []
         start = 0
         for row, items in enumerate(rows):
-            own = chances[start : start + len(items)]
+            of_picture = chances[start : start + len(items)]
             start += len(items)
-            if any(math.isnan(chance) for chance in own):
+            if any(math.isnan(chance) for chance in of_picture):
                 errors[row] = f"{NOT_FINITE}, or a question is longer than it takes"
-            worth = self._worth(items, own)
+            worth = self._worth(items, of_picture)
             scores.append(self._mean(worth) if items and row not in errors else None)
             held += [float(value > 0.5) for value in worth] if row not in errors else []
         if log_metric is not None and held:

@@ -38,14 +38,14 @@ def from_python(
     A section that `data` has, too, is overridden key by key, unless it names another plugin.
     """
     overrides: list[Override] = []
-    for key, given in values.items():
-        value = expanded(given, kind_at((key,)))
+    for key, passed in values.items():
+        value = expanded(passed, kind_at((key,)))
         under = _section(key, data.get(key))
-        own = {_key_path(key, key): value}
+        parts = {_key_path(key, key): value}
         both = isinstance(under, Mapping) and isinstance(value, Mapping)
         if both and value.get("name", under.get("name")) == under.get("name"):
-            own = {(key, inner): item for inner, item in value.items()}
-        for path, item in own.items():
+            parts = {(key, inner): item for inner, item in value.items()}
+        for path, item in parts.items():
             named = set_aside(path, item, objects)
             overrides.append((path, named, _shown(".".join(map(str, path)), named)))
     return overrides

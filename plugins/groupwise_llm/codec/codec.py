@@ -125,35 +125,35 @@ class Codec:
         `sampler_log_probs`.
         """
         tokens = [context.completion_ids for context in contexts]
-        mask = _padded([torch.tensor(own.decisions, dtype=torch.bool) for own in contexts])
-        lengths = torch.tensor([len(own) for own in tokens])
+        mask = _padded([torch.tensor(context.decisions, dtype=torch.bool) for context in contexts])
+        lengths = torch.tensor([len(ids) for ids in tokens])
         turns = [context.turns for context in contexts]
-        failed = [any(turn.ended == "failed" for turn in own) for own in turns]
+        failed = [any(turn.ended == "failed" for turn in of_row) for of_row in turns]
         completions = [self.completions.of(context) for context in contexts]
         observations = {}
         if OBSERVED in requested:
-            observed = [torch.tensor(self.observations.of(own)).bool() for own in contexts]
+            observed = [torch.tensor(self.observations.of(context)).bool() for context in contexts]
             observations = {"observations": _padded(observed).to(device)}
         return Rollouts(
             prompts=rows,
             completions=completions,
             groups=torch.tensor(range(len(rows)) if groups is None else groups).to(device),
             mask=mask.to(device),
-            truncated=torch.tensor([own.ended == "length" for own in contexts]).to(device),
+            truncated=torch.tensor([context.ended == "length" for context in contexts]).to(device),
             sampler_log_probs=_log_probs(contexts, device),
             versions=_versions(turns),
             failures=[NOT_FINITE if bad else None for bad in failed] if any(failed) else None,
-            turns=[[TurnOfRollout(len(turn.ids)) for turn in own] for own in turns],
+            turns=[[TurnOfRollout(len(turn.ids)) for turn in of_row] for of_row in turns],
             facts={
                 "completion_ids": tokens,
                 "thinking_prefix": self.prompts.thinking_prefixes(rows),
                 **self.completions.optional_facts(requested, contexts, completions),
-                "sampled_mass": [_mean(own, "sampled_mass") for own in turns],
-                "entropy": [_mean(own, "entropy") for own in turns],
+                "sampled_mass": [_mean(of_row, "sampled_mass") for of_row in turns],
+                "entropy": [_mean(of_row, "entropy") for of_row in turns],
             },
             trajectory={
                 "prompt_ids": [context.prompt_ids for context in contexts],
-                "completion_ids": _padded([_int64(own) for own in tokens]).to(device),
+                "completion_ids": _padded([_int64(ids) for ids in tokens]).to(device),
                 "attention": (torch.arange(mask.shape[1]) < lengths.unsqueeze(1)).to(device),
                 **observations,
             },
@@ -183,10 +183,10 @@ class Codec:
         text = self.completions.text(ids)
         segments: list[Segment] = []
         for drawn, group in groupby(zip(sampled, ids, strict=True), key=itemgetter(0)):
-            own = tuple(token for _, token in group)
-            written = text if len(own) == len(ids) else self.completions.text(own)
+            tokens = tuple(token for _, token in group)
+            written = text if len(tokens) == len(ids) else self.completions.text(tokens)
             segments.append(
-                Turn(ids=own, text=written, ended="stop") if drawn else Segment(ids=own)
+                Turn(ids=tokens, text=written, ended="stop") if drawn else Segment(ids=tokens)
             )
         prompt = row["prompt"]
         return Context(
@@ -201,8 +201,8 @@ def _said(part: Mapping[str, Any]) -> str:
     """A part of a message for a model that reads text alone."""
     if isinstance(part.get("text"), str):
         return part["text"]
-    own = attachments.named(attachments.of_part(part))
-    return f"[here is a picture that you cannot see: {own}]"
+    name = attachments.named(attachments.of_part(part))
+    return f"[here is a picture that you cannot see: {name}]"
 
 
 def _log_probs(contexts: Sequence[Context], device: torch.device | str) -> Tensor | None:
@@ -211,19 +211,21 @@ def _log_probs(contexts: Sequence[Context], device: torch.device | str) -> Tenso
     for context in contexts:
         column: list[float] = []
         for segment in context.segments:
-            own = segment.log_probs if isinstance(segment, Turn) else (0.0,) * len(segment.ids)
-            if len(own) < len(segment.ids):
+            log_probs = (
+                segment.log_probs if isinstance(segment, Turn) else (0.0,) * len(segment.ids)
+            )
+            if len(log_probs) < len(segment.ids):
                 return None
-            column += own
+            column += log_probs
         columns.append(torch.tensor(column, dtype=torch.float32))
     return _padded(columns).to(device)
 
 
 def _versions(turns: Sequence[Sequence[Turn]]) -> Tensor | None:
-    versions = [[turn.version for turn in own if turn.version is not None] for own in turns]
+    versions = [[turn.version for turn in of_row if turn.version is not None] for of_row in turns]
     if not all(versions):
         return None
-    return torch.tensor([min(own) for own in versions], dtype=torch.int64)
+    return torch.tensor([min(of_row) for of_row in versions], dtype=torch.int64)
 
 
 def _mean(turns: Sequence[Turn], name: str) -> float:

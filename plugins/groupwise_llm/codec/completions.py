@@ -46,7 +46,7 @@ class Completions:
             segments = [*group]
             if not replies and len(segments) > 1 and not messages[number].get("tool_calls"):
                 messages[number]["content"] = self._text(segments)
-            number += sum(len(own.messages) for own in segments) if replies else 1
+            number += sum(len(of_turn.messages) for of_turn in segments) if replies else 1
         return messages
 
     def _text(self, segments: Sequence[Segment]) -> str:
@@ -81,13 +81,13 @@ class Completions:
         for replies, group in groupby(context.segments, key=is_reply):
             segments = [*group]
             if replies:
-                before += sum(len(next(contents)) for own in segments for _ in own.messages)
+                before += sum(len(next(contents)) for of_turn in segments for _ in of_turn.messages)
                 continue
             written = next(contents)
             ids = [token for segment in segments for token in segment.ids]
             drawn = [isinstance(segment, Turn) for segment in segments for _ in segment.ids]
-            own = compress(self.character_ends(ids, written), drawn)
-            places += [before + end for end in own]
+            ends = compress(self.character_ends(ids, written), drawn)
+            places += [before + end for end in ends]
             before += len(written)
         return places
 
@@ -102,7 +102,7 @@ class Completions:
 
 def content(message: Message) -> str:
     """The text of a message; "" for one that only calls tools."""
-    own = message.get("content")
-    if isinstance(own, str) or own is None:
-        return own or ""
-    return "".join(str(part.get("text", "")) for part in own)
+    content = message.get("content")
+    if isinstance(content, str) or content is None:
+        return content or ""
+    return "".join(str(part.get("text", "")) for part in content)

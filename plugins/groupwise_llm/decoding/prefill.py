@@ -57,12 +57,12 @@ def _resumed(
 ) -> Started:
     """By one pass over what follows cached prefixes, and one over the contexts without any, which
     then share a cache."""
-    known = [(row, own) for row, own in enumerate(prefixes) if own is not None]
+    known = [(row, prefix) for row, prefix in enumerate(prefixes) if prefix is not None]
     parts: dict[int, int] = {}
     known.sort(key=lambda pair: parts.setdefault(id(pair[1].part), len(parts)))
-    new = [row for row, own in enumerate(prefixes) if own is None]
+    new = [row for row, prefix in enumerate(prefixes) if prefix is None]
     logits, rows = _continued(
-        decoder, [contexts[row] for row, _ in known], [own for _, own in known]
+        decoder, [contexts[row] for row, _ in known], [prefix for _, prefix in known]
     )
     if new:
         more, fresh = _whole(decoder, [contexts[row] for row in new])
@@ -81,12 +81,15 @@ def _continued(decoder: Decoder, contexts: Sequence[Tensor], prefixes: Sequence[
     """By one pass over what follows these prefixes, sorted by their part."""
     device = decoder.model.device
     sources = []
-    for _, group in groupby(prefixes, key=lambda own: id(own.part)):
-        owns = [*group]
-        part, rows = owns[0].part, torch.tensor([own.row for own in owns], device=device)
+    for _, group in groupby(prefixes, key=lambda prefix: id(prefix.part)):
+        of_part = [*group]
+        part, rows = (
+            of_part[0].part,
+            torch.tensor([prefix.row for prefix in of_part], device=device),
+        )
         sources.append((part.cache, rows, part.valid[rows]))
     cache, cached = joined(sources, decoder.model.new_cache())
-    pairs = [*zip(contexts, (own.length for own in prefixes), strict=True)]
+    pairs = [*zip(contexts, (prefix.length for prefix in prefixes), strict=True)]
     ids, attention, counts = left_padded([context[length:] for context, length in pairs], device)
     before = decoder.model.extents([context[:length] for context, length in pairs])
     counts += torch.tensor(before, device=device).unsqueeze(1)
@@ -96,8 +99,8 @@ def _continued(decoder: Decoder, contexts: Sequence[Tensor], prefixes: Sequence[
 def merged(model: CausalModel, lengths: Tensor, *both: Cached) -> Cached:
     """Rows with one cache. lengths: [n] tokens drawn for each, 0 before the first."""
     sources = [
-        (own.cache, torch.arange(len(own.positions), device=own.positions.device), own.valid)
-        for own in both
+        (each.cache, torch.arange(len(each.positions), device=each.positions.device), each.valid)
+        for each in both
     ]
     cache, attention = joined(sources, model.new_cache())
     return Cached(
@@ -105,7 +108,7 @@ def merged(model: CausalModel, lengths: Tensor, *both: Cached) -> Cached:
         both[0].numerics,
         cache,
         attention=attention,
-        positions=torch.cat([own.positions for own in both]),
+        positions=torch.cat([each.positions for each in both]),
         # The last token that was drawn is not in the cache.
         width=attention.shape[1] - (lengths - 1).clamp(min=0),
     )

@@ -38,15 +38,17 @@ class Fusion:
     """Switches the norms and rotary embeddings of a model to compiled code and back."""
 
     def __init__(self, model: nn.Module, compiler: Compiler = compiled) -> None:
-        kinds = sorted({type(own) for own in model.modules()}, key=lambda own: own.__qualname__)
-        files = sorted({own.__module__ for own in kinds})
+        kinds = sorted(
+            {type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__
+        )
+        files = sorted({kind.__module__ for kind in kinds})
         # Modules of Python by their names, as a policy may be copied, and they cannot be.
         owners: list[tuple[Any, str]] = [
-            *((own, "forward") for own in kinds if own.__name__.endswith(NORM)),
+            *((kind, "forward") for kind in kinds if kind.__name__.endswith(NORM)),
             *((file, ROTARY) for file in files if hasattr(sys.modules[file], ROTARY)),
         ]
         originals = [(owner, name, getattr(_owner(owner), name)) for owner, name in owners]
-        self._swaps = [(*own, compiler(own[2])) for own in originals]
+        self._swaps = [(*original, compiler(original[2])) for original in originals]
 
     @contextmanager
     def on(self) -> Iterator[None]:

@@ -23,14 +23,14 @@ class Pictures:
         self._firsts = torch.tensor(firsts).to(device)
         # The number of a token is its id less this number.
         self._before = (torch.tensor(firsts) - (lengths.cumsum(0) - lengths)).to(device)
-        self.offsets = torch.cat([own.offsets for own in self.pictures], dim=1).to(device)
-        self.advances = torch.cat([own.advances for own in self.pictures]).to(device)
+        self.offsets = torch.cat([picture.offsets for picture in self.pictures], dim=1).to(device)
+        self.advances = torch.cat([picture.advances for picture in self.pictures]).to(device)
 
     def find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Which ids [...] are of pictures, bool; and the number of each one's token, 0 for text."""
         places = ids >= BEYOND
-        own = torch.searchsorted(self._firsts, ids.contiguous(), right=True).sub(1).clamp(min=0)
-        return places, (ids - self._before[own]).where(places, 0)
+        picture = torch.searchsorted(self._firsts, ids.contiguous(), right=True).sub(1).clamp(min=0)
+        return places, (ids - self._before[picture]).where(places, 0)
 
     def steps(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Advances [...] and offsets [axes, ...] of ids [...]."""
@@ -65,13 +65,13 @@ class FeatureCache:
 
     def _drop(self) -> None:
         total = 0
-        for first, own in reversed(self._kept.copy().items()):
-            total += len(own.embeds)
+        for first, kept in reversed(self._kept.copy().items()):
+            total += len(kept.embeds)
             if total > self._most:
                 del self._kept[first]
 
 
 def _joined(parts: Sequence[Features]) -> Features:
-    layers = [own.layers for own in parts if own.layers is not None]
-    embeds = torch.cat([own.embeds for own in parts])
+    layers = [part.layers for part in parts if part.layers is not None]
+    embeds = torch.cat([part.embeds for part in parts])
     return Features(embeds, torch.cat(layers, dim=1) if layers else None)

@@ -102,18 +102,18 @@ class VLLM(TextSampler):
         """How weights are sent: adapters alone where that is possible; else by NCCL from a GPU to
         servers on other GPUs, else by files. Raises UserError if adapters are to be sent alone and
         cannot be."""
-        own = self.config
+        config = self.config
         # Told by one process: the tags of servers change as soon as one begins to send.
-        reason = processes.first(lambda: obstacle(self.policy, own, self.infos))
+        reason = processes.first(lambda: obstacle(self.policy, config, self.infos))
         if reason is None:
             return ADAPTERS
-        if own.adapters:
+        if config.adapters:
             raise UserError(f"sampler.adapters: true, but {reason}")
-        if own.adapters is None and self.policy.config.lora and PartialState().is_main_process:
+        if config.adapters is None and self.policy.config.lora and PartialState().is_main_process:
             note = f"note: servers get the whole model with adapters merged, since {reason}"
             print(secrets.redacted(note), file=sys.stderr, flush=True)
-        direct = self.policy.device.type == "cuda" and not own.sleep and own.start is None
-        return own.transfer or (BACKEND if direct else "files")
+        direct = self.policy.device.type == "cuda" and not config.sleep and config.start is None
+        return config.transfer or (BACKEND if direct else "files")
 
     def _new_transfer(self, backend: str) -> Transfer:
         if backend == ADAPTERS:
@@ -195,7 +195,10 @@ class VLLM(TextSampler):
                 rows = range(len(prompts))[start : start + most]
                 owners = [row for row in rows for _ in range(group_size)]
                 drawn = zip(owners, generation.completions(rows), strict=True)
-                finished = [contexts[row].with_turn(self._turn(own, purpose)) for row, own in drawn]
+                finished = [
+                    contexts[row].with_turn(self._turn(completion, purpose))
+                    for row, completion in drawn
+                ]
                 groups = [row - start for row in owners]
                 yield self.assemble([prompts[row] for row in owners], finished, groups=groups)
 
@@ -219,7 +222,7 @@ class VLLM(TextSampler):
             self._generation(requests, contexts, purpose, stop) as generation,
         ):
             drawn = generation.completions(range(len(contexts)))
-        return [self._turn(own, purpose) for own in drawn]
+        return [self._turn(completion, purpose) for completion in drawn]
 
     @contextmanager
     def session(self) -> Iterator[None]:
@@ -262,9 +265,9 @@ class VLLM(TextSampler):
         server: Server,
         request: Request,
     ) -> list[Completion]:
-        own = {"n": request.count, "seed": request.seed, "max_tokens": request.limit}
+        of_request = {"n": request.count, "seed": request.seed, "max_tokens": request.limit}
         model = self._transfer.model(self.tag)
-        choices = server.generate(prompts[request.row], {**sampling, **own}, model=model)
+        choices = server.generate(prompts[request.row], {**sampling, **of_request}, model=model)
         if choices is None:  # it restarted, and will be sent the weights again
             return []
         if len(choices) != request.count:
@@ -282,7 +285,7 @@ class VLLM(TextSampler):
             )
             for choice in choices
         ]
-        progress.count("tokens", sum(len(own.ids) for own in completions))
+        progress.count("tokens", sum(len(each.ids) for each in completions))
         progress.count("completions", len(completions), early=True)
         return completions
 
