@@ -237,15 +237,18 @@ def _number(seconds: float, run: Figures) -> str:
 
 def draw(figures: Mapping[str, Sequence[Figures]], goals: Sequence[float]) -> str:
     """Accuracy against seconds as SVG, with a line for each seed."""
-    width, height, left, top, low, high = 560, 240, 50, 30, 0.4, 1.0
-    longest = max(run.curve[-1][0] for runs in figures.values() for run in runs)
+    width, height, left, top, high = 560, 240, 50, 30, 1.0
+    every = [run for runs in figures.values() for run in runs]
+    longest = max(run.curve[-1][0] for run in every)
+    lowest = math.floor(5 * min(accuracy for run in every for _, accuracy, _ in run.curve))
+    low = lowest / 5
 
     def at(seconds: float, value: float) -> tuple[float, float]:
         share = (max(value, low) - low) / (high - low)
         return round(left + width * seconds / longest, 1), round(top + height * (1 - share), 1)
 
     parts = [f'<text x="{left}" y="16">accuracy on held-out prompts, drawn in 40 ODE steps</text>']
-    for tick in (0.4, 0.6, 0.8, 1.0):
+    for tick in (n / 5 for n in range(lowest, 6)):
         x, y = at(0, tick)
         parts.append(f'<line x1="{x}" x2="{x + width}" y1="{y}" y2="{y}" stroke="#d0d7de"/>')
         parts.append(f'<text x="{x - 8}" y="{y + 4}" text-anchor="end">{tick:.1f}</text>')
@@ -262,11 +265,11 @@ def draw(figures: Mapping[str, Sequence[Figures]], goals: Sequence[float]) -> st
             points = " ".join(f"{x},{y}" for x, y in (at(s, a) for s, a, _ in run.curve))
             style = f'fill="none" stroke="{colour}" stroke-width="1.6"'
             parts.append(f'<polyline points="{points}" {style}/>')
-        x, y = at(longest, low)
-        style = f'text-anchor="end" fill="{colour}" font-weight="600"'
-        parts.append(f'<text x="{x}" y="{y - 110 + 18 * number}" {style}>{method}</text>')
+        x, y = at(longest, high)
+        style = f'fill="{colour}" font-weight="600"'
+        parts.append(f'<text x="{x + 12}" y="{y + 14 + 18 * number}" {style}>{method}</text>')
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 20} {height + 60}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 100} {height + 60}" '
         f'font-family="system-ui, sans-serif" font-size="12" fill="#57606a">'
         f'<rect width="100%" height="100%" fill="white"/>{"".join(parts)}</svg>\n'
     )
