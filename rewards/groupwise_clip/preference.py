@@ -64,8 +64,8 @@ class Preference:
                 return options
             name = options.get("preset")
             if name is not None and name not in PRESETS:
-                own = "the reward hps_v3" if "3" in str(name) else f"one of {', '.join(PRESETS)}"
-                raise ValueError(f"preset: no {name!r} here; take {own}")
+                known = "the reward hps_v3" if "3" in str(name) else f"one of {', '.join(PRESETS)}"
+                raise ValueError(f"preset: no {name!r} here; take {known}")
             preset = PRESETS.get(str(name), {})
             if "model" in options:  # another model has its own weights and tokenizer
                 preset = {key: preset[key] for key in ("resize", "scale") if key in preset}

@@ -68,8 +68,8 @@ class Questions:
 
         parts = [part for exhibit in (*prompt, *completion) for part in exhibit.parts]
         images = [{"type": "image", "image": part} for part in parts if not isinstance(part, str)]
-        asked = {"type": "text", "text": PLACE.sub(text, self._question)}
-        chat: list[Message] = [{"role": "user", "content": [*images, asked]}]
+        question = {"type": "text", "text": PLACE.sub(text, self._question)}
+        chat: list[Message] = [{"role": "user", "content": [*images, question]}]
         if self._instructions is not None:
             chat.insert(0, {"role": "system", "content": self._instructions})
         return chat

@@ -177,9 +177,9 @@ class JudgeServer:
         if self._takes_schema is False or fields is None:
             return await self._client.complete(body, usage)
         schema = {"name": "judgement", "strict": True, "schema": fields}
-        asked = {**body, "response_format": {"type": "json_schema", "json_schema": schema}}
+        constrained = {**body, "response_format": {"type": "json_schema", "json_schema": schema}}
         try:
-            answer = await self._client.complete(asked, usage)
+            answer = await self._client.complete(constrained, usage)
         except RejectedError:
             if self._takes_schema:
                 raise

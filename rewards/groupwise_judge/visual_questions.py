@@ -131,8 +131,8 @@ class VisualQuestions:
         pictures = [{"type": "image", "image": part} for part in parts if not isinstance(part, str)]
         if not pictures:
             raise ValueError(f"sample {row}: its questions are about a picture, found text")
-        asked = {"type": "text", "text": self.config.ask.replace("{question}", item.question)}
-        return [{"role": "user", "content": [*pictures, asked]}]
+        question = {"type": "text", "text": self.config.ask.replace("{question}", item.question)}
+        return [{"role": "user", "content": [*pictures, question]}]
 
     def _chances(self, items: Sequence[Item], chats: Sequence[Sequence[Message]]) -> list[float]:
         """Of each question the probability of its answer, or 1.0 and 0.0 by `yes_no`; NaN where
@@ -178,13 +178,13 @@ class VisualQuestions:
             self._tokens = {}
             for token, text in enumerate(texts):
                 self._tokens.setdefault(reading(text), []).append(token)
-        said = {reading(word)}
+        spellings = {reading(word)}
         if reading(word) in NUMBERS:
-            said.add(str(NUMBERS.index(reading(word))))
-        found = [token for each in sorted(said) for token in self._tokens.get(each, ())]
-        if not found:
+            spellings.add(str(NUMBERS.index(reading(word))))
+        tokens = [token for each in sorted(spellings) for token in self._tokens.get(each, ())]
+        if not tokens:
             raise ValueError(
                 f"the answer {word!r} is not one token of the judge, and only the first token of "
                 f"its reply is read"
             )
-        return found
+        return tokens
