@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from groupwise import foreign_json
+
 
 @dataclass(frozen=True)
 class ToolCall:
@@ -34,8 +36,8 @@ class ToolCall:
             return cls("", id=id_, fault="the call names no function")
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments)
-            except (ValueError, RecursionError) as error:
+                arguments = foreign_json.parse(arguments)
+            except ValueError as error:
                 fault = f"the arguments are not valid JSON: {error}"
                 return cls(name, id=id_, fault=fault)
         if not isinstance(arguments, Mapping | None):

@@ -6,6 +6,9 @@ import random
 import socket
 import threading
 import time
+import warnings
+from collections import Counter
+from itertools import product
 from urllib.parse import urlsplit
 
 import pytest
@@ -97,10 +100,15 @@ def test_other_conversations_are_no_drift():
     [
         ("{", 400, "invalid_request", "not JSON"),
         ("[]", 400, "invalid_request", "JSON object"),
-        ({"model": "policy"}, 400, "invalid_request", "`messages`"),
-        ({**GOOD, "messages": [{"content": "Hi"}]}, 400, "invalid_request", "`role`"),
-        ({**GOOD, "tools": {"add": 1}}, 400, "invalid_request", "`tools`"),
-        ({**GOOD, "max_tokens": 0}, 400, "invalid_request", "max_tokens: 0"),
+        ({"model": "policy"}, 400, "invalid_request", "messages: Field required"),
+        (
+            {**GOOD, "messages": [{"content": "Hi"}]},
+            400,
+            "invalid_request",
+            "messages.0.role: Field required",
+        ),
+        ({**GOOD, "tools": {"add": 1}}, 400, "invalid_request", "tools: Input should be"),
+        ({**GOOD, "max_tokens": 0}, 400, "invalid_request", "max_tokens: Input should be greater"),
         ({**GOOD, "n": 2}, 400, "unsupported_parameter", "n: 2"),
         ({**GOOD, "logprobs": True}, 400, "unsupported_parameter", "logprobs"),
         ({**GOOD, "stop": ["\n"]}, 400, "unsupported_parameter", "stop"),
@@ -120,6 +128,64 @@ def test_what_is_no_request_for_a_completion_is_refused(body, status, code, word
     assert (answered, answer["error"]["code"]) == (status, code)
     assert words in answer["error"]["message"]
     assert len(player.contexts) == 1
+
+
+DEEP = "[" * 200_000 + "]" * 200_000
+VALUES = (
+    *("null", "true", "7", "-1", "1.5", "NaN", "1e999", "9" * 5000, "1" + "0" * 400),
+    *('"x"', '""', r'"\ud800"', r'"\u0000"', f'"{DEEP}"'),
+    *("[]", "[1]", '["x"]', "[[]]", "[{}]", "{}", '{"a": 1}', '{"type": ["image"]}', DEEP),
+    "[" * 150 + "]" * 150,
+)
+"""JSON of all types and sizes, some of which Python cannot hold."""
+CALL = '{"id": "a", "type": "function", "function": {"name": "add", "arguments": "{}"}}'
+MESSAGES = (
+    *("@", '{"role": @, "content": "Hi"}', '{"role": "user", "content": @}'),
+    '{"role": "user", "content": [{"type": @, "text": "Hi"}]}',
+    '{"role": "user", "content": [{"type": "text", "text": @}]}',
+    '{"role": "user", "content": [{"type": "image_url", "image_url": @}]}',
+    '{"role": "assistant", "content": @}',
+    '{"role": "assistant", "content": "", "tool_calls": @}',
+    '{"role": "assistant", "content": "", "tool_calls": [@]}',
+    *(
+        '{"role": "assistant", "tool_calls": [CALL]}'.replace("CALL", CALL.replace(part, "@"))
+        for part in ('"a"', '"add"', '"{}"')
+    ),
+    '{"role": "assistant", "tool_calls": [{"id": "a", "function": @}]}',
+    '{"role": "tool", "content": "3", "tool_call_id": @}',
+    '{"role": "tool", "content": @, "tool_call_id": "a"}',
+    '{"role": "user", "content": "Hi", "name": @, "reasoning_content": @}',
+)
+HI = '{"role": "user", "content": "Hi"}'
+BODIES = (
+    *("@", '{"model": @, "messages": [HI]}', '{"model": "policy", "messages": @}'),
+    *(
+        '{"model": "policy", "messages": [HI], "OPTION": @}'.replace("OPTION", option)
+        for option in ("tools", "max_tokens", "stream", "n", "stop", "metadata", "response_format")
+    ),
+    *(
+        '{"model": "policy", "messages": [HI, MESSAGE]}'.replace("MESSAGE", message)
+        for message in MESSAGES
+    ),
+)
+
+
+def test_any_json_in_any_field_is_answered_or_refused():
+    statuses = Counter()
+
+    def agent(base_url):
+        for body, value in product(BODIES, VALUES):
+            if not ("stream" in body and value == "true"):  # whose answer is not one JSON
+                status, answer = ask(base_url, body.replace("HI", HI).replace("@", value))
+                assert status == 200 or 400 <= status < 500, (body, value[:50], answer)
+                statuses[status] += 1
+        chat(base_url, user("Hi"))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        outcome, _ = played(agent, says("Hello"))
+    assert outcome["turns"] == statuses[200] + 1 > 50
+    assert statuses[400] > 200
 
 
 def test_only_the_address_of_a_running_episode_is_served():

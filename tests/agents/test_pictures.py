@@ -7,7 +7,8 @@ from tests.agents.scripted import Player, play, say
 
 from groupwise import ToolCall
 from groupwise_agents.content import content_of
-from groupwise_agents.endpoint.chat import Refusal, Request
+from groupwise_agents.endpoint.refusal import Refusal
+from groupwise_agents.endpoint.request import Request
 from groupwise_agents.toolbox import Toolbox
 from groupwise_agents.tools import Tools
 from groupwise_agents.trl.environment import TRLEnvironment

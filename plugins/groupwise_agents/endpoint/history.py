@@ -6,8 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from groupwise import foreign_json
 from groupwise.environment import Reply
-from groupwise_agents.endpoint.chat import Refusal
+from groupwise_agents.endpoint.refusal import Refusal
 
 Message = Mapping[str, Any]
 
@@ -95,19 +96,15 @@ def _without_nulls(message: Message) -> Message:
     return own
 
 
-def _read_call(call: Any) -> Mapping[str, Any]:
-    """A call with its arguments as an object, if they are JSON of one. Raises Refusal if it is
-    none."""
-    match call:
-        case {"function": {"name": str(name)} as function}:
-            arguments = function.get("arguments")
-        case _:
-            raise Refusal(400, "invalid_request", f"{call!r:.200} in `tool_calls` is no call")
+def _read_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A call with its arguments as an object, if they are JSON of one."""
+    function = call["function"]
+    arguments = function.get("arguments")
     if isinstance(arguments, str):
-        with suppress(ValueError):  # text that is no JSON stays text
-            arguments = json.loads(arguments or "{}")
-    own = {"name": name, "arguments": arguments or {}}
-    return {"id": str(call.get("id") or ""), "type": "function", "function": own}
+        with suppress(ValueError):  # a string that is not JSON stays one
+            arguments = foreign_json.parse(arguments or "{}")
+    own = {"name": function["name"], "arguments": arguments or {}}
+    return {"id": call.get("id") or "", "type": "function", "function": own}
 
 
 def _sent_call(call: Mapping[str, Any], turn: int, number: int) -> Mapping[str, Any]:
@@ -130,7 +127,7 @@ def _content(message: Message) -> tuple[Any, ...]:
     """The text of an assistant's message and its calls, without what clients add to these."""
     text = message["content"]
     if isinstance(text, list):
-        text = "".join(str(part.get("text", "")) for part in text)
+        text = "".join(part.get("text") or "" for part in text)
     return text, [(call["id"], call["function"]) for call in _calls(message)]
 
 

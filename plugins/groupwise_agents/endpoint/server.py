@@ -16,9 +16,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from groupwise import foreign_json
 from groupwise.environment import Player
-from groupwise_agents.endpoint.chat import Refusal, invalid, models, streamed
-from groupwise_agents.endpoint.session import Session, over
+from groupwise_agents.endpoint.chat import models, streamed
+from groupwise_agents.endpoint.refusal import Refusal, invalid, over
+from groupwise_agents.endpoint.session import Session
 
 HOST = "127.0.0.1"
 """Not reachable from other machines."""
@@ -115,7 +117,7 @@ class Endpoint:
         async def complete(request: Request) -> Response:
             session = self._session(request)
             try:
-                body = await request.json()
+                body = foreign_json.parse(await request.body())
             except ValueError as error:
                 raise invalid(f"the body is not JSON: {error}") from error
             again = request.headers.get(RETRIES, "0") != "0"

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 from groupwise.environment import ContextRefused, Player, Reply
 from groupwise.errors import UserError
-from groupwise_agents.endpoint.chat import Refusal, Request, answer
+from groupwise_agents.endpoint.chat import answer
 from groupwise_agents.endpoint.history import History
+from groupwise_agents.endpoint.refusal import Refusal, over
+from groupwise_agents.endpoint.request import Request
 
 T = TypeVar("T")
 
@@ -169,12 +171,3 @@ class _Waiting:
             self.answer.set_exception(answered)
         else:
             self.answer.set_result(answered)
-
-
-def over() -> Refusal:
-    return Refusal(
-        410,
-        "episode_over",
-        "this address belongs to no episode that is being played: each has an address of its own, "
-        "until its end",
-    )

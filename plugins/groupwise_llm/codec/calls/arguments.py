@@ -1,9 +1,9 @@
 """Arguments of calls that are written as text: their values, by the tool's schema."""
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from groupwise import foreign_json
 from groupwise_llm.codec.calls.format import Tools
 
 PYTHON = {"True": True, "False": False, "None": None}
@@ -34,8 +34,8 @@ def _value(text: str, schema: Any) -> Any:
     if text in PYTHON:
         return PYTHON[text]
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return foreign_json.parse(text)
+    except ValueError:
         return text
 
 
