@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import entry_points
 
-from groupwise import secrets
+from groupwise import secrets, terminal
 
 PYTHON = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib")))
 INSTALLED = tuple(map(sysconfig.get_path, ("purelib", "platlib")))
@@ -16,11 +16,11 @@ INSTALLED = tuple(map(sysconfig.get_path, ("purelib", "platlib")))
 
 class UserError(ValueError):
     """What was expected, what was received, and what to set; the command line prints the message
-    without a traceback. Secrets of this process are masked in it.
+    without a traceback. Secrets of this process are masked in it, and control characters escaped.
     """
 
     def __init__(self, message: object = "") -> None:
-        super().__init__(secrets.redacted(str(message)))
+        super().__init__(terminal.printable(secrets.redacted(str(message))))
 
 
 def message_of(error: object) -> str:

@@ -1,9 +1,10 @@
 """Beginnings: whether the episodes that are compared with each other begin alike."""
 
-import sys
 from collections.abc import Mapping
 from copy import copy
 from typing import Any
+
+from groupwise import terminal
 
 MOST = 64
 """Groups whose beginnings are remembered, and entries of a list that is compared."""
@@ -30,12 +31,10 @@ class Beginnings:
         if odd is None or self._warned:
             return
         self._warned = True
-        print(
+        terminal.say(
             f"warning: {self.name}: two episodes of the same prompt begin with different {odd} "
             f"({first.get(odd)!r:.80} and {beginning[odd]!r:.80}), so their rewards are not "
-            f"comparable; {self.advice}",
-            file=sys.stderr,
-            flush=True,
+            f"comparable; {self.advice}"
         )
 
 

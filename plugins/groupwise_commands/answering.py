@@ -11,6 +11,7 @@ from rich.text import Text
 
 from groupwise.errors import UserError
 from groupwise.run.reopening import Reopened, Reply, reopened
+from groupwise.terminal import printable
 
 COLUMN = 24
 """The least columns of a terminal for each checkpoint; with less room they are one below the
@@ -38,7 +39,7 @@ def answer(
         step = opened.state.global_step
         if not opened.state.is_world_process_zero:
             raise UserError("completions of texts are drawn by one process: start only one")
-        prompts = [_words(opened.prompt_of(text)) for text in texts]
+        prompts = [printable(_words(opened.prompt_of(text))) for text in texts]
         replies = opened.replies(texts, count, seed=seed, greedy=greedy)
         answers[step] = [
             [
@@ -92,7 +93,7 @@ def _said(reply: Reply, file: Path) -> str:
         words = _words(completion)
     ended = "" if reply.ended == "stop" else f"\n[ended: {reply.ended}]"
     label = f"[{reply.label}] " if reply.label else ""
-    return f"{label}{words}{ended}"
+    return printable(f"{label}{words}{ended}")
 
 
 def _words(value: Any) -> str:

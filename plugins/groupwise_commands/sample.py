@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from groupwise import terminal
 from groupwise.cli.arguments import told_apart
 from groupwise.cli.completion import run_folders
 from groupwise.errors import UserError
@@ -133,7 +134,7 @@ def sample(
                 typer.echo(f"stopped: {tally}: {target.path}", err=True)
             raise
         for why in opened.failures.values() if chief else ():
-            typer.secho(f"warning: {why}", err=True)
+            terminal.say(f"warning: {why}")
         if chief:
             typer.echo(f"{tally}: {target.path}")
             if prompts is not None and tally.prompts < prompts:

@@ -13,6 +13,7 @@ import typer
 from groupwise.cli.completion import run_folders
 from groupwise.cli.errors import INTERRUPTED
 from groupwise.cli.group import Command, Commands
+from groupwise.terminal import printable
 
 if TYPE_CHECKING:
     from groupwise.config.load import LoadedConfig
@@ -138,7 +139,7 @@ def check(
     loaded = read_config(config, overrides or ())
     from groupwise.cli.check import describe
 
-    typer.echo(describe(loaded, processes=processes))
+    typer.echo(printable(describe(loaded, processes=processes)))
 
 
 @app.command("eval", cls=Command)
@@ -161,7 +162,7 @@ def evaluate(
     is_first = os.environ.get("RANK", "0") == "0"
     evaluated = evaluate_run(run, overrides or (), output=output, quiet=not is_first)
     for why in evaluated.failures.values():
-        typer.secho(f"warning: {why}", err=True)
+        typer.secho(printable(f"warning: {why}"), err=True)
     _print_metrics({titled(n, evaluated.accuracy): x for n, x in evaluated.metrics.items()})
     for path in evaluated.reports:
         typer.echo(f"report: {path}", err=True)

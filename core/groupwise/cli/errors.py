@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import typer
 
 from groupwise.errors import UserError
+from groupwise.terminal import printable
 
 INTERRUPTED = 130
 """The exit code that shells expect from a program that Ctrl-C ended."""
@@ -41,8 +42,8 @@ def reporting_errors(*, whole: Callable[[], bool] = lambda: False) -> Iterator[N
 
 
 def _without_secrets(error: Exception) -> Exception:
-    """The exception to raise for a bug: the same, or an exit with a masked traceback if the
-    traceback contains a secret."""
+    """The exception to raise for a bug: the same, or an exit with another traceback if its own
+    contains a secret or control characters."""
     import traceback
 
     shown = "".join(traceback.format_exception(error))
@@ -53,12 +54,13 @@ def _without_secrets(error: Exception) -> Exception:
 
 
 def _traceback(error: Exception) -> str:
-    """All calls that led to an error, and to those that it follows from; secrets are masked."""
+    """All calls that led to an error, and to those that it follows from; secrets are masked, and
+    control characters escaped."""
     import traceback
 
     from groupwise.secrets import redacted
 
-    return redacted("".join(traceback.format_exception(error)))
+    return printable(redacted("".join(traceback.format_exception(error))))
 
 
 def _exit(message: str) -> typer.Exit:

@@ -10,6 +10,7 @@ from rich.console import Console
 from groupwise.metric_names import JUDGED, Family, titled
 from groupwise.run.step_line import StepLine, listed
 from groupwise.run.watchers import LogWatcher, NotebookWatcher, TerminalWatcher, Watcher
+from groupwise.terminal import printable
 
 WIDTH = 100
 """Columns of a line where there is no terminal."""
@@ -143,7 +144,7 @@ class Display:
     def say(self, message: str) -> None:
         # markup=False: brackets are plain text; soft_wrap: in a file a line stays a line.
         piped = not self.console.is_terminal
-        self.console.print(message, highlight=False, markup=False, soft_wrap=piped)
+        self.console.print(printable(message), highlight=False, markup=False, soft_wrap=piped)
         self._watcher.said()
 
     def step(self, step: int, metrics: Mapping[str, Any], *, left: float) -> None:

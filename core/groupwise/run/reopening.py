@@ -1,6 +1,5 @@
 """Reopening: a run's last checkpoint, for sampling and scoring, without optimizer."""
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any
 
 from accelerate.utils import gather_object
 
-from groupwise import processes, progress
+from groupwise import processes, progress, terminal
 from groupwise.config.load import LoadedConfig
 from groupwise.config.objects import Objects
 from groupwise.config.sections import RunConfig
@@ -208,7 +207,7 @@ def _read(run: Path, config: RunConfig, step: int | None) -> Saved:
     ]
     checkpoint = Checkpoints(run / CHECKPOINTS).load(names, check=check_of(run), step=step)
     for note in checkpoint.passed:
-        print(f"note: {note}", file=sys.stderr)
+        terminal.say(f"note: {note}")
     return checkpoint
 
 
@@ -217,7 +216,7 @@ def _first_samples(run: Path) -> list[dict[str, Any]]:
     try:
         return with_completions(read_samples(run / BEFORE), run)
     except ValueError as error:
-        print(f"note: there is no first evaluation to compare with: {error}", file=sys.stderr)
+        terminal.say(f"note: there is no first evaluation to compare with: {error}")
         return []
 
 

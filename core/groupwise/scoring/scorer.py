@@ -1,12 +1,12 @@
 """Scorer: calls several rewards on batches of rollouts, each with its deadline."""
 
 import inspect
-import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from groupwise import terminal
 from groupwise.errors import UserError, first_line
 from groupwise.metric_names import Family, problem_of_reward
 from groupwise.rewards import Reward, RunState, Scores
@@ -167,10 +167,7 @@ class Scorer:
             with contained():
                 close()
         except Exception as error:  # a user's code may raise anything
-            print(
-                f"note: reward {reward.name!r} cannot be closed: {first_line(error)}",
-                file=sys.stderr,
-            )
+            terminal.say(f"note: reward {reward.name!r} cannot be closed: {first_line(error)}")
 
     def teach(
         self,

@@ -4,11 +4,11 @@ import datetime as dt
 import json
 import os
 import socket
-import sys
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from groupwise import terminal
 from groupwise.errors import UserError
 from groupwise.storage.disk import readable_record, reason, write_text
 from groupwise.storage.files import LOCK
@@ -34,7 +34,7 @@ class FolderLock:
             except Timeout:
                 if not self.patience:
                     raise
-                print(f"note: {self._in_use}: waiting up to {self.patience:g} s", file=sys.stderr)
+                terminal.say(f"note: {self._in_use}: waiting up to {self.patience:g} s")
                 lock.acquire(timeout=self.patience)
             self._locks.append(lock)
             now = dt.datetime.now().astimezone().isoformat(timespec="seconds")

@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from groupwise import processes
+from groupwise import processes, terminal
 from groupwise.config.load import LoadedConfig
 from groupwise.errors import UserError
 from groupwise.storage.disk import readable_record, reason, remove
@@ -270,7 +269,7 @@ class RunFolder:
             self.folder.rmdir()
         if os.path.lexists(self.folder):
             moved = self.shown.with_name(aside.name)
-            print(f"note: the run that was in {self.shown} is in {moved}", file=sys.stderr)
+            terminal.say(f"note: the run that was in {self.shown} is in {moved}")
         else:
             aside.rename(self.folder)
 

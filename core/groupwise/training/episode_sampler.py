@@ -3,7 +3,7 @@
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
-from groupwise import processes, progress
+from groupwise import processes, progress, terminal
 from groupwise.config.environment import TURN_DEADLINE
 from groupwise.environment import Environment
 from groupwise.prompts.draws import Draw
@@ -13,7 +13,7 @@ from groupwise.training.assembly import Assembly
 from groupwise.training.calls import Episode, Request
 from groupwise.training.endings import ENDED
 from groupwise.training.episodes import Episodes
-from groupwise.training.loop_thread import BlockedError, CoroutineOverdue, LoopThread, say
+from groupwise.training.loop_thread import BlockedError, CoroutineOverdue, LoopThread
 from groupwise.training.places import Places
 from groupwise.training.player_sampler import PlayerSampler
 from groupwise.training.playing import Playing
@@ -84,7 +84,7 @@ class EpisodeSampler:
             problem = f"`close` raised {type(error).__name__}: {error}"
         self._thread.close()
         if problem is not None:
-            say(f"environment: {problem}; what it has opened may still be open")
+            terminal.say(f"warning: environment: {problem}; what it has opened may still be open")
         return problem
 
     @property

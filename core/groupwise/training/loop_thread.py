@@ -1,7 +1,6 @@
 """LoopThread: the event loop in which a run's episodes are played."""
 
 import asyncio
-import sys
 import threading
 import time
 import weakref
@@ -9,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
+from groupwise import terminal
 from groupwise.errors import UserError
 from groupwise.scoring.event_loop import run_until_stopped
 
@@ -97,7 +97,7 @@ class LoopThread:
             raise self._error
         if seconds > BLOCKED and not self._has_warned:
             self._has_warned = True
-            say(f"{self._blocked(seconds)}, and all other episodes wait for it")
+            terminal.say(f"warning: {self._blocked(seconds)}, and all other episodes wait for it")
 
     def _blocked(self, seconds: float) -> str:
         thread = None if self._thread is None else self._thread.ident
@@ -135,11 +135,6 @@ class _Threads(ThreadPoolExecutor):
 
         threading.Thread(target=call, daemon=True, name="episode").start()
         return future
-
-
-def say(warning: str) -> None:
-    """Show a warning at once, since the step may never end."""
-    print(f"warning: {warning}", file=sys.stderr, flush=True)
 
 
 def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:

@@ -9,6 +9,7 @@ from functools import cache
 from inspect import signature
 from typing import Any
 
+from groupwise import terminal
 from groupwise.environment import (
     CompletionFailed,
     Context,
@@ -22,7 +23,6 @@ from groupwise.environment import (
 from groupwise.errors import UserError
 from groupwise.training import child_tasks
 from groupwise.training.calls import Call, Episode, Request, calls_for, row_of
-from groupwise.training.loop_thread import say
 from groupwise.training.places import Places
 from groupwise.training.player_sampler import PlayerSampler
 
@@ -267,7 +267,7 @@ def _cancel(episode: Episode) -> None:
 
 @cache
 def _warn_once(text: str) -> None:
-    say(text)
+    terminal.say(f"warning: {text}")
 
 
 def _latest(episode: Episode) -> Call | None:

@@ -1,6 +1,5 @@
 """Served: the environment of programs that call their model by OpenAI's interface."""
 
-import sys
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from numbers import Real
@@ -8,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from groupwise import terminal
 from groupwise.environment import Environment, Outcome, Player
 from groupwise.errors import UserError
 from groupwise.prompt_source import Row
@@ -100,9 +100,7 @@ class Served(Environment):
         """Say once of each parameter that the run does not follow it."""
         if new := sorted(names - self._named):
             self._named.update(new)
-            print(
+            terminal.say(
                 f"warning: the agent sets {', '.join(new)}, which the run does not follow: it "
-                f"samples as its policy says",
-                file=sys.stderr,
-                flush=True,
+                f"samples as its policy says"
             )

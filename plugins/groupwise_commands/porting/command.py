@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from groupwise.errors import UserError, did_you_mean
+from groupwise.terminal import printable
 
 
 def framework_names(incomplete: str) -> list[str]:
@@ -71,7 +72,7 @@ def port(
     ported = translate(known.table, known.read(config), processes)
     text = draft(ported, f"{config} of {known.title}: made by `groupwise port`.")
     if output is None:
-        typer.echo(text, nl=False)
+        typer.echo(printable(text), nl=False)
     else:
         output.parent.mkdir(parents=True, exist_ok=True)
         write(output, text)
@@ -88,4 +89,4 @@ def _print(notes: Mapping[str, list[str]]) -> None:
     for title, items in notes.items():
         typer.echo(f"{title}:")
         for item in items:
-            typer.echo(f"  {item}")
+            typer.echo(printable(f"  {item}"))

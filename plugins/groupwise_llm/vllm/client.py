@@ -3,7 +3,6 @@
 import asyncio
 import json
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from groupwise import secrets
+from groupwise import terminal
 from groupwise.errors import UserError, first_line
 from groupwise_llm.vllm.settings import Settings
 
@@ -184,7 +183,7 @@ class Client:
                 f"note: the vLLM server at {self.url} {why}; requests are repeated for "
                 f"{self.settings.patience:g} s (sampler.patience)"
             )
-            print(secrets.redacted(note), file=sys.stderr, flush=True)
+            terminal.say(note)
 
     def _problem(self, error: Exception, *, waits: bool) -> str:
         settings = self.settings

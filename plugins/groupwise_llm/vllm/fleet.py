@@ -1,11 +1,10 @@
 """Fleet: the servers of a run, of which some may be lost for a while."""
 
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from groupwise import secrets
+from groupwise import terminal
 from groupwise_llm.vllm.client import LostError
 from groupwise_llm.vllm.server import Server
 
@@ -46,14 +45,14 @@ class Fleet:
             self._lost.append(server)
             self._set_patience()
         note = f"note: {error}. The other servers do its work until it is back"
-        print(secrets.redacted(note), file=sys.stderr, flush=True)
+        terminal.say(note)
 
     def seek(self) -> None:
         """Take back lost servers that answer again."""
         for server in [*self._lost]:
             if server.answers():
                 self._lost.remove(server)
-                print(f"note: the vLLM server at {server.url} is back", file=sys.stderr, flush=True)
+                terminal.say(f"note: the vLLM server at {server.url} is back")
         self._set_patience()
 
     def each(self, action: Callable[[Server], object]) -> None:

@@ -2,7 +2,6 @@
 
 import shutil
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +10,7 @@ from uuid import uuid4
 
 from filelock import FileLock
 
+from groupwise import terminal
 from groupwise.errors import first_line
 
 MEMORY = Path("/dev/shm")
@@ -50,7 +50,7 @@ class Home:
             note = f"note: {place} cannot lock files ({first_line(error)}): if this run is killed, "
         self.folder.mkdir(mode=0o700)
         if note:
-            print(f"{note}remove {self.folder} yourself", file=sys.stderr, flush=True)
+            terminal.say(f"{note}remove {self.folder} yourself")
 
     def close(self) -> None:
         """Remove the folder."""

@@ -1,6 +1,5 @@
 """VLLM: a sampler that gets its completions from vLLM servers."""
 
-import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from accelerate import PartialState
 
-from groupwise import processes, progress, secrets
+from groupwise import processes, progress, terminal
 from groupwise.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
@@ -111,7 +110,7 @@ class VLLM(TextSampler):
             raise UserError(f"sampler.adapters: true, but {reason}")
         if config.adapters is None and self.policy.config.lora and PartialState().is_main_process:
             note = f"note: servers get the whole model with adapters merged, since {reason}"
-            print(secrets.redacted(note), file=sys.stderr, flush=True)
+            terminal.say(note)
         direct = self.policy.device.type == "cuda" and not config.sleep and config.start is None
         return config.transfer or (BACKEND if direct else "files")
 
