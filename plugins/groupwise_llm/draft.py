@@ -1,6 +1,5 @@
 """LanguageDraft: first configurations for language models."""
 
-import json
 import mmap
 import re
 import struct
@@ -9,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from groupwise import foreign_json
 from groupwise.draft import Columns, Draft, read_json
 from groupwise.errors import UserError
 
@@ -99,6 +99,6 @@ def _settings(*, chat: bool, tokens: int, loading: str = "") -> Mapping[str, Any
 def _is_json(answer: str) -> bool:
     """Whether it is a JSON object or list."""
     try:
-        return isinstance(json.loads(answer), dict | list)
-    except (ValueError, RecursionError):
+        return isinstance(foreign_json.parse(answer), dict | list)
+    except ValueError:
         return False

@@ -12,6 +12,7 @@ from functools import partial
 from tempfile import TemporaryFile
 from typing import IO, Any
 
+from groupwise import foreign_json
 from groupwise.errors import UserError
 from groupwise.prompt_source import Row
 from groupwise_agents.endpoint.address import Address
@@ -133,7 +134,7 @@ def _tail(file: IO[bytes]) -> str:
 def _printed(output: str) -> Any:
     """The columns or the reward in the last line; None without any."""
     with suppress(ValueError):
-        value = json.loads((output.strip().splitlines() or [""])[-1])
+        value = foreign_json.parse((output.strip().splitlines() or [""])[-1])
         if isinstance(value, dict | int | float):
             return value
     return None

@@ -7,6 +7,8 @@ from typing import Any
 
 LARGEST = 1e12
 """Numbers beyond this are not computed."""
+MOST = 10_000
+"""The characters and items of a value; of settings none is longer, but a script may double one."""
 ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -41,10 +43,14 @@ def constant(node: ast.expr, names: Mapping[str, Any]) -> Any:
     """The value: of literals, arithmetic on numbers, `int`, `os.path.join`, and of `names`.
 
     names: known values by dotted name. An attribute of a package that is no such name is its own
-    last part: `torch.bfloat16` is "bfloat16". Raises NotConstantError for anything else.
+    last part: `torch.bfloat16` is "bfloat16". Raises NotConstantError for anything else, and for
+    values of more than MOST characters and items.
     """
     try:
-        return _value(node, names)
+        value = _value(node, names)
+        if _size(value) > MOST:
+            raise NotConstantError
+        return value
     except NotConstantError:
         raise
     except (ArithmeticError, TypeError, ValueError, RecursionError, LookupError) as error:
@@ -84,6 +90,13 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:  # noqa: C901, PLR0
     if isinstance(node, ast.Call):
         return _called(node, names)
     raise NotConstantError
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    inner = [*value, *value.values()] if isinstance(value, dict) else value
+    return 1 + sum(map(_size, inner)) if isinstance(inner, list) else 1
 
 
 def _named(node: ast.expr, names: Mapping[str, Any]) -> Any:

@@ -1,7 +1,6 @@
 """Client: HTTP requests to one server, repeated for a while when they fail."""
 
 import asyncio
-import json
 import ssl
 import threading
 import time
@@ -11,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from groupwise import terminal
+from groupwise import foreign_json, terminal
 from groupwise.errors import UserError, first_line
 from groupwise_llm.vllm.settings import Settings
 
@@ -139,7 +138,7 @@ class Client:
             raise _FailedError(_reason(status, content))
         if status >= 300:  # no redirection is followed
             raise RefusedError(status, _reason(status, content))
-        return None if path in PLAIN else _parsed(content)
+        return None if path in PLAIN else foreign_json.parse(content)
 
     def _received(
         self, method: str, path: str, largest: int, request: Mapping[str, Any], *, seconds: float
@@ -212,18 +211,10 @@ class _FailedError(Exception):
     """The server answered with an error of its own (status 5xx), or with too much."""
 
 
-def _parsed(content: bytes) -> Any:
-    """Raises ValueError for content that is not JSON, or nested too deeply."""
-    try:
-        return json.loads(content)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
 def _reason(status: int, content: bytes) -> str:
     """The message in an error answer."""
     try:
-        parsed = _parsed(content)
+        parsed = foreign_json.parse(content)
     except ValueError:
         return content.decode(errors="replace").strip()[:500] or f"status {status}"
     error = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed

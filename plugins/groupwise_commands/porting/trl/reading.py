@@ -1,11 +1,11 @@
 """Reads TRL's settings: a YAML or JSON file, or the calls in a Python script, by their source."""
 
 import ast
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from groupwise import foreign_json
 from groupwise.config.yaml_lines import read
 from groupwise.errors import UserError
 from groupwise_commands.porting.constants import NotConstantError, constant, dotted
@@ -49,8 +49,8 @@ def settings(config: str) -> Settings:
 
 def _json(path: Path, text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return foreign_json.parse(text)
+    except ValueError as error:
         raise UserError(f"{path}: not valid JSON ({error}); expected {EXPECTED}") from None
 
 
