@@ -7,7 +7,7 @@ from typing import Any
 from groupwise_commands.porting.port import Port
 
 Put = Callable[[Port], None]
-"""Writes what an option becomes; reads theirs by `port.get`."""
+"""Writes what an option becomes; reads theirs by `port.get`, whose UnreadError leaves it to do."""
 
 
 @dataclass(frozen=True, kw_only=True)

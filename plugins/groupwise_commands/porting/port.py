@@ -15,6 +15,15 @@ class Loss:
     why: str
 
 
+class UnreadError(Exception):
+    """A value that only a run of their file would show; name: their option, or a key of ours that
+    follows from one."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
 @dataclass(kw_only=True)
 class Port:
     """Reads `settings`, and collects keys of ours.
@@ -35,12 +44,20 @@ class Port:
     todo: list[str] = field(default_factory=list)
 
     def get(self, name: str) -> Any:
-        """Their value, or their default."""
+        """Their value, or their default. Raises UnreadError if it could not be read."""
+        if name in self.settings.unread:
+            raise UnreadError(name)
         return self.settings.stated.get(name, self.defaults[name])
 
+    def ours(self, key: str) -> Any:
+        """What was written for a key of ours. Raises UnreadError if nothing was."""
+        if key not in self.written:
+            raise UnreadError(key)
+        return self.written[key]
+
     def states(self, *names: str) -> bool:
-        """Whether their file states any of these."""
-        return any(name in self.settings.stated for name in names)
+        """Whether their file sets any of these."""
+        return any(name in self.settings.stated or name in self.settings.unread for name in names)
 
     def write(self, key: str, value: Any, why: str = "") -> None:
         """Set a key of ours; why: the reason, if the value is not what theirs was."""

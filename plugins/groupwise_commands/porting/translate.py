@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from groupwise.errors import UserError, did_you_mean
 from groupwise_commands.porting.option import Group, Option
-from groupwise_commands.porting.port import Port, shown
+from groupwise_commands.porting.port import Port, UnreadError, shown
 from groupwise_commands.porting.settings import Settings
 
+PLACEHOLDERS = {"policy.model": "MODEL", "prompts.name": "dataset", "prompts.path": "prompts.jsonl"}
+"""By required key of ours, what stands there where theirs says nothing, or cannot be read."""
 NAMES = {
     bool: "true or false",
     int: "a number",
@@ -29,25 +31,58 @@ def translate(groups: Sequence[Group], settings: Settings, processes: int | None
     count = processes or settings.processes or 1
     defaults = {name: option.default for name, option in options.items()}
     port = Port(settings=settings, defaults=defaults, processes=count, todo=[*settings.remarks])
-    for group in groups:
-        for option in group.options:
-            stated = [name for name in settings.stated if _is_of(name, option)]
+    left = _apply(groups, port)
+    for name, hint in unknown.items():
+        port.lose(name, f"not known here, perhaps of another version or your own{hint}")
+    _leave(options, port, left, unknown)
+    for key, value in PLACEHOLDERS.items():
+        port.written.setdefault(key, value)
+    if not port.rewards:
+        port.rewards.append({"name": "my_rewards:reward"})
+    return port
+
+
+def _apply(groups: Sequence[Group], port: Port) -> Mapping[str, list[str]]:
+    """Apply the options; returns by what could not be read the keys of ours that follow from it."""
+    left: dict[str, list[str]] = {}
+    for option in (each for group in groups for each in group.options):
+        stated = [name for name in port.settings.stated if _is_of(name, option)]
+        try:
             if option.put is not None and (option.always or stated):
                 _put(port, option, stated)
             elif option.lost:
                 _lose(port, option, stated)
-    for name, hint in unknown.items():
-        port.lose(name, f"not known here, perhaps of another version or your own{hint}")
-    for name, unread in settings.unread.items():
-        if name in unknown:
+        except UnreadError as error:
+            left.setdefault(error.name, []).append(option.here)
+    return left
+
+
+def _leave(
+    options: Mapping[str, Option],
+    port: Port,
+    left: Mapping[str, list[str]],
+    unknown: Mapping[str, str],
+) -> None:
+    """What follows from values that could not be read is left to do."""
+    unread = port.settings.unread
+    for name, each in unread.items():
+        # One of an unknown name is listed already, and many need nothing here.
+        if name in unknown or (name not in options and _option(options, name)):
             continue
-        if name not in options and _option(options, name):
-            continue  # one of many that need nothing here
-        here = options[name].here if name in options else ""
-        where = "it is computed" if unread.line is None else f"line {unread.line} computes it"
-        fix = f"; set {here}" if here not in ("", "none") else ""
-        port.lose(f"{name} = {shown(unread.source)}", f"{where}, and files are read, not run{fix}")
-    return port
+        where = "it is computed" if each.line is None else f"line {each.line} computes it"
+        here = [options[name].here] if name in options else []
+        keys = [key for key in dict.fromkeys((*here, *left.get(name, ()))) if _is_open(key, port)]
+        fix = f"; set {', '.join(keys)}" if keys else ""
+        port.todo.append(
+            f"{name} = {shown(each.source)}: {where}, and files are read, not run{fix}"
+        )
+    for key in left.keys() - unread.keys():
+        port.todo.append(f"{', '.join(left[key])}: follows from {key}, which is left to do")
+
+
+def _is_open(here: str, port: Port) -> bool:
+    """Whether an option's keys of ours are still to be set."""
+    return here not in ("", "none") and here.strip("`") not in port.written
 
 
 def _put(port: Port, option: Option, stated: Sequence[str]) -> None:
@@ -55,7 +90,7 @@ def _put(port: Port, option: Option, stated: Sequence[str]) -> None:
     assert option.put is not None
     try:
         option.put(port)
-    except UserError:
+    except (UserError, UnreadError):
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         nothing = [n for n, v in port.settings.stated.items() if v is None or v == 0]

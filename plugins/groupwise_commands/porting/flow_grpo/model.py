@@ -1,5 +1,6 @@
 """flow_grpo's options of the model and of denoising."""
 
+from groupwise_commands.porting.flow_grpo.nft import is_nft, write_policy
 from groupwise_commands.porting.option import Group, absent, changed, same, settled
 from groupwise_commands.porting.pictures import FLUX, QWEN
 from groupwise_commands.porting.port import Port
@@ -9,8 +10,8 @@ SDES = {"sde": "flow", "cps": "cps"}
 
 
 def _model(port: Port) -> None:
-    name = port.get("pretrained.model")
     port.write("policy.name", "flow")
+    name = port.get("pretrained.model")
     port.write("policy.model", name)
     if any(word in name for word in ("Wan", "Kontext", "Edit")):
         port.lose(f"pretrained.model: {name}", "no videos and no editing here")
@@ -26,7 +27,7 @@ def _model(port: Port) -> None:
 
 
 def _revision(port: Port) -> None:
-    if port.get("pretrained.revision") != "main":
+    if port.get("pretrained.revision") not in ("", "main"):
         port.write("policy.loading.revision", port.get("pretrained.revision"))
 
 
@@ -67,7 +68,15 @@ def _guidance(port: Port) -> None:
         port.write("policy.training_guidance", training)
 
 
+def _noise(port: Port) -> None:
+    if not (is_nft(port) and port.get("sample.deterministic")):
+        port.write("policy.noise_level", port.get("sample.noise_level"))
+
+
 def _sde(port: Port) -> None:
+    if is_nft(port):
+        write_policy(port)
+        return
     sde = SDES.get(port.get("sample.sde_type"))
     if sde is None:
         port.lose_value("sample.sde_type", "sde or cps; sde is written")
@@ -76,6 +85,8 @@ def _sde(port: Port) -> None:
 
 def _window(port: Port) -> None:
     """A window of the fast scripts, which the configuration states; else by the fraction."""
+    if is_nft(port):
+        return
     steps = port.get("sample.num_steps")
     size = port.get("sample.sde_window_size")
     fast = port.states("sample.sde_window_size") and size
@@ -88,7 +99,7 @@ def _window(port: Port) -> None:
         write_random(port, steps, size, first, end)
         return
     write_all(port, steps, int(steps * port.get("train.timestep_fraction")))
-    if port.written["policy.window"] == {"kind": "all"}:
+    if port.ours("policy.window") == {"kind": "all"}:
         why = "as in their scripts, which do not train on it either"
         port.write("policy.last_step", "noise", why)
 
@@ -147,7 +158,7 @@ MODEL = Group(
             note="where it is off",
             default=True,
         ),
-        same("sample.noise_level", "policy.noise_level", 0.7),
+        changed("sample.noise_level", "`policy.noise_level`", _noise, 0.7),
         changed(
             "sample.sde_type",
             "`policy.sde`",

@@ -26,7 +26,6 @@ def _rewards(port: Port) -> None:
         if not add_reward(port, COMMON.get(name, name), weight, several=len(stated) > 1):
             port.lose(f"reward_fn: {name}", LOST.get(name, "no such reward"))
     if not port.rewards:
-        port.rewards.append({"name": "my_rewards:reward"})
         port.todo.append("rewards: none of theirs is here; name one")
 
 

@@ -3,6 +3,7 @@
 import math
 
 from groupwise.errors import UserError
+from groupwise_commands.porting.flow_grpo.nft import NFT, is_nft
 from groupwise_commands.porting.option import Group, absent, changed, same, settled
 from groupwise_commands.porting.pictures import CPS, MEAN, of_std, write_beta
 from groupwise_commands.porting.port import Port
@@ -28,14 +29,15 @@ def _batch(port: Port) -> None:
 
 
 def _groups(port: Port) -> None:
-    images, group = _images(port), port.get("sample.num_image_per_prompt")
+    group = port.get("sample.num_image_per_prompt")
+    port.write("train.group_size", group)
+    images = _images(port)
     if images % group or not images:
         raise UserError(
             f"{port.settings.source}: {images} images of an epoch (sample.num_batches_per_epoch x "
             f"batch x {port.processes} GPUs) are not a multiple of {group} per prompt; set "
             f"--processes to the number of GPUs"
         )
-    port.write("train.group_size", group)
     gpus = f"{port.processes} GPU{'' if port.processes == 1 else 's'}"
     port.write(
         "train.groups_per_step", images // group, f"{images:,} images on {gpus} / {group} a prompt"
@@ -53,19 +55,24 @@ def _groups(port: Port) -> None:
 
 
 def _scale(port: Port) -> None:
-    whole = port.get("sample.global_std")
+    scale = "batch" if port.get("sample.global_std") else "group"
+    port.write("algorithm.scale", scale)
     group = port.get("sample.num_image_per_prompt")
-    port.write("algorithm.scale", "batch" if whole else "group", of_std(_images(port), group))
+    port.write("algorithm.scale", scale, of_std(_images(port), group))
 
 
 def _clip(port: Port) -> None:
+    if is_nft(port):
+        return
     port.write("algorithm.name", "flow_grpo")
     value = port.get("train.clip_range")
     port.write("algorithm.clip_low", value, CPS if port.get("sample.sde_type") == "cps" else MEAN)
 
 
 def _beta(port: Port) -> None:
-    write_beta(port, port.get("train.beta"), port.written["policy.sde"], published=True)
+    if is_nft(port):
+        return
+    write_beta(port, port.get("train.beta"), port.ours("policy.sde"), published=True)
 
 
 def _average(port: Port) -> None:
@@ -74,7 +81,7 @@ def _average(port: Port) -> None:
     times = max(1, port.get("train.gradient_accumulation_steps"))
     why = f"0.9, applied {times} times in a row, once for each batch of an update"
     port.write("train.ema", round(EMA**times, 4), why if times > 1 else "")
-    port.write("train.ema_every", 8)
+    port.write("train.ema_every", 1 if is_nft(port) else 8)
 
 
 def _betas(port: Port) -> None:
@@ -204,12 +211,7 @@ TRAINING = Group(
         absent("train.sft", "train.sft_batch_size", note="no supervised data", default=0.0),
         absent("train.algorithm", "kl_thres", "reset_freq", note="of their GARDO script"),
         absent("diffusion_loss", note="of Wan's script", default=False),
-        absent(
-            "beta",
-            "decay_type",
-            note="of DiffusionNFT's files, another method: `policy: forward_process`, and "
-            "`algorithm: nft`, whose `b` is their `beta` and whose `beta` is their `train.beta`",
-        ),
+        *NFT,
     ),
 )
 RUN = Group(

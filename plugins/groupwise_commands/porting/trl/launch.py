@@ -23,13 +23,11 @@ REWARDS: dict[str, dict[str, Any]] = {
 
 
 def _model(port: Port) -> None:
+    port.write("policy.name", "language_model")
     if port.get("model_name_or_path") is None:
-        port.write("policy.model", "MODEL")
-        if "model_name_or_path" not in port.settings.unread:
-            port.todo.append("policy.model: a hub name or a folder; the file names no model")
+        port.todo.append("policy.model: a hub name or a folder; the file names no model")
     else:
         port.write("policy.model", port.get("model_name_or_path"))
-    port.write("policy.name", "language_model")
     if port.get("model_revision") != "main":
         port.write("policy.loading.revision", port.get("model_revision"))
     kind = port.get("dtype")
@@ -87,7 +85,6 @@ def _prompts(port: Port) -> None:
             if first.get(theirs):
                 port.write(f"prompts.{ours}", first[theirs])
     if name is None:
-        port.write("prompts.path", "prompts.jsonl")
         if "train_dataset" not in port.settings.unread:
             port.todo.append("prompts.path: a file or a hub name; the file names no data set")
     else:
@@ -116,7 +113,6 @@ def _rewards(port: Port) -> None:
     for number, section in enumerate(sections):
         port.rewards.append(section if weights is None else section | {"weight": weights[number]})
     if not sections:
-        port.rewards.append({"name": "my_rewards:reward"})
         port.todo.append("rewards: functions as module:function; the file names none")
 
 

@@ -39,7 +39,7 @@ def _clip(port: Port) -> None:
         _cispo(port, high)
     if loss in OWN[:3]:
         return
-    narrow = port.written["algorithm.name"] in ("gspo", "luspo")
+    narrow = port.ours("algorithm.name") in ("gspo", "luspo")
     if port.states("epsilon") or narrow:
         why = "theirs; the paper's range, 3e-4 and 4e-4 for gspo, is the default here"
         port.write("algorithm.clip_low", low, why if narrow and not port.states("epsilon") else "")
@@ -103,7 +103,7 @@ def _beta(port: Port) -> None:
 def _aggregated(port: Port) -> None:
     if port.get("multi_objective_aggregation") != "normalize_then_sum":
         return
-    if port.written["algorithm.name"] == "grpo":
+    if port.ours("algorithm.name") == "grpo":
         port.write("algorithm.name", "gdpo", "normalize_then_sum: each reward is normalised first")
     else:
         port.lose_value(

@@ -15,8 +15,9 @@ def _model(port: Port) -> None:
     text = is_text(port)
     port.write("policy.name", "language_model" if text else "flow")
     name = port.get("bundle.config.pretrained_model_ckpt_path")
-    port.write("policy.model", name or "MODEL")
-    if not name:
+    if name:
+        port.write("policy.model", name)
+    else:
         port.todo.append("policy.model: a hub name or a folder; the file names no model")
     kind = port.get("pipeline.autocast_precision") or port.get("bundle.config.model_precision")
     precision = PRECISIONS.get(kind, "bf16")

@@ -33,7 +33,7 @@ def _algorithm(port: Port) -> None:
     port.write("algorithm.name", "grpo" if text else "flow_grpo")
     clip = port.get("algorithm.clip_range")
     if clip is not None:
-        why = "" if text else CPS if port.written["policy.sde"] == "cps" else MEAN
+        why = "" if text else CPS if port.ours("policy.sde") == "cps" else MEAN
         port.write("algorithm.clip_low", clip, why)
     if (high := port.get("algorithm.clip_range_high")) is not None:
         port.write("algorithm.clip_high", high)
@@ -71,13 +71,13 @@ def _rewards(port: Port) -> None:
         port.rewards.append({"name": "math", "rules": "any_form", "gold": "answer"})
         port.todo.append("rewards: math: `gold` is the column of answers")
     elif not add_reward(port, SCORERS.get(kind, ""), 1.0, several=False):
-        port.rewards.append({"name": "my_rewards:reward"})
         port.lose(f"reward.backend._target_: {kind}", "no such reward; name one in `rewards`")
 
 
 def _prompts(port: Port) -> None:
-    path = port.get("data_source.args.run.data_path") or "prompts.jsonl"
-    port.write("prompts.name", "dataset")
+    path = port.get("data_source.args.run.data_path")
+    if not path:
+        return
     if path.endswith(".txt"):
         folder, _, file = path.rpartition("/")
         port.write("prompts.path", folder or ".")

@@ -22,7 +22,7 @@ def _algorithm(port: Port) -> None:
             "flow_grpo is written; docs/algorithms.md has those that are here",
         )
     port.write("algorithm.name", name or "flow_grpo")
-    cps = port.written["policy.sde"] == "cps"
+    cps = port.ours("policy.sde") == "cps"
     port.write(
         "algorithm.clip_low", port.get(f"{KEY}.diffusion_loss.clip_ratio"), CPS if cps else MEAN
     )
@@ -37,7 +37,7 @@ def _scale(port: Port) -> None:
 
 def _kl(port: Port) -> None:
     if port.get(f"{KEY}.use_kl_loss"):
-        beta, sde = port.get(f"{KEY}.kl_loss_coef"), port.written["policy.sde"]
+        beta, sde = port.get(f"{KEY}.kl_loss_coef"), port.ours("policy.sde")
         write_beta(port, beta, sde, published=True)
 
 
