@@ -390,3 +390,87 @@ def test_an_unknown_framework_and_a_file_that_is_there(
     assert call("port", "trl", "a.yaml", "--output", "run.yaml").exit_code == 2
     assert Path("run.yaml").read_text("utf-8") == "mine"
     assert call("port", "trl", "a.yaml", "--output", "run.yaml", "--force").exit_code == 0
+
+
+# The form of open-r1's recipes/Qwen2.5-1.5B-Instruct/grpo/config_demo.yaml.
+OPEN_R1 = {
+    "model_name_or_path": "Qwen/Qwen2.5-1.5B-Instruct",
+    "torch_dtype": "bfloat16",
+    "dataset_name": "open-r1/OpenR1-Math-220k",
+    "dataset_prompt_column": "problem",
+    "system_prompt": "Think first.",
+    "chat_template": "{{ messages }}",
+    "reward_funcs": ["accuracy", "code", "format", "tag_count", "cosine", "repetition_penalty"],
+    "reward_weights": [1.0, 5.0, 0.5, 0.25, 1.0, 1.0],
+    "cosine_max_len": 2000,
+    "cosine_min_value_wrong": -0.1,
+    "repetition_n_grams": 4,
+    "num_generations": 16,
+    "per_device_train_batch_size": 16,
+    "overwrite_output_dir": True,
+}
+
+
+def test_a_recipe_of_open_r1_keeps_its_prompts_and_rewards(ported: Ported) -> None:
+    config, text = ported("trl", "theirs.yaml", yaml.safe_dump(OPEN_R1))
+    prompts = {"path": "open-r1/OpenR1-Math-220k", "prompt": "problem", "chat": True}
+    assert config["prompts"] | prompts | {"system": "Think first."} == config["prompts"]
+    assert config["policy"]["chat_template"] == {"chat_template": "{{ messages }}"}
+    of_math = {"rules": "open_r1", "gold": "solution"}
+    lengths = {"right_short": 1.0, "right_long": 0.5, "wrong_short": -0.1, "wrong_long": -0.5}
+    assert config["rewards"] == [
+        {"name": "math", **of_math, "weight": 1.0},
+        {"name": "think_answer_format", "weight": 0.5},
+        {"name": "tag_count", "weight": 0.25},
+        {"name": "cosine_length", "max_length": 2000, **lengths, **of_math, "weight": 1.0},
+        {"name": "repetition", "size": 4, "max_penalty": -1.0, "over": "words", "weight": 1.0},
+    ]
+    assert "reward_funcs: code: no such reward" in text
+    assert "not known here" not in text
+
+
+UNSLOTH = """
+from unsloth import FastLanguageModel
+from trl import GRPOConfig, GRPOTrainer
+
+rank = 32
+model, tokenizer = FastLanguageModel.from_pretrained(
+    model_name="unsloth/Qwen3-4B-Base", max_seq_length=2048, load_in_4bit=False, max_lora_rank=rank
+)
+model = FastLanguageModel.get_peft_model(
+    model, r=rank, target_modules=["q_proj", "v_proj"], lora_alpha=rank * 2, random_state=3407
+)
+args = GRPOConfig(num_generations=4, per_device_train_batch_size=4, max_steps=100)
+trainer = GRPOTrainer(model=model, args=args, reward_funcs=["accuracy"], train_dataset=rows)
+"""
+PEFT = """
+from peft import LoraConfig, get_peft_model
+base = load()
+lora = LoraConfig(r=8, lora_alpha=32, target_modules=["q_proj"])
+model = get_peft_model(base, lora)
+args = GRPOConfig(num_generations=4, per_device_train_batch_size=4)
+trainer = GRPOTrainer(model, "accuracy", args=args, train_dataset=rows)
+"""
+
+
+def test_adapters_that_other_calls_than_the_trainers_make(ported: Ported) -> None:
+    config, _ = ported("trl", "theirs.py", UNSLOTH)
+    policy = config["policy"]
+    assert policy["model"] == "unsloth/Qwen3-4B-Base"
+    assert policy["lora"] == {"rank": 32, "targets": ["q_proj", "v_proj"]}
+    assert "quantize" not in policy
+    unset = UNSLOTH.replace('r=rank, target_modules=["q_proj", "v_proj"], lora_alpha=rank * 2,', "")
+    policy = ported("trl", "theirs.py", unset.replace("load_in_4bit=False, ", ""))[0]["policy"]
+    assert (policy["lora"]["rank"], policy["lora"]["alpha"], policy["quantize"]) == (16, 16, "4bit")
+    assert len(policy["lora"]["targets"]) == 7
+    config, _ = ported("trl", "theirs.py", PEFT)
+    assert config["policy"]["lora"] == {"rank": 8, "alpha": 32, "targets": ["q_proj"]}
+
+
+def test_a_script_that_doubles_a_string_ends_soon(ported: Ported) -> None:
+    lines = ["s0 = 'abcdefgh'", *(f"s{n} = s{n - 1} + s{n - 1}" for n in range(1, 46))]
+    lines += ["l0 = ['a']", *(f"l{n} = [l{n - 1}, l{n - 1}]" for n in range(1, 46))]
+    call = "args = GRPOConfig(output_dir=s45, report_to=l45, run_name=s3, num_generations=4)"
+    config, text = ported("trl", "theirs.py", "\n".join([*lines, call]))
+    assert "output" not in config
+    assert len(text) < 10_000

@@ -1,25 +1,13 @@
 """The arguments of TRL's `GRPOTrainer`, and of the command `trl grpo`."""
 
 import math
-from typing import Any
 
 from groupwise_commands.porting.option import Group, absent, changed, settled
 from groupwise_commands.porting.port import Port
+from groupwise_commands.porting.trl.rewards import write_rewards
 
 USUAL_TARGETS = ["q_proj", "v_proj"]
 """What peft adapts unless told, in models such as Llama, Qwen and Mistral."""
-REWARDS: dict[str, dict[str, Any]] = {
-    "accuracy_reward": {"name": "math", "rules": "trl", "gold": "solution"},
-    "reasoning_accuracy_reward": {
-        "name": "math",
-        "rules": "trl",
-        "gold": "solution",
-        "after": "</think>",
-    },
-    "think_format_reward": {"name": "think_format"},
-    "get_soft_overlong_punishment": {"name": "soft_overlong", "max_length": 1280, "cache": 256},
-}
-"""TRL's own rewards, by name; the last one with the arguments that `trl grpo` gives it."""
 
 
 def _model(port: Port) -> None:
@@ -30,7 +18,7 @@ def _model(port: Port) -> None:
         port.write("policy.model", port.get("model_name_or_path"))
     if port.get("model_revision") != "main":
         port.write("policy.loading.revision", port.get("model_revision"))
-    kind = port.get("dtype")
+    kind = port.get("torch_dtype") or port.get("dtype")
     if kind not in (None, "float32", "auto") and port.get("use_peft"):
         port.write("policy.loading.dtype", kind)
 
@@ -100,31 +88,6 @@ def _prompts(port: Port) -> None:
         port.write("prompts.split", port.get("dataset_train_split"))
 
 
-def _rewards(port: Port) -> None:
-    weights = port.get("reward_weights")
-    names = [*(port.get("reward_funcs") or [])]
-    model = port.get("reward_model_name_or_path")
-    sections: list[dict[str, Any]] = [{"name": "reward_model", "model": model}] if model else []
-    sections += [_reward(name) for name in names]
-    if weights is not None and len(weights) != len(sections):
-        count = f"{len(weights)} for {len(sections)} rewards that could be read"
-        port.lose(f"reward_weights: {weights}", count)
-        weights = None
-    for number, section in enumerate(sections):
-        port.rewards.append(section if weights is None else section | {"weight": weights[number]})
-    if not sections:
-        port.todo.append("rewards: functions as module:function; the file names none")
-
-
-def _reward(name: str) -> dict[str, Any]:
-    module, _, function = name.replace(":", ".").rpartition(".")
-    if function in REWARDS and module in ("", "trl.rewards", "trl"):
-        return dict(REWARDS[function])
-    if "/" in name:  # a hub name
-        return {"name": "reward_model", "model": name}
-    return {"name": f"{module}:{function}" if module else name}
-
-
 def _tools(port: Port) -> None:
     if factory := port.get("environment_factory"):
         port.write("environment.name", "trl")
@@ -149,6 +112,7 @@ LAUNCH = (
                 always=True,
             ),
             settled("model_revision", here="`policy.loading.revision`", default="main"),
+            settled("torch_dtype", here="`policy.loading.dtype`", note="an older name of `dtype`"),
             settled(
                 "dtype",
                 here="`policy.loading.dtype`",
@@ -242,9 +206,10 @@ LAUNCH = (
             changed(
                 "reward_funcs",
                 "`rewards`, each as `module:function`",
-                _rewards,
+                write_rewards,
                 note="called as TRL calls them; its own ones are `math` with `rules: trl`, "
-                "`think_format`, `soft_overlong`; a model is `reward_model`",
+                "`think_format`, `soft_overlong`; a model is `reward_model`; names without a "
+                "module, such as `accuracy`, are those of open-r1",
                 always=True,
             ),
             settled("reward_model_name_or_path", here="`rewards: [reward_model]`"),

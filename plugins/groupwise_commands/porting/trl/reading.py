@@ -10,6 +10,7 @@ from groupwise.config.yaml_lines import read
 from groupwise.errors import UserError
 from groupwise_commands.porting.constants import NotConstantError, constant, dotted
 from groupwise_commands.porting.settings import Settings, Unread, text_of
+from groupwise_commands.porting.trl import unsloth
 from groupwise_commands.porting.trl.names import assigned, constants, imports
 
 EXPECTED = "a GRPOConfig as YAML or JSON, or a Python script that calls GRPOConfig"
@@ -99,6 +100,7 @@ class _Script:
             self._attributes(config)
         if trainer is not None:
             self._trainer(trainer)
+            self._model()
         remarks = (self._remark(),) if self._runs_when_imported() else ()
         return Settings(
             source=str(self.path), stated=self.stated, unread=self.unread, remarks=remarks
@@ -181,6 +183,27 @@ class _Script:
                 self._keywords(value, QUANTIZATION, only=True)
             elif name != "args" and not _is_none(value):
                 self._read(plain.get(name, name), node)
+
+    def _model(self) -> None:
+        """The model and its adapters, where other calls than the trainer's make them."""
+        calls = [*_calls(self.tree)]
+        if (loading := unsloth.loading(calls)) is not None:
+            self.stated |= unsloth.UNLESS_SET
+            self.unread.pop("model_name_or_path", None)  # of a name that is bound twice
+            arguments = {each.arg: each.value for each in loading.keywords if each.arg}
+            arguments |= dict(zip(("model_name",), loading.args, strict=False))
+            for theirs, name in unsloth.MODEL.items():
+                if theirs in arguments:
+                    self._read(name, arguments[theirs])
+        if (wrapping := unsloth.wrapping(calls)) is not None:
+            config = wrapping
+            if unsloth.is_of_unsloth(wrapping):
+                self.stated |= unsloth.LORA_UNLESS_SET
+            else:
+                self.stated |= OF_PEFT
+                behind = map(self._behind, wrapping.args[1:])
+                config = next((each for each in behind if isinstance(each, ast.Call)), wrapping)
+            self._keywords(config, LORA, only=True)
 
     def _behind(self, node: ast.expr) -> ast.expr:
         """What a name stands for, if it is assigned once."""
