@@ -7,8 +7,10 @@ from typing import Any
 
 from groupwise.draft import Columns, Draft, read_json
 
-NOISE = ("xl", "diffusion-v1", "diffusion-v2", "sd-turbo")
+NOISE = ("xl", "diffusion-v1", "diffusion-1", "diffusion-v2", "diffusion-2", "sd-turbo")
 """Parts of names of models that predict noise, Stable Diffusion 1, 2 and XL."""
+FEW_STEPS = ("schnell", "turbo", "lightning", "lcm", "hyper")
+"""Parts of names of models that were distilled to a few steps without guidance."""
 NOISE_PIPELINES = ("stablediffusionpipeline", "stablediffusionxlpipeline")
 FLOW = "  noise_level: 0.7  # how much the pictures of a prompt differ"
 DDIM = """\
@@ -31,8 +33,7 @@ class FlowDraft(Draft):
         """Precision, guidance, size and process, which differ between models."""
         index = read_json(Path(model) / "model_index.json") if Path(model).exists() else {}
         name = str(index.get("_class_name", model)).lower()
-        few = any(part in name for part in ("schnell", "turbo", "lightning"))
-        distilled = index.get("is_distilled", few or ("klein" in name and "base" not in name))
+        distilled = index.get("is_distilled", _is_distilled(model, index))
         noise = any(part in name for part in NOISE) or name in NOISE_PIPELINES
         sd3 = not noise and "stable" in name
         return {
@@ -49,6 +50,18 @@ class FlowDraft(Draft):
     def task_of(self, data: Columns) -> str:
         """`writing` if a column `text` may hold the words to write, else `preference`."""
         return "writing" if "text" in data.names and data.prompt != "text" else "preference"
+
+
+def _is_distilled(model: str, index: Mapping[str, Any]) -> bool:
+    """Whether a name says so: of the model, or of what a folder was saved from; of FLUX.1 the
+    transformer's configuration does."""
+    if index.get("_class_name") == "FluxPipeline":
+        transformer = read_json(Path(model) / "transformer" / "config.json")
+        if transformer.get("guidance_embeds") is False:
+            return True
+    names = f"{Path(model).name} {index.get('_name_or_path', '')}".lower()
+    few = any(part in names for part in FEW_STEPS)
+    return few or ("klein" in names and "base" not in names)
 
 
 def _guidance(name: str, *, noise: bool, sd3: bool) -> float:

@@ -45,3 +45,42 @@ def test_a_model_of_a_hub(model, precision, guidance, side):
 def test_a_folder(index, guidance, tmp_path):
     (tmp_path / "model_index.json").write_text(json.dumps(index))
     assert FlowDraft().settings(str(tmp_path))["guidance"] == guidance
+
+
+CLASSES = {
+    "black-forest-labs/FLUX.1": "FluxPipeline",
+    "Tongyi-MAI/Z-Image": "ZImagePipeline",
+    "stabilityai/stable-diffusion-3": "StableDiffusion3Pipeline",
+    "stabilityai/sdxl": "StableDiffusionXLPipeline",
+    "stabilityai/stable-diffusion-2": "StableDiffusionPipeline",
+    "stable-diffusion-v1-5/stable-diffusion-v1-5": "StableDiffusionPipeline",
+}
+COPIED = (
+    *(f"{model}{end}" for model in CLASSES for end in ("", "-turbo", "-Lightning")),
+    *("black-forest-labs/FLUX.1-schnell", "black-forest-labs/FLUX.1-dev"),
+)
+
+
+@pytest.mark.parametrize("model", COPIED)
+def test_a_copy_in_a_folder_is_drafted_as_the_model_of_the_hub(model, tmp_path):
+    """By the folder's name, or by the name that the files have for where they came from."""
+    kind = next(each for name, each in CLASSES.items() if model.startswith(name))
+    by_name, renamed = tmp_path / model.rpartition("/")[2], tmp_path / "mine"
+    for folder, index in (by_name, {}), (renamed, {"_name_or_path": model}):
+        folder.mkdir()
+        content = json.dumps({"_class_name": kind, **index})
+        (folder / "model_index.json").write_text(content)
+    theirs = dict(FlowDraft().settings(model))
+    del theirs["size"]  # a folder's model states it
+    for folder in (by_name, renamed):
+        settings = FlowDraft().settings(str(folder))
+        assert {key: settings[key] for key in theirs} == theirs
+
+
+def test_a_transformer_that_takes_no_guidance_is_distilled(tmp_path):
+    (tmp_path / "transformer").mkdir()
+    (tmp_path / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
+    for embeds, guidance in (True, 3.5), (False, 1.0):
+        config = json.dumps({"guidance_embeds": embeds})
+        (tmp_path / "transformer" / "config.json").write_text(config)
+        assert FlowDraft().settings(str(tmp_path))["guidance"] == guidance
