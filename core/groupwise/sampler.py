@@ -139,6 +139,51 @@ class Sampler(ABC):
         """Called once when the run ends, also after an error."""
 
 
+class GroupSampler(Sampler):
+    """A sampler whose rollouts of a group share some of what is drawn, such as their first noise.
+
+    A group may be sampled in several calls: an episode may ask for its completions one by one, or
+    for each with a prompt of its own.
+    """
+
+    @abstractmethod
+    def sample(
+        self,
+        prompts: Sequence[Mapping[str, Any]],
+        *,
+        group_size: int,
+        seeds: Sequence[int],
+        purpose: Purpose = "train",
+        group_seeds: Sequence[int] | None = None,
+    ) -> Rollouts:
+        """See `Sampler.sample`.
+
+        group_seeds: one per row, the same for all rollouts of its group in whatever call; by
+            default the first of the row's `seeds`.
+        """
+
+    def stream(
+        self,
+        prompts: Sequence[Mapping[str, Any]],
+        *,
+        group_size: int,
+        seeds: Sequence[int],
+        purpose: Purpose = "train",
+        most: int,
+        group_seeds: Sequence[int] | None = None,
+    ) -> Iterator[Rollouts]:
+        """See `Sampler.stream`; group_seeds: as for `sample`."""
+        shared = seeds[::group_size] if group_seeds is None else group_seeds
+        for start in range(0, len(prompts), most):
+            yield self.sample(
+                prompts[start : start + most],
+                group_size=group_size,
+                seeds=seeds[start * group_size : (start + most) * group_size],
+                purpose=purpose,
+                group_seeds=shared[start : start + most],
+            )
+
+
 class Drawn(Protocol):
     """A turn that a `TurnSampler` drew. text: as a player's reply; ended: "stop", "length" (cut at
     the limit) or "failed"."""

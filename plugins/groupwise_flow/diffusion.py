@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from groupwise.memory import Workload
 from groupwise.policy import Microbatch, Outputs, Policy, Uncopied
 from groupwise.rollouts import Rollouts
-from groupwise.sampler import Purpose, products_are_exact
+from groupwise.sampler import GroupSampler, Purpose, products_are_exact
 from groupwise.weights import kept_parameters
 from groupwise_flow.estimates.memory import estimate, estimate_cpu
 from groupwise_flow.files.card import card
@@ -36,7 +36,7 @@ from groupwise_flow.rehearsal import PictureRehearsal
 from groupwise_flow.settings import Settings
 
 
-class DiffusionPolicy(Policy):
+class DiffusionPolicy(Policy, GroupSampler):
     """Image models of diffusers (Stable Diffusion, FLUX, Qwen-Image, Z-Image and others).
 
     facts: `images`, the pictures as tensors.
@@ -163,13 +163,15 @@ class DiffusionPolicy(Policy):
         group_size: int,
         seeds: Sequence[int],
         purpose: Purpose = "train",
+        group_seeds: Sequence[int] | None = None,
     ) -> Rollouts:
         """Images for text prompts; see `Policy.sample`. Evaluation has no noise but the first."""
         training = purpose == "train"
         rows = [row for row in prompts for _ in range(group_size)]
         groups = torch.arange(len(prompts)).repeat_interleave(group_size)
         if training:
-            plan, guidance = self.plan(seeds, group_size), self.config.guidance_in_training
+            shared = seeds[::group_size] if group_seeds is None else group_seeds
+            plan, guidance = self.plan(shared, group_size), self.config.guidance_in_training
         else:
             sigmas = levels(self.adapter, self.config.evaluation_steps)
             plan, guidance = without_noise(sigmas, len(rows)), self.config.guidance
@@ -191,8 +193,9 @@ class DiffusionPolicy(Policy):
         return self.with_trajectory(rollouts, done, plan, seeds) if training else rollouts
 
     @abstractmethod
-    def plan(self, seeds: Sequence[int], group_size: int) -> Plan:
-        """How rollouts of training with these seeds are denoised, from the levels `sigmas`."""
+    def plan(self, group_seeds: Sequence[int], group_size: int) -> Plan:
+        """How `group_size` rollouts of training for each of these groups, or parts of groups, are
+        denoised, from the levels `sigmas`."""
 
     @abstractmethod
     def with_trajectory(

@@ -51,9 +51,9 @@ class ForwardProcess(DiffusionPolicy):
     Config: ClassVar[type[ForwardProcessSettings]] = ForwardProcessSettings
     config: ForwardProcessSettings
 
-    def plan(self, seeds: Sequence[int], group_size: int) -> Plan:
+    def plan(self, group_seeds: Sequence[int], group_size: int) -> Plan:
         """With `sde: ode` no step but the first noise is random, else all but the last are."""
-        config, count = self.config, len(seeds)
+        config, count = self.config, len(group_seeds) * group_size
         if config.sde == "ode":
             return without_noise(self.sigmas, count)
         return Plan(

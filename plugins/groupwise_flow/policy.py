@@ -96,9 +96,12 @@ class FlowPolicy(DiffusionPolicy):
         group_size: int,
         seeds: Sequence[int],
         purpose: Purpose = "train",
+        group_seeds: Sequence[int] | None = None,
     ) -> Rollouts:
         """Images for text prompts; see `Policy.sample`. Only training steps are stochastic."""
-        rollouts = super().sample(prompts, group_size=group_size, seeds=seeds, purpose=purpose)
+        rollouts = super().sample(
+            prompts, group_size=group_size, seeds=seeds, purpose=purpose, group_seeds=group_seeds
+        )
         if purpose == "train":
             return rollouts
         facts = dict(rollouts.facts)
@@ -108,16 +111,17 @@ class FlowPolicy(DiffusionPolicy):
         log_probs = torch.zeros(rollouts.mask.shape, device=self.device)
         return replace(rollouts, sampler_log_probs=log_probs, facts=facts)
 
-    def plan(self, seeds: Sequence[int], group_size: int) -> Plan:
-        """Decisions are in one window for all rollouts of a group, from the group's first seed."""
-        config, leaders = self.config, torch.arange(0, len(seeds), group_size)
-        starts = config.window.starts(config.steps, seeds[::group_size], self._step)
-        own = torch.arange(len(seeds))
+    def plan(self, group_seeds: Sequence[int], group_size: int) -> Plan:
+        """Decisions are in one window for all rollouts of a group, from the group's seed."""
+        config, count = self.config, len(group_seeds) * group_size
+        starts = config.window.starts(config.steps, group_seeds, self._step)
+        own, shared = torch.arange(count), config.shared_noise
         return Plan(
             sigmas=self.sigmas,
             first=starts.repeat_interleave(group_size),
             decisions=config.max_decisions,
-            source=leaders.repeat_interleave(group_size) if config.shared_noise else own,
+            source=own - own % group_size if shared else own,
+            shared=[seed for seed in group_seeds for _ in range(group_size)] if shared else None,
             kind=config.sde,
             noise_level=config.noise_level,
             noisy_end=config.last_step == "noise",

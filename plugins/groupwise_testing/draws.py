@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from groupwise.rollouts import Rollouts
-from groupwise.sampler import Purpose, Sampler
+from groupwise.sampler import GroupSampler, Purpose, Sampler
 from groupwise_testing import compare
 
 Rows = Sequence[Mapping[str, Any]]
@@ -43,18 +43,35 @@ class Draws:
         return None
 
     def difference_alone(self, together: Rollouts) -> str | None:
-        """How a row's rollouts change if it is sampled alone; None if they do not."""
+        """How a row's rollouts change if it is sampled alone, or its group in several calls; None
+        if they do not."""
         for number, row in enumerate(self.rows):
             first = number * self.size
-            alone = self.sample([row], first=first)
-            expected = together.select(range(first, first + self.size))
-            difference, what = compare.rollouts_gap(alone, expected)
-            if difference > self.limit:
-                return (
-                    f"row {number} sampled alone and with others, with the same seeds, differs "
-                    f"in {what} by {difference:.2g}"
-                )
+            parts = [(range(first, first + self.size), self.sample([row], first=first))]
+            parts += self._one_by_one(row, first)
+            for rows, alone in parts:
+                difference, what = compare.rollouts_gap(alone, together.select(rows))
+                if difference > self.limit:
+                    which = "" if len(rows) > 1 else f"rollout {rows[0]} of "
+                    return (
+                        f"{which}row {number} sampled alone and with others, with the same seeds, "
+                        f"differs in {what} by {difference:.2g}"
+                    )
         return None
+
+    @torch.no_grad()
+    def _one_by_one(self, row: Mapping[str, Any], first: int) -> list[tuple[range, Rollouts]]:
+        """Of a `GroupSampler`: the rollouts of a row's group, each in a call of its own."""
+        if not isinstance(self.sampler, GroupSampler):
+            return []
+        shared, seeds = [1000 + first], range(first, first + self.size)
+        return [
+            (
+                range(number, number + 1),
+                self.sampler.sample([row], group_size=1, seeds=[1000 + number], group_seeds=shared),
+            )
+            for number in seeds
+        ]
 
     def log_prob_gap(self, ours: Tensor, rollouts: Rollouts) -> float:
         """|policy - sampler| of log-probs: the largest if the sampler is `exact`, else the mean."""

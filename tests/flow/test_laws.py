@@ -60,8 +60,11 @@ def test_algorithm(name, settings):
     testing.check_algorithm(algorithm, extras=extras)
 
 
+SHARING = {"window": {"kind": "random", "size": 2}, "shared_noise": True}
+
+
 @pytest.mark.parametrize(
-    "settings", [{}, {"architecture": "flux"}, {"guidance": 3.0, "lora": {"rank": 2}}]
+    "settings", [{}, {"architecture": "flux"}, {"guidance": 3.0, "lora": {"rank": 2}}, SHARING]
 )
 def test_policy(lab, settings):
     policy = lab.policy(**settings)
@@ -126,6 +129,20 @@ def test_a_gradient_without_the_unconditional_branch_breaks_the_law_unless_it_is
         AssertionError, match=r"the gradient of (log_probs|mean) predicts .* and the"
     ):
         testing.hold("flow", gradients.LAWS, Case(policy, lab.rows, 2, None))
+
+
+def test_a_policy_that_takes_a_groups_seed_from_its_place_in_a_batch_breaks_the_law(
+    lab, monkeypatch
+):
+    policy = lab.policy(**SHARING)
+    sample = FlowPolicy.sample
+
+    def by_place(self, prompts, *, group_seeds=None, **named):
+        return sample(self, prompts, **named)
+
+    monkeypatch.setattr(FlowPolicy, "sample", by_place)
+    with pytest.raises(AssertionError, match=r"rollout 1 of row 0 sampled alone and with others"):
+        testing.check_sampler(policy, policy, lab.rows, group_size=2)
 
 
 def test_an_adapter_whose_gradient_is_cut_is_named(lab):

@@ -147,6 +147,12 @@ class Call:
         """The name space of its seed, within that of its player."""
         return (f"/{self.turn}" if self.turn else "") + self.branch
 
+    @property
+    def group_space(self) -> str:
+        """The name space of the seed of its group, whose calls may be of several branches."""
+        turn = f"/{self.turn}" if self.turn else ""
+        return turn + ("*" if "*" in self.branch else "")
+
 
 def in_rows(calls: Sequence[Call]) -> list[list[Call]]:
     """The sampled calls of a player, those of one rollout together, in their order.

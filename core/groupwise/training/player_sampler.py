@@ -16,7 +16,7 @@ from groupwise.prompt_source import Row
 from groupwise.prompts.seeds import seed_for
 from groupwise.sampler import Purpose, TurnSampler
 from groupwise.training.assembly import Assembly
-from groupwise.training.calls import Call, Request, ancestors
+from groupwise.training.calls import TURN, Call, Request, ancestors
 from groupwise.training.sampling import Prompt, Sampling
 
 
@@ -101,6 +101,10 @@ class PlayerSampler:
     def _seed(self, call: Call) -> int:
         return seed_for(self.sampling.seed, self.space + call.space, call.number, call.index)
 
+    def _group_seed(self, call: Call) -> int:
+        """The seed of the first of the calls that it is compared with, however they are batched."""
+        return seed_for(self.sampling.seed, self.space + call.group_space, call.group % TURN, 0)
+
     def _rows(self, requests: Sequence[Request]) -> Iterator[None]:
         """Each call as a row; yields after each part that was sampled."""
         if any(request.limit is not None for request in requests):
@@ -112,13 +116,16 @@ class PlayerSampler:
         is_collective = self.is_collective
         calls = [call for request in requests for call in request.calls]
         size, batches = _batches(calls, collective=is_collective)
-        prompts = [Prompt(own[0].row, own[0].group, [*map(self._seed, own)]) for own in batches]
+        prompts = [
+            Prompt(own[0].row, own[0].group, [*map(self._seed, own)], self._group_seed(own[0]))
+            for own in batches
+        ]
         dummies = [seed_for(self.sampling.seed, f"{self.space} dummy", 0, n) for n in range(size)]
         drawn = self.sampling.draw(
             prompts,
             purpose=self.purpose,
             most=processes.largest(len(prompts)) if is_collective else None,
-            dummy=Prompt(self.dummy, 0, dummies),
+            dummy=Prompt(self.dummy, 0, dummies, dummies[0]),
         )
         ordered, start = [call for batch in batches for call in batch], 0
         for rollouts in drawn:

@@ -12,7 +12,7 @@ from groupwise.policy import Policy
 from groupwise.prompt_source import Row
 from groupwise.prompts.draws import Draw
 from groupwise.rollouts import Rollouts
-from groupwise.sampler import Purpose, Sampler, TurnSampler
+from groupwise.sampler import GroupSampler, Purpose, Sampler, TurnSampler
 from groupwise.training.threads import Threads
 from groupwise.weights import KeptWeights
 
@@ -24,12 +24,13 @@ PRESENT = "policy"
 
 @dataclass(frozen=True)
 class Prompt:
-    """What to sample: a row with its prompt, the number of the group of its rollouts, and a seed
-    for each of these."""
+    """What to sample: a row with its prompt, the number of the group of its rollouts, a seed for
+    each of these, and one that all rollouts of the group have in common."""
 
     row: Row
     group: int
     seeds: Sequence[int]
+    group_seed: int
 
 
 class Sampling:
@@ -106,12 +107,16 @@ class Sampling:
             return
         size = len(due[0].seeds)
         each = max(1, self.batch // size)
+        shared: dict[str, Any] = {}
+        if isinstance(self.sampler, GroupSampler):
+            shared["group_seeds"] = [prompt.group_seed for prompt in due]
         stream = self.sampler.stream(
             [prompt.row for prompt in due],
             group_size=size,
             seeds=[seed for prompt in due for seed in prompt.seeds],
             purpose=purpose,
             most=each,
+            **shared,
         )
         start = 0
         while True:  # to the end of the stream, where an engine lets its servers sleep

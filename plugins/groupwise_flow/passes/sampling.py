@@ -31,8 +31,11 @@ def sample_latents(
     config, adapter, device = guided.config, guided.adapter, guided.device
     count = plan.decisions + plan.noisy_end
     drawn = [_normal(seed, count, adapter.latent_shape) for seed in seeds]
-    start = torch.stack([drawn[row][0] for row in plan.source.tolist()]).to(device)
-    start = start * adapter.noise_scale(len(plan.sigmas) - 1)
+    starts = [start for start, _ in drawn]
+    if plan.shared is not None:
+        first = {seed: _normal(seed, 0, adapter.latent_shape)[0] for seed in {*plan.shared}}
+        starts = [first[seed] for seed in plan.shared]
+    start = torch.stack(starts).to(device) * adapter.noise_scale(len(plan.sigmas) - 1)
     noise = torch.stack([noise for _, noise in drawn]).to(device)
     conditions, negative = guided.conditions(rows), guided.negative(rows, guidance)
 

@@ -27,6 +27,7 @@ class Plan:
     sigmas: [steps + 1], falling; first: [B] first decision of each row; decisions: their number per
         row, 0 for none.
     source: [B] row with which a row is identical until its first decision; its own index if none.
+    shared: for each row the seed of its first noise, where a group shares that; None if its own.
     noisy_end: whether the last step has noise, too, although it is no decision.
     predicts: whether to keep the predicted clean samples x0, before the first decision and after
         each one.
@@ -41,6 +42,7 @@ class Plan:
     source: Tensor
     kind: sde.Kind
     noise_level: float
+    shared: Sequence[int] | None = None
     noisy_end: bool = False
     predicts: bool = False
     keeps_path: bool = True
