@@ -4,13 +4,14 @@ Flow-GRPO, arXiv:2505.05470: the deterministic sampler is replaced by an SDE wit
 marginals, so that each step is drawn from a Gaussian and has a log-prob.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd import _unsafe_preserve_version_counter
 from torch.distributed.device_mesh import DeviceMesh
 
 from groupwise.errors import UserError
@@ -191,6 +192,10 @@ class FlowPolicy(DiffusionPolicy):
         the present weights, which `forward` reuses with any weights."""
         return self.transitions.with_constants(rollouts, self._sigmas)
 
-    def exchanging(self) -> AbstractContextManager[None]:
-        """Unconditional velocities of sampling stay valid afterwards: the weights are restored."""
-        return self._weights_now.temporary()
+    @contextmanager
+    def exchanging(self) -> Iterator[None]:
+        """What sampling kept stays valid afterwards, since the weights are restored: unconditional
+        velocities, and graphs, which autograd else refuses once a parameter was written to."""
+        written = tuple(self.parameters()) if self.config.keep_graph else ()
+        with self._weights_now.temporary(), _unsafe_preserve_version_counter(written):
+            yield

@@ -1,15 +1,20 @@
 """`keep_graph`: the first update's gradient goes through the graph of sampling's passes."""
 
+import json
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 import torch
 from pydantic import ValidationError
 
+import groupwise
 from groupwise.rollouts import Rollouts
+from groupwise.weights import REFERENCE, KeptWeights
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.passes import sampling
 from groupwise_flow.passes.graphs import PASS, PLACE
+from groupwise_flow.policy import FlowPolicy
 
 SEEDS = list(range(6))
 
@@ -102,6 +107,112 @@ def test_passes_with_a_picture_that_is_not_finite_keep_no_graph(lab, monkeypatch
     for rows, decisions in policy.microbatches(joined, 99, cut_decisions=True):
         policy(joined.select(rows), decisions)
     assert len(sizes) == 3  # of three decisions of the rollout whose graph was not kept
+
+
+def using(name):
+    """Compute outputs and draw pictures with these kept weights, and leave by an exception."""
+
+    def exchange(policy, weights, rows, rollouts):
+        with weights.using(name), torch.no_grad():
+            policy(rollouts)
+            policy.sample(rows, group_size=1, seeds=[1, 2], purpose="evaluate")
+        with suppress(KeyError), weights.using(name):
+            raise KeyError
+        return rollouts
+
+    return exchange
+
+
+def blended(policy, weights, rows, rollouts):
+    weights.keep("average")
+    weights.blend("average", 0.5)
+    return using("average")(policy, weights, rows, rollouts)
+
+
+def moved(policy, weights, rows, rollouts):
+    weights.keep(REFERENCE)
+    return using(REFERENCE)(policy, weights, rows, rollouts)
+
+
+def restored(policy, weights, rows, rollouts):
+    weights.keep("average")
+    weights.restore(REFERENCE, weights.copies("average"))
+    return using(REFERENCE)(policy, weights, rows, rollouts)
+
+
+def ahead(policy, weights, rows, rollouts):
+    """The next step is sampled before the update."""
+    policy.begin(1)
+    policy.sample(rows, group_size=3, seeds=range(20, 26))
+    return rollouts
+
+
+def replayed(policy, weights, rows, rollouts):
+    """Rollouts of an earlier step are trained on, too."""
+    policy.begin(1)
+    now = policy.sample(rows, group_size=3, seeds=range(20, 26))
+    return Rollouts.concat([now.select([0, 1, 3]), rollouts.select([2, 4, 5])])
+
+
+KEEPING = {
+    "graphs": {"keep_graph": True},
+    "graphs, lora": {"keep_graph": True, "lora": {"rank": 2}},
+    "constants": {"guidance": 3.0, "guidance_gradient": "conditional"},
+    "constants, lora": {
+        "guidance": 3.0,
+        "guidance_gradient": "conditional",
+        "lora": {"rank": 2},
+    },
+}
+KEPT = (PASS, PLACE, "unconditional", "version")
+EXCHANGES = [using(REFERENCE), blended, moved, restored, ahead, replayed]
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("keeping", KEEPING)
+def test_what_sampling_kept_is_right_whatever_comes_before_the_update(lab, keeping, exchange):
+    """Its gradient is that of an update that computes everything anew."""
+    policy = lab.policy(steps=4, **KEEPING[keeping])
+    weights = KeptWeights(policy)
+    weights.keep(REFERENCE)
+    lab.nudge(policy)
+    policy.begin(0)
+    rollouts = policy.sample(lab.rows, group_size=3, seeds=SEEDS)
+    rollouts = exchange(policy, weights, lab.rows, rollouts)
+    sizes, gradients = lab.calls(policy), []
+    anew = {name: rollouts.trajectory[name] for name in rollouts.trajectory.keys() - {*KEPT}}
+    for each in (rollouts, replace(rollouts, trajectory=anew)):
+        policy.zero_grad()
+        lab.update(policy, FlowGRPO(), each, values=VALUES)
+        gradients.append((lab.gradient(policy), len(sizes)))
+    (kept, few), (expected, many) = gradients
+    assert expected.norm() > 0
+    assert lab.gap(kept, expected) < 1e-5
+    assert few < many - few or exchange in (ahead, replayed)
+
+
+FEW = {"groups_per_step": 2, "group_size": 4, "learning_rate": 1e-3}
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_run_with_copied_weights_learns_what_it_learns_without_graphs(lab, tmp_path, ahead):
+    gradients = []
+    for kept in (True, False):
+        torch.manual_seed(0)
+        groupwise.train(
+            policy=FlowPolicy(lab.settings(steps=4, evaluation_steps=2, keep_graph=kept)),
+            algorithm={"name": "flow_grpo", "beta": 0.1, "importance": "token"},
+            prompts=[{"prompt": f"{letter} cat"} for letter in "abcdefgh"],
+            rewards=[lab.redness],
+            train={"steps": 3, "ahead": ahead, "ema": 0.5, **FEW},
+            evaluation={"prompts": 0},
+            output=str(tmp_path / str(kept)),
+            quiet=True,
+        )
+        lines = (tmp_path / str(kept) / "metrics.jsonl").read_text().splitlines()
+        gradients.append([json.loads(line).get("grad_norm") for line in lines])
+    assert len([value for value in gradients[0] if value]) == 3
+    assert gradients[0] == pytest.approx(gradients[1], rel=1e-4)
 
 
 @pytest.mark.parametrize(

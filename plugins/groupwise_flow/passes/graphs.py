@@ -1,6 +1,8 @@
 """Graphs: passes of sampling that are kept with their graph, for the first update of a step."""
 
+import time
 from collections.abc import Sequence
+from itertools import count as counted
 
 import torch
 from torch import Tensor
@@ -20,15 +22,19 @@ class Graphs:
     While the weights are those of sampling, an update needs no forward pass: the gradient of its
     loss goes through these graphs. A graph is freed by its first backward pass, so it is handed out
     once; whoever asks again computes the velocity anew, as for weights that have changed.
+
+    Passes are numbered from the current time on, so that rollouts of an earlier step, or of before
+    a resumption, do not find those of this one.
     """
 
     def __init__(self, versions: Versions) -> None:
         self.versions = versions
-        self._passes: list[dict[int, Tensor]] = []
+        self._numbers = counted(time.time_ns())
+        self._passes: dict[int, dict[int, Tensor]] = {}
         self._version: int | None = None
 
     def clear(self) -> None:
-        self._passes, self._version = [], None
+        self._passes, self._version = {}, None
 
     def keep(self, velocities: Sequence[Sequence[Tensor]], count: int) -> dict[str, Tensor]:
         """Keep the velocities [n, ...] of each decision and each of its passes; the columns [B] by
@@ -42,8 +48,9 @@ class Graphs:
             self.clear()
             self._version = self.versions.number
         numbers, places = [], []
-        for number, parts in enumerate(zip(*velocities, strict=True), len(self._passes)):
-            self._passes.append(dict(enumerate(parts)))
+        for parts in zip(*velocities, strict=True):
+            number = next(self._numbers)
+            self._passes[number] = dict(enumerate(parts))
             numbers.append(torch.full((len(parts[0]),), number))
             places.append(torch.arange(len(parts[0])))
         return {PASS: torch.cat(numbers), PLACE: torch.cat(places)}
@@ -54,9 +61,9 @@ class Graphs:
         if not torch.is_grad_enabled() or not self.holds(rollouts):
             return None
         numbers = rollouts.tensor(PASS).unique().tolist()
-        if len(numbers) != 1 or numbers == [NOT_KEPT] or self._version != self.versions.number:
+        if len(numbers) != 1 or self._version != self.versions.number:
             return None
-        kept, place = self._passes[numbers[0]], rollouts.tensor(PLACE)
+        kept, place = self._passes.get(numbers[0], {}), rollouts.tensor(PLACE)
         if any(decision not in kept for decision in decisions):
             return None
         velocities = [kept.pop(decision) for decision in decisions]
