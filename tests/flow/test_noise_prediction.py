@@ -70,6 +70,60 @@ def test_levels_are_ddims_and_end_above_0_where_it_does(lab):
     assert float(lab.policy("sdxl", steps=10).sigmas[-1]) == 0
 
 
+ENDS = ["sd15", "sd15 v", "sdxl ddim", "sdxl"]
+"""Models whose last level is above 0, as published, and one where it is 0."""
+
+
+def decoded(policy, data):
+    """Pictures by the pipeline's autoencoder alone, of data as it was trained on."""
+    vae = policy.adapter.pipeline.vae
+    images = vae.decode(data / vae.config.scaling_factor, return_dict=False)[0]
+    return (images / 2 + 0.5).clamp(0, 1)
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_latents_that_are_trained_on_are_those_that_are_decoded(lab, name):
+    policy = lab.policy(name, kind=ForwardProcess, steps=4)
+    rollouts = policy.sample(lab.rows, group_size=1, seeds=[5, 6])
+    with torch.no_grad():
+        clean = policy(rollouts, outputs=frozenset({"clean"})).extra["clean"][:, 0]
+        expected = decoded(policy, clean)
+    torch.testing.assert_close(lab.images_of(rollouts), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_predictions_are_the_schedulers_pred_original_sample(lab, name):
+    policy = lab.policy(name, steps=4, sde="ddim", noise_level=0.5)
+    policy.prepare(outputs=policy.provides, facts=policy.optional_facts)
+    rollouts = policy.sample(lab.rows, group_size=1, seeds=[5, 6])
+    predictions = torch.stack(list(rollouts.facts["predictions"]))
+    paths = torch.stack(list(rollouts.trajectory["path"]))
+    scheduler, unet = policy.adapter.pipeline.scheduler, policy.adapter.pipeline.unet
+    scheduler.set_timesteps(4)
+    conditions = policy.guided.conditions(lab.rows)
+    for number, time in enumerate(scheduler.timesteps):
+        sigma = float(policy.sigmas[number])
+        own = paths[:, number] / policy.adapter._unit(sigma)
+        added = (
+            {}
+            if name.startswith("sd15")
+            else {
+                "text_embeds": conditions["pooled"],
+                "time_ids": conditions["sizes"],
+            }
+        )
+        with torch.no_grad():
+            output = unet(
+                scheduler.scale_model_input(own, time),
+                time,
+                encoder_hidden_states=conditions["embeds"],
+                added_cond_kwargs=added,
+            ).sample
+            data = scheduler.step(output, time, own).pred_original_sample
+            expected = decoded(policy, data)
+        torch.testing.assert_close(predictions[:, number], expected, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
 @pytest.mark.parametrize("eta", [0.3, 1.0])
 def test_a_step_with_noise_is_ddims(lab, prediction, eta):

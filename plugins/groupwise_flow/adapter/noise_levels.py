@@ -71,6 +71,10 @@ class NoiseLevels(Sizes):
         """The first sample, at `sigmas[0]`, is standard normal noise times this scale."""
         return 1.0
 
+    def data_scale(self) -> float:
+        """The last sample, at `last_sigma`, is what `decode` takes as data times this scale."""
+        return 1.0
+
     def is_comparable(self, sigmas: Tensor) -> bool:
         """Whether the scheduler's own steps, by `own_step`, can be compared with Euler's between
         these levels [steps + 1]: not if its samples are others, and the adapter converts none."""

@@ -112,6 +112,10 @@ class NoisePrediction(Adapter):
         first = float(self.sigmas(steps)[0])
         return float(self.pipeline.scheduler.init_noise_sigma) * self._unit(first)
 
+    def data_scale(self) -> float:
+        """Below 1 where the last level is above 0: the pipeline decodes z as it is there."""
+        return self._unit(self.last_sigma())
+
     def is_comparable(self, sigmas: Tensor) -> bool:
         return True
 
@@ -152,14 +156,9 @@ class NoisePrediction(Adapter):
 
     # ---- pictures
 
-    def output(self, latents: Tensor) -> Tensor:
-        return latents / self._unit(self.last_sigma())
-
     def decode(self, latents: Tensor) -> Tensor:
         vae = self.pipeline.vae
-        images: Tensor = vae.decode(
-            self.output(latents) / vae.config.scaling_factor, return_dict=False
-        )[0]
+        images: Tensor = vae.decode(latents / vae.config.scaling_factor, return_dict=False)[0]
         return images / 2 + 0.5
 
 

@@ -24,7 +24,7 @@ def sample_latents(
     guidance: float,
     mesh: DeviceMesh | None = None,
 ) -> Denoised:
-    """The latents of B rows, one seed each; mesh: of a sharded model.
+    """The latents of B rows, as `decode` takes them; one seed each; mesh: of a sharded model.
 
     Rows that are not finite are `Denoised.broken`.
     """
@@ -70,6 +70,7 @@ def sample_latents(
         return torch.cat([part for part, _ in parts]), torch.cat(constant) if constant else None
 
     done = without_broken(denoise(velocity, start, noise, plan))
+    done = replace(done, latents=done.latents / adapter.data_scale())
     # A row that is not finite would make gradients of the others NaN.
     return done if bool(done.broken.any()) else replace(done, graphs=graphs)
 
