@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd import _unsafe_preserve_version_counter
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.distributed.device_mesh import DeviceMesh
 
 from groupwise.errors import UserError

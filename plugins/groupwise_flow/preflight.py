@@ -11,7 +11,7 @@ from groupwise_flow.adapter import Adapter, Limit
 from groupwise_flow.files.folder import read_index
 from groupwise_flow.files.outline import outline
 from groupwise_flow.passes.guidance import Guided
-from groupwise_flow.process.schedules import levels
+from groupwise_flow.process.schedules import is_close, levels, levels_before
 from groupwise_flow.settings import FlowSettings, Settings
 
 
@@ -31,7 +31,7 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
     guided = Guided(adapter, settings)
     for steps in (settings.steps, settings.evaluation_steps):
         levels(adapter, steps)
-    about_model = (*_scheduler_notes(adapter), *_guidance_notes(adapter, settings))
+    about_model = (*_scheduler_notes(adapter, settings), *_guidance_notes(adapter, settings))
     return (*about_model, *checked(guided, rows))
 
 
@@ -46,16 +46,33 @@ def _precision_notes(settings: Settings) -> Sequence[str]:
     return (note,)
 
 
-def _scheduler_notes(adapter: Adapter) -> Sequence[str]:
-    """A note where the pipeline's scheduler is exchanged for another."""
+def _scheduler_notes(adapter: Adapter, settings: Settings) -> Sequence[str]:
+    """A note where the pipeline's scheduler is exchanged for another, and the levels of both where
+    they differ."""
     if adapter.exchanged is None:
         return ()
     own, other = type(adapter.own_scheduler).__name__, adapter.exchanged.kind.__name__
+    changed = ", ".join(f"{name}: {value}" for name, value in adapter.exchanged.settings.items())
+    with_settings = f"{other} ({changed})" if changed else other
     note = (
-        f"policy.model: pictures are drawn by {other} in place of the pipeline's {own}, whose "
-        f"steps are not Euler's; the model card says so"
+        f"policy.model: pictures are drawn by {with_settings} in place of the pipeline's {own}, "
+        f"whose steps are not Euler's; the model card says so"
     )
-    return (note,)
+    notes = [note]
+    for key in ("steps", "evaluation_steps"):
+        steps: int = getattr(settings, key)
+        trained, before = levels(adapter, steps), levels_before(adapter, steps)
+        if before is None or not is_close(trained, before):
+            notes.append(
+                f"policy.{key}: {steps} steps of {other} are at the noise levels "
+                f"{_numbers(trained)}, and those of the pipeline's {own} at "
+                f"{'unknown ones' if before is None else _numbers(before)}"
+            )
+    return notes
+
+
+def _numbers(values: Tensor) -> str:
+    return " ".join(f"{value:.3f}" for value in values.tolist())
 
 
 def _guidance_notes(adapter: Adapter, settings: Settings) -> Sequence[str]:

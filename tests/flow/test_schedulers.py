@@ -3,12 +3,26 @@
 import inspect
 import json
 import shutil
+from importlib.util import find_spec
+from types import SimpleNamespace
 
 import diffusers
 import pytest
-from diffusers import DiffusionPipeline, FlowMatchEulerDiscreteScheduler
+import torch
+from diffusers import (
+    DDIMScheduler,
+    DiffusionPipeline,
+    DPMSolverMultistepScheduler,
+    FlowMatchEulerDiscreteScheduler,
+    HeunDiscreteScheduler,
+    PNDMScheduler,
+)
+from tests.flow.conftest import diffusion
 
 from groupwise.errors import UserError
+from groupwise_flow.adapters.sdxl import SDXLAdapter
+from groupwise_flow.preflight import _scheduler_notes
+from groupwise_flow.process.schedules import levels, levels_before
 
 DYNAMIC = {"use_dynamic_shifting": True}
 RIGHT = {
@@ -49,6 +63,116 @@ def latents_of(policy, rows):
     policy.adapter.completions = lambda x: latents.append(x) or completions(x)
     policy.sample(rows, group_size=1, seeds=[5, 6], purpose="evaluate")
     return latents[0]
+
+
+SOLVERS = [
+    name
+    for name in DDIMScheduler._compatibles
+    if name not in ("DDIMScheduler", "EulerDiscreteScheduler", "EDMEulerScheduler")
+]
+SPACINGS = ("leading", "linspace", "trailing")
+SIGMAS = ("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas", "use_lu_lambdas")
+TABLE = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
+OTHER_LEVELS = {
+    ("PNDMScheduler", "linspace"),  # its last two levels are the same
+    ("DDPMScheduler", "linspace"),  # its timesteps are rounded
+    *(("DEISMultistepScheduler", name) for name in SIGMAS[:3]),  # as PNDM's
+}
+"""Solvers that have no scheduler with Euler's steps at their levels, with what makes it so."""
+
+
+def variants(name):
+    """Every spacing and kind of levels that a solver has, with and without its other defaults."""
+    kind = getattr(diffusers, name)
+    known = inspect.signature(kind).parameters
+    fixed = {**TABLE, **({"skip_prk_steps": True} if "skip_prk_steps" in known else {})}
+    for spacing in SPACINGS if "timestep_spacing" in known else [None]:
+        for sigmas in (None, *(each for each in SIGMAS if each in known)):
+            own = {"timestep_spacing": spacing} if spacing else {}
+            offset = {"steps_offset": 1} if spacing == "leading" else {}
+            chosen = {sigmas: True} if sigmas else {}
+            yield {spacing, sigmas}, kind(**fixed, **own, **offset, **chosen)
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    return diffusion("sdxl", "euler")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", SOLVERS)
+def test_an_exchanged_scheduler_has_the_levels_of_the_pipelines_own_or_both_are_shown(
+    pipeline, name
+):
+    """`levels` also compares the steps with Euler's."""
+    if name == "DPMSolverSDEScheduler" and find_spec("torchsde") is None:
+        with pytest.raises(ImportError, match="torchsde"):
+            next(variants(name))
+        return
+    for settings, solver in variants(name):
+        pipeline.scheduler = solver
+        adapter = SDXLAdapter(pipeline, height=16, width=16, prompt_tokens=12)
+        kept = not any((name, each) in OTHER_LEVELS for each in settings)
+        counts = {"steps": 3, "evaluation_steps": 24}
+        first, *others = _scheduler_notes(adapter, SimpleNamespace(**counts))
+        assert f"in place of the pipeline's {name}" in first
+        notes = dict(zip(counts, others, strict=False))
+        for key, steps in counts.items():
+            trained, own = levels(adapter, steps), levels_before(adapter, steps)
+            same = own.shape == trained.shape and (own - trained).abs().max() < 1e-6
+            assert same == kept == (key not in notes), (settings, steps)
+            for values in () if same else (trained, own):
+                assert " ".join(f"{value:.3f}" for value in values.tolist()) in notes[key]
+
+
+def test_defaults_of_a_solver_that_differ_from_those_of_the_other_class_are_kept(pipeline):
+    """`from_config` leaves out what is a default: the end of PNDM, and all of Heun's table."""
+    pndm = PNDMScheduler(**TABLE, skip_prk_steps=True, steps_offset=1)
+    for solver in (pndm, HeunDiscreteScheduler()):
+        pipeline.scheduler = solver
+        adapter = SDXLAdapter(pipeline, height=16, width=16, prompt_tokens=12)
+        trained, own = levels(adapter, 10), levels_before(adapter, 10)
+        torch.testing.assert_close(trained, own, rtol=0, atol=1e-6)
+        made = adapter.exchanged.kind.from_config(solver.config, **adapter.exchanged.settings)
+        assert torch.equal(made.betas, solver.betas)
+
+
+@pytest.mark.parametrize("shift", [1.0, 3.0])
+def test_sana_is_trained_at_the_levels_of_its_own_solver(lab, shift):
+    policy = lab.policy("sana")
+    adapter = policy.adapter
+    adapter.own_scheduler.register_to_config(flow_shift=shift)
+    adapter.pipeline.scheduler.register_to_config(flow_shift=shift)
+    for steps in (2, 3, 10, 20, 37):
+        trained, own = levels(adapter, steps), levels_before(adapter, steps)
+        torch.testing.assert_close(trained, own, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("spacing", SPACINGS)
+@pytest.mark.parametrize("kind", [DDIMScheduler, PNDMScheduler, DPMSolverMultistepScheduler])
+@pytest.mark.parametrize("predicts", ["epsilon", "v_prediction"])
+def test_noise_is_not_predicted_from_noise_alone(pipeline, kind, spacing, predicts):
+    """A model that predicts epsilon is refused at level 1; one that predicts v is not."""
+    own = {"rescale_betas_zero_snr": True, "timestep_spacing": spacing, "prediction_type": predicts}
+    known = inspect.signature(kind).parameters
+    pipeline.scheduler = kind(**TABLE, **{k: v for k, v in own.items() if k in known})
+    adapter = SDXLAdapter(pipeline, height=16, width=16, prompt_tokens=12)
+    first = float(adapter.levels_of(adapter.pipeline.scheduler, 4)[0])
+    assert (first == 1) == (kind is DDIMScheduler and spacing != "leading")
+    if predicts == "epsilon" and first == 1:
+        with pytest.raises(UserError, match="predicts epsilon, and its first sample is noise"):
+            levels(adapter, 4)
+        return
+    sigmas = adapter.sigmas(4)
+    latents = torch.ones(2, 4, 2, 2)
+    velocity = adapter.from_prediction(latents, latents / 2, sigmas[:2].float())
+    assert velocity.isfinite().all()
+
+
+def test_flow_sigmas_of_a_model_that_predicts_noise_are_refused(pipeline):
+    pipeline.scheduler = DPMSolverMultistepScheduler(**TABLE, use_flow_sigmas=True)
+    with pytest.raises(UserError, match="this one predicts epsilon; set it to false"):
+        SDXLAdapter(pipeline, height=16, width=16, prompt_tokens=12)
 
 
 def test_every_setting_of_the_installed_diffusers_is_tested_here():

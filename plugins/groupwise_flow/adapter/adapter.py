@@ -85,10 +85,10 @@ class Adapter(NoiseLevels, ABC):
             )
         self._resize(height, width)
         self.own_scheduler = pipeline.scheduler
-        self.exchanged = self.exchange(pipeline.scheduler)
+        exchanged, own = self.exchange(pipeline.scheduler), pipeline.scheduler
+        self.exchanged = None if exchanged is None else exchanged.of(own)
         if self.exchanged is not None:
-            settings = dict(self.exchanged.settings)
-            other = self.exchanged.kind.from_config(pipeline.scheduler.config, **settings)
+            other = self.exchanged.kind.from_config(own.config, **self.exchanged.settings)
             pipeline.register_modules(scheduler=other)
 
     # ---- the models

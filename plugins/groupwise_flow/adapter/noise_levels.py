@@ -1,5 +1,6 @@
 """NoiseLevels: an adapter's noise levels, and the scheduler that they are from."""
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,17 @@ class Exchange:
     kind: type[Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    def of(self, scheduler: Any) -> "Exchange":
+        """The same with the scheduler's own defaults where those of the other class differ:
+        `from_config` leaves out what is a default."""
+        own, parameters = scheduler.config, inspect.signature(self.kind).parameters
+        defaults = {
+            name: own[name]
+            for name in sorted(own.get("_use_default_values", ()))
+            if name in parameters and own[name] != parameters[name].default
+        }
+        return Exchange(self.kind, {**defaults, **self.settings})
+
 
 class NoiseLevels(Sizes):
     """The part of an adapter that is about noise: levels, the scheduler's timesteps and steps.
@@ -34,13 +46,18 @@ class NoiseLevels(Sizes):
         Steps without noise are Euler's, and a second-order solver draws other pictures at the same
         levels: exchange it for a scheduler with Euler's steps, or keep it, and it is refused.
         Exchanged when the pipeline is loaded, in training and at evaluation; `groupwise check` and
-        the model card say so.
+        the model card say so. Where its levels are others, by `levels_of`, `groupwise check` prints
+        both.
         """
         return None
 
     def sigmas(self, steps: int) -> Tensor:
         """[steps + 1] noise levels, falling from at most 1 to `last_sigma`: the pipeline's own."""
-        scheduler = self.pipeline.scheduler
+        return self.levels_of(self.pipeline.scheduler, steps)
+
+    def levels_of(self, scheduler: Any, steps: int) -> Tensor:
+        """[steps + 1] the noise levels of a scheduler: the pipeline's, or the one before it was
+        exchanged."""
         scheduler.set_timesteps(steps, **self.schedule(steps))
         return torch.as_tensor(scheduler.sigmas)
 

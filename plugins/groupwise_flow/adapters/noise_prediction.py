@@ -9,16 +9,20 @@ divided by a + b, x = (1 - sigma) data + sigma noise is a flow's, and DDIM witho
 from typing import Any
 
 import torch
-from diffusers import DDIMScheduler, EulerDiscreteScheduler
+from diffusers import DDIMScheduler, DPMSolverMultistepScheduler, EulerDiscreteScheduler
 from pydantic import Field
 from torch import Tensor
 
 from groupwise.errors import UserError
 from groupwise.section import Section
 from groupwise_flow.adapter import Adapter, Exchange
+from groupwise_flow.adapter.noise_levels import ROUNDING
+from groupwise_flow.adapters.first_order import FIRST_ORDER, is_first_order
 
-KEPT = (DDIMScheduler, EulerDiscreteScheduler)
-"""Schedulers whose steps are Euler's; Euler's samples there are data + k noise, k = b / a."""
+SPACED = ("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas")
+"""Settings by which levels are spaced between the first and the last one of the table."""
+SMALLEST_LAST = {"final_sigmas_type": "sigma_min"}
+"""Pictures are decoded at the smallest level of the table, not at 0."""
 WHOLE = 0.01
 """A timestep so close to a whole number, on which these models are trained, is that number."""
 LARGEST = 1e7
@@ -31,9 +35,9 @@ class NoisePrediction(Adapter):
     class Config(Section):
         exchange: bool = Field(
             True,
-            description="draw pictures by DDIM at the same noise levels where the pipeline's own "
-            "scheduler takes other steps than Euler's (PNDM, DPM-Solver++, ancestral ones); if "
-            "false such a scheduler is refused",
+            description="draw pictures by Euler's steps at the noise levels of the pipeline's own "
+            "scheduler where that takes other steps (PNDM, DPM-Solver++, ancestral ones); if false "
+            "such a scheduler is refused",
         )
 
     options: Any
@@ -48,6 +52,11 @@ class NoisePrediction(Adapter):
             raise UserError(
                 f"policy.model: {type(self).__name__} takes models that predict epsilon or "
                 f"v_prediction, and the scheduler's prediction_type is {kind}"
+            )
+        if pipeline.scheduler.config.get("use_flow_sigmas"):
+            raise UserError(
+                f"policy.model: use_flow_sigmas is for models that predict a flow's velocity, and "
+                f"this one predicts {kind}; set it to false in scheduler/scheduler_config.json"
             )
         if pipeline.unet.config.get("time_cond_proj_dim") is not None:
             raise UserError(
@@ -68,45 +77,59 @@ class NoisePrediction(Adapter):
     # ---- noise levels
 
     def exchange(self, scheduler: Any) -> Exchange | None:
-        """DDIM for a solver of a family that has DDIM's noise levels."""
-        if isinstance(scheduler, KEPT) or not self.options.exchange:
+        """A scheduler with Euler's steps at the noise levels of a solver of another kind."""
+        is_kept = isinstance(scheduler, DDIMScheduler | EulerDiscreteScheduler)
+        if is_kept or is_first_order(scheduler) or not self.options.exchange:
             return None
-        if type(scheduler).__name__ not in DDIMScheduler._compatibles:
-            return None
-        changed: dict[str, Any] = {"clip_sample": False}
-        # Spaced from first to last, DDIM's own step would not meet the next timestep.
-        if scheduler.config.get("timestep_spacing") == "linspace":
-            changed["timestep_spacing"] = "trailing"
-        return Exchange(DDIMScheduler, changed)
+        is_known = type(scheduler).__name__ in DDIMScheduler._compatibles
+        return _with_eulers_steps(scheduler) if is_known else None
 
     def sigmas(self, steps: int) -> Tensor:
-        scheduler = self.pipeline.scheduler
+        sigmas = super().sigmas(steps)
+        if not self.predicts_v and float(sigmas[0]) > 1 - ROUNDING:
+            raise UserError(
+                "policy.model: it predicts epsilon, and its first sample is noise alone (terminal "
+                "SNR 0), of which epsilon says nothing: every picture would be NaN; expected a "
+                "model that predicts v, or rescale_betas_zero_snr: false in "
+                "scheduler/scheduler_config.json"
+            )
+        return sigmas
+
+    def levels_of(self, scheduler: Any, steps: int) -> Tensor:
+        """Of a solver with several passes a step its distinct levels."""
         if not hasattr(scheduler, "alphas_cumprod"):
             raise AttributeError("no alphas_cumprod")
         scheduler.set_timesteps(steps)
-        if isinstance(scheduler, EulerDiscreteScheduler):
+        if hasattr(scheduler, "sigmas"):
             k = torch.as_tensor(scheduler.sigmas).double()
-            return k / (1 + k)
-        levels = _sigma(scheduler.alphas_cumprod)[scheduler.timesteps.cpu()]
-        return torch.cat([levels, _sigma(scheduler.final_alpha_cumprod).view(1)])
+            levels = k / (1 + k)
+        else:
+            table = _sigma(scheduler.alphas_cumprod)[scheduler.timesteps.long().cpu()]
+            last = _sigma(getattr(scheduler, "final_alpha_cumprod", 1.0))
+            levels = torch.cat([table, last.view(1)])
+        return levels.unique_consecutive()
 
     def last_sigma(self) -> float:
         """Above 0 for DDIM with `set_alpha_to_one: false`, the configuration of these models."""
         scheduler = self.pipeline.scheduler
-        if isinstance(scheduler, EulerDiscreteScheduler):
+        if hasattr(scheduler, "sigmas"):
             return float(scheduler.sigmas[-1] / (1 + scheduler.sigmas[-1]))
         return float(_sigma(scheduler.final_alpha_cumprod))
 
     def timestep(self, sigma: Tensor) -> Tensor:
-        """[n] between those of the table linear in k, as Euler's scheduler interpolates."""
+        """[n] between those of the table linear in k, as Euler's scheduler interpolates; those of
+        DPM-Solver++ linear in log k, and whole. Beyond the table the first and the last one."""
+        scheduler = self.pipeline.scheduler
         if self._table is None or self._table.device != sigma.device:
-            levels = _sigma(self.pipeline.scheduler.alphas_cumprod)
-            self._table = _k(levels).float().to(sigma.device)
-        k = _k(sigma)
-        index = torch.searchsorted(self._table, k).clamp(1, len(self._table) - 1)
-        low, high = self._table[index - 1], self._table[index]
+            self._table = _k(_sigma(scheduler.alphas_cumprod)).float().to(sigma.device)
+        k, table = _k(sigma).clamp(self._table[0], self._table[-1]), self._table
+        if is_first_order(scheduler):
+            k, table = k.log(), table.log()
+        index = torch.searchsorted(table, k).clamp(1, len(table) - 1)
+        low, high = table[index - 1], table[index]
         time = index - 1 + (k - low) / (high - low)
-        return torch.where((time - time.round()).abs() < WHOLE, time.round(), time)
+        is_whole = (time - time.round()).abs() < WHOLE
+        return torch.where(is_whole | is_first_order(scheduler), time.round(), time)
 
     def noise_scale(self, steps: int) -> float:
         first = float(self.sigmas(steps)[0])
@@ -160,6 +183,26 @@ class NoisePrediction(Adapter):
         vae = self.pipeline.vae
         images: Tensor = vae.decode(latents / vae.config.scaling_factor, return_dict=False)[0]
         return images / 2 + 0.5
+
+
+def _with_eulers_steps(scheduler: Any) -> Exchange | None:
+    """A scheduler with Euler's steps at the noise levels of a solver; None for unknown levels."""
+    config = scheduler.config
+    if not hasattr(scheduler, "alphas_cumprod"):
+        return None
+    if not hasattr(scheduler, "sigmas"):  # timesteps of the table, as DDIM's
+        if config.get("timestep_spacing") == "leading":
+            return Exchange(DDIMScheduler, {"clip_sample": False})
+        # Spaced otherwise, DDIM's own step would not meet the next timestep.
+        above_0 = config.timestep_spacing == "trailing" and not config.get("set_alpha_to_one", 1)
+        return Exchange(EulerDiscreteScheduler, SMALLEST_LAST if above_0 else {})
+    if "solver_order" not in config:
+        return Exchange(EulerDiscreteScheduler)
+    if any(config.get(name) for name in SPACED):  # of the whole table, whatever the spacing
+        return Exchange(EulerDiscreteScheduler, {"timestep_spacing": "linspace"})
+    # DEIS has no setting for its last level, which is that of timestep 0.
+    last = {} if "final_sigmas_type" in config else SMALLEST_LAST
+    return Exchange(DPMSolverMultistepScheduler, {**FIRST_ORDER, **last})
 
 
 def _sigma(alphas_cumprod: Any) -> Tensor:

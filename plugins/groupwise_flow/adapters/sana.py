@@ -5,12 +5,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers import DPMSolverMultistepScheduler
 from pydantic import Field
 from torch import Tensor
 
 from groupwise.section import Section
 from groupwise_flow.adapter import MASK, UNCONDITIONAL, Adapter, Conditions, Exchange, Limit, Row
+from groupwise_flow.adapters.first_order import FIRST_ORDER, is_first_order
+
+ROUNDED = 1e-4
+"""A timestep below a whole number by so little is that number: levels are in float32."""
 
 
 class SanaAdapter(Adapter):
@@ -41,11 +45,15 @@ class SanaAdapter(Adapter):
         return (self.pipeline.transformer.config.in_channels, self.token_rows, self.token_columns)
 
     def exchange(self, scheduler: Any) -> Exchange | None:
-        """The folders of Sana hold a second-order solver; its shift is kept."""
-        is_euler = isinstance(scheduler, FlowMatchEulerDiscreteScheduler)
-        if is_euler or not scheduler.config.get("use_flow_sigmas"):
+        """The folders of Sana hold a second-order solver: the same solver, of first order."""
+        if not scheduler.config.get("use_flow_sigmas") or is_first_order(scheduler):
             return None
-        return Exchange(FlowMatchEulerDiscreteScheduler, {"shift": scheduler.config.flow_shift})
+        return Exchange(DPMSolverMultistepScheduler, FIRST_ORDER)
+
+    def timestep(self, sigma: Tensor) -> Tensor:
+        """Whole ones for DPM-Solver++, which cuts off the rest."""
+        time = super().timestep(sigma)
+        return (time + ROUNDED).floor() if is_first_order(self.pipeline.scheduler) else time
 
     # ---- prompts
 
