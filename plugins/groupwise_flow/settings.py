@@ -1,10 +1,11 @@
 """Settings: the configurations of policies over pipelines: what they share, and each one's own."""
 
 from abc import abstractmethod
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
+from groupwise import lora
 from groupwise.options import PathOrName, TakesObject
 from groupwise.section import mistake_at
 from groupwise.trust import LoadingArguments
@@ -14,31 +15,13 @@ from groupwise_flow.process.windows import Window
 Precision = Literal["float32", "bf16", "fp16"]
 
 
-class Lora(BaseModel):
+class Lora(lora.Lora):
     """LoRA adapters by peft; `options` takes any further argument of `peft.LoraConfig`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     rank: int = Field(32, ge=1, description="rank of the adapters")
-    alpha: float | None = Field(
-        None, gt=0, description="adapters are scaled by alpha / rank; twice the rank if unset"
-    )
     targets: list[str] | None = Field(
         None, description="modules that get adapters; the attention projections if unset"
     )
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="further peft arguments, all but lora_dropout"
-    )
-
-    @field_validator("options")
-    @classmethod
-    def _without_dropout(cls, options: dict[str, Any]) -> dict[str, Any]:
-        if options.get("lora_dropout") not in (None, 0):
-            raise ValueError(
-                "lora_dropout is never applied: with dropout, the log-probs of sampling and of "
-                "training would differ, and ratios would not be 1; leave it out"
-            )
-        return options
 
 
 class Settings(TakesObject):

@@ -3,21 +3,16 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from groupwise import lora
 from groupwise.options import PathNameOrObject, PathOrName, TakesObject
 from groupwise.trust import LoadingArguments
 
 
-class Lora(BaseModel):
+class Lora(lora.Lora):
     """LoRA adapters by peft; `options` takes any further argument of `peft.LoraConfig`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    rank: int = Field(16, ge=1, description="rank of the adapters")
-    alpha: float | None = Field(
-        None, gt=0, description="adapters are scaled by alpha / rank; twice the rank if unset"
-    )
     targets: str | list[str] = Field(
         "all-linear",
         description="modules that get adapters; all-linear leaves out routers of experts",
@@ -27,19 +22,6 @@ class Lora(BaseModel):
         description="sample with merged adapters: faster, takes memory for a copy of the adapted "
         "weights",
     )
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="further peft arguments, all but lora_dropout"
-    )
-
-    @field_validator("options")
-    @classmethod
-    def _without_dropout(cls, options: dict[str, Any]) -> dict[str, Any]:
-        if options.get("lora_dropout") not in (None, 0):
-            raise ValueError(
-                "lora_dropout is never applied: with dropout, the log-probs of sampling and of "
-                "training would differ, and ratios would not be 1; leave it out"
-            )
-        return options
 
 
 class Choice(BaseModel):

@@ -308,6 +308,23 @@ def test_lora_targets_that_match_nothing(config, command, targets):
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
+@pytest.mark.parametrize(
+    ("key", "lora"),
+    [
+        ("targets", {"targets": ["to_q", "to_kk"]}),
+        ("rank_pattern", {"options": {"rank_pattern": {"to_q": 1, "to_kk": 3}}}),
+        ("alpha_pattern", {"options": {"alpha_pattern": {"to_kk": 3}}}),
+        ("exclude_modules", {"options": {"exclude_modules": ["to_kk"]}}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_name_in_lora_that_applies_to_no_layer(config, command, key, lora):
+    config["policy"]["lora"] = {"rank": 2, **lora}
+    message = refused(config, command)
+    assert f"{key}: 'to_kk' applies to no layer, did you mean 'to_k'?" in message
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
 def test_a_lora_option_that_peft_does_not_have(config, command):
     config["policy"]["lora"] = {"rank": 2, "options": {"rang": 3}}
     message = refused(config, command)

@@ -160,6 +160,16 @@ def test_a_router_that_is_named_has_adapters(make_of, rows):
     assert any(name.endswith("e_score_correction_bias") for name, _ in policy.weights())
 
 
+def test_targets_by_the_names_that_experts_had_before_they_were_stacked():
+    targets = ["q_proj", "w1", "w2", "w3"]
+    settings = Settings(model="unused", lora={"rank": 2, "targets": targets})
+    wrapped = [m for m in outline(settings, config_of("mixtral")).modules() if hasattr(m, "lora_A")]
+    assert any(isinstance(module, ParamWrapper) for module in wrapped)
+    settings = Settings(model="unused", lora={"rank": 2, "targets": [*targets, "w4"]})
+    with pytest.raises(UserError, match="'w4' applies to no layer"):
+        outline(settings, config_of("mixtral"))
+
+
 def test_check_states_which_weights_have_adapters(make_of):
     policy = make_of(config_of("gpt_oss"), lora={"rank": 4})
     total = sum(p.numel() for n, p in policy.model.named_parameters() if "lora" not in n)

@@ -349,13 +349,33 @@ ADAPTERS = [
     ({"options": {"init_lora_weights": "bad"}}, "policy.lora: .*init_lora_weights='bad'"),
     ({"options": {"bias": "al"}}, "policy.lora: .*bias: al"),
     ({"targets": ["mlp"]}, r"not supported(.|\n)*exclude_modules: \[\.\.\.\]"),
+    ({"targets": "(q_proj"}, r"policy\.lora: missing \)"),
 ]
+UNUSED_NAMES = [
+    ({"targets": ["q_proj", "qq_proj"]}, r"lora\.targets: 'qq_proj' .*did you mean 'q_proj'"),
+    ({"targets": ["v_proj", "proj"]}, r"lora\.targets: 'proj' applies to no layer"),
+    ({"options": {"rank_pattern": {"q_proj": 2, "qq": 3}}}, "rank_pattern: 'qq' applies to no"),
+    ({"options": {"alpha_pattern": {r"layers\.9\..*": 3}}}, "alpha_pattern: 'layers.* no layer"),
+    (
+        {"targets": ["q_proj"], "options": {"rank_pattern": {"v_proj": 2}}},
+        "rank_pattern: 'v_proj' applies to no layer",
+    ),
+    ({"options": {"exclude_modules": ["qq_proj"]}}, "exclude_modules: 'qq_proj' applies to no"),
+    ({"options": {"exclude_modules": ["self_attn"]}}, "exclude_modules: 'self_attn' applies to"),
+    ({"options": {"exclude_modules": "q_proj"}}, "exclude_modules: 'q_proj' applies to no layer"),
+    ({"options": {"target_parameters": ["nowhere"]}}, "target_parameters: 'nowhere' applies to"),
+    (
+        {"targets": ["q_proj"], "options": {"layers_to_transform": [0, 9]}},
+        "layers_to_transform: 9 applies to no layer",
+    ),
+]
+"""Names beside others that apply: peft takes them, and trains without them."""
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [({"loading": part}, text) for part, text in LOADINGS]
-    + [({"lora": part}, text) for part, text in ADAPTERS],
+    + [({"lora": part}, text) for part, text in [*ADAPTERS, *UNUSED_NAMES]],
     ids=str,
 )
 def test_check_refuses_the_settings_that_a_run_refuses(saved, settings, message):

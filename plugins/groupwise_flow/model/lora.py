@@ -1,6 +1,7 @@
 """LoRA by peft: adding adapters to a model, and saving them so that every reader scales them
 right."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ def add_lora(model: Any, lora: Lora, targets: Sequence[str]) -> None:
         )
         with model.device:  # so that peft creates them there
             model.add_adapter(config)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, re.error) as error:
         raise UserError(f"policy.lora: {first_line(error)}") from error
     for parameter in model.parameters():
         if parameter.requires_grad:

@@ -7,6 +7,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from groupwise.attention import without_cudnn
+from groupwise.lora import adding
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.model.lora import add_lora
 from groupwise_flow.settings import Settings
@@ -36,13 +37,16 @@ def fitted(pipeline: Any, make: type[Adapter], settings: Settings) -> Adapter:
 
 def _make_trainable(adapter: Adapter, settings: Settings) -> None:
     """Make LoRA adapters trainable, in float32, or all weights of the trained models."""
-    for part in adapter.models.values():
-        model: Any = part
-        if settings.gradient_checkpointing:
+    models: list[Any] = [*adapter.models.values()]
+    if settings.gradient_checkpointing:
+        for model in models:
             model.enable_gradient_checkpointing(_recomputed)
-        if settings.lora is None:
+    if settings.lora is None:
+        for model in models:
             model.requires_grad_(True)
-        else:
+        return
+    with adding(models, settings.lora, settings.lora.targets or ()):
+        for model in models:
             add_lora(model, settings.lora, adapter.targets)
 
 

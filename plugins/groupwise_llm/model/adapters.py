@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from groupwise.errors import UserError, first_line
+from groupwise.lora import adding
 from groupwise_llm.settings import Lora
 
 OWN = {"r": "rank", "lora_alpha": "alpha", "target_modules": "targets"}
@@ -31,24 +32,26 @@ REFUSED = re.compile(r"[Mm]odule .* is (not supported|incompatible)", re.DOTALL)
 def with_adapters(model: Any, lora: Lora, *, revision: str | None = None) -> Any:
     """The model with adapters in float32, its own weights frozen.
 
-    revision: of the base model, written into the saved adapter's configuration.
+    revision: of the base model, written into the saved adapter's configuration. Raises UserError
+    for settings that peft refuses, or that name layers which the model does not have.
     """
     from peft import get_peft_model
 
     config = _config(model, lora)
-    try:
-        with warnings.catch_warnings():
-            # peft reads an attribute that transformers has deprecated.
-            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-            # GPT-2's layers are transposed; peft warns, and corrects the option by itself.
-            warnings.filterwarnings("ignore", "fan_in_fan_out", UserWarning)
-            # Experts are no linear layers, and get adapters only if they are named.
-            warnings.filterwarnings("ignore", ".*_pattern keys did not match", RuntimeWarning)
+    # Of the names of an older transformers, those of experts are now in `target_parameters`.
+    listed = [] if isinstance(lora.targets, str) else lora.targets
+    names = [name for name in listed if name in config.target_modules]
+    with adding([model], lora, names), warnings.catch_warnings():
+        # peft reads an attribute that transformers has deprecated.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        # GPT-2's layers are transposed; peft warns, and corrects the option by itself.
+        warnings.filterwarnings("ignore", "fan_in_fan_out", UserWarning)
+        try:
             return get_peft_model(model, config, autocast_adapter_dtype=True, revision=revision)
-    except (TypeError, ValueError, NotImplementedError) as error:
-        refused = REFUSED.search(str(error))
-        hint = " (lora.options: {exclude_modules: [...]} leaves modules out)" if refused else ""
-        raise UserError(f"policy.lora: {error}{hint}") from error
+        except (TypeError, ValueError, NotImplementedError, re.error) as error:
+            refused = REFUSED.search(str(error))
+            hint = " (lora.options: {exclude_modules: [...]} leaves modules out)" if refused else ""
+            raise UserError(f"policy.lora: {error}{hint}") from error
 
 
 def are_idle(model: Any) -> bool:
@@ -139,10 +142,11 @@ def _config(model: Any, lora: Lora) -> Any:
             target_modules=lora.targets,
             **options,
         )
+        _convert(config, model)
     except (TypeError, ValueError) as error:
         raise UserError(f"policy.lora.options: {first_line(error)}") from error
     if chosen:
-        _leave_out(config, model, chosen, set(options.get("target_parameters") or ()))
+        _leave_out(config, chosen, set(options.get("target_parameters") or ()))
     return config
 
 
@@ -157,19 +161,20 @@ def routers_of(model: nn.Module) -> dict[str, nn.Module]:
     return routers
 
 
-def _leave_out(
-    config: Any, model: nn.Module, modules: Mapping[str, nn.Module], own: set[str]
-) -> None:
-    """Take the parameters of these modules from those that peft adapts, except the user's `own`.
-
-    For models whose experts transformers stacks, peft turns "all-linear" into names of parameters,
-    routers among them.
-    """
+def _convert(config: Any, model: nn.Module) -> None:
+    """Put parameters in the place of target modules whose weights transformers stacks (experts)."""
     try:
         from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
     except ImportError:  # an older peft, which adapts linear layers alone
         return
     convert_peft_config_for_transformers(config, model, None)
+
+
+def _leave_out(config: Any, modules: Mapping[str, nn.Module], own: set[str]) -> None:
+    """Take the parameters of these modules from those that peft adapts, except the user's `own`.
+
+    "all-linear" becomes names of parameters where experts are stacked, routers among them.
+    """
     parameters = [
         f".{name}.{key}" for name, module in modules.items() for key, _ in module.named_parameters()
     ]
