@@ -1,5 +1,8 @@
 """Saved models load into diffusers' pipelines; checkpoints restore the policy exactly."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from diffusers import DiffusionPipeline
@@ -63,6 +66,39 @@ def test_a_saved_lora_loads_into_a_fresh_pipeline(lab, architecture, lora, tmp_p
         images = lab.pipelines_images(pipeline, policy, lab.rows, SEEDS)
         torch.testing.assert_close(images, expected, rtol=0, atol=2e-5)
     assert (expected - start).abs().max() > 0.01
+
+
+UNETS = [
+    ("sd15", {"rank": 2, "alpha": 3, "targets": ["to_q", "conv1", "proj_in"]}),
+    ("sdxl", {"rank": 2, "options": {"rank_pattern": {"to_q": 3}}}),
+]
+
+
+@pytest.mark.parametrize(("architecture", "lora"), UNETS)
+def test_the_docs_convert_the_adapters_of_a_unet_to_the_names_of_kohya(
+    lab, architecture, lora, tmp_path, monkeypatch
+):
+    """`lora_unet_`, the layer's name with underscores: `model_lora_keys_unet` in ComfyUI's
+    comfy/lora.py. A layer's change is (alpha / rank) up down."""
+    policy = lab.policy(architecture, lora=lora)
+    lab.nudge(policy, size=0.3)
+    policy.save_pretrained(tmp_path / "runs/sdxl/model")
+    page = (Path(__file__).parents[2] / "docs/flow.md").read_text(encoding="utf-8")
+    (code,) = [c for c in re.findall(r"```python[^\n]*\n(.*?)```", page, re.S) if "kohya" in c]
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    weights, names = load_file("sdxl_lora.safetensors"), set()
+    for name, layer in policy.adapter.model.named_modules():
+        if not hasattr(layer, "lora_A"):
+            continue
+        key = f"lora_unet_{name.replace('.', '_')}"
+        down, up = weights[f"{key}.lora_down.weight"], weights[f"{key}.lora_up.weight"]
+        scale = float(weights[f"{key}.alpha"]) / len(down)
+        change = scale * (up.flatten(1) @ down.flatten(1)).view_as(layer.base_layer.weight)
+        torch.testing.assert_close(change, layer.get_delta_weight("default"), rtol=1e-5, atol=1e-6)
+        names |= {f"{key}.lora_down.weight", f"{key}.lora_up.weight", f"{key}.alpha"}
+    assert names == weights.keys()
+    assert names
 
 
 @pytest.mark.parametrize(
