@@ -8,7 +8,7 @@ from torch import Tensor
 
 from groupwise.errors import UserError
 from groupwise_flow.adapter import Adapter, Limit
-from groupwise_flow.files.folder import read_index
+from groupwise_flow.files.folder import check_weights, read_index
 from groupwise_flow.files.outline import outline
 from groupwise_flow.passes.guidance import Guided
 from groupwise_flow.process.schedules import is_close, levels, levels_before
@@ -20,9 +20,11 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
 
     Builds everything as a run does, around models without weights.
     """
-    adapter = outline(settings)
+    adapter, index = outline(settings), read_index(settings)
+    if settings.instance is None:
+        check_weights(settings, index)
     if adapter is None:
-        kind = read_index(settings).get("_class_name")
+        kind = index.get("_class_name")
         note = (
             f"policy.model: {kind}, or a component of it, is not from diffusers or transformers: "
             f"size, adapters, guidance and prompts can only be checked by a run"

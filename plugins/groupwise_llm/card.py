@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from groupwise_llm.files.loading import location
+from groupwise_llm.files.folder import location
 from groupwise_llm.settings import Settings
 
 LOCAL_ARGUMENTS = frozenset({"cache_dir", "token", "local_files_only", "device_map"})

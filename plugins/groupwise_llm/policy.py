@@ -18,14 +18,8 @@ from groupwise_llm.card import card_of
 from groupwise_llm.codec.codec import OBSERVED, Codec
 from groupwise_llm.estimates.memory import estimate
 from groupwise_llm.files import sharding
-from groupwise_llm.files.loading import (
-    Loaded,
-    config_of,
-    dtype_of,
-    end_tokens,
-    load,
-    positions_of,
-)
+from groupwise_llm.files.folder import config_of, positions_of
+from groupwise_llm.files.loading import Loaded, dtype_of, end_tokens, load
 from groupwise_llm.files.saving import save
 from groupwise_llm.in_process import InProcess
 from groupwise_llm.log_probs import TokenLogProbs

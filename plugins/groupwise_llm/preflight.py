@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 from groupwise.errors import UserError
 from groupwise_llm.codec.codec import Codec
-from groupwise_llm.files.loading import config_of, end_tokens, outline, positions_of, tokenizer_of
+from groupwise_llm.files.folder import check_files, config_of, positions_of, tokenizer_of
+from groupwise_llm.files.loading import end_tokens, outline
 from groupwise_llm.model import rotary
 from groupwise_llm.model.coverage import coverage, experts_without_adapters
 from groupwise_llm.settings import Settings
@@ -30,6 +31,7 @@ def examine(
     Raises UserError for settings and prompts that a run would refuse.
     """
     model = config_of(settings)
+    check_files(settings)
     whole = outline(settings, model)
     prompts = codec_of(settings, make_codec, whole).prompts
     notes = [*rotary.fix(whole, prompts.longest), *prompts.check(rows)]

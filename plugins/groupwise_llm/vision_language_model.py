@@ -15,7 +15,7 @@ from groupwise.rollouts import LogProbs, Rollouts
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Context, Turn
 from groupwise_llm.estimates import tower
-from groupwise_llm.files.loading import config_of
+from groupwise_llm.files.folder import config_of
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.probing.probes import Ability
 from groupwise_llm.settings import Settings

@@ -99,11 +99,14 @@ def read_tensors(path: str) -> dict[str, Tensor]:
     return tensors
 
 
-def reason(error: Exception) -> str:
-    """Returns the first lines of an error's message, or what to do about it."""
+def reason(error: Exception, model: str | None = None) -> str:
+    """Returns the first lines of an error's message, or what to do about it.
+
+    model: the folder, or its name on a hub, that transformers could not load.
+    """
     text = str(error).strip()
-    if trust.brings_code(error) or trust.lacks_safetensors(error):
-        return trust.reason_of_reward(error)
+    if trust.brings_code(error) or trust.is_of_weights(error):
+        return trust.reason_of_reward(error, model)
     if "weights_only" in text or "Weights only" in text:  # torch advises to switch it off
         return _MORE_THAN_TENSORS
     return " ".join(line.strip() for line in text.splitlines()[:3]) or type(error).__name__

@@ -27,7 +27,7 @@ class SiglipVision(Encoder):
                 images = transformers.SiglipImageProcessor.from_pretrained(processor or name)
         except Exception as error:  # transformers, the hub and safetensors raise a dozen kinds
             raise ValueError(
-                f"model {name!r} cannot be loaded by transformers: {reason(error)}"
+                f"model {name!r} cannot be loaded by transformers: {reason(error, name)}"
             ) from error
         if missing := sorted(report["missing_keys"]):
             raise ValueError(

@@ -32,7 +32,7 @@ class Transformers(Encoder):
         except Exception as error:  # transformers, the hub and safetensors raise a dozen kinds
             close = did_you_mean(name.replace("/", "-"), open_clip.list_models())
             raise ValueError(
-                f"model {name!r} cannot be loaded by transformers{close}: {reason(error)}"
+                f"model {name!r} cannot be loaded by transformers{close}: {reason(error, name)}"
             ) from error
         if report["missing_keys"]:
             missing = sorted(report["missing_keys"])

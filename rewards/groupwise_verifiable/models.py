@@ -52,15 +52,18 @@ class LazyModel(ABC, Generic[Parts]):
 
 
 @contextmanager
-def loading(model: str) -> Iterator[None]:
+def loading(model: str, folder: str | None = None) -> Iterator[None]:
     """The context in which any error of loading a model becomes a one-line ValueError.
 
-    model: the beginning of the line, the setting and its value.
+    model: the beginning of the line, the setting and its value; folder: the model's, or its name
+    on a hub.
     """
     try:
         yield
     except Exception as error:  # transformers, torch, JSON and the hub raise a dozen kinds
-        raise ValueError(f"{model} cannot be loaded: {trust.reason_of_reward(error)}") from error
+        raise ValueError(
+            f"{model} cannot be loaded: {trust.reason_of_reward(error, folder)}"
+        ) from error
 
 
 def default_device(device: str | None) -> str:

@@ -418,6 +418,9 @@ def test_a_thread_that_goes_on_does_not_hold_the_finished_command(leave, code):
         (PermissionError(13, "Permission denied", "/m/model.safetensors"), False),
         (OSError(5, "Input/output error", "/m/model.safetensors"), False),
         (OSError("m has no file named 'model-00002-of-00002.safetensors'"), False),
+        (OSError("m does not appear to have a file named model.fp16.safetensors."), True),
+        (OSError("Unable to load weights from checkpoint file for '/m/model.safetensors'"), False),
+        (OSError("It looks like the config file at 'model.safetensors' is no JSON file"), False),
     ],
 )
 def test_only_a_model_without_safetensors_is_said_to_lack_them(error, lacks):

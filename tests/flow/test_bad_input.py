@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 from diffusers import DiffusionPipeline, FlowMatchEulerDiscreteScheduler
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tests import command_line
 
 import groupwise
@@ -168,8 +168,28 @@ def test_a_folder_without_a_pipeline(config, command):
     Path("empty").mkdir()
     config["policy"]["model"] = "empty"
     message = refused(config, command)
-    assert "policy.model: cannot read a diffusers pipeline from 'empty'" in message
-    assert "model_index.json" in message
+    assert "policy.model: 'empty': it has no model_index.json" in message
+    assert "it is empty" in message
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("folder/pytorch_lora_weights.safetensors", "merge them into the model"),
+        ("folder/flux.gguf", "the folder or hub name of the pipeline that it was made from"),
+        ("flux.gguf", "the folder or hub name of the pipeline that it was made from"),
+        ("sdxl.safetensors", "`from_single_file` of the pipeline's class"),
+    ],
+)
+def test_what_is_not_a_pipelines_folder_names_the_way(config, command, name, way):
+    path = Path(name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"")
+    config["policy"]["model"] = name if path.parent == Path() else "folder"
+    message = refused(config, command)
+    assert "pickled" not in message
+    assert way in message
 
 
 @pytest.mark.parametrize("command", ["train", "check"])
@@ -187,10 +207,24 @@ def test_a_pipeline_with_a_part_missing(config, command):
     assert "policy.model: 'model' has no folder 'vae', which its model_index.json names" in message
 
 
-def test_damaged_weights(config):
+@pytest.mark.parametrize("command", ["train", "check"])
+@pytest.mark.parametrize("part", ["transformer", "vae", "text_encoder"])
+def test_damaged_weights(config, command, part):
+    file = next(Path("model", part).glob("*.safetensors"))
+    size = len(file.read_bytes())
+    file.write_bytes(file.read_bytes()[: size // 2])
+    message = refused(config, command)
+    assert f"policy.model: 'model', {part}: {file} is cut off: it has " in message
+    assert f"of {size:,} bytes" in message
+    assert "pickled" not in message
+
+
+def test_files_that_lack_a_weight(config):
     file = next(Path("model/transformer").glob("*.safetensors"))
-    file.write_bytes(b"not weights")
-    assert "policy.model: cannot load a diffusers pipeline from" in refused(config)
+    weights = load_file(file)
+    del weights["proj_out.weight"]
+    save_file(weights, file, metadata={"format": "pt"})
+    assert "lack 1 weights of SD3Transformer2DModel, 'proj_out.weight'" in refused(config)
 
 
 def test_a_misspelt_loading_argument(config):
@@ -216,8 +250,8 @@ def test_pickled_weights_are_refused(config):
     torch.save(load_file(file), file.with_suffix(".bin"))
     file.unlink()
     message = refused(config)
-    assert "policy.model: cannot load a diffusers pipeline from 'model'" in message
-    assert "no weights as safetensors" in message
+    assert "policy.model: 'model', transformer: it has no weights as safetensors" in message
+    assert "policy.loading.use_safetensors: false" in message
 
 
 @pytest.mark.parametrize("command", ["train", "check"])

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 from pydantic import ValidationError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Gemma3Config
 
 from groupwise.errors import UserError
@@ -114,9 +114,9 @@ def test_hooks_and_parametrizations_of_the_head_take_effect(
     load = transformers.AutoModelForCausalLM.from_pretrained
 
     def changed(*args, **options):
-        model = load(*args, **options)
+        model, report = load(*args, **options)
         change(model.lm_head)
-        return model
+        return model, report
 
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", changed)
     policy = make("llama")
@@ -311,13 +311,70 @@ def test_training_quantised_weights_is_refused(make, monkeypatch):
     load = AutoModelForCausalLM.from_pretrained
 
     def quantised(*args, **options):
-        model = load(*args, **options)
+        model, report = load(*args, **options)
         model.is_quantized = True
-        return model
+        return model, report
 
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", quantised)
     with pytest.raises(UserError, match="train adapters beside them"):
         make()
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[:-5])
+
+
+def without_the_head(file):
+    weights = load_file(file)
+    del weights["lm_head.weight"]
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (cut, r"model\.safetensors is cut off: it has [\d,]+ of [\d,]+ bytes; copy"),
+        (Path.unlink, r"it has no weights: there is no model\.safetensors in"),
+        (without_the_head, r"lacks 1 weights of Llama\w+, 'lm_head\.weight' for example"),
+    ],
+)
+def test_weights_that_are_not_whole(saved, tmp_path, change, message):
+    folder = shutil.copytree(saved("llama", tie_word_embeddings=False), tmp_path / "model")
+    change(folder / "model.safetensors")
+    settings = Settings(model=str(folder), max_new_tokens=4)
+    with pytest.raises(UserError, match=message) as raised:
+        LanguageModel(settings).place("cpu")
+    assert "pickled" not in str(raised.value)
+    if change is not without_the_head:  # `check` reads no weights
+        with pytest.raises(UserError, match=message):
+            LanguageModel.examine(settings, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["adapter_config.json", "adapter_model.safetensors", "tokenizer.json"], "merge them into"),
+        (["config.json", "adapter_config.json", "model.safetensors"], "merge them into"),
+        (["small.Q4.gguf"], r"loading: \{gguf_file: small\.Q4\.gguf\}"),
+        (["model.safetensors"], r"it has no config\.json.*; it holds model\.safetensors"),
+        ([], r"it has no config\.json, .*; it is empty"),
+    ],
+)
+def test_folders_that_are_not_a_model(tmp_path, files, message):
+    for name in files:
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+    settings = Settings(model=str(tmp_path), max_new_tokens=4)
+    run = partial(LanguageModel(settings).place, "cpu")
+    for call in (run, partial(LanguageModel.examine, settings, ROWS)):
+        with pytest.raises(UserError, match=message):
+            call()
+
+
+def test_a_file_in_the_place_of_a_folder(tmp_path):
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"")
+    with pytest.raises(UserError, match=r"it is a file, and a model is a folder with config\.json"):
+        LanguageModel.examine(Settings(model=str(file), max_new_tokens=4), ROWS)
 
 
 def test_pickled_weights_are_read_only_where_the_configuration_says_so(saved, tmp_path):

@@ -215,6 +215,17 @@ def test_pickled_weights_are_not_read(llama: Path, tmp_path: Path) -> None:
         reward(pickled(llama, tmp_path / "model")).load()
 
 
+def test_a_file_that_is_cut_off_is_said_to_be(llama: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(llama, tmp_path / "model")
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(
+        ValueError, match=r"model\.safetensors is cut off: it has [\d,]+ of"
+    ) as raised:
+        reward(folder).load()
+    assert "pickled" not in str(raised.value)
+
+
 def test_it_is_loaded_once(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[str] = []
     real = AutoModelForSequenceClassification.from_pretrained

@@ -1,23 +1,27 @@
 """The pipeline's folder, or its page on a hub: its components, its adapter, its files."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import diffusers
+import torch
 import transformers
 from diffusers import DiffusionPipeline
-from diffusers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFETENSORS_WEIGHTS_NAME
+from diffusers.utils import SAFETENSORS_WEIGHTS_NAME
 
 from groupwise import trust
 from groupwise.errors import UserError
+from groupwise.model_files import NAME, folder_problem
 from groupwise.registry import installed
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.files.messages import explained, quiet
 from groupwise_flow.settings import Settings
 
 READING = "cannot read a diffusers pipeline from"
+INDEX = "model_index.json"
+WEIGHTS = {"diffusers": SAFETENSORS_WEIGHTS_NAME, "transformers": NAME}
+"""The name of the file of weights of each library's models."""
 _LIBRARIES = {"diffusers": diffusers, "transformers": transformers}
 
 
@@ -30,6 +34,7 @@ def read_index(settings: Settings) -> dict[str, Any]:
         return {**settings.instance.config, "_class_name": type(settings.instance).__name__}
     if {"torch_dtype", "dtype"} & settings.loading.keys():
         raise UserError("policy.loading: dtypes follow from policy.precision; set that instead")
+    _check_place(settings.model)
     with quiet(), explained(settings, READING):
         index = dict(DiffusionPipeline.load_config(settings.model, **places(settings)))
     index |= {name: [None, None] for name in index if settings.loading.get(name, name) is None}
@@ -47,25 +52,34 @@ def read_index(settings: Settings) -> dict[str, Any]:
     return index
 
 
+def _check_place(model: str) -> None:
+    """Raise UserError for a local path that is not a pipeline's folder."""
+    if not Path(model).exists():
+        return  # a hub's name
+    problem = folder_problem(
+        Path(model),
+        INDEX,
+        of_file="`from_single_file` of the pipeline's class in diffusers reads a single file, and "
+        "`save_pretrained` writes the folder",
+        of_gguf="GGUF holds quantised weights of one part of a pipeline, which cannot be trained; "
+        "expected the folder or hub name of the pipeline that it was made from",
+    )
+    if problem is not None:
+        raise UserError(f"policy.model: {model!r}: {problem}")
+
+
 def kind_of(part: Any) -> Any:
     """The class of an entry of the index, [library, class]; None where it names none."""
     library, name = part if isinstance(part, list) else (None, None)
     return getattr(_LIBRARIES.get(str(library)), str(name), None)
 
 
-def weight_files(folder: Path, variant: str | None = None) -> list[Path]:
-    """The safetensors files of a diffusers model, by its index if it has one; [] if there are
-    none."""
-    usual = [SAFE_WEIGHTS_INDEX_NAME, SAFETENSORS_WEIGHTS_NAME]
-    names = [".".join([*n.split(".")[:-1], variant, n.split(".")[-1]]) for n in usual if variant]
-    for path in (folder / name for name in (*names, *usual)):
-        if not path.is_file():
-            continue
-        if path.suffix == ".safetensors":
-            return [path]
-        parts = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
-        return [folder / part for part in sorted(set(parts))]
-    return []
+def check_weights(settings: Settings, index: Mapping[str, Any]) -> None:
+    """Raise UserError where the folder lacks weights of a model, or their files are cut off."""
+    for name, part in index.items():
+        kind = kind_of(part)
+        if isinstance(kind, type) and issubclass(kind, torch.nn.Module):
+            trust.check_weights(settings.model, settings.loading, name, name=WEIGHTS[part[0]])
 
 
 def places(settings: Settings) -> dict[str, Any]:

@@ -11,14 +11,16 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from groupwise import trust
 from groupwise.errors import UserError
+from groupwise.model_files import weight_files
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.files.folder import (
     READING,
+    WEIGHTS,
     adapter_class,
+    check_weights,
     kind_of,
     places,
     read_index,
-    weight_files,
 )
 from groupwise_flow.files.messages import explained, quiet, strict
 from groupwise_flow.files.outline import without_weights
@@ -44,6 +46,7 @@ def load(settings: Settings, mesh: DeviceMesh | None = None) -> Adapter:
     dtypes = dict(stored(settings.precision, make, lora=settings.lora is not None))
     if settings.instance is not None:
         return fitted(_in_dtypes(settings.instance, dtypes), make, settings)
+    check_weights(settings, index)
     arguments = _arguments(settings, index)
     if mesh is not None:
         parts = {name: index[name] for name in make.trained}
@@ -52,7 +55,20 @@ def load(settings: Settings, mesh: DeviceMesh | None = None) -> Adapter:
         pipeline = DiffusionPipeline.from_pretrained(
             settings.model, **{"torch_dtype": dtypes, **arguments}
         )
+    _check_complete(settings, pipeline)
     return fitted(pipeline, make, settings)
+
+
+def _check_complete(settings: Settings, pipeline: Any) -> None:
+    """Raise UserError where files lack weights of a model, which diffusers leaves without data."""
+    models = {n: m for n, m in pipeline.components.items() if isinstance(m, torch.nn.Module)}
+    for name, model in models.items() if "device_map" not in settings.loading else ():
+        missing = [key for key, weight in model.named_parameters() if weight.is_meta]
+        if missing:
+            raise UserError(
+                f"policy.model: {settings.model!r}, {name}: its files lack {len(missing)} weights "
+                f"of {type(model).__name__}, {missing[0]!r} for example"
+            )
 
 
 def _in_dtypes(pipeline: Any, dtypes: Mapping[str, torch.dtype]) -> Any:
@@ -131,7 +147,8 @@ def _load_divided(
     for name, model in models.items():
         divide(model, mesh, settings.precision)
         with explained(settings, LOADING):
-            files = weight_files(Path(folder) / name, settings.loading.get("variant"))
+            variant = settings.loading.get("variant")
+            files = weight_files(Path(folder) / name, WEIGHTS["diffusers"], variant)
             read(model, files, mesh.device_type)
     return adapter
 

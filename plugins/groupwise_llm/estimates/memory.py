@@ -21,7 +21,8 @@ from groupwise_llm.estimates.counting import (
     saved,
     without_data,
 )
-from groupwise_llm.files.loading import outline, positions_of
+from groupwise_llm.files.folder import positions_of
+from groupwise_llm.files.loading import outline
 from groupwise_llm.model.causal import CausalModel, head_is_linear
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.model.likelihood import TOKENS, VOCABULARY

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from groupwise import trust
 from groupwise.errors import UserError
+from groupwise.model_files import MERGE
+from groupwise_llm.files.folder import FILE_ARGUMENTS, check_files, location, tokenizer_of
 from groupwise_llm.files.quantization import as_plain, keep_layout, quantization_of
 from groupwise_llm.files.sharding import Share
 from groupwise_llm.model import modes
@@ -22,21 +22,6 @@ from groupwise_llm.model.adapters import with_adapters
 from groupwise_llm.model.coverage import experts_without_adapters
 from groupwise_llm.settings import Settings
 
-FILE_ARGUMENTS = frozenset(
-    {
-        "cache_dir",
-        "code_revision",
-        "force_download",
-        "gguf_file",
-        "local_files_only",
-        "proxies",
-        "revision",
-        "subfolder",
-        "token",
-        trust.SETTING,
-    }
-)
-"""Arguments of loading that say where files are; configuration and tokenizer take them, too."""
 UNKNOWN = re.compile(r"__init__\(\) got an unexpected keyword argument '(\w+)'")
 EXACT = frozenset({torch.float32, torch.float64})
 
@@ -69,6 +54,7 @@ def load(settings: Settings, share: Share | None = None) -> Loaded:
     dtype_of(settings)
     quantised = quantization_of(settings)
     instance = None if settings.instance is None else _checked(settings.instance)
+    check_files(settings)
     tokenizer = tokenizer_of(settings)
     model = as_plain(_read(settings, share, quantised)) if instance is None else instance
     keep_layout(model)
@@ -106,7 +92,8 @@ def _read(settings: Settings, share: Share | None, quantised: Mapping[str, Any])
     try:
         with share.reading() if share else nullcontext():
             auto = getattr(transformers, settings.auto)
-            return auto.from_pretrained(settings.model, **{**usual, **settings.loading})
+            options = {**usual, **settings.loading, "output_loading_info": True}
+            model, report = auto.from_pretrained(settings.model, **options)
     except Exception as error:  # transformers, tokenizers and safetensors raise a dozen kinds
         _refuse_unknown(error)
         hint = "; it may load without train.shard" if share else ""
@@ -114,6 +101,14 @@ def _read(settings: Settings, share: Share | None, quantised: Mapping[str, Any])
             f"policy.model: cannot load a causal language model from {settings.model!r}: "
             f"{trust.reason_of_policy(error)}{hint}"
         ) from error
+    if getattr(model, "peft_config", None):
+        raise UserError(f"policy.model: {settings.model!r}: {MERGE}")
+    if missing := report["missing_keys"]:  # transformers draws them at random
+        raise UserError(
+            f"policy.model: {settings.model!r} lacks {len(missing)} weights of "
+            f"{type(model).__name__}, {min(missing)!r} for example; expected a model of that class"
+        )
+    return model
 
 
 def _checked(model: Any) -> Any:
@@ -206,53 +201,6 @@ def _refuse_unknown(error: Exception) -> None:
         raise UserError(
             f"policy.loading.{name[1]}: transformers' from_pretrained has no such argument"
         ) from error
-
-
-def tokenizer_of(settings: Settings) -> Any:
-    """The tokenizer of the settings, else the model's own."""
-    own = settings.tokenizer
-    if own is not None and not isinstance(own, str):
-        return getattr(own, "tokenizer", own)  # of a processor
-    if own is None and settings.instance is not None and not settings.instance.name_or_path:
-        raise UserError(
-            "policy.tokenizer: the model is an object that was not read from files, so its "
-            "tokenizer is not known; pass it, too: tokenizer=..."
-        )
-    try:
-        return AutoTokenizer.from_pretrained(own or settings.model, **file_arguments(settings))
-    except Exception as error:  # as above
-        raise UserError(
-            f"policy.model: cannot load a causal language model from {settings.model!r}: no "
-            f"tokenizer: {trust.reason_of_policy(error)}"
-        ) from error
-
-
-def file_arguments(settings: Settings) -> dict[str, Any]:
-    own = {name: value for name, value in settings.loading.items() if name in FILE_ARGUMENTS}
-    # If trust_remote_code is unset, transformers asks on the terminal and waits.
-    return {trust.SETTING: False, **own}
-
-
-def config_of(settings: Settings) -> Any:
-    """The model's configuration alone, without its weights."""
-    if settings.instance is not None:
-        return settings.instance.config
-    try:
-        return AutoConfig.from_pretrained(settings.model, **file_arguments(settings))
-    except Exception as error:  # as above
-        reason = trust.reason_of_policy(error)
-        raise UserError(f"policy.model: cannot read {settings.model!r}: {reason}") from error
-
-
-def positions_of(config: Any) -> int | None:
-    """The model's context length in tokens, or None where its configuration states none."""
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
-
-
-def location(settings: Settings) -> str:
-    """The model's absolute path, or its hub name; valid from any working directory."""
-    path = Path(settings.model)
-    return str(path.resolve()) if path.exists() else str(settings.model)
 
 
 def freeze_unreached(model: Any, settings: Settings) -> list[str]:

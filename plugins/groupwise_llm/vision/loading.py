@@ -7,7 +7,7 @@ from transformers import AutoProcessor
 from groupwise import trust
 from groupwise.errors import UserError
 from groupwise.registry import installed
-from groupwise_llm.files.loading import file_arguments
+from groupwise_llm.files.folder import file_arguments
 from groupwise_llm.settings import Settings
 from groupwise_llm.vision.family import Family
 

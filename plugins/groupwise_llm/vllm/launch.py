@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.errors import UserError
-from groupwise_llm.files.loading import location
+from groupwise_llm.files.folder import location
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vision.codec import PictureCodec
 from groupwise_llm.vllm.adapters import launch_options

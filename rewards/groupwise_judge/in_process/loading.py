@@ -161,5 +161,5 @@ def errors_of(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # transformers, torch, JSON and the hub raise a dozen kinds
-        reason = trust.reason_of_reward(error)
+        reason = trust.reason_of_reward(error, name)
         raise ValueError(f"`model`: {name!r} cannot be loaded: {reason}") from error

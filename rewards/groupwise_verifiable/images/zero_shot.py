@@ -25,7 +25,7 @@ class ZeroShotDetector(LazyModel[tuple[Any, Any]]):
         """Model and processor."""
         from transformers import AutoModelForZeroShotObjectDetection, AutoProcessor
 
-        with loading(f"`detector`: {self.name!r}"):
+        with loading(f"`detector`: {self.name!r}", self.name):
             model: Any = AutoModelForZeroShotObjectDetection.from_pretrained(
                 self.name, trust_remote_code=False, use_safetensors=True
             )

@@ -45,7 +45,11 @@ class LearnedText(Learned, RewardModel):
         from transformers.utils import logging
 
         name, verbosity = self.config.model, logging.get_verbosity()
-        with loading(f"`model`: {name!r}"), torch.random.fork_rng(devices=[]), ExitStack() as stack:
+        with (
+            loading(f"`model`: {name!r}", name),
+            torch.random.fork_rng(devices=[]),
+            ExitStack() as stack,
+        ):
             # transformers warns about the missing head.
             stack.callback(logging.set_verbosity, verbosity)
             logging.set_verbosity_error()

@@ -148,7 +148,7 @@ class RewardModel(LazyModel[tuple[Any, Any]]):
 
         name = self.config.model
         dtype = torch.bfloat16 if self.config.precision == "bf16" else torch.float32
-        with loading(f"`model`: {name!r}"):
+        with loading(f"`model`: {name!r}", name):
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
             model, report = AutoModelForSequenceClassification.from_pretrained(
                 name,

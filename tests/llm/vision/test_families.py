@@ -11,7 +11,8 @@ from tests.llm.vision.configurations import TILE
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from groupwise.errors import UserError
-from groupwise_llm.files.loading import config_of, outline
+from groupwise_llm.files.folder import config_of
+from groupwise_llm.files.loading import outline
 from groupwise_llm.probing import probes
 from groupwise_llm.settings import Settings
 from groupwise_llm.vision_language_model import VisionLanguageModel, VisionSettings

@@ -8,7 +8,7 @@ from tests.llm.vision import standins
 
 from groupwise.errors import UserError
 from groupwise_llm.codec.contexts import Turn
-from groupwise_llm.files.loading import tokenizer_of
+from groupwise_llm.files.folder import tokenizer_of
 from groupwise_llm.vision import images
 from groupwise_llm.vision.picture import BEYOND
 from groupwise_llm.vision_language_model import VisionLanguageModel, VisionSettings
