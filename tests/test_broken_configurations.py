@@ -100,6 +100,7 @@ def train(**options):
     return config(train={"steps": 1, "groups_per_step": 2, "group_size": 2, **options})
 
 
+CYRILLIC = [{"prompt": str(number), "text": "\u043c\u0438\u0440"} for number in range(9)]
 BROKEN = {
     "a misspelt key": (train(stpes=3), r"line \d+: train.stpes: .*did you mean 'steps'"),
     "a key of another section": (
@@ -144,6 +145,13 @@ BROKEN = {
     "blank answers": (
         prompts(path="blank.jsonl"),
         r"applies to none of .*: no gold answer in the column 'answer'",
+    ),
+    "targets that cannot be read": (
+        config(
+            prompts={"name": "rows", "rows": CYRILLIC, "held_out": 0.5},
+            rewards=["image_text"],
+        ),
+        r"'image_text' applies to none of .*: RapidOCR's model does not read .*; leave such rows",
     ),
     "another task's rows": (rewards("reasoning_gym"), r"needs the column 'metadata'"),
     "no such module": (

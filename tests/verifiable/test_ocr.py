@@ -7,12 +7,16 @@ import random
 from collections.abc import Iterator
 from functools import partial
 from itertools import repeat
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import rapidocr
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from pydantic import ValidationError
 
 from groupwise_verifiable.images.ocr import ImageText, edits
 
@@ -78,7 +82,7 @@ def test_inside_gives_the_published_reward_and_the_default_counts_extra_letters(
         (False, [0, 0, 1, 2 / 3, 0, 0, 0]),
     ):
         reward = ImageText(ImageText.Config(inside=inside))
-        engine = partial(next_reading, iter(readings))
+        engine = partial(next_reading, iter(["", *readings]))  # the first at its start
         monkeypatch.setattr("rapidocr.RapidOCR", lambda params, engine=engine: engine)
         values = reward(["p"] * 7, [picture_of("A")] * 7, text=["Cat"] * 7)
         assert values == pytest.approx(expected)
@@ -87,7 +91,7 @@ def test_inside_gives_the_published_reward_and_the_default_counts_extra_letters(
 
 def test_the_engine_is_started_once_by_load(monkeypatch: pytest.MonkeyPatch) -> None:
     starts: list[dict[str, object]] = []
-    monkeypatch.setattr("rapidocr.RapidOCR", lambda params: starts.append(params) or object())
+    monkeypatch.setattr("rapidocr.RapidOCR", lambda params: starts.append(params) or Mock())
     reward = ImageText()
     assert starts == []
     reward.load()
@@ -160,7 +164,7 @@ def test_the_engine_gets_bgr_bytes_and_every_flag(
     monkeypatch.setattr("rapidocr.RapidOCR", lambda params: engine)
     assert reward(["p"], [Image.new("RGB", (6, 4), (255, 128, 0))], text=["A"]) == [0.0]
     flags = {"use_det": True, "use_cls": False, "use_rec": True}
-    assert calls == [(np.uint8, (4, 6, 3), [0, 128, 255], flags)]
+    assert calls[1:] == [(np.uint8, (4, 6, 3), [0, 128, 255], flags)]
 
 
 def test_full_width_letters_are_normalised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +172,67 @@ def test_full_width_letters_are_normalised(monkeypatch: pytest.MonkeyPatch) -> N
     engine = partial(next_reading, repeat("\uff21\uff19"))
     monkeypatch.setattr("rapidocr.RapidOCR", lambda params: engine)
     assert reward(["p"] * 2, [picture_of("A9")] * 2, text=["A9", "\uff21\uff19"]) == [1.0, 1.0]
+
+
+MARKS = [
+    "it\u2019s",
+    "\u201ca\u201d \u2013 b",
+    "rock \u2018n\u2019 roll",
+    "co\u00adop",
+    "1\u20442",
+    "a \u2022 b",
+]
+
+
+@pytest.mark.parametrize("target", MARKS)
+@pytest.mark.parametrize("read", ["as it is", "plain"])
+def test_typographic_marks_are_read_as_plain_ones(
+    target: str, read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = ["it's", '"a" - b', "rock 'n' roll", "coop", "1/2", "a · b"][MARKS.index(target)]
+    engine = partial(next_reading, repeat(plain if read == "plain" else target))
+    monkeypatch.setattr("rapidocr.RapidOCR", lambda params: engine)
+    reward = ImageText(ImageText.Config(ignore_space=False))
+    assert reward(["p"], [picture_of("A")], text=[target]) == [1.0]
+    assert reward(["p"], [picture_of("A")], text=[plain + "x"])[0] < 1
+
+
+def test_marks_in_a_picture(reward: ImageText) -> None:
+    assert reward(["p"], [picture_of("it\u2019s", (96, 32))], text=["it\u2019s"]) == [1.0]
+
+
+def test_targets_that_the_recogniser_cannot_write_do_not_count(reward: ImageText) -> None:
+    russian, korean = "Привет", "한국어"
+    targets = [russian, korean, "A🙂", "Cat"]
+    assert reward(["p"] * 4, [picture_of("CAT")] * 4, text=targets) == [None, None, None, 1.0]
+    for target in targets[:3]:
+        with pytest.raises(ValueError, match=f"does not read '.*which are in '{target}'"):
+            reward.check_row({"text": target})
+    for target in ("Cat", "Żółć", "日本", "x² ﬁ", "", None):
+        reward.check_row({"text": target})
+
+
+def test_accents_may_be_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = partial(next_reading, repeat("Žółć"))
+    monkeypatch.setattr("rapidocr.RapidOCR", lambda params: engine)
+    for ignore, value in ((False, 0.75), (True, 1.0)):
+        reward = ImageText(ImageText.Config(ignore_accents=ignore))
+        assert reward(["p"], [picture_of("A")], text=["Żółć"]) == [value]
+
+
+def test_the_recogniser_is_a_file_or_a_language(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = next((Path(rapidocr.__file__).parent / "models").glob("*rec*.onnx"))
+    reward = ImageText(ImageText.Config(model=str(file)))
+    assert reward(["p"], [picture_of("CAT")], text=["Cat"]) == [1.0]
+    with pytest.raises(ValidationError, match=r"the file 'none\.onnx' does not exist"):
+        ImageText.Config(model="none.onnx")
+    with pytest.raises(ValueError, match=r"does not start: .*klingon"):
+        ImageText(ImageText.Config(model="klingon")).load()
+    settings: list[dict[str, Any]] = []
+    monkeypatch.setattr("rapidocr.RapidOCR", lambda params: settings.append(params) or Mock())
+    ImageText(ImageText.Config(model="cyrillic")).load()
+    assert settings[0]["Rec.lang_type"] == "cyrillic"
+    assert settings[0]["Rec.ocr_version"] == rapidocr.OCRVersion.PPOCRV5
 
 
 def test_the_engine_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "load": (),
     "close": (),
     "gold_completion": ("row",),
+    "check_row": ("row",),
     "refresh": ("rollouts", "scores"),
     "state_dict": (),
     "load_state_dict": ("state",),
@@ -42,6 +43,8 @@ class Members:
         that gets the highest value, or None where the row has none and the reward does not apply.
         Raises ValueError for a row that it cannot use. The reward is called with what it returns,
         without facts of a policy, so only a reward that is cheap to call should have it.
+    check_row: called before a run with rows of the dataset; raises ValueError for a row to which
+        the reward cannot apply, whatever the completion.
     relative: whether it compares the completions of a group. Its signature then has `references`.
     estimate: called by `groupwise check`, without `load`; returns bytes on the device by purpose,
         where rewards that share a model name the same purpose.
@@ -61,6 +64,7 @@ class Members:
     judges: bool | None = None
     required_columns: Mapping[str, str] = field(default_factory=dict)
     gold_completion: Callable[[Row], str | None] | None = None
+    check_row: Callable[[Row], None] | None = None
     relative: bool = False
     estimate: Callable[[], Mapping[str, int]] | None = None
     estimate_cpu: Callable[[], Mapping[str, int]] | None = None

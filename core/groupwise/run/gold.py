@@ -36,7 +36,7 @@ def gold_notes(parts: Parts) -> Iterator[str]:
     else, so it would apply to no completion.
     """
     for path, reward in parts.measures.items():
-        if reward.members.gold_completion is None:
+        if reward.members.gold_completion is None and reward.members.check_row is None:
             continue
         rows = [*_rows(parts)]
         columns = {*reward.members.required_columns.values()}
@@ -64,11 +64,15 @@ def gold_notes(parts: Parts) -> Iterator[str]:
 def tried(reward: Reward, rows: Sequence[PlacedRow]) -> tuple[list[Unusable], list[Unusable]]:
     """The rows to which the reward does not apply, and those whose gold answer it gives less than
     1, if 1 means right."""
-    make, blank = reward.members.gold_completion, list[Unusable]()
-    assert make is not None
+    make, check = reward.members.gold_completion, reward.members.check_row
+    blank = list[Unusable]()
     usable: list[tuple[PlacedRow, str]] = []
     for row in rows:
         try:
+            if check is not None:
+                check(row)
+            if make is None:
+                continue
             completion = make(row)
         except ValueError as error:
             blank.append(Unusable(place=row.place, why=first_line(error)))

@@ -1,12 +1,14 @@
 """A reward for the text in a picture, read by OCR."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
 from importlib.util import find_spec
-from typing import Any
-from unicodedata import normalize
+from pathlib import Path
+from typing import Any, Self
+from unicodedata import category, normalize
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from groupwise.errors import first_line
 from groupwise_verifiable.columns import column, is_missing
@@ -14,6 +16,16 @@ from groupwise_verifiable.images.pixels import Pixels, pixels
 from groupwise_verifiable.models import LazyModel
 
 _NAME = "image_text"
+_PLAIN = str.maketrans(
+    {
+        **dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u00b4\u0060\u02bc", "'"),  # single quotes
+        **dict.fromkeys("\u201c\u201d\u201e\u201f\u2033", '"'),  # double ones
+        **dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-"),  # hyphens and dashes
+        **dict.fromkeys("\u2022\u2219\u22c5\u30fb", "\u00b7"),  # dots
+        "\u2044": "/",
+    }
+)
+"""Typographic marks by the plain ones that RapidOCR reads in their place."""
 
 
 class ImageText(LazyModel[Any]):
@@ -22,7 +34,8 @@ class ImageText(LazyModel[Any]):
     max(0, 1 - edits / length of the target), with the edit distance from the text that RapidOCR
     reads: Flow-GRPO, arXiv:2505.05470, section 4.1. With `inside`, text that contains the target
     gets 1.0, as in the authors' code (`ocr.py` in github.com/yifan123/flow_grpo); otherwise
-    additional characters count as edits.
+    additional characters count as edits. Typographic marks count as plain ones.
+    A target with characters that the recogniser does not know could not reach 1: None.
     """
 
     judges = True
@@ -34,6 +47,9 @@ class ImageText(LazyModel[Any]):
 
         target: str = Field(default="text", description="Column with the text to be written.")
         ignore_case: bool = Field(default=True, description="Whether A equals a.")
+        ignore_accents: bool = Field(
+            default=False, description="Whether é equals e; models confuse rare accents."
+        )
         ignore_space: bool = Field(default=True, description="Whether white space is ignored.")
         inside: bool = Field(
             default=False,
@@ -50,6 +66,23 @@ class ImageText(LazyModel[Any]):
             "and less reliable for single letters.",
         )
         threads: int = Field(default=1, ge=1, description="CPU threads of the recognition.")
+        model: str | None = Field(
+            default=None,
+            description="The recogniser: a language of RapidOCR's PP-OCRv5 models (cyrillic, "
+            "korean, arabic, el, th and others), downloaded at the first use, or an .onnx file; "
+            "unset, its own, for Chinese, Japanese and Latin letters.",
+        )
+
+        @model_validator(mode="after")
+        def _has_the_file(self) -> Self:
+            if self.is_file and not Path(str(self.model)).is_file():
+                raise ValueError(f"`model`: the file {self.model!r} does not exist")
+            return self
+
+        @property
+        def is_file(self) -> bool:
+            """Whether `model` is a file, not a language."""
+            return self.model is not None and self.model.endswith(".onnx")
 
     def __init__(self, config: Config | None = None) -> None:
         """Raises ValueError where RapidOCR or its runtime is missing."""
@@ -62,6 +95,18 @@ class ImageText(LazyModel[Any]):
     @property
     def required_columns(self) -> Mapping[str, str]:
         return {"target": self.config.target}
+
+    def check_row(self, row: Mapping[str, Any]) -> None:
+        """Raises ValueError for a target with characters that the recogniser cannot read."""
+        target = row.get(self.config.target)
+        if is_missing(target) or not (self.config.is_file or self.config.model is None):
+            return  # a language's model may not be here yet
+        unknown = self._unknown(str(target), _readable(self.config))
+        if unknown:
+            raise ValueError(
+                f"RapidOCR's model does not read {', '.join(map(repr, unknown))}, which are in "
+                f"{target!r:.80}; leave such rows out, or set `model` to one for that script"
+            )
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
@@ -98,16 +143,28 @@ class ImageText(LazyModel[Any]):
 
     def _load(self) -> Any:
         """RapidOCR with the models of its own package, without its log messages."""
-        from rapidocr import RapidOCR  # an extra
+        from rapidocr import ModelType, OCRVersion, RapidOCR  # an extra
 
-        settings = {
+        settings: dict[str, Any] = {
             "Global.log_level": "critical",
             "Rec.rec_img_shape": [3, 48, self.config.width],
             "EngineConfig.onnxruntime.intra_op_num_threads": self.config.threads,
             "EngineConfig.onnxruntime.inter_op_num_threads": 1,
         }
+        if self.config.is_file:
+            settings["Rec.model_path"] = self.config.model
+        elif self.config.model is not None:
+            settings |= {
+                "Rec.lang_type": self.config.model,
+                "Rec.ocr_version": OCRVersion.PPOCRV5,
+                "Rec.model_type": ModelType.MOBILE,
+            }
+        blank = np.full((48, 48, 3), 255, dtype=np.uint8)
         try:
-            return RapidOCR(params=settings)
+            engine = RapidOCR(params=settings)
+            # It loads the recogniser, or fetches a missing one, when it first reads a line.
+            engine(blank, use_det=False, use_cls=False, use_rec=True)
+            return engine
         except Exception as error:  # RapidOCR's, onnxruntime's, or a failed download's
             raise ValueError(
                 f"reward {_NAME!r}: RapidOCR does not start: {first_line(error)}"
@@ -117,17 +174,40 @@ class ImageText(LazyModel[Any]):
         if is_missing(target):
             return None
         expected = self._normal(str(target))
-        if not expected:
+        if not expected or self._unknown(str(target), self._known):
             return None
         read = self._normal(text)
         if self.config.inside and expected in read:
             return 1.0
         return max(0.0, 1 - edits(read, expected) / len(expected))
 
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        """The characters that the recogniser can read, as `_normal` writes them; none if it does
+        not say."""
+        decoder = getattr(getattr(self.loaded(), "text_rec", None), "postprocess_op", None)
+        return frozenset(self._normal("".join(getattr(decoder, "character", ())[1:])))
+
+    def _unknown(self, target: str, known: frozenset[str]) -> list[str]:
+        """Returns the characters of a target that are not among these; [] if these are none."""
+        letters = dict.fromkeys(self._normal(target).replace(" ", ""))
+        return [letter for letter in letters if known and letter not in known]
+
     def _normal(self, text: str) -> str:
-        text = normalize("NFKC", text)  # full-width letters become plain ones
+        # Full-width letters become plain ones; joiners and soft hyphens are not seen.
+        text = normalize("NFKC", text.translate(_PLAIN)).translate(_PLAIN)
+        text = "".join(letter for letter in text if category(letter) != "Cf")
+        if self.config.ignore_accents:
+            text = "".join(each for each in normalize("NFD", text) if category(each) != "Mn")
         plain = "".join(text.split()) if self.config.ignore_space else " ".join(text.split())
         return plain.casefold() if self.config.ignore_case else plain
+
+
+@cache
+def _readable(config: ImageText.Config) -> frozenset[str]:
+    """Returns the characters that the reward's recogniser can read, by an engine of its own: that
+    of an isolated reward is in another process."""
+    return ImageText(config)._known
 
 
 def edits(first: str, second: str) -> int:
