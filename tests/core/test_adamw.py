@@ -57,6 +57,28 @@ def stored(tensors, folder):
     return checkpoints.load().tensors["optimizer"]
 
 
+@pytest.mark.parametrize("size", [1e-3, 1e-8, 1e-12])
+@pytest.mark.parametrize("epsilon", [1e-8, 1e-15])
+def test_epsilon_shortens_steps_where_the_gradient_is_near_it_and_its_norm_is_below_the_limit(
+    size, epsilon
+):
+    """The first step of AdamW is rate x g / (|g| + epsilon)."""
+    settings = load_config({**SECTIONS, "train": {"epsilon": epsilon}}).config.train
+    weights = Weights()
+    own, before = optimizer(weights, settings), weights.large.detach().clone()
+    for parameter in weights.parameters():
+        parameter.grad = torch.full_like(parameter, size)
+    outcome = own.step(1e-2, number=1)
+    length = (before - weights.large.detach()).mean().item() / 1e-2
+    assert length == pytest.approx(size / (size + epsilon), abs=1e-4)
+    assert (outcome.norm < own.least_norm) == (length < 0.9)
+
+
+def test_a_clip_below_the_least_norm_is_always_below_it():
+    settings = load_config({**SECTIONS, "train": {"max_grad_norm": 1e-9}}).config.train
+    assert optimizer(Weights(), settings).least_norm == float("inf")
+
+
 @needs_bitsandbytes
 def test_moments_are_in_8_bits_and_resuming_is_exact(tmp_path):
     uninterrupted, halved = Weights(), Weights()

@@ -39,6 +39,14 @@ def test_each_warning_is_given_once():
     assert not warnings(Symptoms(GRPO()), width=3.0)
 
 
+def test_a_gradient_that_epsilon_outweighs_gives_a_warning():
+    symptoms = Symptoms(GRPO(), least_norm=1e-3)
+    for norm in (0.0, 1e-3, 0.5, math.nan):  # without a signal it is 0
+        assert not warnings(symptoms, grad_norm=norm)
+    (warning,) = warnings(symptoms, grad_norm=9e-4)
+    assert "(grad_norm 0.0009) is so small that AdamW's epsilon shortens" in warning
+
+
 def test_a_process_reward_without_steps_gives_a_warning():
     """After three training steps in a row without any step of this reward."""
     symptoms = Symptoms(GRPO())

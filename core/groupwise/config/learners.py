@@ -21,7 +21,16 @@ ARGUMENTS = (
 """Arguments of rewards, which get the texts of a chain's policies by their labels, too."""
 _OWN = (
     *("group_size", "updates_per_rollout", "epochs", "optimizer", "learning_rate", "schedule"),
-    *("warmup_steps", "weight_decay", "betas", "max_grad_norm", "ema", "ema_every", "microbatch"),
+    *(
+        "warmup_steps",
+        "weight_decay",
+        "betas",
+        "epsilon",
+        "max_grad_norm",
+        "ema",
+        "ema_every",
+        "microbatch",
+    ),
     *("sample_batch", "max_skipped_updates"),
 )
 """Keys of `train` that a learner may set for itself; the others hold for the whole run."""

@@ -114,6 +114,12 @@ class TrainSection(Section):
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
         default=(0.9, 0.999), description="of AdamW"
     )
+    epsilon: float = Field(
+        default=1e-8,
+        gt=0,
+        description="of AdamW, added to the root of the second moment; lower it if gradients are "
+        "as small: the run warns of that",
+    )
     max_grad_norm: float = Field(
         default=1.0,
         gt=0,

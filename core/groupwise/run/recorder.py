@@ -61,7 +61,9 @@ class Recorder:
         self.training = (
             None if kept is None else TrainingSamples(self.folder / TRAINING, kept.steps)
         )
-        self.symptoms = {n: Symptoms(x.algorithm) for n, x in trainer.learners.items()}
+        self.symptoms = {
+            n: Symptoms(x.algorithm, x.optimizer.least_norm) for n, x in trainer.learners.items()
+        }
         self.warnings: list[str] = []
         self.time_left = TimeLeft(trainer.config)
         self.former_config = ""

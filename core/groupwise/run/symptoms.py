@@ -20,10 +20,11 @@ class Symptoms:
     """Checks every step's metrics; each warning is shown once.
 
     algorithm: has the limit of the gap between sampler and policy, and may warn itself.
+    least_norm: of the gradient, below which the optimizer's epsilon shortens steps.
     """
 
-    def __init__(self, algorithm: Algorithm) -> None:
-        self.algorithm = algorithm
+    def __init__(self, algorithm: Algorithm, least_norm: float = 0.0) -> None:
+        self.algorithm, self.least_norm = algorithm, least_norm
         self.without_variance = 0
         self._is_first = True
         self._unjudged: dict[str, int] = {}
@@ -36,6 +37,7 @@ class Symptoms:
             "unscored": self._unscored(metrics),
             "variance": self._variance(metrics),
             "skipped": self._skipped(metrics, nonfinite),
+            "epsilon": self._small(metrics),
             "algorithm": self.algorithm.warning(metrics),
             "calls": self._without_calls(metrics),
             "turns": self._other_turns(metrics),
@@ -159,6 +161,17 @@ class Symptoms:
         """`least_std` of the algorithm; 0 if it has none."""
         floor: float = getattr(getattr(self.algorithm, "config", None), "least_std", 0.0)
         return floor
+
+    def _small(self, metrics: Mapping[str, Any]) -> str | None:
+        norm = metrics.get("grad_norm", 0.0)
+        if not 0 < norm < self.least_norm:
+            return None
+        return (
+            f"the gradient (grad_norm {norm:.2g}) is so small that AdamW's epsilon shortens its "
+            f"steps: per weight it is about as small as train.epsilon. Lower that, to 1e-15 for "
+            f"example, or weight the loss higher; a higher learning rate would not undo it for all "
+            f"weights alike"
+        )
 
     def _skipped(self, metrics: Mapping[str, Any], nonfinite: str) -> str | None:
         if not metrics.get("skipped_updates"):

@@ -21,6 +21,7 @@ def make_adamw(groups: list[dict[str, Any]], settings: TrainSection) -> Any:
     options: dict[str, Any] = {
         "lr": settings.learning_rate,
         "betas": settings.betas,
+        "eps": settings.epsilon,
         "weight_decay": settings.weight_decay,
     }
     if settings.optimizer == "adamw":

@@ -79,6 +79,16 @@ class Optimizer:
         self.scale = LossScale(accelerator.device) if policy.scale_loss else None
         self.skipped, self.first_nonfinite = 0, ""
 
+    @property
+    def least_norm(self) -> float:
+        """The norm of the gradient below which epsilon makes AdamW's steps more than a tenth
+        shorter: the root mean square of its entries is then below 9 epsilon. Infinite where clipped
+        gradients always are.
+        """
+        count = sum(p.numel() for _, p in self.trained)
+        norm = 9 * self.settings.epsilon * math.sqrt(count)
+        return math.inf if norm > self.settings.max_grad_norm else norm
+
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a loss to the parameters' own."""
         self.accelerator.backward(loss if self.scale is None else self.scale.scale(loss))

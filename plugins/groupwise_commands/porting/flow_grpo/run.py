@@ -194,7 +194,7 @@ TRAINING = Group(
         ),
         changed("train.adam_beta1", "`train.betas`", _betas, 0.9),
         changed("train.adam_beta2", "`train.betas`", _betas, 0.999),
-        absent("train.adam_epsilon", note="AdamW's epsilon is 1e-8", default=1e-8),
+        same("train.adam_epsilon", "train.epsilon", 1e-8),
         changed("train.use_8bit_adam", "`train.optimizer: adamw_8bit`", _optimizer, False),
         same("train.max_grad_norm", "train.max_grad_norm", 1.0),
         changed(

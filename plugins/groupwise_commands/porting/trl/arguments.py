@@ -188,7 +188,7 @@ ARGUMENTS = (
             same("weight_decay", "train.weight_decay", 0.0),
             changed("adam_beta1", "`train.betas`", _betas, 0.9),
             changed("adam_beta2", "`train.betas`", _betas, 0.999),
-            absent("adam_epsilon", note="AdamW's epsilon is 1e-8", default=1e-8),
+            same("adam_epsilon", "train.epsilon", 1e-8),
             same("max_grad_norm", "train.max_grad_norm", 1.0),
             changed(
                 "optim",

@@ -121,7 +121,7 @@ MODEL = Group(
         same("backend.scheduler_cfg.type", "train.schedule", "constant"),
         settled(
             "backend.*",
-            note="the run shards, loads and optimises by itself; AdamW's epsilon is 1e-8",
+            note="the run shards, loads and optimises by itself; AdamW's `train.epsilon` is 1e-8",
         ),
     ),
 )
