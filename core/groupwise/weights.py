@@ -78,6 +78,13 @@ class KeptWeights:
         kept = self._of(name)
         return kept.using() if isinstance(kept, Uncopied) else self._exchanged(kept)
 
+    @torch.no_grad()
+    def adopt(self, name: str) -> None:
+        """Make the weights kept as `name` the current ones, for good; they stay kept, too."""
+        kept = self._copied(name)
+        for key, parameter in kept_parameters(self.policy).items():
+            parameter.copy_(kept[key])
+
     def copies(self, name: str) -> Mapping[str, Tensor]:
         """The tensors kept as `name`, for a checkpoint; {} if there are none, or no copy."""
         kept = self._kept.get(name, {})

@@ -279,7 +279,7 @@ def test_a_run_evaluates_and_saves_the_average(lab, tmp_path):
     assert not torch.allclose(average, own)
     saved = load_file(tmp_path / "run" / "model" / "model.safetensors")["table"]
     assert torch.equal(saved, average)
-    assert torch.equal(result.policy.table, own)
+    assert torch.equal(result.policy.table, average)
     plain = run(lab, tmp_path / "plain")
     assert not list((tmp_path / "plain").rglob("kept_average.safetensors"))
     assert torch.equal(plain.policy.table, own)
@@ -299,6 +299,17 @@ def test_a_run_evaluates_and_saves_the_average(lab, tmp_path):
         purpose="evaluate",
     )
     assert rollouts.completions == [sample["completion"] for sample in samples]
+
+
+def test_adopted_weights_stay():
+    policy = Pair(1.0)
+    kept = KeptWeights(policy)
+    kept.keep("average")
+    policy.move(5.0)
+    kept.adopt("average")
+    assert policy.trained.item() == kept_weight(kept) == 1.0
+    policy.move(3.0)
+    assert kept_weight(kept) == 1.0
 
 
 def test_a_resumed_run_has_the_same_average(lab, tmp_path):

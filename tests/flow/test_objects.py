@@ -3,9 +3,11 @@
 import pytest
 import torch
 from diffusers import DiffusionPipeline
+from safetensors.torch import load_file
 
 import groupwise
 from groupwise.errors import UserError
+from groupwise.storage.checkpoint import Checkpoints
 from groupwise_flow.files.loading import load
 from groupwise_flow.policy import FlowPolicy
 
@@ -63,3 +65,14 @@ def test_the_run_is_that_of_its_folder(lab, tmp_path, lora):
             train(lab, tmp_path / "again", pipeline)
     with pytest.raises(UserError, match="`encoders: cached` read the pipeline from files"):
         train(lab, tmp_path / "cached", pipeline, **{"policy.encoders": "cached"})
+
+
+def test_with_an_average_the_pipeline_in_hand_is_the_one_that_is_saved(lab, tmp_path):
+    pipeline = DiffusionPipeline.from_pretrained(lab.folders["sd3"])
+    options = {"train.ema": 0.9, "train.learning_rate": 1e-2}
+    train(lab, tmp_path / "run", pipeline, **options)
+    saved = DiffusionPipeline.from_pretrained(tmp_path / "run" / "model")
+    ours, theirs = (each.transformer.state_dict() for each in (pipeline, saved))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    last = Checkpoints(tmp_path / "run" / "checkpoints").last() / "weights.safetensors"
+    assert any(not torch.equal(ours[k.partition(".")[2]], v) for k, v in load_file(last).items())

@@ -131,7 +131,7 @@ class TrainSection(Section):
         gt=0,
         lt=1,
         description="decay of an exponential moving average of the trained weights; if set, the "
-        "average is what is evaluated and saved",
+        "average is what is evaluated and saved, and what the policy has after the run",
     )
     ema_every: int = Field(
         default=1, ge=1, description="optimizer updates between updates of the average"

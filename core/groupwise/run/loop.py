@@ -37,6 +37,7 @@ def run_and_record(trainer: Trainer, recorder: Recorder, saver: Saver, started: 
                 recorder.after(after)
         except KeyboardInterrupt:
             finished = False
+        trainer.adopt_averages()
     except BaseException:
         saver.rescue(recorder.display.say)
         raise

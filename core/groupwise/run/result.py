@@ -39,7 +39,8 @@ class RunResult:
     use.
 
     accuracy: the reward whose share of right completions is the accuracy, None if there is none;
-    policies: by label, `policy` if there is only one; alarms: by watched reward, those raised at
+    policies: by label, `policy` if there is only one, with the weights that were saved (with
+    `train.ema` the average); alarms: by watched reward, those raised at
     the last evaluation.
     """
 

@@ -81,6 +81,12 @@ class Trainer:
         """By label, the name of the kept weights to evaluate and save; None: the current ones."""
         return {label: learner.averaged for label, learner in self.learners.items()}
 
+    def adopt_averages(self) -> None:
+        """Leave in the policies what was evaluated and saved: the average, where there is one."""
+        for learner in self.learners.values():
+            if learner.averaged is not None:
+                learner.weights.adopt(learner.averaged)
+
     def learn(self, scored: Scored) -> dict[str, Any]:
         """All learners' updates of a step; their metrics, as LABEL/name if there are several."""
         self.threads.adapt()
