@@ -73,6 +73,12 @@ class Algorithm(ABC):
     mismatch_limit: float = 0.05
 
     @property
+    def importance_hint(self) -> str:
+        """How it gets importance weights, as the end of a sentence; "" if it cannot have any."""
+        own = hasattr(getattr(self, "config", None), "importance")
+        return ", or set algorithm.importance: token" if own else ""
+
+    @property
     def outputs(self) -> frozenset[str]:
         """All outputs of the policy that it uses: current, old and of kept weights."""
         kept = frozenset[str]().union(*self.kept_outputs.values())

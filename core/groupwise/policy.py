@@ -47,6 +47,8 @@ class Policy(nn.Module, Sampler):
     provides: outputs of `forward`: "log_probs", "entropy", "mean" and other extras.
     reads_attachments: whether it reads what is attached to prompts, such as pictures; then that is
         a part of a row's question, which decides whether the row is held out.
+    diversity: what makes the completions of a prompt differ more ("a higher temperature"), for a
+        warning that they all have the same reward; "" if nothing does.
     unit: the word for decisions in progress lines ("tokens", "steps").
     greedy: whether "greedy" sampling differs from "evaluate". For a flow model it does not:
         evaluation has no noise to leave out.
@@ -73,6 +75,7 @@ class Policy(nn.Module, Sampler):
 
     provides: ClassVar[frozenset[str]] = frozenset({"log_probs"})
     reads_attachments: ClassVar[bool] = False
+    diversity: ClassVar[str] = ""
     unit: ClassVar[str] = "decisions"
     greedy: ClassVar[bool] = True
     facts: ClassVar[frozenset[str]] = frozenset()

@@ -53,6 +53,7 @@ class FlowPolicy(DiffusionPolicy):
     provides = frozenset({"log_probs", "mean", "std", "interval", "relative_std", "relative_slope"})
     algorithms = ("flow_grpo",)
     optional_facts = frozenset({"predictions"})
+    diversity = "a higher noise_level"
     unit = "denoising steps"
     Config: ClassVar[type[FlowSettings]] = FlowSettings
     config: FlowSettings

@@ -63,6 +63,7 @@ class LanguageModel(InProcess, TokenLogProbs):
     facts = frozenset({"completion_ids", "sampled_mass", "entropy", "thinking_prefix"})
     optional_facts = frozenset({"character_ends", "completion_mask"})
     logged = frozenset({"sampled_mass", "entropy"})
+    diversity = "a higher temperature"
     unit = "tokens"
     Config: ClassVar[type[Settings]] = Settings
 

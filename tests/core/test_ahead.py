@@ -284,7 +284,7 @@ def test_skipped_prompts_are_counted_in_the_step_that_draws_them(lab):
 
 def test_an_algorithm_without_importance_weights_is_refused(lab, tmp_path):
     section = {"algorithm": {"name": "grpo", "importance": "none"}}
-    with pytest.raises(UserError, match=r"train\.ahead samples with older weights, and algori"):
+    with pytest.raises(UserError, match=r"at 0, or set algorithm\.importance: token$"):
         train(
             policy=lab.Tabular(),
             prompts=lab.rows(),

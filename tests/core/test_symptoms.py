@@ -67,6 +67,10 @@ def test_rewards_in_small_units_that_are_all_below_the_floor_give_a_warning_of_t
     rounded = Symptoms(GRPO(GRPO.Config(least_std=0.01)))
     by_step = [warnings(rounded, zero_variance=1.0, reward_std=1e-17) for _ in range(10)]
     assert "had the same reward" in by_step[9][0]
+    assert "a reward with partial credit, or a larger group_size may help" in by_step[9][0]
+    symptoms = Symptoms(GRPO(), diversity="a higher temperature")
+    by_step = [warnings(symptoms, zero_variance=1.0) for _ in range(10)]
+    assert "a higher temperature or a larger group_size may help" in by_step[9][0]
 
 
 def test_only_consecutive_steps_without_variance_give_a_warning():

@@ -14,6 +14,7 @@ from tests import command_line
 
 import groupwise
 from groupwise.errors import UserError
+from groupwise_flow.forward_process import ForwardProcess
 from groupwise_flow.policy import FlowPolicy
 
 PROMPTS = [{"prompt": f"{letter} cat"} for letter in "abcdefgh"]
@@ -252,6 +253,27 @@ def test_pickled_weights_are_refused(config):
     message = refused(config)
     assert "policy.model: 'model', transformer: it has no weights as safetensors" in message
     assert "policy.loading.use_safetensors: false" in message
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+@pytest.mark.parametrize("name", ["nft", "awm", "flow_dppo"])
+def test_sampling_ahead_without_importance_weights(config, command, name):
+    config["algorithm"] = {"name": name}
+    if name == "flow_dppo":
+        config["algorithm"]["importance"] = "none"
+    else:
+        config["policy"]["name"] = "forward_process"
+    config["train"]["ahead"] = 1
+    message = refused(config, command)
+    assert (
+        f"algorithm {name!r} has no importance weights as configured; leave train.ahead" in message
+    )
+    assert ("algorithm.importance" in message) == (name == "flow_dppo")
+
+
+def test_the_advice_for_equal_rewards_is_what_the_policy_has():
+    assert "temperature" not in FlowPolicy.diversity + ForwardProcess.diversity
+    assert FlowPolicy.diversity.removeprefix("a higher ") in FlowPolicy.Config.model_fields
 
 
 @pytest.mark.parametrize("command", ["train", "check"])

@@ -62,7 +62,7 @@ def test_cached_encoders_leave_memory_and_change_nothing(lab, purpose):
     expected = drawn(lab.policy(**settings), purpose=purpose)
     assert equal(drawn(policy, purpose=purpose), expected)
     with pytest.raises(
-        UserError, match=r"policy\.encoders: cached .* {'prompt': 'a dog'}; set off"
+        UserError, match=r"policy\.encoders: cached .* {'prompt': 'a dog'}; set policy.encoders=off"
     ):
         drawn(policy, [{"prompt": "a dog"}])
 

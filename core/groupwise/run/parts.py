@@ -184,8 +184,7 @@ class Parts:
         if self.config.train.ahead and not algorithm.corrects:
             raise UserError(
                 f"train.ahead samples with older weights, and algorithm {name!r} has no importance "
-                f"weights as configured; leave train.ahead at 0, or set algorithm.importance: "
-                f"token (grpo and its variants)"
+                f"weights as configured; leave train.ahead at 0{algorithm.importance_hint}"
             )
         if len(self.players.casts) > 1 and algorithm.target_inputs:
             inputs = ", ".join(sorted(algorithm.target_inputs))

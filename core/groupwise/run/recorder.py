@@ -62,7 +62,8 @@ class Recorder:
             None if kept is None else TrainingSamples(self.folder / TRAINING, kept.steps)
         )
         self.symptoms = {
-            n: Symptoms(x.algorithm, x.optimizer.least_norm) for n, x in trainer.learners.items()
+            n: Symptoms(x.algorithm, x.optimizer.least_norm, x.policy.diversity)
+            for n, x in trainer.learners.items()
         }
         self.warnings: list[str] = []
         self.time_left = TimeLeft(trainer.config)

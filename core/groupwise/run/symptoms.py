@@ -20,11 +20,12 @@ class Symptoms:
     """Checks every step's metrics; each warning is shown once.
 
     algorithm: has the limit of the gap between sampler and policy, and may warn itself.
-    least_norm: of the gradient, below which the optimizer's epsilon shortens steps.
+    least_norm: of the gradient, below which the optimizer's epsilon shortens steps; diversity: the
+    policy's.
     """
 
-    def __init__(self, algorithm: Algorithm, least_norm: float = 0.0) -> None:
-        self.algorithm, self.least_norm = algorithm, least_norm
+    def __init__(self, algorithm: Algorithm, least_norm: float = 0.0, diversity: str = "") -> None:
+        self.algorithm, self.least_norm, self.diversity = algorithm, least_norm, diversity
         self.without_variance = 0
         self._is_first = True
         self._unjudged: dict[str, int] = {}
@@ -152,8 +153,8 @@ class Symptoms:
             f"in the last {self.without_variance} steps all completions of every prompt had the "
             f"same reward (now {metrics['reward']:.3g} on average), so nothing was learned. Look "
             f"at samples/before.jsonl: does the reward read what the model writes? If it does, "
-            f"easier or harder prompts, a reward with partial credit, a higher temperature or a "
-            f"larger group_size may help"
+            f"easier or harder prompts, a reward with partial credit, "
+            f"{self.diversity and f'{self.diversity} '}or a larger group_size may help"
         )
 
     @property

@@ -66,7 +66,7 @@ def _check_replay(loaded: LoadedConfig, algorithm: Algorithm) -> None:
         problem = (
             f"learns from completions of older weights, but algorithm "
             f"{loaded.config.algorithm.name!r} has no importance weights as configured; leave it "
-            f"out, or set algorithm.importance: token (grpo and its variants)"
+            f"out{algorithm.importance_hint}"
         )
         raise UserError(loaded.origin.message(path, problem))
     if algorithm.refills:

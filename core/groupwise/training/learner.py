@@ -212,8 +212,9 @@ class Learner:
         older = processes.any_process(versions is not None and bool((versions < step).any()))
         if older and not self.algorithm.corrects:
             raise UserError(
-                "rollouts of older weights need an algorithm with importance weights; this one "
-                "has none (grpo and its variants: set algorithm.importance: token)"
+                f"rollouts of older weights need an algorithm with importance weights, and "
+                f"{type(self.algorithm).__name__} has none as configured; choose another sampler"
+                f"{self.algorithm.importance_hint}"
             )
         return older
 

@@ -53,7 +53,8 @@ class Encoders:
             raise UserError(
                 f"policy.encoders: cached encodes all prompts before the first step and then drops "
                 f"the text encoders, and this prompt was not among them: {str(rows)[:200]}; set "
-                f"offload or resident where prompts are made during the run"
+                f"policy.encoders=offload for prompts that are made during the run, or given to "
+                f"`groupwise sample`"
             )
 
     def drop(self) -> None:
