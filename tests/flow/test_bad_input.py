@@ -228,6 +228,18 @@ def test_files_that_lack_a_weight(config):
     assert "lack 1 weights of SD3Transformer2DModel, 'proj_out.weight'" in refused(config)
 
 
+def test_files_that_lack_a_weight_of_a_text_encoder(config):
+    """transformers would draw it at random."""
+    file = next(Path("model/text_encoder").glob("*.safetensors"))
+    weights = load_file(file)
+    del weights["text_projection.weight"]
+    save_file(weights, file, metadata={"format": "pt"})
+    message = refused(config)
+    assert "CLIPTextModelWithProjection" in message
+    assert "text_projection.weight" in message
+    assert "newly initialized" in message or "MISSING" in message
+
+
 def test_a_misspelt_loading_argument(config):
     for key, value in {"variant": "fp61", "revison": "main"}.items():
         config["policy"]["loading"] = {key: value}

@@ -1,9 +1,10 @@
 """The messages of diffusers and transformers: hidden, or errors for the user."""
 
+import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from logging import ERROR, NOTSET, WARNING, LogRecord
+from contextlib import ExitStack, contextmanager
+from logging import ERROR, NOTSET, WARNING, Logger, LogRecord
 
 from diffusers.utils import logging
 from transformers.utils import logging as transformers_logging
@@ -11,6 +12,16 @@ from transformers.utils import logging as transformers_logging
 from groupwise import trust
 from groupwise.errors import UserError
 from groupwise_flow.settings import Settings
+
+SIGNS = {
+    "diffusers.pipelines.pipeline_utils": "are not expected by",
+    "transformers.modeling_utils": "newly initialized",
+}
+"""By logger, what a warning says that is an error here."""
+STYLE = re.compile(r"\x1b\[[\d;]*m|[-+|]{3,}")
+"""Colours, and the lines of tables."""
+MOST = 300
+"""Characters of such a warning that are shown."""
 
 
 @contextmanager
@@ -54,16 +65,25 @@ def silent() -> Iterator[None]:
 
 @contextmanager
 def strict() -> Iterator[None]:
-    """The context in which unknown arguments are an error; diffusers only logs a warning."""
+    """The context in which what is only logged as a warning is an error: arguments that diffusers
+    does not know, and weights that transformers draws at random, since its files lack them."""
+    with ExitStack() as stack:
+        for name, sign in SIGNS.items():
+            stack.enter_context(_refusing(logging.get_logger(name), sign))
+        yield
+
+
+@contextmanager
+def _refusing(logger: Logger, sign: str) -> Iterator[None]:
+    """The context in which a warning of the logger that contains `sign` is an error."""
 
     def refuse(record: LogRecord) -> bool:
-        if "are not expected by" in record.getMessage():
-            raise ValueError(record.getMessage())
+        if sign in record.getMessage():
+            raise ValueError(" ".join(STYLE.sub("", record.getMessage()).split())[:MOST])
         return record.levelno >= ERROR
 
-    logger = logging.get_logger("diffusers.pipelines.pipeline_utils")
     level, off, below = logger.level, logger.disabled, logger.manager.disable
-    logger.setLevel(WARNING)
+    logger.setLevel(WARNING - 1)  # at WARNING itself transformers checks plans of sharding, too
     logger.disabled, logger.manager.disable = False, NOTSET  # even where logging is switched off
     logger.addFilter(refuse)
     try:
