@@ -131,7 +131,7 @@ def test_invalid_options_of_puzzles(config, section, expected):
 def test_dataset_that_is_not_utf_8(config):
     Path("bad.jsonl").write_bytes(b'{"prompt": "a"}\n{"prompt": "\xff"}\n')
     config["prompts"] = {"name": "dataset", "path": "bad.jsonl"}
-    assert "bad.jsonl, row 2" in refused(config)
+    assert "bad.jsonl, line 2" in refused(config)
 
 
 def test_misspelt_loading_argument(config):
@@ -190,7 +190,7 @@ def test_empty_dataset(config):
 def test_malformed_dataset_row(config):
     Path("bad.jsonl").write_text('{"prompt": "a"}\n{"prompt": oops}\n')
     config["prompts"] = {"name": "dataset", "path": "bad.jsonl"}
-    assert "bad.jsonl, row 2" in refused(config)
+    assert "bad.jsonl, line 2" in refused(config)
 
 
 def test_dataset_row_without_a_usable_prompt(config):

@@ -54,6 +54,6 @@ def read_json(path: Path) -> Mapping[str, Any]:
     """A JSON object in a file of a model; empty if there is none that can be read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -15,7 +15,8 @@ class PromptSource(Protocol):
 
     If its rows ask the same question in several wordings, an attribute `key` names the column with
     the question. If it makes prompts of columns, a method `of_text(text)` returns the row whose
-    prompt a text makes, which a user has typed; raises UserError if one text is not enough.
+    prompt a text makes, which a user has typed; raises UserError if one text is not enough. An
+    attribute `notes` has sentences on the rows for `groupwise check` and the start of a run.
     """
 
     def __len__(self) -> int: ...

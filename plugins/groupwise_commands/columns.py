@@ -27,7 +27,8 @@ def columns(path: Path, prompt: str | None, answer: str | None) -> Columns:
     names = data.column_names
     prompts = _column(path, "--prompt", prompt, PROMPTS, names)
     gold = _column(path, "--answer", answer, ANSWERS, names, required=answer is not None)
-    answers = [*map(_as_text, data[:CHECKED_ROWS][gold])] if gold else []
+    rows = range(min(len(data), CHECKED_ROWS)) if gold else ()
+    answers = [_as_text(data[row][gold]) for row in rows]
     return Columns(path=str(path), prompt=prompts, answer=gold, names=names, answers=answers)
 
 

@@ -1,30 +1,35 @@
 """Dataset: prompts from anything that the `datasets` library reads."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from datasets import Dataset as HuggingFaceDataset
-from datasets import DatasetDict, disable_progress_bars, load_dataset
+from datasets import ReadInstruction, disable_progress_bars, load_dataset
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from groupwise import attachments
 from groupwise.errors import UserError, did_you_mean, first_line
 from groupwise.options import PathOrName, TakesObject, nearest, searched
 from groupwise.prompt_source import is_chat
+from groupwise.prompts.arrow import float_notes, of_object, without_nulls
+from groupwise.prompts.csv_file import check_messages, messages_of, read_csv
+from groupwise.prompts.encoding import encoding_hint
+from groupwise.prompts.folder import read_folder
+from groupwise.prompts.json_file import JsonRows, read_json, read_json_lines
 from groupwise.rewards import OWN_ARGUMENTS
 from groupwise.wording import Wording
 
 PROMPT = "prompt"
-READERS = {
-    ".jsonl": "json",
-    ".json": "json",
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".txt": "text",  # a column `text`, a row for each line
-}
+READERS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".txt")
+"""What ends the name of a file."""
+CELLS = (".csv", ".tsv")
+"""Those whose cells are text."""
+TOOLS = "tools"
+"""The column that the model sees besides the prompt."""
+BY_DATASETS = {".parquet": "parquet", ".txt": "text"}
+"""What of these `datasets` reads, by which reader: `text` has a row for each line."""
 
 
 class Dataset:
@@ -32,7 +37,7 @@ class Dataset:
 
     Columns are renamed first, so the template names them as rewards do; the one that holds the
     prompt keeps its own name, too. Relative paths of pictures are relative to the file, or to the
-    folder.
+    folder. notes: on columns that other readers would change.
     """
 
     class Config(Wording, TakesObject):
@@ -52,7 +57,9 @@ class Dataset:
             default_factory=dict, description="columns to rename, old name to new name"
         )
         options: dict[str, Any] = Field(
-            default_factory=dict, description="further arguments of datasets.load_dataset"
+            default_factory=dict,
+            description="further arguments of datasets.load_dataset, or for a CSV file of "
+            "pandas.read_csv, such as `{delimiter: ;}`",
         )
 
         _folders: tuple[Path, ...] = PrivateAttr(())
@@ -69,14 +76,15 @@ class Dataset:
 
     def __init__(self, config: Config) -> None:
         self.wording, self.path, self.instance = config, Path(config.path), config.instance
-        self.data = _rename(_load(config), config)
+        data, self.notes = _load(config)
+        self.data = _rename(data, config)
         names = self.data.column_names
         self.prompt_column = next((n for n in (config.prompt, PROMPT) if n in names), None)
         config.check([*self.data.column_names, *([PROMPT] if self.prompt_column else [])])
         # A cell of a CSV file can hold messages only as text.
-        self.has_json = self.path.suffix == ".csv" and config.template is None
+        self.has_json = self.path.suffix in CELLS and config.template is None
         if self.has_json:
-            _check_cells(self.data[self.prompt_column], config.path)
+            check_messages(self.data[self.prompt_column], config.path)
         if len(self.data) == 0:
             raise UserError(f"prompts: {config.path} has no rows")
         self.folder = self._folder()
@@ -92,7 +100,8 @@ class Dataset:
     def __getitem__(self, index: int, /) -> Mapping[str, Any]:
         row = dict(self._read(index))
         own = None if self.prompt_column is None else row[self.prompt_column]
-        own = _messages(own) if self.has_json else own
+        if self.has_json and own is not None:
+            own = messages_of(str(own))
         if self.prompt_column in OWN_ARGUMENTS:
             del row[self.prompt_column]  # rewards have it as `prompts`, say
         row[PROMPT] = self.wording.worded({**row, PROMPT: own}, own)
@@ -107,10 +116,15 @@ class Dataset:
         return row
 
     def _read(self, index: int) -> Mapping[str, Any]:
-        """The row as `datasets` reads it, which opens pictures. Raises UserError with the number of
-        the row and the name of the column that it cannot read."""
+        """The row as `datasets` reads it, which opens pictures, without keys that Arrow has added.
+        Raises UserError with the number of the row and the name of the column that it cannot read.
+        """
         try:
-            return self.data[index]
+            row = self.data[index]
+            if isinstance(self.data, JsonRows):
+                return row
+            shown = {TOOLS, self.prompt_column or TOOLS} & {*row}
+            return {**row, **{name: without_nulls(row[name]) for name in shown}}
         except IndexError:
             raise
         except Exception as error:  # of whatever opens a picture
@@ -129,94 +143,48 @@ class Dataset:
         return True
 
 
-def _load(config: Dataset.Config) -> HuggingFaceDataset:
+def _load(config: Dataset.Config) -> tuple[Any, list[str]]:
+    """The rows, a table of `datasets` or `JsonRows`, and notes on their columns."""
     disable_progress_bars()  # they would tear up the run's own
     if config.instance is not None:
-        return _of_instance(config)
+        return of_object(config.instance, config.split)
     path = Path(config.path)
-    reader = READERS.get(path.suffix)
-    if reader and not path.exists():
+    is_file = path.suffix in READERS
+    if is_file and not path.exists():
         raise UserError(f"prompts: no file {path}{config.nearest}")
-    if reader and path.stat().st_size == 0:
+    if is_file and path.stat().st_size == 0:
         raise UserError(f"prompts: {path} is empty")
-    if path.suffix == ".jsonl":
-        _check_lines(path)
     try:
-        if reader:
-            return load_dataset(reader, data_files=str(path), split=config.split, **config.options)
-        return load_dataset(config.path, config.subset, split=config.split, **config.options)
+        match path.suffix:
+            case ".csv" | ".tsv":
+                table, notes = read_csv(path, config.options)
+                return _part(table, config.split), notes
+            case ".jsonl":
+                return _part(read_json_lines(path, config.options), config.split), []
+            case ".json":
+                return _part(read_json(path, config.options), config.split), []
+            case suffix if suffix in BY_DATASETS:
+                files = {"data_files": str(path), "split": config.split}
+                data, notes = load_dataset(BY_DATASETS[suffix], **files, **config.options), []
+            case _:
+                data, notes = read_folder(config.path, config.subset, config.split, config.options)
+        return data, notes + float_notes(data, config.path)
+    except UserError:
+        raise
     except Exception as error:  # datasets raises a dozen kinds; all mean the data cannot be read
-        reason = first_line(error.__cause__ or error)
-        raise UserError(f"prompts: cannot read {config.path}: {reason}") from error
+        cause = error.__cause__ or error
+        hint = encoding_hint(path) if is_file and isinstance(cause, UnicodeError) else ""
+        raise UserError(f"prompts: cannot read {config.path}: {first_line(cause)}{hint}") from error
 
 
-def _of_instance(config: Dataset.Config) -> HuggingFaceDataset:
-    """The rows of an object that was passed in Python."""
-    data = config.instance
-    if isinstance(data, DatasetDict):
-        if config.split not in data:
-            raise UserError(
-                f"prompts: the DatasetDict has no split {config.split!r} (it has "
-                f"{', '.join(data)}); name one with `split: NAME`, or pass one of them"
-            )
-        data = data[config.split]
-    if isinstance(data, HuggingFaceDataset):
-        return data
-    try:
-        return HuggingFaceDataset.from_pandas(data, preserve_index=False)
-    except Exception as error:  # of pyarrow, for columns that mix types
-        raise UserError(
-            f"prompts: the DataFrame cannot be read: {first_line(error)}; rows that do not fit a "
-            f"table can be passed as a list: data.to_dict('records')"
-        ) from error
+def _part(table: Any, split: str) -> Any:
+    """The rows of a file that are in a split, as `train[:1000]`."""
+    parts = ReadInstruction.from_spec(split).to_absolute({"train": len(table)})
+    rows = [range(len(table))[part.from_ : part.to] for part in parts]
+    return table if rows == [range(len(table))] else table.select([*chain(*rows)])
 
 
-def _messages(prompt: Any) -> Any:
-    """Chat messages, if the text is JSON of such; any other text as it is."""
-    if not isinstance(prompt, str) or not prompt.lstrip().startswith("["):
-        return prompt
-    try:
-        value = json.loads(prompt)
-    except ValueError:
-        return prompt
-    return value if is_chat(value) else prompt
-
-
-def _check_cells(prompts: Sequence[Any], path: str) -> None:
-    """Raise UserError for a cell that looks like chat messages but does not parse as such; it would
-    silently be used as text.
-
-    Such a cell starts with a bracket, and contains "role" early or stands beside cells that parse.
-    """
-    cells = [prompt.lstrip() for prompt in prompts if isinstance(prompt, str)]
-    chats = any(is_chat(_messages(cell)) for cell in cells)
-    for number, cell in enumerate(cells):
-        bracket = cell.startswith(("[", "{"))
-        meant = bracket and (chats or "role" in cell[:20])
-        if meant and not is_chat(_messages(cell)):
-            raise UserError(
-                f"prompts: {path}, row {number}: expected messages as JSON, such as "
-                f'[{{"role": "user", "content": "..."}}], found {cell[:100]}'
-            )
-
-
-def _check_lines(path: Path) -> None:
-    """Raise UserError with the number of the first malformed line, which `datasets` omits."""
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:  # no JSON, or no UTF-8
-                raise UserError(f"prompts: {path}, row {number}: {error}") from error
-            if not isinstance(row, dict):
-                raise UserError(
-                    f"prompts: {path}, row {number}: expected an object, found {type(row).__name__}"
-                )
-
-
-def _rename(data: HuggingFaceDataset, config: Dataset.Config) -> HuggingFaceDataset:
+def _rename(data: Any, config: Dataset.Config) -> Any:
     needed = [] if config.prompt == PROMPT else [config.prompt]
     for old in (*needed, *config.columns):
         if old not in data.column_names:

@@ -73,6 +73,8 @@ def _text(value: Any) -> str:
         return json.dumps(value, sort_keys=True, default=_content)
     except TypeError as error:  # keys of a mapping that JSON cannot write or sort
         raise _UnknownError(f"a mapping with such keys: {error}") from error
+    except (RecursionError, ValueError) as error:  # deep, or inside itself
+        raise _UnknownError("lists or mappings that are nested too deeply") from error
 
 
 def _is_known(value: Any) -> bool:

@@ -78,6 +78,8 @@ def build_parts(loaded: LoadedConfig) -> Parts:
             attached=attached,
             name="evaluation.source",
         )
+    sources = {id(each.source): each.source for each in (prompts, evaluation_prompts)}
+    notes = [note for source in sources.values() for note in getattr(source, "notes", ())]
     rewards, watched = build_rewards(loaded, players.judged_size)
     lower = {section.title for section in config.watch if section.better == "lower"}
     judge = Judge.of(config.evaluation, rewards, [r for r in watched if r.name not in lower])
@@ -95,7 +97,7 @@ def build_parts(loaded: LoadedConfig) -> Parts:
         rewards=Scorer(rewards),
         watched=Scorer(watched) if watched else None,
         judge=judge,
-        notes=[judge.note] if judge.note else [],
+        notes=[*([judge.note] if judge.note else []), *notes],
     )
 
 
