@@ -260,3 +260,51 @@ def test_prompts_that_take_long_to_read_are_counted_in_part(config, monkeypatch)
     result = check(config)
     assert result.exit_code == 0, result.output
     assert " of the first 1\n" in result.output
+
+
+def checked_gold(config, path, content, reward="exact_answer"):
+    """What `check` says of the answers in a file."""
+    Path(path).write_text(content)
+    config["prompts"] = {"name": "dataset", "path": path, "held_out": 0}
+    config["rewards"], config["evaluation"] = [reward], {"prompts": 0}
+    Path("run.yaml").write_text(yaml.safe_dump(config))
+    result = call("check", "run.yaml")
+    return result.exit_code, " ".join((result.stdout + result.stderr).split())
+
+
+@pytest.mark.parametrize(
+    ("path", "head", "cell"),
+    [
+        ("rows.csv", "prompt,answer\n", "p{n},{gold}\n"),
+        ("rows.jsonl", "", '{{"prompt": "p{n}", "answer": "{gold}"}}\n'),
+    ],
+)
+@pytest.mark.parametrize("gold", ["true", "02113", "NA", "5.0", "9" * 25])
+def test_the_right_answer_is_the_text_of_the_file(config, path, head, cell, gold):
+    content = head + "".join(cell.format(n=n, gold=gold) for n in range(4))
+    code, text = checked_gold(config, path, content)
+    assert code == 0, text
+    assert f"the right answer to the first prompt: '{gold}'" in text
+
+
+def test_a_gold_of_several_values_is_refused_with_its_row(config):
+    rows = [{"prompt": f"p{n}", "answer": "5"} for n in range(3)]
+    rows[1]["answer"] = ["3", "4"]
+    for reward in ("exact_answer", "numeric_answer", "math"):
+        code, text = checked_gold(
+            config, "rows.jsonl", "".join(json.dumps(r) + "\n" for r in rows), reward
+        )
+        assert code == 0, text
+        assert (
+            f"reward '{reward}' does not apply to 1 of the first 3 prompts, from which it learns"
+            in text
+        )
+        assert (
+            "expected one gold answer, a string, a number or a truth value, found a list of 2"
+            in text
+        )
+        assert "(prompts, row 1)" in text
+        alone = json.dumps(rows[1]) + "\n"
+        code, text = checked_gold(config, "rows.jsonl", alone, reward)
+        assert code == 2
+        assert "(prompts, row 0)" in text

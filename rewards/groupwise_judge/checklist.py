@@ -40,7 +40,7 @@ def checklist(cell: Any, where: str) -> list[Item]:
     if isinstance(cell, str):
         try:
             cell = json.loads(cell)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError(
                 f"{where}: expected {EXPECTED}, or its JSON, found {cell!r:.60}"
             ) from None

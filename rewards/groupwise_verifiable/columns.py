@@ -12,10 +12,36 @@ def column(columns: Mapping[str, Sequence[Any]], name: str, *, reward: str) -> S
     return columns[name]
 
 
-def gold_text(row: Mapping[str, Any], name: str) -> str | None:
-    """Returns the gold answer of a row, stripped; None where it is blank."""
-    gold = row.get(name)
+def gold_text(gold: Any) -> str | None:
+    """Returns a gold answer as text, stripped; None where it is blank.
+
+    A list of one element stands for this. Raises ValueError for any other list and for a mapping,
+    whose text is no answer.
+    """
+    if isinstance(gold, list | tuple) and len(gold) < 2:
+        return gold_text(gold[0]) if gold else None
+    if isinstance(gold, list | tuple | Mapping):
+        raise ValueError(
+            f"expected one gold answer, a string, a number or a truth value, found a "
+            f"{type(gold).__name__} of {len(gold)}: {gold!r:.80}"
+        )
     return None if is_missing(gold) else str(gold).strip() or None
+
+
+def gold_texts(gold: Any) -> tuple[str, ...]:
+    """Returns the texts of a gold answer, all of which are right: those of a truth value are True
+    and true. None where the row has no answer that can be used."""
+    try:
+        text = gold_text(gold)
+    except ValueError:  # `gold_completion` raises it before the run
+        return ()
+    if text is None:
+        return ()
+    return (text, text.lower()) if _is_boolean(gold) else (text,)
+
+
+def _is_boolean(gold: Any) -> bool:
+    return isinstance(gold, bool) or (isinstance(gold, list | tuple) and _is_boolean(gold[0]))
 
 
 def members(groups: Sequence[int]) -> list[list[int]]:

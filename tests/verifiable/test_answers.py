@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from groupwise_verifiable.mathematics.reward import MathEquivalence
 from groupwise_verifiable.text.answers import ExactAnswer, NumericAnswer
 
 
@@ -125,3 +127,37 @@ def test_gold_numbers_as_in_gsm8k() -> None:
     golds = ["9 * 2 = <<9*2=18>>18\n#### 18", "#### 1,200", "18"]
     texts = ["It is 18.", "It is $1,200.", "It is 18."]
     assert NumericAnswer()(["p"] * 3, texts, answer=golds) == [1.0, 1.0, 1.0]
+
+
+REWARDS = (ExactAnswer(), NumericAnswer(), MathEquivalence())
+
+
+@pytest.mark.parametrize("reward", REWARDS)
+@pytest.mark.parametrize(
+    "gold", [["3", "4"], ["3", None], {"value": "3"}, [{"value": 3}], [[3, 4]]]
+)
+def test_a_gold_that_is_no_single_answer_is_refused(reward: Any, gold: object) -> None:
+    """By what tries rewards on rows; and it pays nothing, as Python's text of it is no answer."""
+    with pytest.raises(ValueError, match="expected one gold answer, a string, a number"):
+        reward.gold_completion({"answer": gold})
+    for text in (str(gold), json.dumps(gold), "3"):
+        assert reward(["p"], [rf"\boxed{{{text}}}"], answer=[gold]) == [None]
+
+
+@pytest.mark.parametrize("reward", REWARDS)
+@pytest.mark.parametrize("gold", [["3"], (3,), [["3"]], 3, "3"])
+def test_the_one_element_of_a_list_is_the_gold_answer(reward: Any, gold: object) -> None:
+    completion = reward.gold_completion({"answer": gold})
+    assert reward(["p", "p"], [completion, "4"], answer=[gold] * 2) == [1.0, 0.0]
+    assert completion.strip("\\boxed{}") == "3"
+    assert reward(["p"], ["3"], answer=[[]]) == [None]
+
+
+@pytest.mark.parametrize("gold", [True, [False], "true", "True", "FALSE"])
+def test_a_truth_value_may_be_written_as_python_or_json_has_it(gold: object) -> None:
+    """A text is gold as it stands."""
+    word = str(gold[0] if isinstance(gold, list) else gold)
+    for written in ("true", "True", "TRUE", "false", "False", "FALSE"):
+        same = written.lower() == word.lower() and written not in ("TRUE", "FALSE")
+        right = written == word if isinstance(gold, str) else same
+        assert exact(written, gold) == float(right)

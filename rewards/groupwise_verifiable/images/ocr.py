@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from groupwise.errors import first_line
-from groupwise_verifiable.columns import column, is_missing
+from groupwise_verifiable.columns import column, gold_texts
 from groupwise_verifiable.images.pixels import Pixels, pixels
 from groupwise_verifiable.models import LazyModel
 
@@ -98,10 +98,10 @@ class ImageText(LazyModel[Any]):
 
     def check_row(self, row: Mapping[str, Any]) -> None:
         """Raises ValueError for a target with characters that the recogniser cannot read."""
-        target = row.get(self.config.target)
-        if is_missing(target) or not (self.config.is_file or self.config.model is None):
+        target = _text(row.get(self.config.target))
+        if not target or not (self.config.is_file or self.config.model is None):
             return  # a language's model may not be here yet
-        unknown = self._unknown(str(target), _readable(self.config))
+        unknown = self._unknown(target, _readable(self.config))
         if unknown:
             raise ValueError(
                 f"RapidOCR's model does not read {', '.join(map(repr, unknown))}, which are in "
@@ -171,10 +171,9 @@ class ImageText(LazyModel[Any]):
             ) from error
 
     def _score(self, text: str, target: Any) -> float | None:
-        if is_missing(target):
-            return None
-        expected = self._normal(str(target))
-        if not expected or self._unknown(str(target), self._known):
+        target = _text(target)
+        expected = self._normal(target)
+        if not expected or self._unknown(target, self._known):
             return None
         read = self._normal(text)
         if self.config.inside and expected in read:
@@ -201,6 +200,11 @@ class ImageText(LazyModel[Any]):
             text = "".join(each for each in normalize("NFD", text) if category(each) != "Mn")
         plain = "".join(text.split()) if self.config.ignore_space else " ".join(text.split())
         return plain.casefold() if self.config.ignore_case else plain
+
+
+def _text(target: Any) -> str:
+    """The text of a target; "" if the row has none that can be used."""
+    return "".join(gold_texts(target)[:1])
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise_verifiable.columns import column, gold_text, is_missing
+from groupwise_verifiable.columns import column, gold_text, gold_texts
 from groupwise_verifiable.completion import judged_texts, prompt_text
 from groupwise_verifiable.failures import values_of, without_unchecked
 from groupwise_verifiable.mathematics.attempt import Attempt, Rules
@@ -66,7 +66,7 @@ class MathEquivalence:
 
     def gold_completion(self, row: Mapping[str, Any]) -> str | None:
         """Returns the gold answer as the completion that states it."""
-        gold = gold_text(row, self.config.gold)
+        gold = gold_text(row.get(self.config.gold))
         return None if gold is None else f"{self.config.after or ''}{_as_answer(gold)}"
 
     @property
@@ -98,7 +98,7 @@ class MathEquivalence:
         texts = judged_texts(completions, columns)
         attempts = [
             Attempt(
-                "" if is_missing(gold) else str(gold),
+                next(iter(gold_texts(gold)), ""),
                 self._counted(text),
                 prompt_text(prompt),
                 self.config.rules,

@@ -7,7 +7,7 @@ from unicodedata import normalize
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise_verifiable.columns import column, gold_text, is_missing
+from groupwise_verifiable.columns import column, gold_text, gold_texts
 from groupwise_verifiable.completion import (
     content,
     judged_texts,
@@ -61,7 +61,7 @@ class ExactAnswer:
 
     def gold_completion(self, row: Mapping[str, Any]) -> str | None:
         """Returns the gold answer as the completion that states it."""
-        return _stated(gold_text(row, self.config.gold), self.config.extract, self.config.tag)
+        return _stated(gold_text(row.get(self.config.gold)), self.config.extract, self.config.tag)
 
     def __call__(
         self,
@@ -72,13 +72,11 @@ class ExactAnswer:
         golds = column(columns, self.config.gold, reward="exact_answer")
         texts = _texts(self.config.extract, completions, columns)
         return [
-            None if is_missing(gold) else self._score(text, folded(str(gold)))
+            max((self._score(text, folded(each)) for each in gold_texts(gold)), default=None)
             for text, gold in zip(texts, golds, strict=True)
         ]
 
-    def _score(self, text: str, gold: str) -> float | None:
-        if not gold:
-            return None
+    def _score(self, text: str, gold: str) -> float:
         answer = self._extracted(text)
         if answer is None:
             return 0.0
@@ -160,7 +158,7 @@ class NumericAnswer:
     def gold_completion(self, row: Mapping[str, Any]) -> str | None:
         """Returns the gold answer as the completion that states it; raises ValueError for one that
         is not a number."""
-        gold = gold_text(row, self.config.gold)
+        gold = gold_text(row.get(self.config.gold))
         if gold is not None and gold_number(gold) is None:
             raise ValueError(
                 f"expected a number in the column {self.config.gold!r}, found {gold!r:.80}; "
@@ -189,7 +187,7 @@ class NumericAnswer:
         return [bool(flag) for flag in column(columns, "truncated", reward="numeric_answer")]
 
     def _score(self, prompt: Any, text: str, gold: object, cut: bool) -> float | None:
-        right = gold_number(str(gold))
+        right = next(filter(None, map(gold_number, gold_texts(gold))), None)
         if right is None:
             return None
         answer = None if cut else self._number(text)
