@@ -353,3 +353,34 @@ def test_added_prompts_give_a_warning(project):
     result = call("resume", project / "runs" / "run", "train.steps=2")
     assert result.exit_code == 0, result.output
     assert "there are 21 rows of prompts, before there were 20" in result.stderr.replace("\n", " ")
+
+
+def rewritten(project, change):
+    """What a resumed run says when its rows, of the same number, are changed."""
+    path = project / "twos.jsonl"
+    rows = [change(json.loads(line)) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = call("resume", project / "runs" / "run", "train.steps=2")
+    assert result.exit_code == 0, result.output
+    return " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("column", ["prompt", "answer", "more"])
+def test_changed_rows_of_the_same_number_give_a_warning(project, column):
+    """In any column: of a prompt, of a gold answer, or one more."""
+    text = rewritten(project, lambda row: {**row, column: f"{row.get(column, '')}1"})
+    assert "rows of prompts are others than before, 20 of 20 that were compared" in text
+    assert "1 of 1 evaluated prompts are others than before (the first: prompts, row " in text
+
+
+def test_rows_that_are_only_evaluated_are_compared(project):
+    (evaluated,) = evaluated_prompts(project / "runs" / "run")
+    text = rewritten(
+        project, lambda row: {**row, "answer": "0"} if row["prompt"] == evaluated else row
+    )
+    assert "1 of 20 that were compared" in text
+    assert "1 of 1 evaluated prompts are others than before" in text
+
+
+def test_equal_rows_in_another_notation_give_no_warning(project):
+    assert "others than before" not in rewritten(project, lambda row: dict(reversed(row.items())))

@@ -52,6 +52,7 @@ class _State(BaseModel, strict=True):
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     prompts: _Prompts
     learners: dict[str, _Learner]
+    digests: dict[str, list[str]] = {}
     alarms: dict[str, dict[str, Any]] = {}
     rewards: dict[str, Any]
 
@@ -85,6 +86,7 @@ def take(trainer: Trainer, *, run: str | None = None) -> Checkpoint:
             "seconds": trainer.seconds,
             "prompts": dict(trainer.prompts_state),
             "rows": len(trainer.experience.prompts.source),
+            "digests": trainer.digests,
             "learners": {n: learner.state_dict() for n, learner in trainer.learners.items()},
             "rates": {n: _rates(trainer, learner) for n, learner in trainer.learners.items()},
             "alarms": trainer.evaluator.alarms.state_dict(),

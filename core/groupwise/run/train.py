@@ -14,6 +14,7 @@ from groupwise.config.load import LoadedConfig, idle_processes, load_config
 from groupwise.config.objects import is_model, place_of
 from groupwise.errors import UserError
 from groupwise.plugins.secret_options import with_secrets
+from groupwise.prompts.digests import changed_rows
 from groupwise.run import snapshot
 from groupwise.run.build import build_parts, check_sections, open_trainer
 from groupwise.run.callbacks import build_callbacks, opened
@@ -226,9 +227,14 @@ def _restore(trainer: Trainer, checkpoints: Checkpoints, loaded: LoadedConfig) -
     check_kept(checkpoint.state["names"], loaded.config)
     snapshot.restore(trainer, checkpoint)
     yield from checkpoint.passed
-    rows, before = len(trainer.experience.prompts.source), checkpoint.state.get("rows")
+    prompts, state = trainer.experience.prompts, checkpoint.state
+    rows, before = len(prompts.source), state.get("rows")
     if before not in (None, rows):
         yield f"there are {rows} rows of prompts, before there were {before}: their order changes"
+        state = {**state, "digests": {**state.get("digests", {}), "rows": []}}
+    yield from changed_rows(
+        state.get("digests", {}), trainer.digests, prompts, trainer.evaluator.draws
+    )
     steps = loaded.config.train.steps
     if trainer.step >= steps:
         yield (

@@ -13,6 +13,7 @@ from groupwise.config.learners import SOLE
 from groupwise.config.sections import RunConfig
 from groupwise.evaluation import Evaluation, Sample
 from groupwise.policy import Policy
+from groupwise.prompts.digests import digests
 from groupwise.rewards import RunState, Scores
 from groupwise.scoring.scorer import Scorer
 from groupwise.storage.training_samples import is_kept
@@ -48,8 +49,8 @@ class Trainer:
     learners: by label, in the order of the configuration; step: steps done; seconds: the time of
     these steps, with evaluations between them, also of runs that this one resumed; elapsed: the
     same at the start of the current step, if there is a limit in minutes; prompts_state:
-    of the prompts, after the last step; saved: when the last checkpoint was written, or the loop
-    began.
+    of the prompts, after the last step; digests: of their rows; saved: when the last checkpoint was
+    written, or the loop began.
     """
 
     config: RunConfig
@@ -64,6 +65,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.prompts_state: Mapping[str, Any] = self.experience.state_dict()
+        self.digests = digests(self.experience.prompts, self.evaluator.draws)
         self.started = self.saved = self.began = time.monotonic()
         self.last_took = 0.0
         self.failing = Failing()
@@ -128,6 +130,7 @@ class Trainer:
     def begin(self) -> None:
         """Start to measure the time of steps."""
         self.saved = self.began = time.monotonic()
+        self.digests = digests(self.experience.prompts, self.evaluator.draws)
         self.started = self.saved - self.seconds
         self.clock.take()
 
