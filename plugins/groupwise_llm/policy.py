@@ -19,7 +19,7 @@ from groupwise_llm.codec.codec import OBSERVED, Codec
 from groupwise_llm.estimates.memory import estimate
 from groupwise_llm.files import sharding
 from groupwise_llm.files.folder import config_of, positions_of
-from groupwise_llm.files.loading import Loaded, dtype_of, end_tokens, load
+from groupwise_llm.files.loading import Loaded, dtype_of, end_tokens, load, vocabulary_of
 from groupwise_llm.files.saving import save
 from groupwise_llm.in_process import InProcess
 from groupwise_llm.log_probs import TokenLogProbs
@@ -195,7 +195,7 @@ class LanguageModel(InProcess, TokenLogProbs):
         check_teacher(config, teacher_config)
 
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        self._notes += self.prompts.check(rows)
+        self._notes += self.prompts.check(rows, vocabulary_of(self.model))
 
     def skips(self, row: Mapping[str, Any]) -> bool:
         return self.prompts.skips(row)

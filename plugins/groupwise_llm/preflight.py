@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from groupwise.errors import UserError
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.files.folder import check_files, config_of, positions_of, tokenizer_of
-from groupwise_llm.files.loading import end_tokens, outline
+from groupwise_llm.files.loading import end_tokens, outline, vocabulary_of
 from groupwise_llm.model import rotary
 from groupwise_llm.model.coverage import coverage, experts_without_adapters
 from groupwise_llm.settings import Settings
@@ -34,7 +34,7 @@ def examine(
     check_files(settings)
     whole = outline(settings, model)
     prompts = codec_of(settings, make_codec, whole).prompts
-    notes = [*rotary.fix(whole, prompts.longest), *prompts.check(rows)]
+    notes = [*rotary.fix(whole, prompts.longest), *prompts.check(rows, vocabulary_of(whole))]
     if settings.lora is not None:
         notes += [coverage(whole), *experts_without_adapters(whole)]
     return notes

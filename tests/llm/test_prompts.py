@@ -1,7 +1,10 @@
 """Prompts: their length limit, longer ones skipped or cut, chat prefixes, messages in parts."""
 
+import shutil
+
 import pytest
 from tests.effort import Effort
+from tests.llm.conftest import placed
 from transformers import AutoTokenizer, LlamaTokenizerFast
 
 from groupwise.errors import UserError
@@ -142,6 +145,60 @@ def test_a_text_is_not_ended_before_it_is_continued(tmp_path, begin, end):
     # An end token that the prompt itself contains is left as it is.
     assert prompts.encode({"prompt": "ab</s>"}).tolist() == [*first, 6, 5, 2]
     assert prompts.encode(chat("ab")).tolist() == [6, 5]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_text_that_begins_already_gets_no_second_beginning(tmp_path, count):
+    """As one that a chat template has written."""
+    prompts = beginning(tmp_path)
+    assert prompts.encode({"prompt": "ab"}).tolist() == [1, 6, 5]
+    row = {"prompt": "<s>" * count + "ab" * 20}
+    ids = prompts.encode(row).tolist()
+    assert ids == prompts.tokenizer(row["prompt"], add_special_tokens=False)["input_ids"]
+    assert ids[: count + 1].count(1) == count
+    assert prompts.lengths([row]) == [len(ids)]
+
+
+def beginning(folder):
+    """Prompts of a tokenizer that begins every text with <s>."""
+    vocabulary = {
+        p: n for n, p in enumerate(["<unk>", "<s>", "</s>", "\u2581", "a", "b", "\u2581a"])
+    }
+    merges = [("\u2581", "a")]
+    LlamaTokenizerFast(vocab=vocabulary, merges=merges, add_bos_token=True).save_pretrained(folder)
+    return Prompts(AutoTokenizer.from_pretrained(folder), Settings(model="m"), positions=600)
+
+
+# ---- tokens that the model has no embedding for
+
+
+@pytest.fixture
+def larger(make, saved, tmp_path):
+    """A policy whose tokenizer has two tokens more than its model, as after `add_tokens` alone."""
+    folder = tmp_path / "larger"
+    shutil.copytree(saved("qwen2"), folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["<|more|>", "<|other|>"], special_tokens=True)
+    tokenizer.save_pretrained(folder)
+    return LanguageModel(Settings(model=str(folder), max_new_tokens=12))
+
+
+@pytest.mark.parametrize(
+    "prompt", ["Say <|other|>", [{"role": "user", "content": "Say <|other|>"}]]
+)
+def test_a_token_without_an_embedding_is_refused_with_its_row(larger, prompt):
+    """Also in prompts so short that their length needs no tokenizer; others are allowed."""
+    rows = [
+        PlacedRow(row, f"prompts, row {n}") for n, row in enumerate([SHORT, {"prompt": prompt}])
+    ]
+    message = r"prompts, row 1: the prompt has the token '<\|other\|>', \d+, for which"
+    with pytest.raises(UserError, match=message):
+        LanguageModel.examine(larger.config, rows)
+    assert LanguageModel.examine(larger.config, rows[:1]) == []
+    placed(larger, "cpu")
+    with pytest.raises(UserError, match=message):
+        larger.check_prompts(rows)
+    larger.check_prompts(rows[:1])
 
 
 # ---- a chat prefix to continue

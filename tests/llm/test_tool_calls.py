@@ -270,6 +270,17 @@ def test_options_that_do_not_fit(settings, fault):
         Settings(model="m", tool_calls=settings)
 
 
+def test_tools_may_be_the_text_of_a_column(codec):
+    """As JSON, in a table that has no lists."""
+    encode = codec("qwen2_5").prompts.encode
+    assert encode({**ROW, "tools": json.dumps(TOOLS)}).equal(encode(ROW))
+    for empty in ("", " ", "[]", "null", None):
+        assert encode({**ROW, "tools": empty}).equal(encode({"prompt": [USER]}))
+    for text in ("add", '{"name": "add"}', '["add"]', "[" * 100_000):
+        with pytest.raises(UserError, match="the column tools must be a list of functions' JSON"):
+            encode({**ROW, "tools": text})
+
+
 def test_without_tools_nothing_is_read(codec):
     own = codec("qwen3")
     assert drawn(own, HERMES, {"prompt": [USER]}).calls == ()

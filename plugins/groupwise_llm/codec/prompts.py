@@ -1,6 +1,8 @@
 """Prompts: dataset rows to token ids, and checks of their length."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from textwrap import shorten
 from typing import Any, ClassVar
@@ -33,6 +35,7 @@ class Prompts:
         self.tokenizer, self.settings = tokenizer, settings
         self.positions = positions
         self.template = self.Template(tokenizer, settings)
+        self._begin = tokenizer.bos_token, tokenizer.bos_token_id
         self._added = added_after(tokenizer)
         room = None if positions is None else positions - settings.max_new_tokens
         if room is not None and room < 1:
@@ -94,15 +97,20 @@ class Prompts:
         """Whether a row is left out since its prompt is too long."""
         return self.settings.long_prompts == "skip" and self.too_long(row)
 
-    def check(self, rows: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Check the length of all prompts; notes say how many are skipped or cut.
+    def check(self, rows: Iterable[Mapping[str, Any]], vocabulary: int | None = None) -> list[str]:
+        """Check the length and the tokens of all prompts; notes say how many are skipped or cut.
 
-        Raises UserError for a prompt without tokens, or a long one with `long_prompts: error`.
+        vocabulary: how many tokens the model has embeddings for; None if unknown. Raises UserError
+        for a prompt without tokens, or a long one with `long_prompts: error`, and for a token
+        without an embedding, which would end the run when it is read.
         """
         rows, total, notes, long = iter(rows), 0, list[str](), list[str]()
+        unknown = {} if vocabulary is None else self._unknown(vocabulary)
         while batch := list(islice(rows, self.batch)):
             total += len(batch)
             notes = notes or self._unread(batch)
+            for row in batch if unknown else ():
+                self._check_tokens(row, unknown)
             for row, length in zip(batch, self.lengths(batch), strict=True):
                 if not length:
                     own = attachments.readable(row["prompt"])
@@ -119,6 +127,22 @@ class Prompts:
             f"{len(long)} of {total} prompts are longer than {self.limit} tokens and are {action}"
         )
         return [*notes, f"{text} (policy.long_prompts){_places(long)}"]
+
+    def _unknown(self, vocabulary: int) -> dict[int, str]:
+        """The tokenizer's tokens for which the model has no embedding, by id."""
+        tokens = self.tokenizer.get_vocab().items()
+        return {number: token for token, number in tokens if number >= vocabulary}
+
+    def _check_tokens(self, row: Mapping[str, Any], unknown: Mapping[int, str]) -> None:
+        number = next((each for each in self._row_ids(row) if each in unknown), None)
+        if number is not None:
+            raise UserError(
+                f"{_place(row)}the prompt has the token {unknown[number]!r}, {number}, for which "
+                f"{self.settings.model} has no embedding: its tokenizer has {len(unknown)} tokens "
+                f"more than the model, and its own are below {min(unknown)}; expected a model "
+                f"that was resized for its tokenizer (`resize_token_embeddings`), or prompts and "
+                f"a chat template without this token"
+            )
 
     def _unread(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         """A note if rows have pictures in columns, which a policy of text does not read."""
@@ -142,6 +166,11 @@ class Prompts:
             lengths[number] = len(own)
         return lengths
 
+    def _row_ids(self, row: Mapping[str, Any]) -> list[int]:
+        """The token ids of a whole prompt."""
+        (ids,) = self._ids([row["prompt"]], [self._text(row)])
+        return ids
+
     def _short(self, text: str) -> bool:
         # A token is at least one byte; the factor allows for normalisation, which may lengthen a
         # text, and the 64 for special tokens.
@@ -152,7 +181,8 @@ class Prompts:
         """Token ids of each prompt, by one tokenizer call for plain texts and one for chats.
 
         Without the tokens that the tokenizer adds after a text (`add_eos_token: true`): the model
-        is to continue the prompt, and would see it as ended.
+        is to continue the prompt, and would see it as ended; and without a second token of the
+        beginning, where a text that a chat template has written begins with one.
         """
         answers: list[list[int]] = [[] for _ in texts]
         # A chat template adds the special tokens itself.
@@ -162,8 +192,13 @@ class Prompts:
                 chosen = [texts[n] for n in places]
                 ids = self.tokenizer(chosen, add_special_tokens=special)["input_ids"]
                 for n, own in zip(places, ids, strict=True):
-                    answers[n] = own[: len(own) - self._added] if special else own
+                    answers[n] = self._begun_once(own, texts[n]) if special else own
         return answers
+
+    def _begun_once(self, ids: list[int], text: str) -> list[int]:
+        begin, number = self._begin
+        twice = bool(begin) and text.startswith(begin) and ids[:2] == [number, number]
+        return ids[int(twice) : len(ids) - self._added]
 
     def _text(self, row: Mapping[str, Any]) -> str:
         prompt = row["prompt"]
@@ -181,13 +216,17 @@ class Prompts:
                 f"the {self.limit} that max_new_tokens={settings.max_new_tokens} leaves of the "
                 f"{self.positions} positions of {settings.model}"
             )
-        place = f"{row.place}: " if hasattr(row, "place") else ""
         return UserError(
-            f"{place}a prompt of {length} tokens is longer than {limit}; leave such rows out "
+            f"{_place(row)}a prompt of {length} tokens is longer than {limit}; leave such rows out "
             f"(policy.long_prompts: skip), keep their last tokens (policy.long_prompts: cut), or "
             f"set a smaller max_new_tokens or a larger max_prompt_tokens. It begins: "
             f"{str(attachments.readable(row['prompt']))[:120]!r}"
         )
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    """Where a row is, as the beginning of a message; "" if that is not known."""
+    return f"{row.place}: " if hasattr(row, "place") else ""
 
 
 def _places(long: Sequence[str]) -> str:
@@ -200,9 +239,12 @@ def _places(long: Sequence[str]) -> str:
 
 
 def tools_of(row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
-    """The JSON schemas of functions in a row's column `tools`, None without any; the template shows
-    them to the model. Raises UserError for anything else."""
+    """The JSON schemas of functions in a row's column `tools`, a list or JSON of one, None without
+    any; the template shows them to the model. Raises UserError for anything else."""
     tools = row.get("tools")
+    if isinstance(tools, str):
+        with suppress(ValueError, RecursionError):  # refused below
+            tools = json.loads(tools.strip() or "[]")
     if not tools:
         return None
     if not (isinstance(tools, Sequence) and all(isinstance(tool, Mapping) for tool in tools)):

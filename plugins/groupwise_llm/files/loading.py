@@ -203,6 +203,11 @@ def _refuse_unknown(error: Exception) -> None:
         ) from error
 
 
+def vocabulary_of(model: Any) -> int:
+    """The number of tokens for which a model has an embedding."""
+    return int(model.get_input_embeddings().weight.shape[0])
+
+
 def freeze_unreached(model: Any, settings: Settings) -> list[str]:
     """Freeze the parts of a multimodal model that text does not use (vision tower), but those that
     the settings train; a note lists them.

@@ -92,14 +92,12 @@ class PicturePrompts(Prompts):
         return []
 
     def lengths(self, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-        return [self._length(row) for row in rows]
+        return [len(self._row_ids(row)) for row in rows]
 
-    def _length(self, row: Mapping[str, Any]) -> int:
+    def _row_ids(self, row: Mapping[str, Any]) -> list[int]:
         row, read = self.read(row, blank=True)
-        with self.tokenizer.showing(read.pictures):
-            # Pictures are longer than their placeholders.
-            (ids,) = self._ids([row["prompt"]], [self._text(row)])
-        return len(ids)
+        with self.tokenizer.showing(read.pictures):  # longer than their placeholders
+            return super()._row_ids(row)
 
 
 class PictureCodec(Codec):
