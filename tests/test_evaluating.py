@@ -117,4 +117,11 @@ def test_check_reports_columns_that_the_evaluation_prompts_lack(run):
     line = ("evaluation.source.name=dataset", "evaluation.source.path=unlabelled.csv")
     result = call("check", "run.yaml", "rewards=[own_rewards:right]", *line)
     assert result.exit_code == 2
-    assert "reward 'right' needs the column 'answer'; the dataset has none" in result.stderr
+    text = " ".join(result.stderr.split())
+    assert (
+        "evaluation.source: reward 'right' needs the column 'answer'; the dataset has none" in text
+    )
+    result = call(
+        "check", "run.yaml", "rewards=[own_rewards:right]", "prompts.columns.answer=x", *line
+    )
+    assert "prompts: reward 'right' needs the column 'answer'" in " ".join(result.stderr.split())

@@ -1,6 +1,7 @@
 """Preflight: the checks of a run's start, from a pipeline's folder, without its weights."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from groupwise_flow.files.folder import check_weights, read_index
 from groupwise_flow.files.outline import outline
 from groupwise_flow.passes.guidance import Guided
 from groupwise_flow.process.schedules import is_close, levels, levels_before
+from groupwise_flow.prompts.columns import column_notes
 from groupwise_flow.settings import FlowSettings, Settings
 
 
@@ -33,8 +35,10 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
     guided = Guided(adapter, settings)
     for steps in (settings.steps, settings.evaluation_steps):
         levels(adapter, steps)
-    about_model = (*_scheduler_notes(adapter, settings), *_guidance_notes(adapter, settings))
-    return (*about_model, *checked(guided, rows))
+    rows = iter(rows)
+    first = [*islice(rows, 1)]
+    notes = [*_scheduler_notes(adapter, settings), *_guidance_notes(adapter, settings)]
+    return (*notes, *column_notes(*first), *checked(guided, chain(first, rows)))
 
 
 def _precision_notes(settings: Settings) -> Sequence[str]:

@@ -614,3 +614,17 @@ def test_a_mistake_in_a_call_from_python(lab, tmp_path):
             rewards=[lab.redness],
             output=tmp_path / "run",
         )
+
+
+def test_columns_that_look_like_settings_get_a_note(config):
+    """`check` says what draws the pictures, and each name with its setting."""
+    own = {"height": 64, "negative_prompt": "blur", "seed": 3, "guidance_scale": 4.5}
+    config["prompts"]["rows"] = [{**row, **own, "answer": "1"} for row in PROMPTS]
+    output = " ".join(call(config, "check").output.split())
+    assert (
+        "note: the rows have 'height', 'negative_prompt', 'guidance_scale', 'seed', which rewards "
+        "get and pictures do not: all are drawn by the configuration (policy.height, "
+        "policy.negative_prompt, policy.guidance, seed)"
+    ) in output
+    config["prompts"]["rows"] = PROMPTS
+    assert "which rewards get and pictures do not" not in call(config, "check").output

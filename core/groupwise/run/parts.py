@@ -113,7 +113,8 @@ class Parts:
                     reward.check_columns(columns, facts)
                 except MissingColumnError as error:
                     at = (*path, error.option) if error.option else path
-                    raise UserError(self.loaded.origin.message(at, str(error))) from error
+                    of = f"{prompts.name}: " if len(self._sources) > 1 else ""
+                    raise UserError(self.loaded.origin.message(at, f"{of}{error}")) from error
 
     def check_tools(self, label: str, policy: type[Policy], settings: Any) -> None:
         """Raise UserError if the environment shows tools to a policy that cannot call them."""
