@@ -2,19 +2,26 @@
 
 Parsers of model output may hang, crash or fill the memory. An alarm signal does not help: it does
 not stop C code, and works in the main thread only. So every item runs in a pool of processes
-(pebble), which kills a worker at its deadline. The pool starts at its first use and serves the
-whole process; a forked process starts its own. This module imports neither torch nor groupwise, so
-that workers start quickly and use little of their memory limit.
+(pebble). The pool starts at its first use and serves the whole process; a forked process starts its
+own. This module imports neither torch nor groupwise, so that workers start quickly and use little
+of their memory limit.
+
+An item has a limit of processor time, which a busy machine does not shorten; the kernel ends its
+worker there. Wall time is the last resort, for items that sleep, and is counted from when the
+worker begins the item: it has started and imported what it needs before.
 """
 
 import atexit
+import math
 import os
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from multiprocessing import popen_spawn_posix, spawn, util
 from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.process import BaseProcess
@@ -30,80 +37,121 @@ Value = TypeVar("Value")
 
 MEMORY_LIMIT = 2 * 1024**3
 _MOST_WORKERS = 8
-_ATTEMPTS = 3  # when a pool breaks between two items, unfinished items go to a new pool
+_LAST_RESORT = 5  # wall time of an item, in multiples of its processor time
+_STARTING = 45.0  # seconds in which a worker must start and take an item
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # as of a machine that is out of memory
 
 
 def map_each(
-    function: Callable[[Item], Value], items: Sequence[Item], *, timeout: float
+    function: Callable[[Item], Value],
+    items: Sequence[Item],
+    *,
+    timeout: float,
+    within: float = math.inf,
 ) -> list[Value | WorkerFailure]:
     """Returns `function(item)` for every item, in order, each computed in a killable worker.
 
-    The result is a `WorkerFailure` for an item that runs longer than `timeout` seconds, crashes its
-    process, runs out of memory or raises; all others finish. `function` must be importable by name
-    from a module other than `__main__`, which workers do not load.
+    The result is a `WorkerFailure` for an item that takes more than `timeout` seconds of processor
+    time, crashes its process, runs out of memory or raises; all others finish. What may be the
+    machine's doing (no worker takes the item, the last resort of wall time passes, the process is
+    killed) is tried once more, by fresh workers: the same end twice is the item's, unless no worker
+    took it. Other failures keep `may_pass`, as do those of items that are not done `within` that
+    many seconds. `function` must be importable by name from a module other than `__main__`, which
+    workers do not load.
     """
     if function.__module__ == "__main__":
         raise ValueError(
             f"{function.__qualname__} is defined in __main__, which workers cannot import"
         )
-    outcomes: dict[int, Value | WorkerFailure] = {}
-    for _ in range(_ATTEMPTS):
-        missing = [index for index in range(len(items)) if index not in outcomes]
-        if not missing:
-            break
-        outcomes.update(_attempt(function, items, missing, timeout))
-    if len(outcomes) < len(items):
-        raise RuntimeError(
-            f"the worker processes for {function.__module__}.{function.__qualname__} ended "
-            f"{_ATTEMPTS} times before they took any work; does importing that module fail?"
-        )
+    with _Shared.lock:
+        end = time.monotonic() + within
+        outcomes = _attempt(function, items, range(len(items)), timeout, end)
+        doubtful = {i: o for i, o in outcomes.items() if _may_pass(o)}
+        if doubtful and time.monotonic() < end:
+            for index, again in _attempt(function, items, [*doubtful], timeout, end).items():
+                is_own = _may_pass(again) and again.kind == doubtful[index].kind != "unstarted"
+                outcomes[index] = replace(again, may_pass=False) if is_own else again
     return [outcomes[index] for index in range(len(items))]
 
 
+def _may_pass(outcome: Any) -> bool:
+    return isinstance(outcome, WorkerFailure) and outcome.may_pass
+
+
 def _attempt(
-    function: Callable[[Item], Value], items: Sequence[Item], indices: Sequence[int], timeout: float
-) -> dict[int, Value | WorkerFailure]:
-    """The outcomes of the items at `indices`, except those that a broken pool did not finish."""
-    pool = _pool()
+    function: Callable[[Item], Value],
+    items: Sequence[Item],
+    indices: Sequence[int],
+    timeout: float,
+    end: float,
+) -> dict[int, Any]:
+    """The outcomes of the items at `indices`; ends the workers if one of them may pass.
+
+    Items are taken in order, so the first that is not done runs, or is the next that a worker
+    takes: if neither ends in time, no worker will take any.
+    """
+    pool, wall = _pool(), _LAST_RESORT * timeout
     futures: dict[int, Any] = {}
-    outcomes: dict[int, Value | WorkerFailure] = {}
+    outcomes: dict[int, Any] = {}
+    is_stuck = False
     try:
         for index in indices:
-            arguments = (function, items[index])
-            futures[index] = pool.schedule(_guarded, args=arguments, timeout=timeout)
+            arguments = (function, items[index], timeout)
+            futures[index] = pool.schedule(_guarded, args=arguments, timeout=wall)
         for index, future in futures.items():
+            left = min(wall + _STARTING, end - time.monotonic())
+            is_stuck = not wait([future], 0 if is_stuck else max(0, left)).done or is_stuck
             outcomes[index] = _outcome(future, timeout)
-    except (BrokenProcessPool, CancelledError):
-        return outcomes
-    except RuntimeError:  # another thread's items broke the pool while these were scheduled
+    except RuntimeError:
         if pool.active:
             raise
-        return outcomes
     finally:
         for future in futures.values():
             future.cancel()
+    outcomes |= {index: _UNSTARTED for index in indices if index not in outcomes}
+    if any(map(_may_pass, outcomes.values())):
+        _close()
     return outcomes
 
 
+_UNSTARTED = WorkerFailure(
+    "unstarted",
+    "was not checked in time: its worker process did not start, or other answers took the time",
+    may_pass=True,
+)
+
+
 def _outcome(future: Any, timeout: float) -> Any:  # pebble's futures hold anything
+    if not future.done():
+        return _UNSTARTED
+    limit = f"{timeout:g} s of processor time"
     try:
         return _opened(future.result())
+    except (BrokenProcessPool, CancelledError):
+        return _UNSTARTED
     except TimeoutError:
-        return WorkerFailure("hung", f"took longer than {timeout:g} s and was stopped")
+        reason = f"took longer than {_LAST_RESORT * timeout:g} s, without {limit}, and was stopped"
+        return WorkerFailure("hung", reason, may_pass=True)
     except ProcessExpired as expired:
-        return WorkerFailure("crashed", f"ended its process (exit code {expired.exitcode})")
+        if expired.exitcode == -signal.SIGPROF:
+            return WorkerFailure("hung", f"took longer than {limit} and was stopped")
+        reason = f"ended its process (exit code {expired.exitcode})"
+        return WorkerFailure("crashed", reason, may_pass=expired.exitcode in _FROM_OUTSIDE)
 
 
 def _guarded(
-    function: Callable[[Item], Value], item: Item
+    function: Callable[[Item], Value], item: Item, timeout: float
 ) -> tuple[Literal["value"], Value] | tuple[Literal["memory", "raised"], str]:
     """The value, or the error as text: an exception object may not be picklable."""
+    signal.setitimer(signal.ITIMER_PROF, timeout)
     try:
         return "value", function(item)
     except MemoryError:
         return "memory", "ran out of memory"
     except Exception as error:  # any error concerns this item only
         return "raised", f"raised {type(error).__name__}: {str(error)[:500]}"
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _opened(answer: tuple[str, Any]) -> Any:  # the function's own value
@@ -118,7 +166,8 @@ def _limit(memory: int) -> None:
     import resource  # only workers need it, and it exists on POSIX only
 
     # Python's signal handlers do not run during C code; the default action kills the process.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGPROF):
+        signal.signal(number, signal.SIG_DFL)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -165,7 +214,7 @@ class _Context(SpawnContext):
 
 
 class _Shared:
-    """The pool of this process, and the lock that guards its creation."""
+    """The pool of this process, and the lock of the thread that uses it."""
 
     pool: ProcessPool | None = None
     lock = threading.Lock()
@@ -173,19 +222,18 @@ class _Shared:
 
 def _pool() -> ProcessPool:
     """The pool of this process, started if needed."""
-    with _Shared.lock:
-        if _Shared.pool is None or not _Shared.pool.active:
-            _close()
-            _Shared.pool = ProcessPool(
-                max_workers=_worker_count(),
-                initializer=_limit,
-                initargs=(MEMORY_LIMIT,),
-                context=_Context(),
-            )
-            # A child of multiprocessing runs finalizers, but no atexit functions, at its end;
-            # without this one it would wait for its idle workers forever.
-            util.Finalize(None, _close, exitpriority=100)
-        return _Shared.pool
+    if _Shared.pool is None or not _Shared.pool.active:
+        _close()
+        _Shared.pool = ProcessPool(
+            max_workers=_worker_count(),
+            initializer=_limit,
+            initargs=(MEMORY_LIMIT,),
+            context=_Context(),
+        )
+        # A child of multiprocessing runs finalizers, but no atexit functions, at its end; without
+        # this one it would wait for its idle workers forever.
+        util.Finalize(None, _close, exitpriority=100)
+    return _Shared.pool
 
 
 def _worker_count() -> int:

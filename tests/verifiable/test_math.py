@@ -68,7 +68,7 @@ def test_a_row_whose_gold_answer_is_too_costly_is_an_error() -> None:
     with pytest.raises(SampleErrors) as caught:
         reward(["p"] * 3, [RIGHT, RIGHT, WRONG], answer=[GOLD, f"${gold}$", GOLD])
     assert list(caught.value.values) == [1.0, None, 0.0]
-    reason = "took longer than 1 s and was stopped on the gold answer, too"
+    reason = "took longer than 1 s of processor time and was stopped on the gold answer, too"
     assert dict(caught.value.errors) == {1: f"{reason}: its row or its checker is broken"}
 
 

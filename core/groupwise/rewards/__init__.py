@@ -15,6 +15,7 @@ reward of the step that ends there, or `None` if none ends there.
 `Members` lists what a reward may have besides being callable: `load`, `refresh`, `judges` and more.
 """
 
+from groupwise.rewards.deadline import seconds_left
 from groupwise.rewards.errors import RewardError, SampleErrors
 from groupwise.rewards.members import Members
 from groupwise.rewards.reward import (
@@ -38,4 +39,5 @@ __all__ = [
     "Scores",
     "StepRewards",
     "is_async",
+    "seconds_left",
 ]

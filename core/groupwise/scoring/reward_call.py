@@ -11,6 +11,7 @@ import torch
 
 from groupwise.errors import message_of, place_of
 from groupwise.rewards import Reward, RunState, SampleErrors
+from groupwise.rewards.deadline import ending_in
 from groupwise.rewards.reward import REFERENCES
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
@@ -89,7 +90,7 @@ class RewardCall:
             name: value for name, value in offered.items() if reward.takes(name)
         }
         self.hooks = [hook for hook in HOOKS if reward.takes(hook)]
-        self.size = len(rollouts)
+        self.size, self.deadline = len(rollouts), reward.deadline
         self.extra: dict[str, list[Any]] = {}
         self.metrics: dict[str, list[float]] = {}
         self.seconds = 0.0
@@ -116,7 +117,7 @@ class RewardCall:
         passed = (SampleErrors, KeyboardInterrupt, *passed)
         self.began = time.monotonic()
         try:
-            with ending_forks():
+            with ending_forks(), ending_in(self.deadline):
                 yield
         except passed:
             raise

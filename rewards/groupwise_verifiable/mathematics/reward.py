@@ -7,9 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from groupwise.rewards import seconds_left
 from groupwise_verifiable.columns import column, gold_text, gold_texts
 from groupwise_verifiable.completion import judged_texts, prompt_text
-from groupwise_verifiable.failures import values_of, without_unchecked
+from groupwise_verifiable.failures import SHARE, values_of, without_unchecked
 from groupwise_verifiable.mathematics.attempt import Attempt, Rules
 from groupwise_verifiable.mathematics.check import equivalent
 from groupwise_verifiable.outcome import Outcome
@@ -47,7 +48,8 @@ class MathEquivalence:
         timeout: float = Field(
             default=5.0,
             gt=0,
-            description="Longest time to check one completion by `trl` and `open_r1`, in seconds.",
+            description="Most processor time to check one completion by `trl` and `open_r1`, in "
+            "seconds.",
         )
 
     def __init__(self, config: Config | None = None) -> None:
@@ -123,7 +125,12 @@ class MathEquivalence:
             from groupwise_verifiable.mathematics.published import published  # imports sympy
             from groupwise_verifiable.workers import map_each  # imports pebble
 
-            outcomes = map_each(published, different, timeout=self.config.timeout)
+            outcomes = map_each(
+                published,
+                different,
+                timeout=self.config.timeout,
+                within=SHARE * seconds_left(),
+            )
         else:
             outcomes = [equivalent(attempt) for attempt in different]
         by_attempt = dict(zip(different, outcomes, strict=True))

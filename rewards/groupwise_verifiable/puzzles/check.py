@@ -17,7 +17,7 @@ import keyword
 import sys
 import tokenize
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import ModuleType
@@ -68,6 +68,17 @@ class Attempt:
     answer: str | None
     entry: dict[str, Any]
     home: str = "reasoning_gym"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (self.task, self.answer, self.entry, self.home)
+
+
+def _received(task: str, answer: str | None, entry: dict[str, Any], home: str) -> Attempt:
+    """An attempt in the worker, which imports the task's module before the attempt's time begins:
+    it may be a user's, and slow."""
+    with suppress(Exception):  # the check raises it again, and so names its row
+        importlib.import_module(home)
+    return Attempt(task, answer, entry, home)
 
 
 def score(attempt: Attempt) -> float:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from groupwise.rewards import seconds_left
 from groupwise_verifiable.columns import column
 from groupwise_verifiable.completion import content, judged_texts, tagged
-from groupwise_verifiable.failures import values_of, without_unchecked
+from groupwise_verifiable.failures import SHARE, values_of, without_unchecked
 from groupwise_verifiable.outcome import Outcome, WorkerFailure
 from groupwise_verifiable.puzzles.rules import REFUSED
 from groupwise_verifiable.puzzles.tasks import check_task, task_home, task_names
@@ -17,8 +18,6 @@ from groupwise_verifiable.workers import map_each
 
 if TYPE_CHECKING:
     from groupwise_verifiable.puzzles.check import Attempt
-
-_PATIENCE = 4
 
 
 class ReasoningGymScore:
@@ -52,7 +51,9 @@ class ReasoningGymScore:
             default=False, description="Whether the verifier's partial credit counts."
         )
         timeout: float = Field(
-            default=5.0, gt=0, description="Longest time to check one completion, in seconds."
+            default=5.0,
+            gt=0,
+            description="Most processor time to check one completion, in seconds.",
         )
 
     def __init__(self, config: Config | None = None) -> None:
@@ -82,21 +83,21 @@ class ReasoningGymScore:
         from groupwise_verifiable.puzzles.check import on_gold  # imports reasoning-gym
 
         attempts = self._attempts(completions, columns)
-        timeout = self.config.timeout
         outcomes = without_unchecked(
-            self._outcomes(attempts, timeout),
-            # Longer: workers that replace killed ones are slow at first.
+            self._outcomes(attempts),
             on_gold=lambda indices: self._outcomes(
-                [on_gold(attempts[index]) for index in indices], _PATIENCE * timeout
+                [on_gold(attempts[index]) for index in indices]
             ),
             log_metric=log_metric,
         )
         return values_of(outcomes)
 
-    def _outcomes(self, attempts: Sequence[Attempt], timeout: float) -> list[Outcome]:
+    def _outcomes(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         from groupwise_verifiable.puzzles.check import score  # as above
 
-        outcomes = map_each(score, attempts, timeout=timeout)
+        outcomes = map_each(
+            score, attempts, timeout=self.config.timeout, within=SHARE * seconds_left()
+        )
         return [
             outcome
             if isinstance(outcome, WorkerFailure) or self.config.partial
