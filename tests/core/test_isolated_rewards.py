@@ -16,7 +16,7 @@ from tests.effort import Effort
 import groupwise
 from groupwise.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState
-from groupwise.scoring import worker
+from groupwise.scoring import allowance, worker_process
 from groupwise.scoring.scorer import Scorer
 
 MODULE = """
@@ -51,6 +51,27 @@ MODULE = """
 
     def dies(completions, images):
         os._exit(3)
+
+    def sleeps(completions, images):
+        time.sleep(1.5)
+        return [1.0, 2.0]
+
+    def computes_elsewhere(completions, images):
+        subprocess.run([sys.executable, "-c", "while True: pass"])
+
+    def stops(completions, images):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def is_killed(completions, images):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def in_turn(completions, images):
+        order = Path("order").read_text().split()
+        Path("order").write_text(" ".join(order[1:]))
+        return globals()[order[0]](completions, images)
+
+    async def sleeps_asynchronously(completions):
+        await asyncio.sleep(1000)
 
     def fails(completions, images):
         raise SampleErrors([1.0, None], {1: "has no shape"})
@@ -213,6 +234,69 @@ def test_a_reward_that_hangs_is_killed_with_its_children_and_named(lab, scorer, 
     assert scorer(rollouts(lab, "measures")).total.tolist() == [14.0, 15.0]
 
 
+def test_a_deadline_is_processor_time_of_the_process_and_its_children(lab, user_module):
+    """A process that sleeps is like one that waits for a busy machine."""
+    brief = {"isolate": True, "deadline": 0.6}
+    scorer = Scorer([Reward(name="isolated", function=user_module.reward, **brief)])
+    assert scorer(rollouts(lab, "sleeps")).total.tolist() == [1.0, 2.0]
+    with pytest.raises(RewardError, match=r"'isolated' did not answer within 0.6 s, and its proc"):
+        scorer(rollouts(lab, "computes_elsewhere"))
+    scorer.close()
+
+
+def test_an_isolated_async_reward_waits_for_others_so_its_deadline_is_wall_time(lab, user_module):
+    brief = {"isolate": True, "deadline": 0.3, "on_error": "skip"}
+    function = user_module.sleeps_asynchronously
+    scorer = Scorer([Reward(name="isolated", function=function, **brief)])
+    assert scorer(rollouts(lab, "")).failures["isolated"].startswith(
+        "reward 'isolated' did not answer within 0.3 s, and its process was killed"
+    )
+    scorer.close()
+
+
+@pytest.mark.parametrize(
+    ("order", "outcome"),
+    [
+        ("stops measures", [14.0, 15.0]),
+        ("stops stops", r"did not answer within 1.2 s, nor computed for 0.6 s, and its process"),
+        ("is_killed stops", None),
+    ],
+)
+def test_what_may_be_the_machines_doing_is_tried_once_more(
+    lab, user_module, monkeypatch, capsys, order, outcome
+):
+    """The same end twice is the reward's; of two different ones all samples are failed, which stops
+    no run, whatever `on_error` is."""
+    monkeypatch.setattr(allowance, "LAST_RESORT", 2)
+    Path("order").write_text(order)
+    brief = {"isolate": True, "deadline": 0.6}
+    scorer = Scorer([Reward(name="isolated", function=user_module.reward, **brief)])
+    if isinstance(outcome, str):
+        with pytest.raises(RewardError, match=outcome):
+            scorer(rollouts(lab, "in_turn"))
+    else:
+        scores = scorer(rollouts(lab, "in_turn"))
+        assert scores.failed.tolist() == [outcome is None] * 2
+        assert outcome is None or scores.total.tolist() == outcome
+    scorer.close()
+    assert capsys.readouterr().err.count("it is called once more, in another process") == 1
+
+
+def test_where_the_process_does_not_start_again_all_samples_are_failed(
+    lab, user_module, monkeypatch
+):
+    scorer = Scorer([Reward(name="isolated", function=user_module.reward, isolate=True)])
+    scorer.load()
+    monkeypatch.setattr(worker_process, "STARTING", 0.01)
+    for task in ("is_killed", "measures"):
+        scores = scorer(rollouts(lab, task))
+        assert scores.failed.all()
+        assert "did not answer within 0.01 s, and its process" in scores.reasons[0]
+    monkeypatch.undo()
+    assert scorer(rollouts(lab, "measures")).total.tolist() == [14.0, 15.0]
+    scorer.close()
+
+
 def test_failures_of_isolated_rewards_are_reported_as_of_others(lab, scorer):
     with pytest.raises(RewardError, match=r"'isolated' ended its process \(exit code 3\)"):
         scorer(rollouts(lab, "dies"))
@@ -275,7 +359,7 @@ for number in itertools.count():
 
 def test_a_reply_to_another_request_is_dropped(lab, scorer, monkeypatch):
     """Requests are numbered; the first one is the reward itself."""
-    monkeypatch.setattr(worker, "_program", lambda descriptor: REPEATS.format(**locals()))
+    monkeypatch.setattr(worker_process, "_program", lambda descriptor: REPEATS.format(**locals()))
     repeating = Scorer([replace(scorer.rewards[0], deadline=30.0)])
     values = [repeating(rollouts(lab, "measures")).total.tolist() for _ in range(3)]
     repeating.close()
@@ -310,7 +394,7 @@ def test_a_killed_process_is_reported_at_once(lab, scorer):
 
 
 def test_a_process_that_does_not_start_in_time_is_refused(user_module, monkeypatch):
-    monkeypatch.setattr(worker, "STARTING", 0.01)
+    monkeypatch.setattr(worker_process, "STARTING", 0.01)
     slow = Scorer([Reward(name="isolated", function=user_module.reward, isolate=True)])
     with pytest.raises(
         UserError, match=r"'isolated' did not answer within 0.01 s, and its process"

@@ -5,39 +5,23 @@ group, so that any process that the reward starts ends with it, and it ends when
 """
 
 import io
-import json
+import math
 import os
 import pickle
-import signal
-import subprocess
 import sys
 import threading
-import time
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextlib import suppress
-from itertools import count
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from types import FunctionType
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from groupwise.environment import ENVIRONMENTS
 from groupwise.errors import UserError, message_of
 from groupwise.rewards import Reward, SampleErrors
-from groupwise.scoring import server
 from groupwise.scoring.reward_call import Failure, RewardCall
-
-LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Variables of a distributed launch, which a worker must not inherit: it would wait for peers."""
-STARTING = 3600.0
-"""Seconds to start the process and load the reward, downloads included."""
-POLL = 0.5
-"""Seconds between checks whether the process is still alive."""
+from groupwise.scoring.worker_process import Doubtful, WorkerProcess
 
 
 class Worker:
@@ -53,7 +37,7 @@ class Worker:
         if not hasattr(os, "killpg"):
             raise UserError(f"reward {reward.name!r}: `isolate` is not supported on this system")
         self._source = _pickled_reward(reward)
-        self._process: _Process | None = None
+        self._process: WorkerProcess | None = None
         self._last: Future[Any] | None = None
         self._closed = 0
         self._starting = threading.Lock()
@@ -94,7 +78,6 @@ class Worker:
                 self._process.kill()
 
     def _answer(self, call: RewardCall, closed: int) -> Any:
-        process = self._started(closed)
         try:
             request = _pickled(call)
         except Exception as error:  # objects in the rows may raise anything
@@ -102,7 +85,7 @@ class Worker:
                 f"reward {self.reward.name!r} is isolated, but its arguments cannot be sent to its "
                 f"process: {message_of(error)}"
             ) from error
-        reply = process.reply(request, self.reward.deadline)
+        reply = self._reply(request, call.size, closed)
         call.extra, call.metrics = reply["extra"], reply["metrics"]
         call.seconds, call.reading = reply["seconds"], reply["reading"]
         _check(reply)
@@ -111,7 +94,38 @@ class Worker:
             raise SampleErrors(reply["values"], errors)
         return reply["values"]
 
-    def _started(self, closed: int) -> "_Process":
+    def _reply(self, request: bytes, size: int, closed: int) -> dict[str, Any]:
+        """The reply to a request about `size` completions.
+
+        What the machine may have caused is tried once more, in a fresh process. The same end twice
+        is the reward's; if the process then does not start, or ends otherwise, all samples are
+        failed, and no run is stopped.
+        """
+        try:
+            return self._replied(request, closed)
+        except Doubtful as failure:
+            if closed != self._closed:
+                raise
+            first = failure
+        print(
+            f"note: reward {self.reward.name!r} {first.reason}; it is called once more, in another "
+            f"process, since the machine may be the reason",
+            file=sys.stderr,
+            flush=True,
+        )
+        try:
+            return self._replied(request, closed)
+        except Doubtful as second:
+            if second.end == first.end != "unstarted":
+                raise
+            values, reasons = [math.nan] * size, dict.fromkeys(range(size), second.reason)
+            raise SampleErrors(values, reasons) from second
+
+    def _replied(self, request: bytes, closed: int) -> dict[str, Any]:
+        process, reward = self._started(closed), self.reward
+        return process.reply(request, reward.deadline, waits=reward.is_async)
+
+    def _started(self, closed: int) -> WorkerProcess:
         """The process, which has loaded the reward.
 
         closed: the number of `close` calls when this call was queued; if there was one since,
@@ -124,88 +138,13 @@ class Worker:
                 if self._process.is_alive:
                     return self._process
                 self._process.kill()
-            process = self._process = _Process()
+            process = self._process = WorkerProcess()
         try:
-            _check(process.reply(self._source, STARTING))
+            _check(process.load(self._source))
         except Failure:
             process.kill()
             raise
         return process
-
-
-class _Process:
-    """A fresh interpreter that runs `serve`; kill: ends it with all processes of its group, also
-    where nobody calls it, when this object is dropped or this interpreter ends."""
-
-    def __init__(self) -> None:
-        self._connection, theirs = Pipe()
-        with theirs:
-            # A new session, so that Ctrl-C goes to the run only, which then ends the worker.
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _program(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=_environment(),
-                start_new_session=True,
-            )
-        self._requests = count()
-        self.kill = weakref.finalize(self, _kill, self._process, self._connection)
-
-    @property
-    def is_alive(self) -> bool:
-        return self.kill.alive and self._process.poll() is None
-
-    def reply(self, request: bytes, deadline: float) -> dict[str, Any]:
-        """Send a request and wait for its reply. Raises Failure if the process ends, or if there is
-        no reply in time, and then kills it."""
-        try:
-            self._connection.send_bytes(request)
-            reply = self._received(next(self._requests), deadline)
-        except (EOFError, OSError) as error:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(1.0)  # it may be ending
-            self.kill()
-            raise Failure(_end_of(self._process.returncode)) from error
-        if reply is None:
-            self.kill()
-            raise Failure(f"did not answer within {deadline:g} s, and its process was killed")
-        return reply
-
-    def _received(self, number: int, deadline: float) -> dict[str, Any] | None:
-        """The reply of a number, None if there is none in time. Raises EOFError if the process has
-        ended.
-
-        The connection alone does not show that: a child of the reward may hold its other end, and
-        might even have sent a reply, so one with another number is dropped.
-        """
-        end = time.monotonic() + deadline
-        while (left := end - time.monotonic()) > 0:
-            if self._connection.poll(min(POLL, left)):
-                reply: dict[str, Any] = json.loads(self._connection.recv_bytes())
-                if reply["number"] == number:
-                    return reply
-            elif self._process.poll() is not None and not self._connection.poll():
-                raise EOFError
-        return None
-
-
-def _kill(process: "subprocess.Popen[bytes]", connection: Connection) -> None:
-    connection.close()
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _end_of(code: int | None) -> str:
-    """How a process ended, a phrase to follow the reward's name."""
-    if code is None or code >= 0:
-        return f"ended its process (exit code {code})"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = ", often because memory ran out" if -code == signal.SIGKILL else ""
-    return f"lost its process, which was ended by {name}{hint}"
 
 
 class RemoteTraceback(Exception):  # noqa: N818
@@ -259,19 +198,3 @@ def _pickled(value: Any) -> bytes:
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment, without the variables of a launch, and with its own GPU only."""
-    environment = {k: v for k, v in os.environ.items() if k not in LAUNCHED}
-    if "LOCAL_RANK" in os.environ and torch.cuda.is_initialized():
-        number = torch.cuda.current_device()
-        visible = environment.get("CUDA_VISIBLE_DEVICES")
-        device = visible.split(",")[number] if visible else str(number)
-        environment["CUDA_VISIBLE_DEVICES"] = device
-    return environment
-
-
-def _program(descriptor: int) -> str:
-    answer = f"from {server.__name__} import serve; serve({descriptor})"
-    return f"import sys; sys.path[:] = {sys.path!r}; {answer}"
