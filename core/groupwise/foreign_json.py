@@ -1,33 +1,42 @@
-"""JSON that others wrote, such as agents, servers, models and files of data."""
+"""Foreign JSON: what other programs and people have written, read without trust in its form."""
 
 import json
 from typing import Any
 
-DEEPEST = 100
-"""Objects and lists within each other; a value of this depth can be copied, compared and written as
-JSON again wherever it comes."""
+DEPTH = 100
+"""Most lists and objects in each other. Python's own limit depends on what calls the reader, and
+what it admits may still be too deep for code that copies, compares or writes the value."""
 
 
-def parse(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError for whatever cannot be read: also for JSON that
-    is nested deeper than DEEPEST, and integers of more digits than Python takes."""
+def read(text: str | bytes | bytearray, **options: Any) -> Any:
+    """The value of a JSON text, whatever it is; options are those of `json.loads`.
+
+    Raises ValueError for anything else, and for lists and objects nested more than `DEPTH` times.
+    """
     try:
-        value = json.loads(text)
+        value = json.loads(text, **options)
     except RecursionError:
-        value = None
-        is_deep = True
-    else:
-        is_deep = _is_deep(value)
-    if is_deep:
-        raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+        raise ValueError(_TOO_DEEP) from None
+    if _is_deep(text) and _depth(value) > DEPTH:
+        raise ValueError(_TOO_DEEP)
     return value
 
 
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(DEEPEST + 1):
-        inner = [each for each in level if isinstance(each, dict | list)]
-        level = [each for one in inner for each in (one.values() if isinstance(one, dict) else one)]
-        if not level:
-            return False
-    return True
+_TOO_DEEP = f"lists and objects are nested more than {DEPTH} times"
+
+
+def _is_deep(text: str | bytes | bytearray) -> bool:
+    """Whether a text has enough brackets for that; most have not, and need no closer look."""
+    if isinstance(text, str):
+        return text.count("[") + text.count("{") > DEPTH
+    return text.count(b"[") + text.count(b"{") > DEPTH
+
+
+def _depth(value: Any) -> int:
+    depth, layer = 0, [value]
+    while layer := [each for each in layer if isinstance(each, list | dict)]:
+        depth += 1
+        layer = [
+            part for each in layer for part in (each.values() if isinstance(each, dict) else each)
+        ]
+    return depth

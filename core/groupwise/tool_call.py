@@ -36,7 +36,7 @@ class ToolCall:
             return cls("", id=id_, fault="the call names no function")
         if isinstance(arguments, str):
             try:
-                arguments = foreign_json.parse(arguments)
+                arguments = foreign_json.read(arguments)
             except ValueError as error:
                 fault = f"the arguments are not valid JSON: {error}"
                 return cls(name, id=id_, fault=fault)

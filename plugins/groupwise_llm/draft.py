@@ -99,6 +99,6 @@ def _settings(*, chat: bool, tokens: int, loading: str = "") -> Mapping[str, Any
 def _is_json(answer: str) -> bool:
     """Whether it is a JSON object or list."""
     try:
-        return isinstance(foreign_json.parse(answer), dict | list)
+        return isinstance(foreign_json.read(answer), dict | list)
     except ValueError:
         return False

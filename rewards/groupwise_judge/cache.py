@@ -10,6 +10,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from groupwise import foreign_json
 from groupwise.errors import first_line
 
 PATIENCE = 30.0
@@ -41,9 +42,20 @@ class Cache:
             self._opened()
 
     def get(self, key: str) -> Any:
-        """The value of a key, None if there is none, or none can be read."""
-        row = self._row("SELECT answer FROM answers WHERE key = ?", (key,))
-        return None if row is None else json.loads(row[0])
+        """The value of a key, None if there is none. One that is no JSON, as in a damaged file, is
+        removed."""
+        row = self._row("SELECT CAST(answer AS BLOB) FROM answers WHERE key = ?", (key,))
+        if row is None:
+            return None
+        try:
+            return foreign_json.read(row[0])
+        except (TypeError, ValueError):
+            self.remove(key)
+            return None
+
+    def remove(self, key: str) -> None:
+        """Remove a key and its value, if there are any."""
+        self._row("DELETE FROM answers WHERE key = ?", (key,))
 
     def put(self, key: str, value: Any) -> Any:
         """Store a value; returns the one that is stored, which may be another process's, and the

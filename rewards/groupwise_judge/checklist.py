@@ -1,10 +1,10 @@
 """Checklist: the questions about one picture, as a row of GenEval 2 or of DPG-Bench has them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from groupwise import foreign_json
 from groupwise_judge.material import is_blank
 
 NAMES = {
@@ -39,8 +39,8 @@ def checklist(cell: Any, where: str) -> list[Item]:
         return []
     if isinstance(cell, str):
         try:
-            cell = json.loads(cell)
-        except (ValueError, RecursionError):
+            cell = foreign_json.read(cell)
+        except ValueError:
             raise ValueError(
                 f"{where}: expected {EXPECTED}, or its JSON, found {cell!r:.60}"
             ) from None

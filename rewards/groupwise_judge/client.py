@@ -1,7 +1,6 @@
 """Client: requests to a chat completions server, in their limits, and repeated when they fail."""
 
 import asyncio
-import json
 import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -13,7 +12,7 @@ from typing import Any
 import httpx
 from pydantic import SecretStr
 
-from groupwise import secrets
+from groupwise import foreign_json, secrets
 from groupwise.errors import UserError, first_line
 from groupwise_judge.form import UnreadableError
 from groupwise_judge.messages import as_sent
@@ -138,10 +137,12 @@ class Client:
         async with self._slots:
             await self._turn()
             usage.requests += 1
+            # Pictures are encoded before the request's time begins.
+            sent = {**body, "messages": as_sent(body["messages"])}
             began = monotonic()
             try:
                 async with asyncio.timeout(self.settings.timeout):
-                    status, headers, content = await self._exchange(http, body)
+                    status, headers, content = await self._exchange(http, sent)
             except TimeoutError as error:
                 late = f"did not answer within {self.settings.timeout:g} s (`timeout`)"
                 raise _PassingError(late) from error
@@ -162,8 +163,7 @@ class Client:
         self, http: httpx.AsyncClient, body: Mapping[str, Any]
     ) -> tuple[int, httpx.Headers, bytes]:
         address = f"{self.settings.server}/chat/completions"
-        sent = {**body, "messages": as_sent(body["messages"])}
-        async with http.stream("POST", address, json=sent) as answer:
+        async with http.stream("POST", address, json=body) as answer:
             content = bytearray()
             async for part in answer.aiter_raw():
                 content += part
@@ -181,8 +181,8 @@ class Client:
         if status != 200:
             raise JudgeError(self._refusal(status, reason))
         try:
-            answer = json.loads(content)
-        except (ValueError, RecursionError):
+            answer = foreign_json.read(content)
+        except ValueError:
             answer = None
         if not isinstance(answer, dict):
             raise _PassingError("answered with something else than JSON")
@@ -224,9 +224,9 @@ def _reason(content: bytes) -> str:
     """What a server says about an error, shortened, in brackets; "" if it says nothing."""
     text = content.decode("utf-8", "replace")
     try:
-        error = json.loads(text)["error"]
+        error = foreign_json.read(text)["error"]
         text = error["message"] if isinstance(error, dict) else error
-    except (ValueError, RecursionError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         pass
     text = " ".join(str(text).split())
     return f": {secrets.redacted(text):.200}" if text else ""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
+from groupwise import foreign_json
 from groupwise_judge.rubric import REASONING
 
 Value = int | str
@@ -81,10 +82,10 @@ class Form:
         if text.startswith("<think>"):
             text = text.rpartition("</think>")[2].strip()
         try:
-            answer = json.loads(
+            answer = foreign_json.read(
                 _unfenced(text), object_pairs_hook=_distinct, parse_constant=_constant
             )
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise UnreadableError("prose", f"answered {text!r:.120}, which is not JSON") from error
         if not isinstance(answer, dict):
             raise UnreadableError("prose", f"answered {text!r:.120}, which is not an object")

@@ -121,15 +121,27 @@ class JudgeServer:
         form = [self.settings.response_format, question.form.schema()]
         # Two servers may give one name to two models; a server may take no seed.
         key = key_of([self.settings.address, body, chat, form, number])
-        if (stored := self._cache.get(key)) is not None:
+        if (stored := self._stored(key, question.form)) is not None:
             usage.cached += 1
-            return str(stored)
+            return stored
         if key in self._pending:
             usage.cached += 1
         else:
             task = asyncio.create_task(self._asked(question, body, key, usage))
             self._pending[key] = _Pending(task)
         return await self._awaited(key)
+
+    def _stored(self, key: str, form: Answer) -> str | None:
+        """The stored answer. One that cannot be read was damaged since; it is removed."""
+        stored = self._cache.get(key)
+        if stored is None:
+            return None
+        try:
+            form.read(str(stored))
+        except UnreadableError:
+            self._cache.remove(key)
+            return None
+        return str(stored)
 
     async def _awaited(self, key: str) -> str:
         """The answer to a pending question. The last who stops waiting ends the request: it would

@@ -7,6 +7,9 @@ from typing import Any
 
 from groupwise_judge.form import KINDS
 
+MOST_TOKENS = 10**9
+"""More than any request or answer has."""
+
 
 @dataclass
 class Usage:
@@ -65,4 +68,5 @@ class Usage:
 
 
 def _count(value: Any) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    """A number of tokens; 0 for what cannot be one."""
+    return value if type(value) is int and 0 < value < MOST_TOKENS else 0

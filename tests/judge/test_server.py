@@ -461,3 +461,49 @@ def test_a_body_that_is_no_chat_completion_fails_its_sample(serve, score):
     server.envelope = lambda _: json.loads('{"object": "error"}')
     scores = score(judge(server), ["a"])
     assert "got no chat completion from its server" in scores.reasons[0]
+
+
+DEEP = "[" * 200_000
+
+
+@pytest.mark.parametrize("text", [DEEP, f'{{"reasoning": {DEEP}', '{"good": ' * 900 + "4" + "}" * 900])
+@pytest.mark.parametrize("status", [200, 400, 503])
+def test_nesting_in_an_answer_or_an_error_fails_its_sample(serve, score, slept, text, status):
+    scores = score(judge(serve(lambda _: Reply(text, status)), retries=0), ["a"])
+    assert scores.failed.tolist() == [True]
+
+
+@pytest.mark.parametrize("envelope", [DEEP, '{"choices": ' + DEEP, "7", '{"choices": {"0": 1}}'])
+def test_a_body_of_any_json_fails_its_sample(serve, score, monkeypatch, envelope):
+    class Written(str):
+        """JSON that is sent as it is."""
+
+    server, dumps = serve(lambda _: FOUR), json.dumps
+    server.envelope = lambda _: Written(envelope)
+    monkeypatch.setattr(
+        "tests.judge.stand_in.json.dumps",
+        lambda value, **how: str(value) if isinstance(value, Written) else dumps(value, **how),
+    )
+    assert score(judge(server, retries=0), ["a"]).failed.tolist() == [True]
+
+
+@pytest.mark.parametrize("count", [10**400, -1, True, 1e308, "many", None, [1]])
+def test_counts_that_cannot_be_ones_of_tokens_do_not_count(serve, score, count):
+    server = serve(lambda _: FOUR)
+    server.envelope = lambda whole: {**whole, "usage": {"prompt_tokens": count}}
+    scores = score(judge(server, input_price=1.0), ["a"])
+    assert values(scores) == [0.75]
+    assert (metric(scores, "input_tokens"), metric(scores, "cost")) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "row", ["not json", None, 5, b"\xff", '{"good": 1}', '"{}"', DEEP, '"Good!"', '["a"]', "true"]
+)
+def test_a_damaged_row_of_the_cache_is_asked_for_again_once(serve, score, tmp_path, row):
+    server, file = serve(lambda _: FOUR), tmp_path / "answers.sqlite"
+    assert values(score(judge(server, cache=str(file)), ["a"])) == [0.75]
+    with sqlite3.connect(file) as other:
+        other.execute("UPDATE answers SET answer = ?", (row,))
+    for _ in range(2):
+        assert values(score(judge(server, cache=str(file)), ["a"])) == [0.75]
+    assert len(server.requests) == 2

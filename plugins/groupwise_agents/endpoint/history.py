@@ -102,7 +102,7 @@ def _read_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         with suppress(ValueError):  # a string that is not JSON stays one
-            arguments = foreign_json.parse(arguments or "{}")
+            arguments = foreign_json.read(arguments or "{}")
     own = {"name": function["name"], "arguments": arguments or {}}
     return {"id": call.get("id") or "", "type": "function", "function": own}
 

@@ -134,7 +134,7 @@ def _tail(file: IO[bytes]) -> str:
 def _printed(output: str) -> Any:
     """The columns or the reward in the last line; None without any."""
     with suppress(ValueError):
-        value = foreign_json.parse((output.strip().splitlines() or [""])[-1])
+        value = foreign_json.read((output.strip().splitlines() or [""])[-1])
         if isinstance(value, dict | int | float):
             return value
     return None

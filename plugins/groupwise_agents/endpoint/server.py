@@ -117,7 +117,7 @@ class Endpoint:
         async def complete(request: Request) -> Response:
             session = self._session(request)
             try:
-                body = foreign_json.parse(await request.body())
+                body = foreign_json.read(await request.body())
             except ValueError as error:
                 raise invalid(f"the body is not JSON: {error}") from error
             again = request.headers.get(RETRIES, "0") != "0"

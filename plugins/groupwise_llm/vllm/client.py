@@ -138,7 +138,7 @@ class Client:
             raise _FailedError(_reason(status, content))
         if status >= 300:  # no redirection is followed
             raise RefusedError(status, _reason(status, content))
-        return None if path in PLAIN else foreign_json.parse(content)
+        return None if path in PLAIN else foreign_json.read(content)
 
     def _received(
         self, method: str, path: str, largest: int, request: Mapping[str, Any], *, seconds: float
@@ -214,7 +214,7 @@ class _FailedError(Exception):
 def _reason(status: int, content: bytes) -> str:
     """The message in an error answer."""
     try:
-        parsed = foreign_json.parse(content)
+        parsed = foreign_json.read(content)
     except ValueError:
         return content.decode(errors="replace").strip()[:500] or f"status {status}"
     error = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed

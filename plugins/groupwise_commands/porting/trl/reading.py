@@ -50,7 +50,7 @@ def settings(config: str) -> Settings:
 
 def _json(path: Path, text: str) -> Any:
     try:
-        return foreign_json.parse(text)
+        return foreign_json.read(text)
     except ValueError as error:
         raise UserError(f"{path}: not valid JSON ({error}); expected {EXPECTED}") from None
 

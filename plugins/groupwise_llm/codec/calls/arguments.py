@@ -34,7 +34,7 @@ def _value(text: str, schema: Any) -> Any:
     if text in PYTHON:
         return PYTHON[text]
     try:
-        return foreign_json.parse(text)
+        return foreign_json.read(text)
     except ValueError:
         return text
 
