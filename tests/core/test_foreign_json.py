@@ -31,5 +31,5 @@ def test_depth_is_an_error_of_the_text_whether_python_can_read_it_or_not(opening
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 200_000, b"\xff\xfe\x00", "1" * 5000, '{"a" 1}'])
 def test_anything_else_is_a_value_error(text):
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError):  # noqa: PT011 - of json, of a codec or of int
         foreign_json.read(text)

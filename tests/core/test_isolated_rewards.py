@@ -248,14 +248,16 @@ def test_an_isolated_async_reward_waits_for_others_so_its_deadline_is_wall_time(
     brief = {"isolate": True, "deadline": 0.3, "on_error": "skip"}
     function = user_module.sleeps_asynchronously
     scorer = Scorer([Reward(name="isolated", function=function, **brief)])
-    assert scorer(rollouts(lab, "")).failures["isolated"].startswith(
-        "reward 'isolated' did not answer within 0.3 s, and its process was killed"
+    assert (
+        scorer(rollouts(lab, ""))
+        .failures["isolated"]
+        .startswith("reward 'isolated' did not answer within 0.3 s, and its process was killed")
     )
     scorer.close()
 
 
 @pytest.mark.parametrize(
-    ("order", "outcome"),
+    "case",
     [
         ("stops measures", [14.0, 15.0]),
         ("stops stops", r"did not answer within 1.2 s, nor computed for 0.6 s, and its process"),
@@ -263,10 +265,11 @@ def test_an_isolated_async_reward_waits_for_others_so_its_deadline_is_wall_time(
     ],
 )
 def test_what_may_be_the_machines_doing_is_tried_once_more(
-    lab, user_module, monkeypatch, capsys, order, outcome
+    lab, user_module, monkeypatch, capsys, case
 ):
     """The same end twice is the reward's; of two different ones all samples are failed, which stops
     no run, whatever `on_error` is."""
+    order, outcome = case
     monkeypatch.setattr(allowance, "LAST_RESORT", 2)
     Path("order").write_text(order)
     brief = {"isolate": True, "deadline": 0.6}

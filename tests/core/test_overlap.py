@@ -273,6 +273,28 @@ def test_the_deadline_of_a_call_begins_when_it_starts(lab, monkeypatch):
     scorer.close()
 
 
+def test_the_deadline_of_a_call_begins_when_earlier_ones_of_its_reward_have_ended(lab):
+    """They have its connections; a call that hangs still ends, one after the other."""
+    free = asyncio.Semaphore(1)
+
+    async def asks(completions):
+        async with free:
+            await asyncio.sleep(1.2)
+        return [1.0] * len(completions)
+
+    async def hangs(completions):
+        await asyncio.sleep(1000)
+
+    scorer = Scorer([Reward(name="asks", function=asks, deadline=2.0, on_error="skip")])
+    batch = lab.build(lab.rows(1), [[1, 0]])
+    scores = scorer.finish([scorer.start(batch) for _ in range(2)])
+    assert scores.total.tolist() == [1.0] * 2
+    late = Scorer([replace(scorer.rewards[0], function=hangs, deadline=0.2)])
+    assert late.finish([late.start(batch) for _ in range(3)]).failed.all()
+    scorer.close()
+    late.close()
+
+
 # ---- failures while a step is sampled
 
 

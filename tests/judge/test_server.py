@@ -466,7 +466,7 @@ def test_a_body_that_is_no_chat_completion_fails_its_sample(serve, score):
 DEEP = "[" * 200_000
 
 
-@pytest.mark.parametrize("text", [DEEP, f'{{"reasoning": {DEEP}', '{"good": ' * 900 + "4" + "}" * 900])
+@pytest.mark.parametrize("text", [DEEP, f'{{"good": {DEEP}', f"{'[' * 900}{']' * 900}"])
 @pytest.mark.parametrize("status", [200, 400, 503])
 def test_nesting_in_an_answer_or_an_error_fails_its_sample(serve, score, slept, text, status):
     scores = score(judge(serve(lambda _: Reply(text, status)), retries=0), ["a"])
@@ -487,7 +487,9 @@ def test_a_body_of_any_json_fails_its_sample(serve, score, monkeypatch, envelope
     assert score(judge(server, retries=0), ["a"]).failed.tolist() == [True]
 
 
-@pytest.mark.parametrize("count", [10**400, -1, True, 1e308, "many", None, [1]])
+@pytest.mark.parametrize(
+    "count", [10**400, -1, True, 1e308, "many", None, [1]], ids=lambda count: str(count)[:9]
+)
 def test_counts_that_cannot_be_ones_of_tokens_do_not_count(serve, score, count):
     server = serve(lambda _: FOUR)
     server.envelope = lambda whole: {**whole, "usage": {"prompt_tokens": count}}

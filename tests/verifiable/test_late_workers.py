@@ -63,7 +63,9 @@ REWARDS = {
 }
 DIRECT = ("math, trl", "math, open_r1", "reasoning_gym")
 every_reward = pytest.mark.parametrize("score", REWARDS.values(), ids=REWARDS)
-every_direct_reward = pytest.mark.parametrize("score", [REWARDS[name] for name in DIRECT], ids=DIRECT)
+every_direct_reward = pytest.mark.parametrize(
+    "score", [REWARDS[name] for name in DIRECT], ids=DIRECT
+)
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any, ClassVar
 
 import torch
@@ -36,6 +36,8 @@ class EventLoop:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._began = 0.0
+        self._timeouts: dict[str, list[asyncio.Timeout]] = {}
+        self._since: dict[str, float] = {}
         self._calls: set[Future[Any]] = set()
 
     def start(self, reward: Reward, call: RewardCall) -> Callable[[], Any]:
@@ -51,7 +53,8 @@ class EventLoop:
 
         def left() -> float:
             """Seconds until this call must have ended; if it is queued, the running call."""
-            began = max(started, self._began) if call.began is None else call.began
+            since = self._since.get(reward.name, 0.0)
+            began = max(started, self._began) if call.began is None else max(call.began, since)
             return began + reward.deadline + PATIENCE - time.monotonic()
 
         def result() -> Any:
@@ -104,7 +107,7 @@ class EventLoop:
         assert task is not None
         task.set_name(f"reward {reward.name!r}")
         try:
-            async with asyncio.timeout(reward.deadline):
+            async with self._deadline(reward):
                 values = await call.wait(reward.function)
             answer.set_result(values)
         except TimeoutError:  # the call's own is a Failure
@@ -118,6 +121,30 @@ class EventLoop:
                 raise
         finally:
             torch.set_default_device(None)  # of this thread
+
+    @asynccontextmanager
+    async def _deadline(self, reward: Reward) -> AsyncIterator[None]:
+        """The context of a call, which raises TimeoutError at its deadline.
+
+        The time begins when no earlier call of this reward runs: that one has the connections and
+        slots of the reward, for which the requests of this one wait.
+        """
+        async with asyncio.timeout(None) as timeout:
+            running = self._timeouts.setdefault(reward.name, [])
+            running.append(timeout)
+            self._start_time(reward)
+            try:
+                yield
+            finally:
+                running.remove(timeout)
+                self._start_time(reward)
+
+    def _start_time(self, reward: Reward) -> None:
+        """Begin the time of the earliest call that runs, unless it has begun."""
+        for timeout in self._timeouts[reward.name][:1]:
+            if timeout.when() is None:
+                timeout.reschedule(asyncio.get_running_loop().time() + reward.deadline)
+                self._since[reward.name] = time.monotonic()
 
 
 def _too_late(reward: Reward) -> str:

@@ -1,6 +1,5 @@
 """WorkerProcess: the process of one reward, with the replies to its requests."""
 
-import json
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 
+from groupwise import foreign_json
 from groupwise.scoring import server
 from groupwise.scoring.allowance import Allowance
 from groupwise.scoring.reward_call import Failure
@@ -89,6 +89,9 @@ class WorkerProcess:
             code = self._process.returncode
             by_machine = code in (-signal.SIGKILL, -signal.SIGTERM)
             raise (Doubtful("killed", _end(code)) if by_machine else Failure(_end(code))) from error
+        except ValueError as error:
+            self.kill()
+            raise Failure(f"sent a reply that cannot be read: {error}") from error
         if reply is None:
             is_own = is_own or allowance.is_used
             self.kill()
@@ -108,7 +111,7 @@ class WorkerProcess:
         """
         while (left := allowance.left) > 0:
             if self._connection.poll(min(POLL, left)):
-                reply: dict[str, Any] = json.loads(self._connection.recv_bytes())
+                reply: dict[str, Any] = foreign_json.read(self._connection.recv_bytes())
                 if reply["number"] == number:
                     return reply
             elif self._process.poll() is not None and not self._connection.poll():

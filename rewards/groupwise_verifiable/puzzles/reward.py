@@ -85,9 +85,7 @@ class ReasoningGymScore:
         attempts = self._attempts(completions, columns)
         outcomes = without_unchecked(
             self._outcomes(attempts),
-            on_gold=lambda indices: self._outcomes(
-                [on_gold(attempts[index]) for index in indices]
-            ),
+            on_gold=lambda indices: self._outcomes([on_gold(attempts[index]) for index in indices]),
             log_metric=log_metric,
         )
         return values_of(outcomes)
