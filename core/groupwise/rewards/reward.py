@@ -27,7 +27,7 @@ class Reward:
 
     weight: a number, or a schedule over the steps; unused with a constraint, whose multiplier is
         the weight.
-    deadline: seconds that a call on a whole batch may take.
+    deadline: seconds that a call on a whole batch may take; of processor time if it is isolated.
     on_error: "stop" the run, or "skip": learn nothing from the failed samples, and count them.
     isolate: call it in a worker process, which can be killed.
     bound: names of options bound to the function; no column may have one of these names.
