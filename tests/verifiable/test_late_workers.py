@@ -84,8 +84,11 @@ def instead(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @every_direct_reward
-def test_a_busy_machine_changes_no_reward(score: Score, instead: Callable[..., None]) -> None:
+def test_a_busy_machine_changes_no_reward(
+    score: Score, instead: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each worker waits for longer than an answer may compute."""
+    monkeypatch.setattr(workers, "_LAST_RESORT", 50)
     before = score([RIGHT, WRONG], 5.0)
     instead(hostile.after_a_wait, 0.9)
     right, wrong, endless = score([RIGHT, WRONG, ENDLESS], 0.6)
@@ -93,13 +96,12 @@ def test_a_busy_machine_changes_no_reward(score: Score, instead: Callable[..., N
     assert right > wrong == endless
 
 
-@every_direct_reward
+@pytest.mark.parametrize("name", ["math, trl", "reasoning_gym"])
 def test_an_answer_that_waits_without_computing_is_wrong(
-    score: Score, instead: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    name: str, instead: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(workers, "_LAST_RESORT", 3)
     instead(hostile.sleeping_on_sevens)
-    right, wrong, sleeping = score([RIGHT, WRONG, SEVENS], 0.4)
+    right, wrong, sleeping = REWARDS[name]([RIGHT, WRONG, SEVENS], 0.6)
     assert right > wrong == sleeping
 
 
