@@ -492,6 +492,8 @@ def test_a_reward_that_blocks_the_event_loop_is_named_and_a_new_loop_is_started(
     async def blocks(completions):
         if completions[0] == "alpha":
             released.wait(60)
+        if completions[0] == "beta":
+            await asyncio.sleep(1000)
         return [1.0] * 4
 
     async def waits(completions):
@@ -507,10 +509,12 @@ def test_a_reward_that_blocks_the_event_loop_is_named_and_a_new_loop_is_started(
     try:
         with pytest.raises(RewardError, match=r"'guilty' .*; reward 'guilty' keeps the event loop"):
             rewards(rollouts)
+        other = replace(rollouts, completions=TEXTS[::-1])
+        assert rewards(other).total.tolist() == [2.0] * 4
+        with pytest.raises(RewardError, match=r"'guilty' did not answer within 1 s"):
+            rewards(replace(rollouts, completions=[*TEXTS[1:], TEXTS[0]]))
     finally:
         released.set()
-    other = replace(rollouts, completions=TEXTS[::-1])
-    assert rewards(other).total.tolist() == [2.0] * 4
 
 
 def test_a_reward_may_use_signals_and_alarms(rollouts):

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 _END: ContextVar[float] = ContextVar("end of the call", default=math.inf)
@@ -25,4 +25,5 @@ def ending_in(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        _END.reset(token)
+        with suppress(ValueError):  # a coroutine that is dropped ends in another context
+            _END.reset(token)

@@ -93,7 +93,7 @@ class EventLoop:
 
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+            self._loop, self._timeouts = asyncio.new_event_loop(), {}
             # A daemon thread, so that a call that hangs cannot keep the program from ending.
             threading.Thread(
                 target=run_until_stopped, args=(self._loop,), daemon=True, name="rewards"
@@ -132,16 +132,17 @@ class EventLoop:
         async with asyncio.timeout(None) as timeout:
             running = self._timeouts.setdefault(reward.name, [])
             running.append(timeout)
-            self._start_time(reward)
+            self._start_time(running, reward)
             try:
                 yield
             finally:
                 running.remove(timeout)
-                self._start_time(reward)
+                with suppress(RuntimeError):  # the loop has ended, and drops its coroutines
+                    self._start_time(running, reward)
 
-    def _start_time(self, reward: Reward) -> None:
+    def _start_time(self, running: list[asyncio.Timeout], reward: Reward) -> None:
         """Begin the time of the earliest call that runs, unless it has begun."""
-        for timeout in self._timeouts[reward.name][:1]:
+        for timeout in running[:1]:
             if timeout.when() is None:
                 timeout.reschedule(asyncio.get_running_loop().time() + reward.deadline)
                 self._since[reward.name] = time.monotonic()
