@@ -4,10 +4,13 @@ import re
 from importlib import resources
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from groupwise.errors import UserError
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Turn
+from groupwise_llm.codec.suffixes import Suffixes
 from groupwise_llm.settings import Settings
 
 FUNCTION = {
@@ -226,6 +229,60 @@ def test_a_template_is_examined_once(codec, monkeypatch):
     for _ in range(3):
         extended(own, "Seven<|im_end|>")
     assert len(calls) == 1
+
+
+WORDS = ("Placeholder", "Placeholder1", "Consideration", "Observation", "Observation2", "Question?")
+WORDS += ("<think>", "</think>", "<|im_end|>", "<|im_start|>assistant\n", "{}", "{{ x }}", "{% if")
+TEXTS = st.lists(st.sampled_from(WORDS) | st.text(max_size=5), max_size=6).map(" ".join)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        *(CHATML, REWRITES, "qwen3", "qwen3_5_nothink", "qwen3_6", "qwen3_8", "lfm2_2_5"),
+        *("nemotron_3_nano", "llama3_1", "llama3_2", "deepseek_r1_distill"),
+    ],
+)
+def test_what_follows_a_turn_is_the_same_for_any_text_of_tools(codec, template):
+    ends = {"llama3_1": "<|eot_id|>", "llama3_2": "<|eot_id|>", "deepseek_r1_distill": DEEPSEEK}
+    SPECIAL.append(end := ends.get(template, "<|im_end|>"))
+    known = codec(template, end).suffixes
+    drawn = known.tokenizer.convert_tokens_to_ids([end])
+
+    def parts(suffixes, replies, texts):
+        """The ids, and the texts around contents."""
+        others = [
+            {
+                "type": "function",
+                "function": {**FUNCTION, "name": f"of {text}", "description": text},
+            }
+            for text in texts
+        ]
+        arguments = drawn, replies, [*TOOLS, *others]
+        return suffixes.after(*arguments), suffixes.around(*arguments)
+
+    both = ([REPLY], [USER])
+    expected = [parts(known, replies, ["plain"]) for replies in both]
+
+    @settings(max_examples=10, deadline=None, derandomize=True)
+    @given(TEXTS)
+    @example(" ".join(WORDS))
+    @example("Placeholder text of a form field")
+    def check(text):
+        fresh = Suffixes(known.template, known.ends)
+        for suffixes in (known, fresh):
+            assert [parts(suffixes, replies, [text]) for replies in both] == expected
+
+    check()
+
+
+@pytest.mark.parametrize("name", ["Observation", "Placeholder1 Observation1"])
+def test_contents_are_told_from_the_names_of_tools(codec, name):
+    own = codec(CHATML.replace("m['role']", "m['role'] + m.get('name', '')"), "<|im_end|>")
+    replies = [{**REPLY, "name": name}] * 2
+    tool = f"<|im_end|>\n<|im_start|>tool{name}\n"
+    expected = [tool, tool, "<|im_end|>\n<|im_start|>assistant\n"]
+    assert own.suffixes.around([5], replies, TOOLS) == expected
 
 
 def test_misuse(codec):

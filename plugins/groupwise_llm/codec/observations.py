@@ -7,7 +7,7 @@ from typing import Any
 from groupwise_llm.codec.characters import ends
 from groupwise_llm.codec.completions import content
 from groupwise_llm.codec.contexts import Context, Message, Segment, Turn, is_reply
-from groupwise_llm.codec.suffixes import REPLY, Suffixes
+from groupwise_llm.codec.suffixes import Suffixes
 
 
 class Observations:
@@ -36,9 +36,8 @@ class Observations:
     ) -> list[bool]:
         """drawn: the segment before the replies; turn: the assistant's message before them."""
         text = self.tokenizer.decode(segment.ids)
-        probes = [{**message, "content": REPLY} for message in segment.messages]
-        ids = self.suffixes.after(drawn.ids, probes, tools, turn.get("tool_calls", ()))
-        around = self.tokenizer.decode(ids).split(REPLY)
+        calls = turn.get("tool_calls", ())
+        around = self.suffixes.around(drawn.ids, segment.messages, tools, calls)
         contents = [content(message).strip() for message in segment.messages]
         stretches = _between(text, around, contents)
         if stretches is None:

@@ -6,7 +6,8 @@ conversation with a placeholder in the turn's place.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
+from itertools import count
 from typing import Any
 
 from groupwise.errors import UserError
@@ -16,24 +17,46 @@ Message = Mapping[str, Any]
 Tools = Sequence[Mapping[str, Any]] | None
 Calls = Sequence[Mapping[str, Any]]
 
-ASK, THOUGHT, TURN, REPLY = "Question?", "Consideration", "Placeholder", "Observation"
-"""Words of the placeholder conversation: the user's, the assistant's thinking, its answer, and what
-a tool or the user replies."""
+ASK, WORD = "Question?", "Placeholder"
+"""What the user asks in the placeholder conversation; a word that a text may follow."""
 OTHERWISE = "writes an earlier turn of the assistant otherwise than the last one"
-THOUGHTS = {"<think>": f"<think>\n{THOUGHT}\n</think>\n\n", "[THINK]": f"[THINK]{THOUGHT}[/THINK]"}
-"""Placeholder thinking by the tag that opens it, as most templates write it."""
+THOUGHTS = {"<think>": "<think>\n{}\n</think>\n\n", "[THINK]": "[THINK]{}[/THINK]"}
+"""Thinking by the tag that opens it, as most templates write it."""
+
+
+@dataclass(frozen=True)
+class _Words:
+    """What is looked for in the placeholder conversation: the assistant's thinking, its answer, and
+    what a tool or the user replies."""
+
+    thought: str
+    turn: str
+    reply: str
+
+    @classmethod
+    def outside(cls, text: str) -> "_Words":
+        """Words that do not occur in this text."""
+        names = ("Consideration", WORD, "Observation")
+        numbered = (cls(*(f"{name}{number or ''}" for name in names)) for number in count())
+        return next(own for own in numbered if not any(word in text for word in astuple(own)))
 
 
 @dataclass(frozen=True)
 class _Form:
-    """A placeholder turn that the template keeps: its text, and whether it also calls tools.
+    """A placeholder turn that the template keeps: the thinking before its word, "" for none, and
+    whether it also calls tools.
 
     change: what the template changes in other turns once replies follow, "" for nothing.
     """
 
-    content: str
+    words: _Words
+    thinking: str
     calls: bool
     change: str = ""
+
+    @property
+    def content(self) -> str:
+        return self.thinking + self.words.turn
 
     def turn(self, replies: Sequence[Message], calls: Calls) -> dict[str, Any]:
         """The turn before these replies, with the calls that it made, else calls of the tools that
@@ -89,6 +112,15 @@ class Suffixes:
             end = 0
         return ids if end is None else ids[end + 1 :]
 
+    def around(
+        self, turn: Sequence[int], replies: Sequence[Message], tools: Tools, calls: Calls = ()
+    ) -> list[str]:
+        """The texts before, between and after the contents of these replies to a turn."""
+        word = self._words(replies, tools, calls).reply
+        probes = [{**reply, "content": word} for reply in replies]
+        text: str = self.tokenizer.decode(self.after(turn, probes, tools, calls))
+        return text.split(word)
+
     def notes(self) -> list[str]:
         """What the template changes in earlier turns once tools or users reply; nothing if it keeps
         them as they were drawn, and for a model without a template."""
@@ -97,7 +129,7 @@ class Suffixes:
         changes = list[str]()
         for role, name in (("tool", "tools"), ("user", "users")):
             try:
-                change = self._form([{"role": role, "content": REPLY}], None, ()).change
+                change = self._form([{"role": role, "content": ""}], None, ()).change
             except UserError:
                 continue  # it is raised where an environment replies so
             if change:
@@ -114,29 +146,37 @@ class Suffixes:
     # ---- which placeholder the template keeps
 
     def _form(self, replies: Sequence[Message], tools: Tools, calls: Calls) -> _Form:
-        key = tuple(reply.get("role") for reply in replies), bool(tools), len(calls)
+        words = self._words(replies, tools, calls)
+        key = words, tuple(reply.get("role") for reply in replies), bool(tools), len(calls)
         if key not in self._forms:
-            self._forms[key] = self._kept(replies, tools, calls)
+            self._forms[key] = self._kept(words, replies, tools, calls)
         return self._forms[key]
 
-    def _kept(self, replies: Sequence[Message], tools: Tools, calls: Calls) -> _Form:
+    def _words(self, replies: Sequence[Message], tools: Tools, calls: Calls) -> _Words:
+        """Words that nothing else has from which the template makes the conversation up to the
+        contents of replies."""
+        others = [{**reply, "content": ""} for reply in replies]
+        source = self.tokenizer.chat_template, self.template.arguments
+        return _Words.outside(repr((source, tools, calls, others)))
+
+    def _kept(self, words: _Words, replies: Sequence[Message], tools: Tools, calls: Calls) -> _Form:
         """The first form that the template keeps. Raises UserError with the fault of the first."""
         changes, errors = list[str](), list[UserError]()
-        probes = [{**reply, "content": REPLY} for reply in replies]
-        for form in self._candidates(replies, tools, calls):
+        probes = [{**reply, "content": words.reply} for reply in replies]
+        for form in self._candidates(words, replies, tools, calls):
             try:
                 change = self._change(form, probes, tools, calls)
             except UserError as refused:
                 errors.append(refused)
                 continue
             if not change:
-                return replace(form, change=changes[0] if form.content == TURN and changes else "")
+                return replace(form, change=changes[0] if changes and not form.thinking else "")
             changes.append(change)
             errors.append(self._error(change, replies))
         raise errors[0]
 
     def _candidates(
-        self, replies: Sequence[Message], tools: Tools, calls: Calls
+        self, words: _Words, replies: Sequence[Message], tools: Tools, calls: Calls
     ) -> Iterator[_Form]:
         """A turn that thinks, as the prompt begins it, and one that does not; each with calls, too,
         which some templates require before a tool's reply, and first if it has calls."""
@@ -145,9 +185,9 @@ class Suffixes:
         closed = opened.strip() != "" and opened.strip() != tag
         replied = any(reply.get("role") == "tool" for reply in replies)
         called = (True, False) if calls else (False, True) if replied else (False,)
-        for content in ((opened if closed else THOUGHTS[tag]) + TURN, TURN):
+        for thinking in (opened if closed else THOUGHTS[tag].format(words.thought), ""):
             for each in called:
-                yield _Form(content, calls=each)
+                yield _Form(words, thinking, calls=each)
 
     def _opened(self, tools: Tools) -> str:
         """The thinking that the template begins for the assistant, "" if none."""
@@ -159,15 +199,16 @@ class Suffixes:
         """What the template changes in this turn before the replies, "" for nothing."""
         finished, whole = self._rendered(form, replies, tools, calls)
         prompt = self._render([], tools)
-        if TURN not in finished:
+        words = form.words
+        if words.turn not in finished:
             return "leaves out what the assistant writes"
-        if THOUGHT in form.content and THOUGHT not in whole:
+        if words.thought in form.thinking and words.thought not in whole:
             return "drops the assistant's thinking"
         if self._tails(form, finished, whole, tools) is None:
             return OTHERWISE
-        if form.content != TURN and not finished.startswith(prompt):
+        if form.thinking and not finished.startswith(prompt):
             return f"begins the assistant's turn with {prompt[-60:]!r}, but not an earlier turn"
-        return "leaves them out" if whole.count(REPLY) < len(replies) else ""
+        return "leaves them out" if whole.count(words.reply) < len(replies) else ""
 
     def _tails(
         self, form: _Form, finished: str, whole: str, tools: Tools
@@ -177,16 +218,16 @@ class Suffixes:
 
         finished: the conversation up to the turn; whole: with what follows.
         """
-        same = _common(finished, whole)
-        if form.content == TURN:
-            known = len(self._render([], tools, **FINISHED)) <= same
-            place, other = finished.find(TURN), whole.find(TURN)
-        else:
-            place = other = finished[:same].rfind(TURN)
+        same, word = _common(finished, whole), form.words.turn
+        if form.thinking:
+            place = other = finished[:same].rfind(word)
             known = True
+        else:
+            known = len(self._render([], tools, **FINISHED)) <= same
+            place, other = finished.find(word), whole.find(word)
         if not known or min(place, other) < 0:
             return None
-        tails = finished[place + len(TURN) :], whole[other + len(TURN) :]
+        tails = finished[place + len(word) :], whole[other + len(word) :]
         if form.calls:
             common = tails[0][: _common(*tails)]
             last = max(common.rfind(self.tokenizer.decode([end])) for end in self.ends)
@@ -212,7 +253,7 @@ class Suffixes:
     def _encoded(self, text: str) -> list[int]:
         """The ids of a text that follows a word: at the beginning of a text, some tokenizers add a
         space."""
-        texts = [TURN, TURN + text, text]
+        texts = [WORD, WORD + text, text]
         word, whole, alone = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
         ids: list[int] = whole[len(word) :] if whole[: len(word)] == word else alone
         return ids
