@@ -7,6 +7,9 @@ from typing import Any
 
 from groupwise import foreign_json
 
+PARTS = frozenset({"name", "arguments", "id", "type", "index"})
+"""The keys of a call."""
+
 
 @dataclass(frozen=True)
 class ToolCall:
@@ -24,8 +27,8 @@ class ToolCall:
     @classmethod
     def of(cls, call: Any) -> "ToolCall":
         """From the form that chat messages have, or that of its `function` alone; arguments may be
-        JSON. It has a fault if this is neither, or holds half of a surrogate pair, which JSON can
-        name and tokenizers refuse."""
+        JSON. It has a fault if this is neither, has anything else in place of arguments, or holds
+        half of a surrogate pair, which JSON can name and tokenizers refuse."""
         call = call if isinstance(call, Mapping) else {}
         function = call.get("function", call)
         function = function if isinstance(function, Mapping) else {}
@@ -40,10 +43,8 @@ class ToolCall:
             except ValueError as error:
                 fault = f"the arguments are not valid JSON: {error}"
                 return cls(name, id=id_, fault=fault)
-        if not isinstance(arguments, Mapping | None):
-            return cls(name, id=id_, fault="the arguments are not a JSON object")
-        if reason := _unreadable(dict(arguments or {})):
-            return cls(name, id=id_, fault=f"an argument {reason}")
+        if fault := _fault(function, arguments):
+            return cls(name, id=id_, fault=fault)
         return cls(name, arguments or {}, id_)
 
     def __str__(self) -> str:
@@ -59,6 +60,18 @@ class ToolCall:
         """As in the `tool_calls` of a chat message."""
         function = {"name": self.name, "arguments": dict(self.arguments)}
         return {**({"id": self.id} if self.id else {}), "type": "function", "function": function}
+
+
+def _fault(function: Mapping[str, Any], arguments: Any) -> str | None:
+    """Why a function cannot be called with these arguments, None if it can."""
+    others = [key for key, own in function.items() if key not in PARTS and own is not None]
+    if arguments is None and others:
+        shown = ", ".join(map(repr, others))
+        return f"the call has {shown} and no 'arguments', which holds what the tool is given"
+    if not isinstance(arguments, Mapping | None):
+        return "the arguments are not a JSON object"
+    reason = _unreadable(dict(arguments or {}))
+    return None if reason is None else f"an argument {reason}"
 
 
 def _unreadable(value: Any) -> str | None:

@@ -29,6 +29,7 @@ def test_a_message_has_the_calls_that_can_be_made():
         ({"name": "add", "arguments": {"a": 1}, "id": "1"}, ADD),
         ({"id": "1", "function": {"name": "add", "arguments": '{"a": 1}'}}, ADD),
         ({"function": {"name": "now"}}, ToolCall("now")),
+        ({"name": "now", "id": "2", "parameters": None}, ToolCall("now", id="2")),
         ({"name": "say", "arguments": r'{"a": "\ud83d\ude00"}'}, ToolCall("say", {"a": "😀"})),
     ],
 )
@@ -47,6 +48,9 @@ def test_calls_in_the_forms_of_chat_messages(written, expected):
         ({"function": "add"}, "names no function"),
         ("add", "names no function"),
         (None, "names no function"),
+        ({"name": "add", "parameters": {"a": 1}}, "has 'parameters' and no 'arguments'"),
+        ({"name": "add", "arguments": None, "args": {}}, "has 'args' and no 'arguments'"),
+        ({"function": {"name": "add", "a": 1, "b": 2}}, "has 'a', 'b' and no 'arguments'"),
         ({"name": "add", "arguments": r'{"a": ["\ud83d"]}'}, "an argument has an incomplete"),
         ({"name": "add", "arguments": {"\ud83d": 1}}, "an argument has an incomplete character"),
         ({"name": "\ud83d", "arguments": {}}, "name or id has an incomplete character"),

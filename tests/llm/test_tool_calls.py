@@ -11,6 +11,7 @@ from trl.chat_template_utils import add_response_schema
 from groupwise import ToolCall
 from groupwise.errors import UserError
 from groupwise.tool_call import assistant_message
+from groupwise_llm.codec.calls.arguments import typed
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Turn
 from groupwise_llm.settings import Settings
@@ -205,6 +206,8 @@ def test_forms_that_models_write(codec, template, text, calls, content):
         ("qwen3", '<tool_call>{"arguments": {}}</tool_call>', "", "names no function"),
         ("qwen3", '<tool_call>{"name": "f", "arguments": 3}</tool_call>', "f", "not a JSON object"),
         ("qwen3", "<tool_call>[]</tool_call>", "", "names no function"),
+        ("qwen3", '<tool_call>{"name": "f", "args": {}}</tool_call>', "f", "no 'arguments'"),
+        (LISTED, '[TOOL_CALLS][{"name": "f", "parameters": {"a": 1}}]', "f", "no 'arguments'"),
         (
             "qwen3_8",
             "</think><tool_call>\n<function=f>\n<parameter=a>\n1",
@@ -236,6 +239,91 @@ def test_a_malformed_call_says_to_the_model_what_is_wrong(codec, template, text,
     assert call.name == name
     assert fault in call.fault
     assert read.content is None  # it stays in the message
+
+
+DEFINED = {
+    "Code": {"type": "string"},
+    "Loop": {"$ref": "#/$defs/Loop"},
+    "a/b": {"allOf": [{"$ref": "#/$defs/Code"}, {"minLength": 1}]},
+}
+STRINGS = (
+    *({"type": "string"}, {"type": ["string", "null"]}, {"type": "string", "nullable": True}),
+    *({"anyOf": [{"type": "string"}, {"type": "null"}]}, {"$ref": "#/$defs/Code"}),
+    *({"allOf": [{"$ref": "#/$defs/a~1b"}], "description": "a code"}, {"oneOf": [DEFINED["Code"]]}),
+    *({"anyOf": [{"$ref": "#/$defs/Code"}, {"type": "null"}]}, {"type": ["string", "object"]}),
+)
+
+
+def parameters(schema, form):
+    """The schema of arguments of which one, `city`, has this schema, written in one of the forms in
+    which servers write it."""
+    own = {"type": "object", "properties": {"city": schema}}
+    if form == "plain":
+        return {**own, "$defs": DEFINED}
+    if form == "further":
+        return {"type": "object", "additionalProperties": schema, "$defs": DEFINED}
+    if form == "referred":
+        return {"$ref": "#/$defs/Own", "$defs": {**DEFINED, "Own": own}}
+    return {"allOf": [own, {"properties": {"other": {"type": "integer"}}}], "$defs": DEFINED}
+
+
+@pytest.mark.parametrize("template", ["qwen3_8", "glm4moe"])
+@pytest.mark.parametrize("form", ["plain", "further", "referred", "joined"])
+def test_an_argument_is_of_the_type_that_its_schema_names(codec, template, form):
+    own = codec(template)
+    cases = [(schema, text) for schema in STRINGS for text in ("5", "02", "1e3", "true", '"q"')]
+    cases += [({"enum": ["5", "x"]}, "5"), ({"const": "5"}, "5"), ({"enum": [1, "5"]}, "5")]
+    cases += [
+        ({"enum": [5, "x"]}, 5),
+        ({"const": True}, True),
+        ({"type": ["string", "null"]}, None),
+    ]
+    cases += [({"type": ["string", "integer"]}, 5), ({"type": "boolean"}, False), (True, [1, "a"])]
+    cases += [({"$ref": "#/$defs/Loop"}, 5), ({"$ref": "https://other"}, 5), ({"type": "str"}, 5)]
+    cases += [({"anyOf": [{"type": "array"}, {"type": "string"}]}, "NaN"), ({}, "NaN"), ({}, 1.5)]
+    for schema, value in cases:
+        function = {**FUNCTION, "parameters": parameters(schema, form)}
+        row = {**ROW, "tools": [{"type": "function", "function": function}]}
+        text = written(own, assistant_message("", [ToolCall("weather", {"city": value})]))
+        (call,) = drawn(own, text, row).calls
+        assert (call.arguments, call.fault) == ({"city": value}, None), (schema, value)
+        assert type(call.arguments["city"]) is type(value)
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        [],
+        [{"type": "function", "function": {"name": "weather"}}],
+        *(
+            [{"type": "function", "function": {"name": "weather", "parameters": own}}]
+            for own in (None, 3, [], {"properties": 3}, {"properties": {"city": {"type": 3}}})
+        ),
+        *(
+            [{"type": "function", "function": {"name": "weather", "parameters": own}}]
+            for own in ({"$ref": 3}, {"$ref": "#/$defs/x/y"}, {"enum": 3}, {"anyOf": {}})
+        ),
+        [
+            {
+                "function": {
+                    "name": "weather",
+                    "parameters": {
+                        "$ref": "#/$defs/0",
+                        "$defs": {
+                            str(n): {"allOf": [{"$ref": f"#/$defs/{m}"} for m in range(30)]}
+                            for n in range(30)
+                        },
+                    },
+                }
+            }
+        ],
+    ],
+)
+def test_no_schema_of_others_is_an_error(tools):
+    assert typed("weather", [("city", "5"), ("x", "[" * 9999)], tools) == {
+        "city": 5,
+        "x": "[" * 9999,
+    }
 
 
 def test_good_calls_beside_a_malformed_one(codec):

@@ -1,10 +1,11 @@
 """Arguments of calls that are written as text: their values, by the tool's schema."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from groupwise import foreign_json
 from groupwise_llm.codec.calls.format import Tools
+from groupwise_llm.codec.calls.schema import Schema
 
 PYTHON = {"True": True, "False": False, "None": None}
 """What templates write for these values by Jinja's filter `string`."""
@@ -12,39 +13,30 @@ PYTHON = {"True": True, "False": False, "None": None}
 
 def typed(name: str, arguments: Iterable[tuple[str, str]], tools: Tools) -> dict[str, Any]:
     """The arguments of a call of this tool, from (name, text) pairs."""
-    properties = _properties(name, tools)
-    return {key: _value(text, properties.get(key)) for key, text in arguments}
+    schema = _schema(name, tools)
+    return {key: _value(key, text, schema) for key, text in arguments}
 
 
-def _properties(name: str, tools: Tools) -> Mapping[str, Any]:
-    """The schemas of a tool's arguments; {} if it has none, or was not shown."""
+def _schema(name: str, tools: Tools) -> Schema:
+    """That of a tool's arguments; one that allows anything if it has none, or was not shown."""
     for tool in tools:
         match tool.get("function", tool):
-            case {"name": own, "parameters": {"properties": Mapping() as properties}} if (
-                own == name
-            ):
-                return properties
-    return {}
+            case {"name": own, "parameters": parameters} if own == name:
+                return Schema(parameters)
+    return Schema(None)
 
 
-def _value(text: str, schema: Any) -> Any:
-    """A text stays one where the schema says so, or where it is no JSON."""
-    if _types(schema) == {"string"}:
-        return text
-    if text in PYTHON:
-        return PYTHON[text]
+def _value(key: str, text: str, schema: Schema) -> Any:
+    """The value that the text is as JSON, or the text itself: the first that the schema allows. One
+    in quotes is a text with quotes, where that is allowed."""
     try:
-        return foreign_json.read(text)
+        value = PYTHON[text] if text in PYTHON else foreign_json.read(text, parse_constant=_no_number)
     except ValueError:
         return text
+    values = (text, value) if isinstance(value, str) else (value, text)
+    return next((own for own in values if schema.allows(key, own)), value)
 
 
-def _types(schema: Any) -> set[str]:
-    match schema:
-        case {"type": str(name)}:
-            return {name}
-        case {"type": [*names]}:
-            return {*map(str, names)}
-        case {"anyOf": [*choices]} | {"oneOf": [*choices]}:
-            return set().union(*map(_types, choices))
-    return set()
+def _no_number(name: str) -> None:
+    """NaN and Infinity are no JSON, though Python reads them."""
+    raise ValueError(name)
