@@ -15,7 +15,8 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from groupwise.errors import UserError, first_line
-from groupwise_agents.content import Part
+from groupwise_agents.content import Content
+from groupwise_agents.results import content_of_result
 from groupwise_agents.tool import Tool, ToolError, Unavailable
 
 T = TypeVar("T")
@@ -104,9 +105,8 @@ class Server:
         """Connect, unless that is done. Raises Unavailable."""
         await asyncio.shield(self._opened().client)
 
-    async def call(self, tool: str, /, **arguments: Any) -> str | list[Part]:
-        """The text that a tool answers, or parts with its pictures. Raises ToolError with the text
-        of an error, and Unavailable."""
+    async def call(self, tool: str, /, **arguments: Any) -> Content:
+        """What a tool answers. Raises ToolError with the text of an error, and Unavailable."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
@@ -120,12 +120,7 @@ class Server:
             if connection is self._connection:
                 await self.close()
             raise Unavailable(f"MCP server {self.config.name!r} is gone") from error
-        texts = [getattr(part, "text", f"[{part.type}]") for part in result.content]
-        if result.is_error:
-            raise ToolError("\n".join(texts))
-        if not any(part.type == "image" for part in result.content):
-            return "\n".join(texts)
-        return [_part(part, text) for part, text in zip(result.content, texts, strict=True)]
+        return content_of_result(result.model_dump(mode="json"))
 
     async def close(self) -> None:
         """Close the connection, if it is open."""
@@ -198,13 +193,6 @@ class Server:
             log.seek(0)
             lines = log.read().strip().splitlines()
             raise ConnectionError(lines[-1] if lines else _reason(error)) from error
-
-
-def _part(part: Any, text: str) -> Part:
-    """A part of an answer; pictures are base64 by MCP."""
-    if part.type != "image":
-        return {"type": "text", "text": text}
-    return {"type": "image", "image": f"data:{part.mime_type};base64,{part.data}"}
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

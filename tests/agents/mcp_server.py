@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from mcp.server.mcpserver import MCPServer
-from mcp.types import ImageContent, TextContent
+from mcp.types import CallToolResult, ImageContent, TextContent
 
 server = MCPServer("of the tests")
 
@@ -26,6 +26,12 @@ def picture() -> list[TextContent | ImageContent]:
     """A picture of nothing, with a word."""
     data = ImageContent(type="image", data="iVBORw0KGgo=", mime_type="image/png")
     return [TextContent(type="text", text="here"), data]
+
+
+@server.tool()
+def facts() -> CallToolResult:
+    """Facts that are no text."""
+    return CallToolResult(content=[], structured_content={"city": "Rome"})
 
 
 @server.tool()

@@ -1,6 +1,7 @@
 """Tools of MCP servers: a real server, started by its command and spoken to by its stdin."""
 
 import asyncio
+import json
 import os
 import sys
 from contextlib import asynccontextmanager
@@ -11,8 +12,9 @@ import pytest
 
 from groupwise import ToolCall
 from groupwise.errors import UserError
+from groupwise_agents.results import content_of_result
 from groupwise_agents.servers import Server, ServerConfig
-from groupwise_agents.tool import Unavailable
+from groupwise_agents.tool import ToolError, Unavailable
 from groupwise_agents.tools import Tools
 
 pytest.importorskip("mcp")
@@ -38,9 +40,11 @@ def server(tmp_path):
 
 def test_tools_of_a_server(server):
     options, processes = server
-    tools = Tools([], mcp=[{**options, "only": ["leave", "double", "variable", "picture"]}])
+    tools = Tools(
+        [], mcp=[{**options, "only": ["leave", "double", "variable", "picture", "facts"]}]
+    )
     names = [schema["function"]["name"] for schema in tools.toolbox.schemas]
-    assert names == ["double", "variable", "picture", "leave"]
+    assert names == ["double", "variable", "picture", "facts", "leave"]
     double = tools.toolbox.schemas[0]["function"]
     assert double["description"] == "Twice a number."
     assert double["parameters"]["properties"]["number"]["type"] == "integer"
@@ -55,7 +59,7 @@ def test_tools_of_a_server(server):
                     ToolCall("double", {"number": "many"}),
                 ]
             )
-            seen = await tools.toolbox.answers([ToolCall("picture")])
+            seen = await tools.toolbox.answers([ToolCall("picture"), ToolCall("facts")])
             shared = await tools.toolbox.answers([ToolCall("double", {"number": 1})] * 2)
             with pytest.raises(Unavailable, match="is gone"):
                 await tools.toolbox.answers([ToolCall("leave")])
@@ -68,6 +72,7 @@ def test_tools_of_a_server(server):
     text, picture = seen.messages[0]["content"]
     assert text == {"type": "text", "text": "here"}
     assert picture == {"type": "image", "image": "data:image/png;base64,iVBORw0KGgo="}
+    assert json.loads(seen.messages[1]["content"]) == {"city": "Rome"}
     assert [message["content"] for message in first.messages[:2]] == ["42", "there"]
     assert first.messages[2]["content"].startswith("error: double: ")
     assert first.errors == 1
@@ -78,6 +83,56 @@ def test_tools_of_a_server(server):
     ]
     listed, connected, again = processes()
     assert not any(map(is_running, (listed, connected, again)))
+
+
+LINK = {"type": "resource_link", "name": "log", "uri": "file:///log.txt"}
+DATA = {"data": "iVBORw0KGgo=", "mime_type": "audio/wav"}
+BLOB = {"uri": "x://pixel", "blob": "iVBORw0KGgo="}
+PICTURE = {"type": "image", "image": "data:image/png;base64,iVBORw0KGgo="}
+TEXT = {"type": "resource", "resource": {"uri": "x://poem", "text": "Roses are red."}}
+
+
+@pytest.mark.parametrize(
+    ("result", "content"),
+    [
+        ({"content": [{**LINK, "description": "of today"}]}, {**LINK, "description": "of today"}),
+        ({"content": [TEXT, {"type": "text", "text": "Ä."}]}, "Roses are red.\nÄ."),
+        (
+            {"content": [{"type": "resource", "resource": {**BLOB, "mime_type": "image/png"}}]},
+            [PICTURE],
+        ),
+        (
+            {"content": [TEXT, {"type": "image", **DATA, "mime_type": "image/png"}]},
+            [{"type": "text", "text": "Roses are red."}, PICTURE],
+        ),
+        ({"content": [{"type": "audio", **DATA}]}, {"type": "audio", "mime_type": "audio/wav"}),
+        (
+            {
+                "content": [
+                    {"type": "resource", "resource": {**BLOB, "mime_type": "application/pdf"}}
+                ]
+            },
+            {"type": "resource", "resource": {"uri": "x://pixel", "mime_type": "application/pdf"}},
+        ),
+        ({"content": [], "structured_content": {"city": "Köln"}}, {"city": "Köln"}),
+        ({"content": [], "structured_content": []}, []),
+        ({"content": [TEXT], "structured_content": {"a": 1}}, "Roses are red."),
+        ({"content": []}, ""),
+    ],
+)
+def test_a_model_reads_every_part_of_a_result(result, content):
+    from mcp.types import CallToolResult
+
+    def read(**others):
+        own = CallToolResult.model_validate({**result, **others}, by_name=True)
+        return content_of_result(own.model_dump(mode="json"))
+
+    text = read()
+    assert (json.loads(text) if isinstance(content, dict) or content == [] else text) == content
+    with pytest.raises(ToolError) as error:
+        read(is_error=True)
+    if isinstance(text, str):
+        assert str(error.value) == (text or "it failed, and does not say why")
 
 
 def test_a_tool_that_the_server_lacks(server):

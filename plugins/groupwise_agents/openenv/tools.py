@@ -8,6 +8,7 @@ from groupwise.errors import UserError
 from groupwise_agents.content import Content, content_of
 from groupwise_agents.openenv.client import Connection
 from groupwise_agents.openenv.resource import Resource
+from groupwise_agents.results import content_of_result
 from groupwise_agents.tool import Tool, ToolError
 
 
@@ -51,9 +52,11 @@ def _step_of(connection: Connection, name: str) -> Callable[..., Any]:
         error = getattr(observation, "error", None)
         if error is not None:
             raise ToolError(error.message)
-        value = getattr(observation, "result", observation)
-        value = value.get("data", value) if isinstance(value, dict) else value
-        return content_of(value)
+        match getattr(observation, "result", observation):
+            case {"content": [*_], "data": None} as result:  # a tool without a type of its results
+                return content_of_result(result)
+            case {"data": value} | value:
+                return content_of(value)
 
     return call
 
