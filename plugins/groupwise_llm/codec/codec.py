@@ -41,6 +41,7 @@ class Codec:
     ) -> None:
         self.tokenizer, self.settings = tokenizer, settings
         self.prompts = self.Prompts(tokenizer, settings, positions=positions)
+        self.cutter = self.prompts.cutter
         self.suffixes = Suffixes(self.prompts.template, ends)
         self.completions = Completions(tokenizer, ends, keep_special=settings.keep_special_tokens)
         self.observations = Observations(self.suffixes)
@@ -67,9 +68,13 @@ class Codec:
 
         Raises ValueError for messages where no turn was drawn, or the prompt is a text; UserError
         where the template changes earlier turns (`Suffixes`).
+
+        Replies for which there is no `room` are encoded only as far as shows that.
         """
+        room = max(self.room(context), 0)
         if isinstance(replies, str):
-            (ids,) = self.tokenizer([encodable(replies)], add_special_tokens=False)["input_ids"]
+            text = encodable(self.cutter.beginning(replies, room))
+            (ids,) = self.tokenizer([text], add_special_tokens=False)["input_ids"]
             return context.with_text(replies, ids)
         if isinstance(context.prompt, str):
             raise ValueError("extend: a prompt that is a text is continued by a text, not messages")
@@ -78,7 +83,7 @@ class Codec:
                 "extend: replies follow a turn, and none was drawn since the last ones"
             )
         last, calls = context.segments[-1].ids, context.completion[-1].get("tool_calls", ())
-        ids = self.suffixes.after(last, replies, context.tools, calls)
+        ids = self.suffixes.after(last, self.cutter.messages(replies, room), context.tools, calls)
         return context.with_replies(replies, ids)
 
     def room(self, context: Context) -> int:
@@ -99,7 +104,7 @@ class Codec:
         """
         if not isinstance(content, str):
             content = "\n".join(map(_said, content))
-        text = encodable(content)
+        text = encodable(self.cutter.beginning(content, most))
         if len(text.encode()) <= most:  # a token is at least one byte
             return text
         (ids,) = self.tokenizer([text], add_special_tokens=False)["input_ids"]

@@ -1,6 +1,5 @@
 """Prompts: dataset rows to token ids, and checks of their length."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
@@ -10,9 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from groupwise import attachments
+from groupwise import attachments, foreign_json
 from groupwise.errors import UserError
 from groupwise_llm.codec.characters import common_prefix, encodable
+from groupwise_llm.codec.cutter import Cutter
 from groupwise_llm.codec.template import ChatTemplate
 from groupwise_llm.codec.thinking import OPENING
 from groupwise_llm.settings import Settings
@@ -36,6 +36,7 @@ class Prompts:
         self.positions = positions
         self.template = self.Template(tokenizer, settings)
         self._begin = tokenizer.bos_token, tokenizer.bos_token_id
+        self.cutter = Cutter(tokenizer)
         self._added = added_after(tokenizer)
         room = None if positions is None else positions - settings.max_new_tokens
         if room is not None and room < 1:
@@ -54,12 +55,14 @@ class Prompts:
     def encode(self, row: Mapping[str, Any]) -> Tensor:
         """[t] token ids; of a prompt that is too long the last `limit`, or a UserError
         (`policy.long_prompts`)."""
-        (ids,) = self._ids([row["prompt"]], [self._text(row)])
+        text = self._text(row)
+        needed = self._needed(text)
+        (ids,) = self._ids([row["prompt"]], [needed])
         if not ids:
             raise UserError(f"a prompt has no tokens: {attachments.readable(row['prompt'])!r}")
         if self.limit is not None and len(ids) > self.limit:
             if self.settings.long_prompts != "cut":
-                raise self._too_long(row, len(ids))
+                raise self._too_long(row, f"{'' if needed is text else 'at least '}{len(ids)}")
             ids = ids[-self.limit :]
         return torch.tensor(ids, dtype=torch.int64)
 
@@ -118,7 +121,7 @@ class Prompts:
                 if self.limit is None or length <= self.limit:
                     continue
                 if self.settings.long_prompts == "error":
-                    raise self._too_long(row, length)
+                    raise self._too_long(row, str(length))
                 long.append(getattr(row, "place", ""))
         if not long:
             return notes
@@ -206,7 +209,15 @@ class Prompts:
             return encodable(prompt)
         return self.template.render(prompt, tools_of(row))
 
-    def _too_long(self, row: Mapping[str, Any], length: int) -> UserError:
+    def _needed(self, text: str) -> str:
+        """What has to be read of a prompt's text: all of it, unless it is much too long."""
+        if self.limit is None:
+            return text
+        if self.settings.long_prompts == "cut":
+            return self.cutter.end(text, self.limit)
+        return self.cutter.beginning(text, self.limit)
+
+    def _too_long(self, row: Mapping[str, Any], length: str) -> UserError:
         settings = self.settings
         own = settings.max_prompt_tokens
         if own is not None and self.limit == own:
@@ -243,8 +254,8 @@ def tools_of(row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
     any; the template shows them to the model. Raises UserError for anything else."""
     tools = row.get("tools")
     if isinstance(tools, str):
-        with suppress(ValueError, RecursionError):  # refused below
-            tools = json.loads(tools.strip() or "[]")
+        with suppress(ValueError):  # refused below
+            tools = foreign_json.read(tools.strip() or "[]")
     if not tools:
         return None
     if not (isinstance(tools, Sequence) and all(isinstance(tool, Mapping) for tool in tools)):

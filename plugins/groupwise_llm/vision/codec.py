@@ -88,6 +88,10 @@ class PicturePrompts(Prompts):
         mark = self.tokenizer.family.placeholder
         return mark.join(map(self.tokenizer.bare, text.split(mark)))
 
+    def _needed(self, text: str) -> str:
+        # With a part of the text the placeholders would be fewer than the pictures.
+        return text if self.tokenizer.family.placeholder in text else super()._needed(text)
+
     def _unread(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
 
@@ -125,8 +129,9 @@ class PictureCodec(Codec):
 
     def extend(self, context: Context, replies: str | Sequence[Message]) -> Context:
         if isinstance(replies, str):
-            return super().extend(context, self.tokenizer.bare(replies))
-        read = self.reader.replies(replies)
+            beginning = self.cutter.beginning(replies, max(self.room(context), 0))
+            return super().extend(context, self.tokenizer.bare(beginning))
+        read = self.reader.replies(self.cutter.messages(replies, max(self.room(context), 0)))
         with self.tokenizer.showing(read.pictures):
             longer = super().extend(context, read.prompt)
         _check_written(longer.segments[-1].ids, read.pictures)
@@ -140,7 +145,8 @@ class PictureCodec(Codec):
         """Of the parts of a message those pictures that have at most `most` tokens together, and as
         much of the texts as fits beside them."""
         if isinstance(content, str):
-            return super().shortened(self.tokenizer.bare(content), most)
+            beginning = self.cutter.beginning(content, most)
+            return super().shortened(self.tokenizer.bare(beginning), most)
         parts, left = [*content], most
         pictures = [n for n, part in enumerate(parts) if is_block(part)]
         for number in pictures:
