@@ -177,7 +177,11 @@ class Server:
             import httpx2
             from mcp.client.streamable_http import streamable_http_client
 
-            own = httpx2.AsyncClient(headers=dict(self.config.headers), timeout=PATIENCE)
+            own = httpx2.AsyncClient(
+                headers=dict(self.config.headers),
+                timeout=PATIENCE,
+                trust_env=self.config.url.startswith("https:"),  # a proxy reads what is not
+            )
             http = await stack.enter_async_context(own)
             transport = streamable_http_client(self.config.url, http_client=http)
             return await stack.enter_async_context(Client(transport))

@@ -1,10 +1,12 @@
 """Agents as functions in threads and as commands: what they are given, and how they end."""
 
 import asyncio
+import json
 import os
 import sys
 import threading
 import time
+from urllib.request import Request, urlopen
 
 import pytest
 from tests.agents.requests import GOOD, ask, chat, played, says, user
@@ -91,6 +93,23 @@ def test_a_command_reads_its_row_and_prints_its_columns():
     assert (outcome["reward"], outcome["said"], outcome["turns"]) == (1.0, "3", 1)
     assert played(command("print(0.5)"), says("3"), row=ROW)[0]["reward"] == 0.5
     assert "reward" not in played(command(""), says("3"), row=ROW)[0]
+
+
+@pytest.mark.parametrize("others", ["", "*", "example.org, 10.0.0.1"])
+@pytest.mark.parametrize("is_command", [True, False])
+def test_requests_of_agents_pass_no_proxy(monkeypatch, others, is_command):
+    def agent(base_url, model):
+        body = json.dumps({"model": model, "messages": [user("Hi")]}).encode()
+        request = Request(f"{base_url}/chat/completions", body)
+        return float(json.load(urlopen(request))["choices"][0]["message"]["content"])
+
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody listens
+    monkeypatch.setenv("NO_PROXY", others)
+    monkeypatch.delenv("no_proxy", raising=False)
+    run = command("print(float(said))") if is_command else agent
+    assert played(run, says("3"), row=ROW)[0]["reward"] == 3.0
+    assert others in os.environ["NO_PROXY"].replace(",10", ", 10")
 
 
 def test_a_command_that_leaves_a_process_running_is_over_with_its_own_exit():

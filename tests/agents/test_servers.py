@@ -6,7 +6,9 @@ import os
 import sys
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -154,6 +156,30 @@ def test_a_server_that_is_away(server, reason):
         Tools([], mcp=[server])
     assert reason in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_the_headers_of_a_server_pass_no_proxy(monkeypatch):
+    sent = []
+
+    class Recorded(BaseHTTPRequestHandler):
+        def do_POST(self):
+            sent.append((self.path, self.headers["Authorization"]))
+            self.send_error(503)
+
+        def log_message(self, *_):
+            pass
+
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody listens
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Recorded) as recorded:
+        Thread(target=recorded.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{recorded.server_port}/mcp"
+        with pytest.raises(UserError, match="does not answer"):
+            Server(ServerConfig(url=url, headers={"Authorization": "Bearer secret"})).tools()
+        recorded.shutdown()
+    assert set(sent) == {("/mcp", "Bearer secret")}
 
 
 def test_a_server_has_one_address():

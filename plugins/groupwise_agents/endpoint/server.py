@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import secrets
 import socket
 from collections.abc import Iterator, Mapping
@@ -63,6 +64,7 @@ class Endpoint:
         own = socket.socket()
         own.bind((HOST, 0))  # a free port
         own.listen()  # requests wait until the server takes them
+        _without_proxy()
         self._port = own.getsockname()[1]
         config = uvicorn.Config(
             self._app(),
@@ -146,6 +148,15 @@ class Endpoint:
         if session is None:
             raise over()
         return session
+
+
+def _without_proxy() -> None:
+    """Let the clients of this process, and of those that it starts, reach this machine's own
+    address directly: the proxy of the environment would receive every key and conversation."""
+    names = ("no_proxy", "NO_PROXY")
+    hosts = [host for name in names for host in os.environ.get(name, "").split(",")]
+    value = ",".join(dict.fromkeys([*filter(None, map(str.strip, hosts)), HOST]))
+    os.environ.update(dict.fromkeys(names, value))
 
 
 async def _refused(_: Request, refusal: Exception) -> Response:
