@@ -6,12 +6,14 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
 from tests.agents.requests import GOOD, ask, chat, played, says, user
 
 from groupwise.environment import CompletionFailed
+from groupwise.errors import UserError
 from groupwise_agents.agent import Agent
 
 ROW = {"prompt": "1+2?", "answer": "3"}
@@ -117,6 +119,18 @@ def test_a_command_that_leaves_a_process_running_is_over_with_its_own_exit():
     config = Agent.Config(command=["sh", "-c", "sleep 30 & sleep 0.2; echo 1.0"])
     assert played(config, says("3"))[0]["reward"] == 1.0
     assert time.monotonic() - began < 20
+
+
+def test_what_a_command_detaches_ends_with_it():
+    script = "(setsid sh -c 'echo $$ >&2; exec sleep 600' 2>&1 &) | { read number; echo $number; }"
+    reward = played(Agent.Config(command=["sh", "-c", script]), says("3"))[0]["reward"]
+    status = Path("/proc", str(int(reward)), "stat")
+    assert not status.exists() or ") Z " in status.read_text()
+
+
+def test_a_command_that_does_not_exist():
+    with pytest.raises(UserError, match=r"environment.command: there is no program 'nowhere'"):
+        played(Agent.Config(command=["nowhere"]), says("3"))
 
 
 def test_a_command_that_fails_says_why():

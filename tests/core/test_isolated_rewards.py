@@ -45,8 +45,10 @@ MODULE = """
 
     def hangs(completions, images):
         for row, picture in enumerate(completions):
-            child = subprocess.Popen(["sleep", "1000"])
-            Path("child").write_text(str(child.pid))
+            daemon = "(setsid sh -c 'echo $$; exec sleep 1000' > child; true) &"
+            subprocess.run(["sh", "-c", daemon])
+            while not (Path("child").exists() and Path("child").read_text()):
+                time.sleep(0.01)
             7 ** 10 ** 9
 
     def dies(completions, images):

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from groupwise.descendants import adopt_orphans, kill_descendants
 from groupwise.errors import message_of
 from groupwise.rewards import Members, SampleErrors, is_async
 from groupwise.scoring.forks import ending_forks
@@ -30,6 +31,7 @@ def serve(descriptor: int) -> None:
     any; Ctrl-C does not reach it.
     """
     os.set_inheritable(descriptor, False)
+    adopt_orphans()
     connection = Connection(descriptor)
     requests: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
@@ -51,11 +53,12 @@ def serve(descriptor: int) -> None:
 
 
 def _receive(connection: Connection, requests: "queue.Queue[bytes]") -> None:
-    """Queue requests; when the parent process ends, kill this process group at once."""
+    """Queue requests; when the parent process ends, kill this process with all that it started."""
     try:
         while True:
             requests.put(connection.recv_bytes())
     except (EOFError, OSError):
+        kill_descendants(os.getpid())
         os.killpg(0, signal.SIGKILL)
 
 

@@ -1,7 +1,7 @@
 """Worker: a separate process for one reward, which is called in its main thread.
 
-The process is a fresh interpreter and does not import the training script. It leads a process
-group, so that any process that the reward starts ends with it, and it ends when the run does.
+The process is a fresh interpreter and does not import the training script. Any process that the
+reward starts ends when it is ended, and it ends when the run does.
 """
 
 import io

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 
 from groupwise import foreign_json
+from groupwise.descendants import kill_descendants
 from groupwise.scoring import server
 from groupwise.scoring.allowance import Allowance
 from groupwise.scoring.reward_call import Failure
@@ -38,8 +39,8 @@ class Doubtful(Failure):
 
 
 class WorkerProcess:
-    """A fresh interpreter that runs `serve`; kill: ends it with all processes of its group, also
-    where nobody calls it, when this object is dropped or this interpreter ends."""
+    """A fresh interpreter that runs `serve`; kill: ends it with all processes that it has started,
+    also where nobody calls it, when this object is dropped or this interpreter ends."""
 
     def __init__(self) -> None:
         self._connection, theirs = Pipe()
@@ -122,6 +123,9 @@ class WorkerProcess:
 def _kill(process: "subprocess.Popen[bytes]", connection: Connection) -> None:
     connection.close()
     with suppress(ProcessLookupError):
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGSTOP)  # it starts nothing more
+            kill_descendants(process.pid)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 

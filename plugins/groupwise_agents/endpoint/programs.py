@@ -4,7 +4,9 @@ import asyncio
 import inspect
 import json
 import os
+import shutil
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -12,7 +14,7 @@ from functools import partial
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-from groupwise import foreign_json
+from groupwise import descendants, foreign_json
 from groupwise.errors import UserError
 from groupwise.prompt_source import Row
 from groupwise_agents.endpoint.address import Address
@@ -79,8 +81,8 @@ class _Running:
 
 @dataclass(frozen=True)
 class Command:
-    """A program with its arguments, in a process of its own and a group of processes that is
-    killed at the end.
+    """A program with its arguments, in a process of its own, which is killed at the end with all
+    processes that it has started (`groupwise.descendants`).
 
     It reads the row as JSON from its standard input, and the address from OPENAI_BASE_URL,
     OPENAI_API_KEY and OPENAI_MODEL. The last line that it prints may be a JSON object with columns,
@@ -105,23 +107,29 @@ class Command:
         self, own: Mapping[str, str], input_: IO[bytes], output: IO[bytes], errors: IO[bytes]
     ) -> int:
         """Run it with these variables and files, and kill what it leaves running."""
+        if shutil.which(self.command[0]) is None:
+            raise UserError(f"environment.command: there is no program {self.command[0]!r}")
+        started = (sys.executable, "-I", "-S", descendants.__file__)
+        theirs, ours = os.pipe()
+        process = None
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self.command,
-                stdin=input_,
-                stdout=output,
-                stderr=errors,
-                env=os.environ | own,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise UserError(f"environment.command: cannot start: {error}") from error
-        try:
-            return await process.wait()
+            with os.fdopen(ours, "wb"):  # its end ends the command, also if this process is killed
+                with os.fdopen(theirs, "rb"):
+                    process = await asyncio.create_subprocess_exec(
+                        *(*started, str(theirs), *self.command),
+                        pass_fds=[theirs],
+                        stdin=input_,
+                        stdout=output,
+                        stderr=errors,
+                        env=os.environ | own,
+                        start_new_session=True,
+                    )
+                return await process.wait()
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # also what it has started
-            await process.wait()
+            if process is not None:
+                await process.wait()
+                with suppress(ProcessLookupError):  # where descendants are not known
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
 def _tail(file: IO[bytes]) -> str:
