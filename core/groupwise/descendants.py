@@ -63,7 +63,7 @@ def _run(descriptor: int, command: Sequence[str]) -> int:
     os.set_inheritable(descriptor, False)
     adopt_orphans()
     threading.Thread(target=_end_with, args=(descriptor,), daemon=True).start()
-    process = os.posix_spawnp(command[0], command, os.environ)
+    process = os.posix_spawnp(command[0], [*command], os.environ)
     ended, status = os.wait()
     while ended != process:  # an orphan
         ended, status = os.wait()

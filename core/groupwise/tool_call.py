@@ -43,8 +43,8 @@ class ToolCall:
             except ValueError as error:
                 fault = f"the arguments are not valid JSON: {error}"
                 return cls(name, id=id_, fault=fault)
-        if fault := _fault(function, arguments):
-            return cls(name, id=id_, fault=fault)
+        if problem := _fault(function, arguments):
+            return cls(name, id=id_, fault=problem)
         return cls(name, arguments or {}, id_)
 
     def __str__(self) -> str:
