@@ -79,7 +79,7 @@ async def converse(
         if talk.columns["turns"] == limits.turns:
             talk.ended = "turns"
             return talk
-        left = limits.calls - int(talk.columns["calls"])
+        left = max(0, limits.calls - int(talk.columns["calls"]))
         calls = [*reply.calls[:left], *(replace(each, fault=SPENT) for each in reply.calls[left:])]
         answers = await toolbox.answers(calls)
         talk.columns["calls"] += len(calls)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
+from groupwise.copies import copied, kept
 from groupwise.environment import EpisodeEnded
 from groupwise.errors import UserError
 from groupwise.tool_call import ToolCall
@@ -107,7 +108,8 @@ class Toolbox:
 async def _called(tool: Tool, arguments: Mapping[str, Any]) -> _Answer:
     """The answer of a tool. Raises Unavailable, and nothing else."""
     try:
-        return _Answer(content_of(await tool(**arguments)))
+        # Its own, since it may keep what it receives and returns, and change that later.
+        return _Answer(kept(content_of(await tool(**copied(arguments)))))
     except (Unavailable, asyncio.CancelledError):
         raise
     except ToolError as error:

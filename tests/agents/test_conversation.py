@@ -102,6 +102,42 @@ def test_calls_beyond_their_limit_are_answered_by_an_error():
     assert columns(found) == [3, 3, 2]
 
 
+@pytest.mark.parametrize("sizes", [(5, 4, 4), (3, 6), (1, 1, 1, 1), (2, 1)])
+def test_no_more_calls_are_made_than_the_limit_in_any_later_turn(sizes):
+    made = []
+
+    def note() -> None:
+        """Note that it was called."""
+        made.append(1)
+
+    turns = [calling(*[ToolCall("note")] * size) for size in sizes]
+    _, found = talk(*turns, Reply("2", "policy"), tools=[note], calls=2)
+    assert len(made) == 2
+    assert columns(found) == [len(sizes) + 1, sum(sizes), sum(sizes) - 2]
+
+
+def test_a_tool_cannot_change_what_was_said():
+    """What it does to its arguments, and later to what it has returned, is its own affair."""
+    asked, board = {"moves": [{"to": [1, 2]}]}, {"board": [0, 0]}
+
+    def move(moves: list[dict]) -> list:
+        """Move.
+
+        Args:
+            moves: where to
+        """
+        moves[0]["to"].clear()
+        board["board"][0] += 1
+        return [{"type": "text", "text": "seen"}, {"type": "image", "image": [board]}]
+
+    moving = calling(ToolCall("move", asked))
+    player, _ = talk(moving, moving, Reply("2", "policy"), tools=[move])
+    calls = [m["tool_calls"][0] for m in player.contexts[-1] if "tool_calls" in m]
+    assert [own["function"]["arguments"] for own in calls] == [{"moves": [{"to": [1, 2]}]}] * 2
+    answers = [m["content"] for m in player.contexts[-1] if m["role"] == "tool"]
+    assert [own[1]["image"] for own in answers] == [[{"board": [n, 0]}] for n in (1, 2)]
+
+
 def test_long_answers_are_cut():
     player, _ = talk(
         calling(ToolCall("add", {"left": 10**9, "right": 1})), Reply("2", "policy"), answer_tokens=4
