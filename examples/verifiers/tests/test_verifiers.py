@@ -4,11 +4,12 @@ import asyncio
 import json
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from groupwise_verifiers.environment import Verifiers
-from groupwise_verifiers.tasks import Tasks
+from groupwise_verifiers.tasks import LoadedTasks, Tasks
 
 import groupwise
 from groupwise.errors import UserError
@@ -101,3 +102,9 @@ def test_servers_of_tools_that_were_cancelled(monkeypatch):
     monkeypatch.setattr(played.env, "serving", cancelled)
     with pytest.raises(UserError, match="do not run: they were cancelled"):
         asyncio.run(played.run(None, rows(1)[0]))
+
+
+@pytest.mark.parametrize("places", [(5, 5, 2, 9, 0), (0, 1, 2), (9, 0)])
+def test_tasks_are_found_in_any_order(places):
+    tasks = LoadedTasks(SimpleNamespace(taskset=range(100)))
+    assert [tasks[place] for place in places] == [*places]

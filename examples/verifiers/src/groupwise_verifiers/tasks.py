@@ -42,7 +42,7 @@ class LoadedTasks:
         self._loaded: list[Any] = []
 
     def __getitem__(self, place: int) -> Any:
-        self._loaded += islice(self._rest, place + 1 - len(self._loaded))
+        self._loaded += islice(self._rest, max(0, place + 1 - len(self._loaded)))
         return self._loaded[place]
 
 
