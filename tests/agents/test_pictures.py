@@ -9,6 +9,7 @@ from groupwise import ToolCall
 from groupwise_agents.content import content_of
 from groupwise_agents.endpoint.refusal import Refusal
 from groupwise_agents.endpoint.request import Request
+from groupwise_agents.openenv.text import with_observation
 from groupwise_agents.toolbox import Toolbox
 from groupwise_agents.tools import Tools
 from groupwise_agents.trl.environment import TRLEnvironment
@@ -123,6 +124,27 @@ def test_trls_environments_show_pictures():
     assert player.contexts[0][0]["content"][0] == {"type": "image", "image": "row.png"}
     with pytest.raises(Exception, match="a content block of type 'audio'"):
         play(TRLEnvironment(Camera), ROW, say(listen={}), say())
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        ("Play.", "Play.\nA hall."),
+        ([{"type": "text", "text": "Play."}], "Play.\nA hall."),
+        (
+            [BLOCK, {"type": "text", "text": "Play."}],
+            [
+                BLOCK,
+                {"type": "text", "text": "Play."},
+                {"type": "text", "text": "\nA hall."},
+            ],
+        ),
+    ],
+)
+def test_the_first_observation_follows_a_prompt_in_parts(content, shown):
+    before = [{"role": "system", "content": "Be brief."}]
+    messages = with_observation([*before, {"role": "user", "content": content}], "A hall.")
+    assert messages == [*before, {"role": "user", "content": shown}]
 
 
 class Web:

@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from groupwise_agents.content import joined, of_parts
+
 OWN = ("done", "reward", "metadata")
 """Fields of every observation, which say nothing of the environment."""
 
@@ -29,8 +31,10 @@ def text_of_observation(observation: Any) -> str:
 def with_observation(
     messages: list[Mapping[str, Any]], observation: str
 ) -> list[Mapping[str, Any]]:
-    """The messages, with the first observation at the end of the last one."""
+    """The messages, with the first observation at the end of the last one, on a line of its own."""
     if not observation:
         return messages
     *before, last = messages
-    return [*before, {**last, "content": f"{last['content']}\n{observation}"}]
+    content = last["content"] or ""
+    own = content if isinstance(content, str) else of_parts(content)
+    return [*before, {**last, "content": joined(own, f"\n{observation}")}]
