@@ -1,6 +1,9 @@
 """Answering: completions of texts by one or several checkpoints of a run, printed side by side."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +33,12 @@ def answer(
 ) -> None:
     """Print `count` completions of each text by the checkpoints of these steps, None for the last.
 
-    Images are saved into RUN/sampled/, and their paths printed.
+    Images are saved into a new folder in RUN/sampled/, and their paths printed.
     """
     if count < 1:
         raise UserError(f"--per-prompt: expected at least 1 completion, found {count}")
     answers, prompts = dict[int, list[list[str]]](), list[str]()
+    images = cache(partial(_fresh, run / "sampled"))
     for opened in _checkpoints(run, overrides, steps):
         step = opened.state.global_step
         if not opened.state.is_world_process_zero:
@@ -43,7 +47,7 @@ def answer(
         replies = opened.replies(texts, count, seed=seed, greedy=greedy)
         answers[step] = [
             [
-                _said(reply, run / "sampled" / f"step_{step}_text_{number}_{index}.png")
+                _said(reply, images, f"step_{step}_text_{number}_{index}.png")
                 for index, reply in enumerate(of_text)
             ]
             for number, of_text in enumerate(replies)
@@ -82,11 +86,24 @@ def _print(console: Console, answers: Mapping[int, Sequence[str]]) -> None:
             console.print(Text(reply), soft_wrap=True)
 
 
-def _said(reply: Reply, file: Path) -> str:
-    """A completion as text; of an image, which is saved, the file."""
+def _fresh(folder: Path) -> Path:
+    """A new folder in this one, with the first number that is free."""
+    folder.mkdir(exist_ok=True)
+    for number in count(1):
+        with suppress(FileExistsError):
+            (folder / str(number)).mkdir()
+            break
+    return folder / str(number)
+
+
+def _said(reply: Reply, images: Callable[[], Path], name: str) -> str:
+    """A completion as text; of an image, which is saved under this name, the file.
+
+    images: returns the folder for them.
+    """
     completion = reply.completion
     if callable(getattr(completion, "save", None)):
-        file.parent.mkdir(exist_ok=True)
+        file = images() / name
         completion.save(file)
         words = str(file)
     else:

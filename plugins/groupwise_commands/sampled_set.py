@@ -10,6 +10,7 @@ from typing import Any, Self
 from groupwise import attachments
 from groupwise.errors import UserError
 from groupwise.storage.attached import Attached
+from groupwise.storage.samples import numbered
 
 
 class SampledSet:
@@ -57,7 +58,8 @@ class SampledSet:
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows: all of these, or none if the disk is full."""
         file = self._opened()
-        plain = [self._with_its_image(self._with_names(row)) for row in rows]
+        taken = set[str]()
+        plain = [self._with_its_image(self._with_names(row), taken) for row in rows]
         self._attached.forget()  # pictures of a whole data set would fill the memory
         lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in map(_plain, plain)]
         data = "".join(lines).encode("utf-8", "backslashreplace")
@@ -74,12 +76,13 @@ class SampledSet:
         named = attachments.of_row(row, self._attached.name)
         return {**named, "completion": attachments.replaced(row["completion"], self._attached.name)}
 
-    def _with_its_image(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _with_its_image(self, row: Mapping[str, Any], taken: set[str]) -> Mapping[str, Any]:
         save = getattr(row["completion"], "save", None)
         if not callable(save):
             return row
         self.folder.mkdir(exist_ok=True)
-        name = f"{row['draw']:06d}_{row['index']}.png"
+        stem = numbered(f"{row['draw']:06d}_{row['index']}", taken)
+        name = f"{stem}.png"
         save(self.folder / name)
         rest = {key: value for key, value in row.items() if key != "completion"}
         return {"file_name": f"{self.folder.name}/{name}", **rest}

@@ -360,6 +360,14 @@ def test_images_are_written_to_a_folder_beside_the_file(tmp_path):
     assert len(list((tmp_path / "set_images").iterdir())) == 1
 
 
+def test_images_of_one_episode_have_files_of_their_own(tmp_path):
+    with SampledSet(tmp_path / "set.jsonl") as sampled_set:
+        sampled_set.write([row(7, Picture(name)) for name in "abc"])
+    lines = map(json.loads, (tmp_path / "set.jsonl").read_text("utf-8").splitlines())
+    files = [tmp_path / line["file_name"] for line in lines]
+    assert [file.read_bytes()[-1:] for file in files] == [b"a", b"b", b"c"]
+
+
 def test_pictures_of_prompts_are_written_once_and_named(tmp_path):
     pillow = pytest.importorskip("PIL.Image")
     red, blue = (pillow.new("RGB", (4, 4), color) for color in ("red", "blue"))

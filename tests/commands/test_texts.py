@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests import tiny_model
@@ -12,7 +14,9 @@ import groupwise
 from groupwise.cli.arguments import told_apart
 from groupwise.errors import UserError
 from groupwise.prompt_source import row_of
+from groupwise.run.reopening import Reply
 from groupwise.wording import Wording
+from groupwise_commands import answering
 from groupwise_commands.sample import step_of
 
 TEXT = "2 + 2 ="
@@ -154,3 +158,38 @@ def test_a_text_stands_where_the_prompt_does():
     assert worded["prompt"] == [chat[0], {"role": "user", "content": "text = ?"}]
     with pytest.raises(UserError, match="the template is made of one, two, and one text cannot"):
         Wording(template="{one} {two}").of_text("text")
+
+
+class Painted:
+    """An image that has only `save`."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def save(self, path):
+        Path(path).write_text(self.text)
+
+
+class Painting:
+    """A run that is open, whose model paints what it is told to."""
+
+    state = SimpleNamespace(global_step=3, is_world_process_zero=True)
+
+    def __init__(self, drawn):
+        self.drawn = drawn
+
+    def prompt_of(self, text):
+        return text
+
+    def replies(self, texts, count, **_):
+        reply = Reply(completion=Painted(self.drawn), label="", length=1, ended="stop")
+        return [[reply] * count for _ in texts]
+
+
+def test_each_call_saves_its_images_in_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
+    for drawn in ("first", "second"):
+        monkeypatch.setattr(answering, "_checkpoints", lambda *_, d=drawn: [Painting(d)])
+        answering.answer(tmp_path, ["a cat"], (), [None], count=2, seed=0, greedy=False)
+    files = [Path(word) for word in capsys.readouterr().out.split() if word.endswith(".png")]
+    assert len({*files}) == 4
+    assert [file.read_text() for file in files] == ["first"] * 2 + ["second"] * 2

@@ -12,6 +12,7 @@ from groupwise.errors import UserError
 from groupwise.run.evaluate import evaluate_run
 from groupwise.storage.checkpoint import Checkpoints, read_weights
 from groupwise.storage.samples import read_samples, write_samples
+from groupwise.storage.training_samples import TrainingSamples
 
 
 class Picture:
@@ -133,6 +134,22 @@ def test_rewritten_samples_replace_the_images_of_earlier_ones(tmp_path):
     assert names == ["0000_0.png", "0000_0_greedy.png"]
     assert [row["image"] for row in read_samples(path)] == [f"samples/after/{n}" for n in names]
     assert read_samples(path.with_name("none.jsonl")) == []
+
+
+@pytest.mark.parametrize("name", ["after", "training"])
+def test_images_of_one_episode_have_files_of_their_own(tmp_path, name):
+    pictures = [Picture(f"{number}") for number in range(3)]
+    samples = [
+        {"prompt": "a", "completion": each, "draw": 0, "index": 0, "greedy": False, "total": 0.0}
+        for each in pictures
+    ]
+    path = tmp_path / "samples" / f"{name}.jsonl"
+    if name == "training":
+        TrainingSamples(path, 4).write(1, samples)
+    else:
+        write_samples(path, samples)
+    files = [tmp_path / sample["image"] for sample in read_samples(path)]
+    assert [file.read_bytes()[-1:] for file in files] == [b"0", b"1", b"2"]
 
 
 def test_evaluations_and_the_saved_model_use_averaged_weights(lab, tmp_path):

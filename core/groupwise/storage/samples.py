@@ -22,7 +22,8 @@ def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
     folder = path.with_suffix("")
     remove(folder)  # images of an earlier writing of this evaluation
     attached = Attached(path.parent / ATTACHED, path.parents[1])
-    plain = (with_names(_with_its_image(sample, folder), attached) for sample in samples)
+    taken = set[str]()
+    plain = (with_names(_with_its_image(sample, folder, taken), attached) for sample in samples)
     write(path, "".join(as_line(sample) for sample in plain))
 
 
@@ -80,7 +81,18 @@ def _image(path: Path) -> Any:
         raise ValueError(f"{path} cannot be read: {reason(error)}") from error
 
 
-def _with_its_image(sample: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+def numbered(name: str, taken: set[str]) -> str:
+    """The name, with a number after it if it is taken; the result is taken from now on. An episode
+    may have several judged images."""
+    first, number = name, 1
+    while name in taken:
+        number += 1
+        name = f"{first}_{number}"
+    taken.add(name)
+    return name
+
+
+def _with_its_image(sample: Mapping[str, Any], folder: Path, taken: set[str]) -> Mapping[str, Any]:
     """The sample with its image saved, and named by a path relative to the run's folder."""
     save = getattr(sample["completion"], "save", None)
     if not callable(save):
@@ -88,7 +100,8 @@ def _with_its_image(sample: Mapping[str, Any], folder: Path) -> Mapping[str, Any
     folder.mkdir(exist_ok=True)
     way = "_greedy" if sample["greedy"] else ""
     way += f"_{sample['learner']}" if sample.get("learner") else ""
-    path = folder / f"{sample['draw']:04d}_{sample['index']}{way}.png"
+    name = numbered(f"{sample['draw']:04d}_{sample['index']}{way}", taken)
+    path = folder / f"{name}.png"
     save(path)
     return {**sample, "completion": "", "image": path.relative_to(folder.parents[1]).as_posix()}
 

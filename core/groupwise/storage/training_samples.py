@@ -7,7 +7,7 @@ from typing import Any
 
 from groupwise.storage.attached import Attached
 from groupwise.storage.disk import only_files, read_text, remove, write
-from groupwise.storage.samples import ATTACHED, as_line, make_folder, with_names
+from groupwise.storage.samples import ATTACHED, as_line, make_folder, numbered, with_names
 
 LONGEST = (8_000, 2_000, 500, 100)
 """Characters of a text, the first of these with which a line is no longer than `LINE`; the middle
@@ -49,7 +49,8 @@ class TrainingSamples:
         if not samples:
             return
         make_folder(self.path.parent)
-        lines = [self._line({"step": step, **sample}) for sample in samples]
+        taken = set[str]()
+        lines = [self._line({"step": step, **sample}, taken) for sample in samples]
         self._attached.forget()
         with open(
             self.path, "a", encoding="utf-8", errors="backslashreplace", opener=only_files
@@ -71,29 +72,33 @@ class TrainingSamples:
         if self.folder.is_dir():
             self._sweep("".join(kept))
 
-    def _line(self, sample: Mapping[str, Any]) -> str:
-        plain = with_names(self._with_its_image(sample), self._attached)
+    def _line(self, sample: Mapping[str, Any], taken: set[str]) -> str:
+        plain = with_names(self._with_its_image(sample, taken), self._attached)
         lines = (as_line(_cut(plain, longest)) for longest in LONGEST)
         return next(
             (line for line in lines if len(line) <= LINE), as_line(_cut(plain, LONGEST[-1]))
         )
 
-    def _with_its_image(self, sample: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _with_its_image(self, sample: Mapping[str, Any], taken: set[str]) -> Mapping[str, Any]:
         """The sample with its image saved: as a PNG if it is small, else as a JPEG."""
         image = sample["completion"]
         if not callable(getattr(image, "save", None)):
             return sample
         self.folder.mkdir(exist_ok=True, parents=True)
         learner = f"_{sample['learner']}" if sample.get("learner") else ""
-        path = self.folder / f"{sample['step']}_{sample['draw']}_{sample['index']}{learner}"
+        name = f"{sample['step']}_{sample['draw']}_{sample['index']}{learner}"
+        path = self.folder / numbered(name, taken)
         if max(getattr(image, "size", (0, 0))) <= SMALL or not hasattr(image, "convert"):
             path = path.with_suffix(".png")
             image.save(path)
         else:
             path = path.with_suffix(".jpg")
             image.convert("RGB").save(path, quality=90)
-        name = path.relative_to(self.path.parents[1]).as_posix()
-        return {**sample, "completion": "", "image": name}
+        return {
+            **sample,
+            "completion": "",
+            "image": path.relative_to(self.path.parents[1]).as_posix(),
+        }
 
     def _sweep(self, lines: str) -> None:
         """Remove the images that are not named in these lines."""
