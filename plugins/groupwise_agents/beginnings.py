@@ -5,6 +5,7 @@ from copy import copy
 from typing import Any
 
 from groupwise import terminal
+from groupwise.copies import equal
 
 MOST = 64
 """Groups whose beginnings are remembered, and entries of a list that is compared."""
@@ -27,7 +28,7 @@ class Beginnings:
         first = self._seen.setdefault(seed, beginning)
         if len(self._seen) > MOST:
             self._seen.pop(next(iter(self._seen)))
-        odd = next((name for name, value in beginning.items() if first.get(name) != value), None)
+        odd = next((n for n, value in beginning.items() if not equal(first.get(n), value)), None)
         if odd is None or self._warned:
             return
         self._warned = True

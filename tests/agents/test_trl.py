@@ -7,6 +7,7 @@ import threading
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from tests.agents.scripted import play, say
 from tests.agents.word_game import Silent, WordGame, solved
@@ -243,6 +244,24 @@ def test_groups_that_begin_alike_are_not_warned_of(capsys):
     held += [play(environment, ROW, say(), seed=3)]
     assert len(held) == 3
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("differ", [True, False])
+def test_beginnings_with_arrays_are_compared_by_their_pixels(capsys, differ):
+    levels = iter([1, 2 if differ else 1])
+
+    class Seen(WordGame):
+        def reset(self, **row):
+            self.secret = "cat"
+            self.screen = np.full((4, 4, 3), next(levels), dtype=np.uint8)
+            return [{"type": "text", "text": "Look:"}, {"type": "image", "image": self.screen}]
+
+    environment = TRLEnvironment(Seen)
+    held = [play(environment, ROW, say(), seed=1) for _ in range(2)]
+    assert [player.contexts[0][-1]["content"][-1]["image"].shape for _, player in held] == [
+        (4, 4, 3)
+    ] * 2
+    assert ("begin with different observation" in capsys.readouterr().err) == differ
 
 
 class NoReset:

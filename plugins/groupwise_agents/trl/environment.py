@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
+from groupwise.copies import kept
 from groupwise.environment import ENVIRONMENTS, Environment, Player
 from groupwise.errors import UserError, did_you_mean
 from groupwise.prompt_source import Row
@@ -103,7 +104,7 @@ class TRLEnvironment(Environment):
         instance = await pool.take()
         lease = pool.lease(instance)
         columns = {key: value for key, value in row.items() if key != CHOICE or not self.has_choice}
-        observation = await instance.reset(columns, seed, deadline)
+        observation = kept(await instance.reset(columns, seed, deadline))
         if instance.resets == 1:  # later ones may count their episodes
             own = {"observation": observation, **plain_attributes(instance.target)}
             self._beginnings[name].observe(seed, own)
