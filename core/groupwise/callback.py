@@ -26,6 +26,8 @@ class RunContext:
 class Callback:
     """Override the methods that you need. An exception in a callback stops the run.
 
+    What they receive are copies: a change of them changes neither the run nor its files.
+
     files: names of the files and folders that it writes into the run's folder. They belong to the
     run, and are replaced with it.
     """

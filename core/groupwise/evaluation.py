@@ -1,10 +1,11 @@
 """Evaluation: the metrics and completions on held-out prompts, and the alarms they raise."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import NormalDist
 from typing import Any
 
+from groupwise.copies import copied
 from groupwise.metric_names import Family
 
 Sample = Mapping[str, Any]
@@ -79,6 +80,12 @@ class Evaluation:
     samples: Sequence[Sample]
     alarms: Mapping[str, Alarm | None] = field(default_factory=dict)
     seconds: float | None = field(default=None, compare=False)
+
+    @property
+    def copied(self) -> "Evaluation":
+        """The same with metrics, samples and alarms of its own, for users' code."""
+        own = {name: copied(getattr(self, name)) for name in ("metrics", "samples", "alarms")}
+        return replace(self, **own)
 
     @property
     def logged(self) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,12 @@ from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Turn
 
 CHAT = [{"prompt": [{"role": "user", "content": content}]} for content in ("12+34=", "Hi", "7-5")]
+SHOWING = (
+    "{% for tool in tools or [] %}{{ tool['function']['name'] }} {% endfor %}"
+    "{% for m in messages %}{{ m['role'] + ':' + m['content'] }}<|turn|>{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+"""A chat template that shows the names of tools."""
 TEXTS = [{"prompt": text} for text in ("12+34=", "Hi ", "7-5=")]
 
 
@@ -142,6 +149,47 @@ def test_a_rollout_holds_its_turns_as_they_were_drawn(make):
     assert policy.holds(changed, [drawn]) == [[True, False, True]]
     whole = replace(rollouts, mask=torch.ones_like(rollouts.mask))  # answers count as decisions
     assert policy.holds(whole, [drawn]) == [[False] * 3]
+
+
+class Changing(Environment):
+    """Changes the system message, or its tools, between its turns: in place or by new ones."""
+
+    def __init__(self, what, *, in_place):
+        self.what, self.in_place = what, in_place
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        messages, tools = [{"role": "system", "content": "state 0"}, *row["prompt"]], [tool("key")]
+        for turn in (1, 2, 3):
+            reply = await player(messages, limit=4, tools=tools)
+            messages = [*messages, reply.message, {"role": "user", "content": "go on"}]
+            if turn == 2:
+                continue  # goes on in the same context
+            if not self.in_place:
+                messages, tools = deepcopy([messages, tools])
+            if self.what == "message":
+                messages[0]["content"] = f"state {turn}"
+            else:
+                tools.append(tool(f"door {turn}"))
+
+
+def tool(name):
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize("what", ["message", "tool"])
+def test_the_model_reads_what_an_environment_has_changed_in_place(make, what):
+    """As if it had passed new messages or tools: from there on it is another rollout."""
+    policy = make("llama", max_new_tokens=90)
+    policy.tokenizer.chat_template = SHOWING
+    policy.codec = Codec(policy.tokenizer, policy.config, policy.ends, positions=None)
+    policy.prompts = policy.codec.prompts
+    changed, new = (play(policy, Changing(what, in_place=own), CHAT[:1]) for own in (True, False))
+    one, other = changed.rollouts("policy"), new.rollouts("policy")
+    assert len(one) == len(other) == 8
+    for name in ("prompt_ids", "completion_ids"):
+        own = zip(one.trajectory[name], other.trajectory[name], strict=True)
+        assert all(torch.equal(*pair) for pair in own)
 
 
 @pytest.mark.parametrize(

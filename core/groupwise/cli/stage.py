@@ -35,11 +35,11 @@ class Stage:
 
     def rows(self, count: int) -> list[PlacedRow]:
         """The first rows that no policy skips."""
-        environment = self.parts.players.environment
-        receivers = [self.players[label] for label in self.parts.players.receivers]
+        played = self.parts.players
+        receivers = [self.players[label] for label in played.receivers]
 
         def is_shown(row: PlacedRow) -> bool:
-            return not any(each.skips(environment.opening(row)) for each in receivers)
+            return not any(each.skips(played.opening(row)) for each in receivers)
 
         return [*islice(filter(is_shown, self.parts.prompts.rows()), count)]
 

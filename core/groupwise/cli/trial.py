@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 from groupwise.cli.stage import Stage
+from groupwise.copies import copied
 from groupwise.prompt_source import PlacedRow, Row
 from groupwise.prompts.draws import Draw
 from groupwise.rewards import OWN_ARGUMENTS, Reward, Scores
@@ -74,7 +75,7 @@ def _gold(parts: Parts) -> Gold | None:
 
 def _stated(gold: Gold, row: Row) -> str | None:
     try:
-        return gold(row)
+        return gold(copied(row, pictures=False))
     except ValueError:  # `gold_notes` has said so
         return None
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from accelerate import Accelerator
 
 from groupwise import processes
 from groupwise.callback import Callback, RunContext
 from groupwise.config.load import LoadedConfig
+from groupwise.copies import copied
 from groupwise.errors import UserError
 from groupwise.run.making import make_part
 from groupwise.run.parts import Parts
@@ -37,7 +39,7 @@ def opened(
         def open_all() -> None:
             for path, callback in callbacks.items():
                 try:
-                    callback.on_open(run)
+                    callback.on_open(replace(run, settings=copied(run.settings)))
                 except UserError as error:
                     raise UserError(loaded.origin.message(path, str(error))) from error
                 stack.callback(callback.on_close)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from groupwise.copies import copied
 from groupwise.errors import UserError, first_line
 from groupwise.prompt_source import PlacedRow
 from groupwise.rewards import Reward
@@ -69,11 +70,12 @@ def tried(reward: Reward, rows: Sequence[PlacedRow]) -> tuple[list[Unusable], li
     usable: list[tuple[PlacedRow, str]] = []
     for row in rows:
         try:
+            own = copied(row, pictures=False)
             if check is not None:
-                check(row)
+                check(own)
             if make is None:
                 continue
-            completion = make(row)
+            completion = make(own)
         except ValueError as error:
             blank.append(Unusable(place=row.place, why=first_line(error)))
             continue

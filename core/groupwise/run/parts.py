@@ -71,7 +71,7 @@ class Parts:
         started = time.monotonic()
         for prompts in self._sources:
             for number, row in enumerate(islice(prompts.rows(), checked_rows(prompts.source))):
-                opening = self.players.environment.opening(row)
+                opening = self.players.opening(row)
                 yield PlacedRow(opening, row.place)
                 if time.monotonic() - started > SECONDS_OF_CHECKING:
                     self.notes.append(
@@ -119,7 +119,7 @@ class Parts:
     def check_tools(self, label: str, policy: type[Policy], settings: Any) -> None:
         """Raise UserError if the environment shows tools to a policy that cannot call them."""
         row = {k: v for k, v in self.prompts.source[0].items() if k != "tools"}
-        if label in self.players.receivers and self.players.environment.opening(row).get("tools"):
+        if label in self.players.receivers and self.players.opening(row).get("tools"):
             policy.examine_tools(settings)
 
     @property

@@ -8,8 +8,10 @@ from functools import cached_property
 from groupwise.config.learners import PLAYERS, SOLE
 from groupwise.config.load import LoadedConfig
 from groupwise.config.sections import RunConfig
+from groupwise.copies import copied
 from groupwise.environment import Environment
 from groupwise.errors import UserError
+from groupwise.prompt_source import Row
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,10 @@ class Players:
     def receivers(self) -> Sequence[str]:
         """The players whose prompts are rows of the data set."""
         return self.environment.receivers(self.labels)
+
+    def opening(self, row: Row) -> Row:
+        """What a receiver is called with at first, as a row."""
+        return self.environment.opening(copied(row, pictures=False))
 
     @cached_property
     def judged(self) -> Sequence[str]:

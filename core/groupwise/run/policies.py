@@ -31,7 +31,7 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
         set_seed(config.seed)
         policies[label] = make_part(parts.loaded, (*learning.path, "policy"))
     parts.check_policies(policies)
-    receivers, opening = parts.players.receivers, parts.players.environment.opening
+    receivers, opening = parts.players.receivers, parts.players.opening
     for label, policy in policies.items():
         read = parts.named | policy.shown if label in parts.players.judged else frozenset()
         policy.prepare(outputs=parts.algorithms[label].outputs, facts=policy.optional_facts & read)
@@ -133,7 +133,7 @@ def build_teachers(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
         teacher.requires_grad_(False)
         teacher.check_prompts(parts.rows() if label in receivers else ())
         teachers[label] = teacher
-    opening = parts.players.environment.opening
+    opening = parts.players.opening
     reading = [teacher for label, teacher in teachers.items() if label in receivers]
     if reading:
         others = parts.prompts.skips

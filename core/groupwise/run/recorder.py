@@ -8,6 +8,7 @@ from typing import Any
 
 from groupwise import progress
 from groupwise.callback import Callback
+from groupwise.copies import copied
 from groupwise.evaluation import Alarm, Evaluation, Sample
 from groupwise.metric_names import Family
 from groupwise.run.card import write_cards
@@ -126,7 +127,7 @@ class Recorder:
             with self.run_folder.writing():
                 self.training.write(step, samples)
         for callback in self.callbacks if samples else ():
-            callback.on_samples(step, samples)
+            callback.on_samples(step, copied(samples))
 
     def truncate_after(self, step: int) -> str | None:
         """Drop what a resumed run writes again; a note on damaged lines."""
@@ -165,7 +166,7 @@ class Recorder:
         self._warn_of_failures(self.trainer.experience.failures)
         self._compare(step, metrics)
         for callback in self.callbacks:
-            callback.on_step(step, metrics)
+            callback.on_step(step, copied(metrics))
 
     def interrupted(self, signal: str) -> None:
         """Say that a signal came, which ends the run after the step in progress."""
@@ -192,7 +193,7 @@ class Recorder:
         """Pass an evaluation to callbacks; returns its metrics for the step's line."""
         self._warn_of_failures(self.trainer.evaluator.failures)
         for callback in self.callbacks if evaluation.metrics else ():
-            callback.on_evaluation(step, evaluation)
+            callback.on_evaluation(step, evaluation.copied)
         return evaluation.logged
 
     def after(self, evaluation: Evaluation) -> None:
@@ -271,7 +272,7 @@ class Recorder:
             where = "".join(f"; report: {result.folder / name}" for name in names)
             self.display.say(f"{self._steps(result)} in {result.seconds:.0f} s{where}")
         for callback in self.callbacks:
-            callback.on_end(record)
+            callback.on_end(copied(record))
 
     def _steps(self, result: RunResult) -> str:
         """How many steps there were, and why there were no more."""

@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import torch
 
+from groupwise.copies import copied, kept
 from groupwise.errors import message_of, place_of
 from groupwise.rewards import Reward, RunState, SampleErrors
 from groupwise.rewards.deadline import ending_in
@@ -56,6 +58,8 @@ class Failure(Exception):  # noqa: N818
 class RewardCall:
     """The call of one reward on one batch; it can be pickled and made in a worker process.
 
+    Its arguments are copies of its own (`groupwise.copies`), each row's by itself: what a reward
+    changes in them, another one does not see, nor do the other members of a group.
     purpose: what the rollouts were sampled for; references: for each rollout, the completions that
     a relative reward compares it with, besides those of its group; none if unset.
     extra, metrics: what the reward logged; seconds: how long it took; began: when it started, by
@@ -75,20 +79,21 @@ class RewardCall:
         compared = [[] for _ in range(len(rollouts))] if references is None else references
         offered = {
             "prompts": [row.get("prompt") for row in rollouts.prompts],
-            "completions": _Traced(rollouts.completions),
+            "completions": rollouts.completions,
             "groups": rollouts.groups.tolist(),
             "purpose": purpose,
             "truncated": rollouts.truncated.tolist(),
             "ended": rollouts.ended,
             **{n: list(column) for n, column in rollouts.facts.items() if not n.startswith("_")},
-            # Copies: rewards may run concurrently, and one may sort or empty its lists.
-            **{name: list(column) for name, column in columns.items()},
-            "trainer_state": state,
-            **({REFERENCES: [list(each) for each in compared]} if reward.members.relative else {}),
+            **columns,
+            "trainer_state": deepcopy(state),
+            **({REFERENCES: compared} if reward.members.relative else {}),
         }
         self.arguments: dict[str, Any] = {
-            name: value for name, value in offered.items() if reward.takes(name)
+            name: copied(value) for name, value in offered.items() if reward.takes(name)
         }
+        if "completions" in self.arguments:
+            self.arguments["completions"] = _Traced(self.arguments["completions"])
         self.hooks = [hook for hook in HOOKS if reward.takes(hook)]
         self.size, self.deadline = len(rollouts), reward.deadline
         self.extra: dict[str, list[Any]] = {}
@@ -178,7 +183,8 @@ class _Traced(list[Any]):
 
 
 def listed(values: Any) -> Any:
-    """What a reward returned as a list of plain values; unchanged if it is no series of values.
+    """What a reward returned as a list of plain values, its lists and pictures as copies; unchanged
+    if it is no series of values.
 
     Arrays of one number each, such as logits [B, 1], become numbers.
     """
@@ -189,7 +195,7 @@ def listed(values: Any) -> Any:
     if unordered or not isinstance(values, Iterable):
         return values
     series = list(values)
-    plain = [value.tolist() if hasattr(value, "tolist") else value for value in series]
+    plain = [value.tolist() if hasattr(value, "tolist") else kept(value) for value in series]
     if all(getattr(value, "shape", ()) == (1,) for value in series):
         return [number for (number,) in plain]
     return plain

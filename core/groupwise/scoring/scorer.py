@@ -3,10 +3,12 @@
 import inspect
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from groupwise import terminal
+from groupwise.copies import copied
 from groupwise.errors import UserError, first_line
 from groupwise.metric_names import Family, problem_of_reward
 from groupwise.rewards import Reward, RunState, Scores
@@ -198,9 +200,15 @@ class Scorer:
                 assert watched is not None
                 examples = watched.finish([watched.start(rollouts, state, only=[members.labels])])
                 labelled(members.labels, examples)
+            own = replace(
+                rollouts,
+                prompts=copied(rollouts.prompts),
+                completions=copied(rollouts.completions),
+                facts=copied(rollouts.facts),
+            )
             try:
                 with contained():
-                    learned = members.refresh(rollouts, examples) or {}
+                    learned = members.refresh(own, examples) or {}
             except (ValueError, Failure) as error:
                 raise UserError(f"reward {reward.name!r} cannot learn: {error}") from error
             metrics |= {f"{reward.name}/{name}": value for name, value in learned.items()}

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from groupwise.copies import copied, equal
 from groupwise.environment import Context, ContextRefused, Outcome, Reply, Tools
 from groupwise.errors import UserError
 from groupwise.prompt_source import Row, with_columns
@@ -215,14 +216,17 @@ class Request:
 
 def row_of(context: Context, row: Row, tools: Tools | None) -> Row:
     """The row that a player completes: the data set's, with the context as its prompt, and with
-    these tools."""
-    shown = {} if tools is None else {"tools": tools}
+    these tools; the data set's row itself if the context equals it.
+
+    Of what an environment passes they are copies, since it may go on to change it.
+    """
+    shown = {} if tools is None else {"tools": copied([*tools])}
     if isinstance(context, Mapping):
-        return with_columns(context, shown) if shown else context
+        own = row if equal(context, row) else copied(context)
+        return with_columns(own, shown) if shown else own
     if isinstance(context, Reply):
         return with_columns(row, {"prompt": context.text, **shown})
-    # A copy of messages, to which an environment may go on to append.
-    prompt = context if isinstance(context, str) else [*context]
+    prompt = context if isinstance(context, str) else copied([*context])
     return with_columns(row, {"prompt": prompt, **shown})
 
 

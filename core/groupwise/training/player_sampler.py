@@ -10,6 +10,7 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from groupwise import processes
+from groupwise.copies import equal, kept
 from groupwise.environment import ContextRefused
 from groupwise.errors import UserError
 from groupwise.prompt_source import Row
@@ -187,7 +188,9 @@ class PlayerSampler:
                     call.goes_on_from = earlier
                     if call.row.get("tools") is not tools:
                         call.row = {**call.row, "tools": tools}
-                return sampler.extend(earlier.context, replies) if replies else earlier.context
+                if not replies:
+                    return earlier.context
+                return sampler.extend(earlier.context, kept(replies))  # rewards read them later
         if request.tools:
             sampler.check_tools()
         return sampler.encode([first.row])[0]
@@ -223,7 +226,7 @@ def _further(earlier: Call, prompt: Any) -> str | Sequence[Mapping[str, Any]] | 
             return None
         text = before + reply.text
         return prompt[len(text) :] if prompt.startswith(text) else None
-    count = len(before)
-    if [*prompt[:count]] != [*before] or [*prompt[count : count + 1]] != [reply.message]:
+    count = len(before) + 1
+    if not equal(prompt[:count], [*before, reply.message]):
         return None
-    return prompt[count + 1 :] or None
+    return prompt[count:] or None

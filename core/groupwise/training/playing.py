@@ -4,12 +4,13 @@ import asyncio
 import contextvars
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from inspect import signature
 from typing import Any
 
 from groupwise import terminal
+from groupwise.copies import copied, kept
 from groupwise.environment import (
     CompletionFailed,
     Context,
@@ -134,7 +135,8 @@ class Playing:
         LATEST.set((None, asyncio.current_task()))
         try:
             seed = {"seed": episode.seed} if self._takes_seed else {}
-            outcome = await self.environment.play(episode.draw.row, players, **seed)
+            row = copied(episode.draw.row)
+            outcome = kept(await self.environment.play(row, players, **seed))
             fault = _fault(episode, outcome)
             self._end(episode, outcome=None if fault else outcome, failure=fault)
         except CompletionFailed:
@@ -224,7 +226,8 @@ class Playing:
         size = sampler.group_size if grouped else None
         calls = calls_for(episode, label, row, parent, grouped=size, chosen=chosen)
         answer = asyncio.get_running_loop().create_future()
-        request = Request(episode, label, calls, answer, limit, tools)
+        shown = None if tools is None else row["tools"]
+        request = Request(episode, label, calls, answer, limit, shown)
         episode.calls += calls
         if not episode.waiting:
             self._busy -= 1
@@ -242,7 +245,7 @@ class Playing:
         self._happened()
         await request.answer
         LATEST.set((calls[-1], asyncio.current_task()))
-        replies = [call.reply for call in calls if call.reply is not None]
+        replies = [_copied(call.reply) for call in calls if call.reply is not None]
         if not replies:
             raise CompletionFailed(f"the completion of {label!r} failed")
         return replies
@@ -256,6 +259,12 @@ def _fault(episode: Episode, outcome: Outcome) -> str | None:
     replies = [pair[0] for pair in pairs if isinstance(pair, tuple) and pair]
     foreign = any(isinstance(r, Reply) and r.source not in episode.calls for r in replies)
     return "`play` returned a reply of another episode" if foreign else None
+
+
+def _copied(reply: Reply) -> Reply:
+    """A reply as an environment gets it."""
+    calls = [replace(call, arguments=copied(call.arguments)) for call in reply.calls]
+    return replace(reply, completion=copied(reply.completion), calls=tuple(calls))
 
 
 def _cancel(episode: Episode) -> None:

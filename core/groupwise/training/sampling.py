@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from groupwise.copies import equal
 from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.prompt_source import Row
@@ -242,7 +243,7 @@ class Sampling:
         numbers = torch.arange(len(rows)).repeat_interleave(size)
         due = [rows[number]["prompt"] for number in numbers.tolist()]
         answered = [row.get("prompt") for row in rollouts.prompts]
-        if answered != due or not torch.equal(rollouts.groups.cpu(), numbers):
+        if not equal(answered, due) or not torch.equal(rollouts.groups.cpu(), numbers):
             raise UserError(
                 f"{self._name} returned rollouts in another order than the prompts: those of a "
                 f"prompt must be adjacent, and `Rollouts.groups` must number the prompts 0, 1, ..."

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from groupwise.copies import copied, kept
 from groupwise.environment import Player
 from groupwise.prompt_source import Row
 from groupwise_agents.conversation import Conversation, converse, messages_of
@@ -23,11 +24,11 @@ async def play_session(
     resource = await Resource.made(lambda: factory.create(task=row, seed=seed))
     session = resource.session
     try:
-        own = await resource.call(lambda: [*session.initial_messages()])
+        own = kept(await resource.call(lambda: [*session.initial_messages()]))
         tools = await resource.call(lambda: tools_of_session(resource))
         toolbox = OrderedToolbox(tools, deadline=limits.deadline)
         talk = await converse(player, own or messages_of(row), toolbox, limits)
-        result = await resource.call(lambda: session.verify(talk.transcript))
+        result = await resource.call(lambda: session.verify(copied(talk.transcript)))
         if result.env_reward is not None:
             return talk, float(result.env_reward)
         return talk, resource.reward

@@ -10,6 +10,7 @@ from typing import Any
 from weakref import ref
 
 from groupwise import attachments
+from groupwise.copies import equal
 from groupwise.errors import UserError, first_line
 from groupwise_llm.vision.album import Album
 from groupwise_llm.vision.images import ImageError, measured, opened
@@ -38,13 +39,19 @@ class Shown(dict[str, Any]):
         super().__init__(part)
         self._value, self._picture = _own(self), ref(picture)
 
+    def __copy__(self) -> "Shown":
+        own = type(self).__new__(type(self))
+        own.update(self)
+        own.__dict__.update(self.__dict__)
+        return own
+
     def __reduce__(self) -> tuple[type, tuple[dict[str, Any]]]:
         return dict, ({**self},)  # elsewhere it is the part alone
 
     @property
     def picture(self) -> Picture | None:
         """None if it must be prepared again."""
-        return self._picture() if _own(self) is self._value else None
+        return self._picture() if equal(_own(self), self._value) else None
 
 
 class Reader:

@@ -1,11 +1,14 @@
 """Pictures in runs: samples, the page, `check`, tools that return pictures, the saved model."""
 
 import json
+from copy import deepcopy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 from tests.command_line import call
 from tests.llm.vision.standins import folder, picture
 
@@ -184,7 +187,7 @@ def test_pictures_of_tools_are_seen_trained_around_and_given_to_rewards(policy):
     rollouts = episodes.judged
     tools = [own for own in rollouts.completions[0] if own["role"] == "tool"]
     assert [own["content"] for own in tools] == [[SMALL, WORDS]] * 2
-    assert SMALL["image"] is tools[0]["content"][0]["image"]
+    assert SMALL["image"] is not tools[0]["content"][0]["image"]  # it may be drawn on
     whole = episodes.rollouts("policy")
     log_probs = policy(whole).log_probs
     drawn = whole.mask
@@ -193,6 +196,55 @@ def test_pictures_of_tools_are_seen_trained_around_and_given_to_rewards(policy):
     )
     ids = whole.tensor("completion_ids")[0]
     assert int((ids >= BEYOND).sum()) == 2 * len(policy.codec.reader.album.picture(SMALL["image"]))
+
+
+class Screen(Environment):
+    """Each turn shows the screen, in a context of its own or after the earlier ones.
+
+    picture: makes one of pixels; same: it is one object, which is drawn on.
+    """
+
+    def __init__(self, picture, *, again, same=False):
+        self.picture, self.again, self.same = picture, again, same
+
+    async def play(self, row, players):
+        (player,) = players.values()
+        messages, canvas = [], Image.new("RGB", (48, 32))
+        for level in (50, 150, 250):
+            pixels = np.full((32, 48, 3), level, dtype=np.uint8)
+            screen = canvas if self.same else self.picture(pixels)
+            if self.same:
+                canvas.paste((level,) * 3, (0, 0, 48, 32))
+            shown = {"role": "user", "content": [{"type": "image", "image": screen}, WORDS]}
+            messages = [*messages, shown] if self.again else [shown]
+            reply = await player(messages, limit=3)
+            messages.append(reply.message)
+            if self.again:  # as an agent that holds no objects sends it anew
+                messages = deepcopy(messages) if not self.same else messages
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_pixels_of_an_array_are_a_picture_in_every_turn(policy, again):
+    of_arrays, of_images = (
+        play_episodes(Screen(make, again=again), {"policy": policy}, [{"prompt": "go"}], size=2)
+        for make in (np.asarray, Image.fromarray)
+    )
+    assert not of_arrays.failures
+    one, other = of_arrays.rollouts("policy"), of_images.rollouts("policy")
+    assert len(one) == len(other) == (2 if again else 6)
+    assert torch.equal(one.tensor("completion_ids"), other.tensor("completion_ids"))
+
+
+def test_a_screen_that_is_drawn_on_stays_as_the_model_saw_it(policy):
+    same, fresh = (
+        play_episodes(
+            Screen(Image.fromarray, again=True, same=own), {"policy": policy}, [{"prompt": "go"}]
+        )
+        for own in (True, False)
+    )
+    tokens = [own.rollouts("policy").tensor("completion_ids") for own in (same, fresh)]
+    assert torch.equal(*tokens)
+    assert same.judged.completions == fresh.judged.completions
 
 
 def test_a_picture_that_does_not_fit_or_open_becomes_words_for_the_model(policy, tmp_path):
