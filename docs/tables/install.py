@@ -1,4 +1,4 @@
-"""How Groupwise is installed, in README and on the docs' first page.
+"""How Groupwise is installed and first run, in README and on the docs' first page.
 
     python docs/tables/install.py README.md
     python docs/tables/install.py docs/index.md
@@ -15,19 +15,20 @@ from page import rewrite
 PROJECT = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text("utf-8"))
 ADDRESS = PROJECT["project"]["urls"]["Source"]
 CHECKOUT = """\
-The package is not on PyPI yet: install it in a checkout. (`constraints.txt` has the versions that
-were tested together; without `-c constraints.txt` pip takes the newest.)
+The package is not on PyPI yet: in a checkout, this installs it and trains a first model.
+(`constraints.txt` has the versions that were tested together; without `-c constraints.txt` pip
+takes the newest.)
 
 ```sh
-pip install -e '.[all]' -c constraints.txt
+pip install -e '.[all]' -c constraints.txt && groupwise train examples/arithmetic.yaml
 ```"""
 PUBLISHED = f"""\
-```sh
-pip install 'groupwise[all]'
-```
+The examples are in the repository: `git clone {ADDRESS} && cd groupwise`. There, this installs the
+package and trains a first model. (`constraints.txt` has the versions that were tested together.)
 
-The examples are in the repository: `git clone {ADDRESS} && cd groupwise`. (Its `constraints.txt`
-has the versions that were tested together, for `-c constraints.txt`.)"""
+```sh
+pip install 'groupwise[all]' -c constraints.txt && groupwise train examples/arithmetic.yaml
+```"""
 
 
 def text(*, published: bool) -> str:
