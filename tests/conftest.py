@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -41,7 +42,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--few", action="store_true", help="the last case of each test alone")
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if "rounding" in getattr(item, "fixturenames", ()):
+            item.add_marker("rounding")
+    if config.getoption("few"):
+        cases: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        config.hook.pytest_deselected(items=[item for own in cases.values() for item in own[:-1]])
+        items[:] = [own[-1] for own in cases.values()]
     items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 
@@ -57,6 +72,14 @@ def _no_process_group_is_left() -> Iterator[None]:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+@pytest.fixture
+def rounding() -> ModuleType:
+    """Bounds of rounding errors: `tests/rounding.py`. Tests that take it are marked `rounding`."""
+    from tests import rounding
+
+    return rounding
 
 
 @pytest.fixture

@@ -45,23 +45,25 @@ def chat(text):
     ]
 
 
-def test_similarity_is_the_cosine_times_scale(folder, pictures, pil, texts):
+def test_similarity_is_the_cosine_times_scale(folder, pictures, pil, texts, rounding):
     images = pictures(0, 1, 2, 3)
     reward = similarity(folder)
     values = reward(texts, pil(images))
-    assert values == pytest.approx(reward.clip.cosines(images, texts), abs=1e-6)
+    rounding.same(lambda: torch.tensor(reward.clip.cosines(images, texts)), torch.tensor(values))
     assert len(set(values)) == 4
     scaled = similarity(folder, scale=2.5)(texts, pil(images))
     assert scaled == pytest.approx([2.5 * value for value in values])
 
 
-def test_tensors_of_the_images_fact_are_scored_instead_of_completions(folder, pictures, pil, texts):
+def test_tensors_of_the_images_fact_are_scored_instead_of_completions(
+    folder, pictures, pil, texts, rounding
+):
     reward, images, others = similarity(folder), pictures(0, 1, 2, 3), pictures(4, 5, 6, 7)
     stated = reward(texts, pil(others), images=images, truncated=[False] * 4)
-    assert stated == pytest.approx(reward(texts, pil(images)), abs=1e-6)
+    rounding.same(lambda: torch.tensor(reward(texts, pil(images))), torch.tensor(stated))
 
 
-def test_texts_of_a_column_and_of_messages(folder, pictures, texts):
+def test_texts_of_a_column_and_of_messages(folder, pictures, texts, rounding):
     images, nothing = pictures(0, 1, 2, 3), [None] * 4
     reward = similarity(folder)
     expected = reward(texts, nothing, images=images)
@@ -70,7 +72,9 @@ def test_texts_of_a_column_and_of_messages(folder, pictures, texts):
     assert captioned(["p"] * 4, nothing, images=images, caption=texts) == expected
     some = captioned(["p"] * 4, nothing, images=images, caption=[None, *texts[1:]])
     assert some[0] is None
-    assert some[1:] == pytest.approx(expected[1:], abs=1e-6)
+    rounding.same(
+        lambda: torch.tensor(reward(texts, nothing, images=images))[1:], torch.tensor(some[1:])
+    )
     with pytest.raises(
         ValueError, match=r"'clip_similarity' needs the column 'caption'; .* images"
     ):
@@ -110,7 +114,7 @@ def test_the_layers_of_a_head_are_inferred(folder, head, pictures, *, name, pref
     assert [layer.in_features for layer in reward.head] == list(widths[:-1])
 
 
-def test_heads_of_one_layer_and_with_activations(folder, head, pictures, pil, tmp_path):
+def test_heads_of_one_layer_and_with_activations(folder, head, pictures, pil, tmp_path, rounding):
     images = pictures(0, 1, 2)
     weight, bias = torch.randn(1, 24), torch.randn(1)
     for tensors in ({"weight": weight, "bias": bias}, {"weight": weight}):
@@ -118,12 +122,12 @@ def test_heads_of_one_layer_and_with_activations(folder, head, pictures, pil, tm
         reward = aesthetic(folder, tmp_path / "linear.pt")
         features = reward.clip.image_features(images)
         expected = (features @ weight.T)[:, 0] + tensors.get("bias", torch.zeros(1))
-        assert reward(["p"] * 3, pil(images)) == pytest.approx(expected.tolist(), rel=1e-4)
+        rounding.same(lambda r=reward: torch.tensor(r(["p"] * 3, pil(images))), expected)
     path = head(24, 16, 1)
     plain, with_relu = aesthetic(folder, path), aesthetic(folder, path, activation="relu")
     first, last = plain.head
     expected = last(relu(first(features)))[:, 0].tolist()
-    assert with_relu(["p"] * 3, pil(images)) == pytest.approx(expected, rel=1e-4)
+    rounding.same(lambda: torch.tensor(with_relu(["p"] * 3, pil(images))), torch.tensor(expected))
     assert plain(["p"] * 3, pil(images)) != pytest.approx(expected, rel=1e-2)
 
 
@@ -233,7 +237,7 @@ def rollouts_of(images, texts, completions):
 
 
 def test_the_scorer_of_a_run_scores_with_all_rewards(
-    folder, transformers_folder, *, head, pictures, pil, texts
+    folder, transformers_folder, *, head, pictures, pil, texts, rounding
 ):
     images = pictures(0, 1, 2, 3)
     functions = {
@@ -245,7 +249,7 @@ def test_the_scorer_of_a_run_scores_with_all_rewards(
     stated = rewards(rollouts_of(images, texts, [None] * 4))
     assert stated.values.shape == (4, 3)
     completed = rewards(rollouts_of([], texts, pil(images)))
-    assert torch.allclose(stated.values, completed.values, atol=1e-4)
+    rounding.same(lambda: rewards(rollouts_of(images, texts, [None] * 4)).values, completed.values)
     expected = functions["preference"](texts, pil(images))
     assert completed.column("preference").tolist() == pytest.approx(expected)
     with pytest.raises(RewardError, match=r"image 2: expected a PIL .* str\n  at sample 2 of 4"):

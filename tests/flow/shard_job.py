@@ -1,7 +1,8 @@
 """One process of several: compares sharded policies with unsharded ones.
 
 python shard_job.py _ OUT: the folder of OUT holds the pipelines; OUT gets, by case and
-measurement, the largest value of all processes.
+measurement, the largest value of all processes. Differences are shares of what rounding explains
+(`tests/rounding.py`), but for those that must be 0.
 """
 
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
+from tests import rounding
 from tests.flow import conftest as lab
 from tests.flow.stand_ins import MODELS as STAND_INS
 from torch import distributed
@@ -85,6 +87,23 @@ def sample(policy, rank):
     return policy.sample(rows, group_size=3, seeds=seeds), spread(len(passes))
 
 
+def shown(rollouts):
+    """Images and log-probs of a sample; in bf16 rounding can move a pixel by a tenth, no mean."""
+    images = lab.images_of(rollouts)
+    if "log_prob_error" in rollouts.facts:
+        images = images.mean(dim=(2, 3))
+    return {"samples": images, "sampler log-probs": rollouts.sampler_log_probs}
+
+
+def shares(one, other, compute):
+    """By name, the difference of two results as a share of what rounding explains."""
+    allowed = dict(zip(one, rounding.bounds(compute), strict=True))
+    return {
+        name: rounding.excess(full(one[name]), full(other[name]), [bound])
+        for name, bound in allowed.items()
+    }
+
+
 def gradient(policy, current, world):
     """The gradient averaged over processes, as a vector; it also stays in `parameter.grad`."""
     current.log_probs.sum().backward()
@@ -101,27 +120,30 @@ def gradient(policy, current, world):
 def of_model(model, rank, world, mesh):
     """Log-probs and gradient of a model in the box, sharded and not."""
     settings = {"guidance": 3.0, "lora": {"rank": 2}, "steps": 3}
-    policies = [policy_of(model, each, **settings) for each in (None, mesh)]
-    for policy in policies:
+    unsharded, sharded = (policy_of(model, each, **settings) for each in (None, mesh))
+    for policy in (unsharded, sharded):
         for parameter in lab.trained(policy):
             torch.nn.init.constant_(parameter, 0.05)
-    rows, seeds = ROWS[2 * rank : 2 * rank + 2], [rank, rank + 9]
-    drawn = [policy.sample(rows, group_size=1, seeds=seeds) for policy in policies]
-    answers = [policy(drawn[0]) for policy in policies]
-    gradients = [gradient(p, a, world) for p, a in zip(policies, answers, strict=True)]
-    return {
-        "samples": max_difference(*(lab.images_of(each) for each in drawn)),
-        "log-probs": max_difference(*(answer.log_probs for answer in answers)),
-        "gradient": lab.gap(gradients[1], gradients[0]),
-        "no gradient": float(gradients[0].norm() == 0),
-    }
+    # Others of these seeds come so near to a kink of Sana's ReLU that rounding crosses it.
+    rows, seeds = ROWS[2 * rank : 2 * rank + 2], [rank + 20, rank + 29]
+    rollouts = unsharded.sample(rows, group_size=1, seeds=seeds)
+
+    def results(policy):
+        policy.zero_grad()
+        answer = policy(rollouts)
+        values = {"log-probs": answer.log_probs, "gradient": gradient(policy, answer, world)}
+        return shown(policy.sample(rows, group_size=1, seeds=seeds)) | values
+
+    values = results(unsharded)
+    differences = shares(values, results(sharded), lambda: results(unsharded))
+    return differences | {"no gradient": float(values["gradient"].norm() == 0)}
 
 
 def step(policy):
     """Makes an update; returns the kept weights, with those before it as the reference.
 
     AdamW divides by the gradient's size, so that with its own `eps` rounding errors in gradients
-    near 0 would become steps, which differ from one processor to another.
+    near 0 would become steps.
     """
     kept = KeptWeights(policy)
     kept.keep("reference")
@@ -129,25 +151,24 @@ def step(policy):
     return kept
 
 
-@torch.no_grad()
-def after_a_step(unsharded, sharded, kept, rollouts, before):
-    passes = lab.calls(sharded)
-    moved = [policy(rollouts).log_probs for policy in (unsharded, sharded)]
-    measurements = {
-        "passes by other weights": len(passes),
-        "negative change": -max_difference(moved[0], before),
-    }
-    measurements["after a step"] = max_difference(*moved)
-    with kept[1].using("reference"):
-        measurements["reference"] = max_difference(sharded(rollouts).log_probs, before)
-    for of_policy in kept:
-        of_policy.blend("reference", 0.5)
-    with kept[0].using("reference"), kept[1].using("reference"):
-        measurements["average"] = max_difference(
-            *(policy(rollouts).log_probs for policy in (unsharded, sharded))
-        )
-    measurements["back"] = max_difference(sharded(rollouts).log_probs, moved[1])
-    return measurements, moved[1]
+def results(policy, rollouts, world):
+    """Log-probs before and after an update, its gradient, and log-probs by averaged weights.
+
+    The policy has its weights of before again.
+    """
+    policy.zero_grad()
+    answer = policy(rollouts)
+    values = {"log-probs": answer.log_probs, "gradient": gradient(policy, answer, world)}
+    before = [parameter.detach().clone() for parameter in lab.trained(policy)]
+    kept = step(policy)
+    with torch.no_grad():
+        values["after a step"] = policy(rollouts).log_probs
+        kept.blend("reference", 0.5)
+        with kept.using("reference"):
+            values["average"] = policy(rollouts).log_probs
+        for parameter, weight in zip(lab.trained(policy), before, strict=True):
+            parameter.copy_(weight)
+    return values
 
 
 def compare(name, rank, world, mesh):
@@ -160,25 +181,39 @@ def compare(name, rank, world, mesh):
     measurements["weights"] = max(
         max_difference(p, parameters[n]) for n, p in sharded.named_parameters()
     )
-    (drawn, measurements["uneven passes"]), (other, measurements["passes apart"]) = (
-        sample(policy, rank) for policy in (unsharded, sharded)
-    )
-    measurements["samples"] = max_difference(lab.images_of(drawn), lab.images_of(other))
-    measurements["sampler log-probs"] = max_difference(
-        drawn.sampler_log_probs, other.sampler_log_probs
-    )
+    draws = [sample(policy, rank) for policy in (unsharded, sharded)]
+    (drawn, measurements["uneven passes"]), (other, measurements["passes apart"]) = draws
+    measurements |= shares(*map(shown, (drawn, other)), lambda: shown(sample(unsharded, rank)[0]))
     if name == "bf16":
         errors = [rollouts.facts["log_prob_error"][0] for rollouts in (drawn, other)]
-        return measurements | {"rounding": abs(errors[0] - errors[1])}
+        return measurements | {"rounding": abs(errors[1] / errors[0] - 1)}
+    return measurements | update(name, unsharded, sharded, other, world)
+
+
+def update(name, unsharded, sharded, rollouts, world):
+    """Compares log-probs and gradients, those after an update, and what is saved then."""
     passes = lab.calls(sharded)
-    answers = [policy(other) for policy in (unsharded, sharded)]
-    measurements["passes"] = len(passes)
-    measurements["log-probs"] = max_difference(*(answer.log_probs for answer in answers))
-    gradients = [gradient(p, a, world) for p, a in zip((unsharded, sharded), answers, strict=True)]
-    measurements["gradient"] = lab.gap(gradients[1], gradients[0])
-    kept = [step(policy) for policy in (unsharded, sharded)]
-    more, moved = after_a_step(unsharded, sharded, kept, other, answers[0].log_probs.detach())
-    return measurements | more | save(name, unsharded, sharded, other, moved)
+    before = sharded(rollouts).log_probs.detach()
+    measurements = {"passes": len(passes)}
+    expected = results(unsharded, rollouts, world)
+    measurements |= shares(
+        expected, results(sharded, rollouts, world), lambda: results(unsharded, rollouts, world)
+    )
+    sharded.zero_grad()
+    gradient(sharded, sharded(rollouts), world)
+    kept = step(sharded)
+    passes.clear()
+    with torch.no_grad():
+        moved = sharded(rollouts).log_probs
+        measurements["passes by other weights"] = len(passes)
+        measurements["negative change"] = -max_difference(moved, before)
+        with kept.using("reference"):
+            by_reference = {"reference": sharded(rollouts).log_probs}
+        measurements |= shares(
+            by_reference, {"reference": before}, lambda: unsharded(rollouts).log_probs
+        )
+        measurements["back"] = max_difference(sharded(rollouts).log_probs, moved)
+    return measurements | save(name, unsharded, sharded, rollouts, moved)
 
 
 @torch.no_grad()
@@ -199,7 +234,10 @@ def save(name, unsharded, sharded, rollouts, moved):
     if name == "flux":
         policies = [policy_of(f"{folder.name}/many", mesh) for mesh in (None, sharded.mesh)]
         files = list((folder / "many" / "transformer").glob("*.safetensors"))
-        difference = max(max_difference(policy(rollouts).log_probs, moved) for policy in policies)
+        allowed = rounding.bounds(lambda: policies[0](rollouts).log_probs)
+        difference = max(
+            rounding.excess(policy(rollouts).log_probs, moved, allowed) for policy in policies
+        )
         return {"difference when saved": difference, "files": len(files)}
     if distributed.get_rank():
         return {}

@@ -28,38 +28,38 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "scale", "more"), CASES)
-def test_evaluation_draws_the_images_of_the_pipeline(lab, name, scale, more):
+def test_evaluation_draws_the_images_of_the_pipeline(lab, name, scale, more, rounding):
     policy = lab.policy(name, guidance=scale, evaluation_steps=6, **more)
     rollouts = policy.sample(lab.rows, group_size=1, seeds=[5, 6], purpose="evaluate")
     absent = {"text_encoder_3": None, "tokenizer_3": None} if "without" in name else {}
     pipeline = DiffusionPipeline.from_pretrained(lab.folders[name], **absent)
     expected = lab.pipelines_images(pipeline, policy, lab.rows, [5, 6])
-    images = lab.images_of(rollouts)
-    assert (images - expected).abs().max() < 2e-5
+    allowed = rounding.bounds(lambda: lab.pipelines_images(pipeline, policy, lab.rows, [5, 6]))
+    assert rounding.excess(lab.images_of(rollouts), expected, allowed) <= 1
     # The images of the two prompts differ, so the prompts are used.
     assert (expected[0] - expected[1]).abs().max() > 1e-3
     pixels = np.stack([np.asarray(image) for image in rollouts.completions]) / 255
     expected = expected.permute(0, 2, 3, 1).numpy()
-    assert np.abs(pixels - expected).max() < 0.5 / 255 + 2e-5
+    assert np.abs(pixels - expected).max() <= 0.5 / 255 + allowed[0]
 
 
 @pytest.mark.parametrize("name", ["sd3", "flux"])
-def test_sigmas_are_those_of_the_pipeline(lab, name):
+def test_sigmas_are_those_of_the_pipeline(lab, name, rounding):
     policy = lab.policy(name, evaluation_steps=6)
     sigmas = policy.adapter.sigmas(6)
     assert sigmas[0] == 1
     assert sigmas[-1] == 0
     assert bool((sigmas[1:] < sigmas[:-1]).all())
     scheduler = policy.adapter.pipeline.scheduler
-    torch.testing.assert_close(1000 * sigmas[:-1], scheduler.timesteps.cpu())
+    rounding.same(lambda: 1000 * sigmas[:-1], scheduler.timesteps.cpu())
 
 
 @pytest.mark.parametrize("name", ["sd3", "sd3 shifting", "flux"])
-def test_training_uses_the_sigmas_of_a_pipeline_call_with_as_many_steps(lab, name):
+def test_training_uses_the_sigmas_of_a_pipeline_call_with_as_many_steps(lab, name, rounding):
     policy = lab.policy(name, steps=4, evaluation_steps=4)
     pipeline = DiffusionPipeline.from_pretrained(lab.folders[name])
     lab.pipelines_images(pipeline, policy, lab.rows, [5, 6])
-    torch.testing.assert_close(policy.sigmas, pipeline.scheduler.sigmas.cpu(), rtol=0, atol=1e-6)
+    rounding.same(lambda: policy.sigmas, pipeline.scheduler.sigmas.cpu())
 
 
 @pytest.mark.parametrize("name", ["sd3", "flux"])

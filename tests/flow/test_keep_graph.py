@@ -66,7 +66,7 @@ def test_the_gradient_is_that_of_a_forward_pass_and_later_updates_make_one(
     assert later == many
 
 
-def test_a_graph_is_used_once_and_not_with_other_weights(lab):
+def test_a_graph_is_used_once_and_not_with_other_weights(lab, rounding):
     policy = lab.policy(steps=4, keep_graph=True)
     policy.begin(0)
     rollouts = policy.sample(lab.rows, group_size=1, seeds=[1, 2])
@@ -76,8 +76,9 @@ def test_a_graph_is_used_once_and_not_with_other_weights(lab):
     assert sizes == [6]  # no gradient is wanted, so that the graph stays for the update
     first = policy(rollouts).log_probs
     assert sizes == [6]
-    torch.testing.assert_close(policy(rollouts).log_probs, first)
+    policy(rollouts)
     assert sizes == [6, 6]
+    rounding.same(lambda: policy(rollouts).log_probs, first)
     policy.begin(1)
     rollouts = policy.sample(lab.rows, group_size=1, seeds=[1, 2])
     sizes.clear()

@@ -35,9 +35,6 @@ PIPELINES = {
     "lumina2": "Lumina2Pipeline",
 }
 """The registered name of each model's adapter."""
-SAME = 1e-5
-"""Largest gap between our latents and pictures and the pipeline's, relative to the largest latent
-where that is above 1."""
 
 
 class Model:
@@ -59,31 +56,30 @@ def model(request, folders):
 
 
 @torch.no_grad()
-def gap(case, scale, negative=""):
-    """Of latents and of pictures, both by their own way from the same noise."""
-    latents = case.latents(scale, negative)
-    drawn = case.drawn(scale, "latent", negative)
-    images = case.adapter.completions(latents)[1]
-    return max(
-        float((case.adapter.output(latents) - drawn).abs().max() / drawn.abs().max().clamp(min=1)),
-        float((images - case.drawn(scale, "pt", negative)).abs().max()),
-    )
+def same_pictures(rounding, case, scale, negative=""):
+    """Latents and pictures are those of the pipeline, both from the same noise."""
+
+    def ours():
+        latents = case.latents(scale, negative)
+        return case.adapter.output(latents), case.adapter.completions(latents)[1]
+
+    rounding.same(ours, tuple(case.drawn(scale, kind, negative) for kind in ("latent", "pt")))
 
 
-def test_without_noise_it_draws_what_the_pipeline_draws(model):
+def test_without_noise_it_draws_what_the_pipeline_draws(model, rounding):
     """Without guidance and with it, with a negative prompt, and in another size."""
     case = model.case()
-    assert gap(case, 1.0) < SAME
+    same_pictures(rounding, case, 1.0)
     if not case.adapter.takes_guidance():
         return
-    assert gap(case, 4.0) < SAME
+    same_pictures(rounding, case, 4.0)
     plain = case.latents(1.0)
     assert (case.latents(4.0) - plain).abs().max() > 1e-3
     if case.adapter.takes_negative_prompt():
-        assert gap(case, 4.0, "a blurred thing") < SAME
+        same_pictures(rounding, case, 4.0, "a blurred thing")
         assert (case.latents(4.0, "a blurred thing") - case.latents(4.0)).abs().max() > 1e-3
     height, width = model.stand_in.other
-    assert gap(model.case(height=height, width=width), 4.0) < SAME
+    same_pictures(rounding, model.case(height=height, width=width), 4.0)
 
 
 def test_it_passes_check_adapter(model):
@@ -96,7 +92,7 @@ def settings_of(model, **settings):
 
 
 def test_ratios_are_one_gradients_are_true_and_lora_is_read_back_at_the_same_strength(
-    model, lab, tmp_path
+    model, lab, tmp_path, rounding
 ):
     policy = lab.policy(
         model.name, **settings_of(model, lora={"rank": 2}, gradient_checkpointing=True)
@@ -106,8 +102,7 @@ def test_ratios_are_one_gradients_are_true_and_lora_is_read_back_at_the_same_str
     rollouts = policy.sample(ROWS[:2], group_size=2, seeds=range(4))
     with torch.no_grad():
         alone = torch.cat([policy(rollouts.select([n])).log_probs for n in range(4)])
-    for log_probs in (policy(rollouts).log_probs.detach(), alone):
-        torch.testing.assert_close(log_probs, rollouts.sampler_log_probs, rtol=0, atol=1e-5)
+    rounding.same(lambda: policy(rollouts).log_probs, rollouts.sampler_log_probs, alone)
     testing.hold(model.name, gradients.LAWS, PolicyCase(policy, ROWS[:2], 1, None))
     policy.save_pretrained(tmp_path)
     case = model.case()
@@ -117,10 +112,10 @@ def test_ratios_are_one_gradients_are_true_and_lora_is_read_back_at_the_same_str
         read = case.velocity(case.start, case.conditions)
     finally:
         model.pipeline.unload_lora_weights()
-    with torch.no_grad():
-        level = torch.full((len(ROWS),), 0.7)
-        ours = policy.adapter.velocity(case.start, level, case.conditions, guidance=1.0)
-    assert (read - ours).abs().max() < SAME
+    level = torch.full((len(ROWS),), 0.7)
+    rounding.same(
+        lambda: policy.adapter.velocity(case.start, level, case.conditions, guidance=1.0), read
+    )
     assert (read - before).abs().max() > 1e-2
 
 
@@ -219,11 +214,11 @@ def test_examining_knows_whether_a_model_is_distilled(folders):
 @pytest.mark.parametrize(
     ("name", "options"), [("sana", {"instruction": False}), ("lumina2", {"normalization": False})]
 )
-def test_options_of_an_adapter_are_those_of_the_pipelines_call(name, options, folders):
+def test_options_of_an_adapter_are_those_of_the_pipelines_call(name, options, folders, rounding):
     model = Model(name, folders[name])
     usual = model.case().latents(4.0)
     case = model.case(options=model.kind.Config(**options))
-    assert gap(case, 4.0) < SAME
+    same_pictures(rounding, case, 4.0)
     assert (case.latents(4.0) - usual).abs().max() > 1e-3
 
 

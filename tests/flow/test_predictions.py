@@ -40,7 +40,7 @@ def restated(policy, rollouts, row, place):
 @torch.no_grad()
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window["kind"])
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
-def test_predictions_are_made_before_and_after_each_decision(lab, window, guidance):
+def test_predictions_are_made_before_and_after_each_decision(lab, window, guidance, rounding):
     policy = lab.policy(window=window, guidance=guidance, batch=3)
     rollouts = drawn(policy)
     decisions = rollouts.mask.shape[1]
@@ -50,8 +50,8 @@ def test_predictions_are_made_before_and_after_each_decision(lab, window, guidan
     assert all(own.dtype == torch.float32 and own.device.type == "cpu" for own in predictions)
     for row in (0, 3):
         for place in (0, 1, decisions):
-            expected = restated(policy, rollouts, row, place)
-            torch.testing.assert_close(predictions[row][place], expected, rtol=0, atol=1e-4)
+            own = predictions[row][place]
+            rounding.same(lambda at=(row, place): restated(policy, rollouts, *at), own)
 
 
 def test_predictions_are_computed_only_for_rewards_that_read_them(lab, monkeypatch):
@@ -69,7 +69,9 @@ def test_predictions_are_computed_only_for_rewards_that_read_them(lab, monkeypat
         assert all(torch.equal(*pair) for pair in zip(*columns, strict=True))
 
 
-def test_predictions_are_decoded_in_parts_no_larger_than_those_of_pictures(lab, monkeypatch):
+def test_predictions_are_decoded_in_parts_no_larger_than_those_of_pictures(
+    lab, monkeypatch, rounding
+):
     policy = lab.policy(window={"kind": "fixed", "size": 2}, batch=64)
     whole = drawn(policy)
     decoded = []
@@ -80,9 +82,11 @@ def test_predictions_are_decoded_in_parts_no_larger_than_those_of_pictures(lab, 
     monkeypatch.setattr(guidance, "DECODED", 3 * 16 * 16)
     parts = drawn(policy)
     assert decoded == [3, 1] + [3] * 4  # 4 pictures, and 3 predictions of each
-    for name in ("images", "predictions"):
-        for one, other in zip(whole.facts[name], parts.facts[name], strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+
+    def pictures(rollouts):
+        return [list(rollouts.facts[name]) for name in ("images", "predictions")]
+
+    rounding.same(lambda: pictures(drawn(policy)), pictures(whole), pictures(parts))
 
 
 def test_evaluation_has_no_predictions(lab):
@@ -91,7 +95,7 @@ def test_evaluation_has_no_predictions(lab):
     assert {len(own) for own in rollouts.facts["predictions"]} == {0}
 
 
-def test_a_reward_of_pictures_gives_each_step_its_gain(lab):
+def test_a_reward_of_pictures_gives_each_step_its_gain(lab, rounding):
     """From the scorer to advantages of single decisions, by how much each raised the reward."""
 
     def red(prompts, completions, images):
@@ -102,8 +106,7 @@ def test_a_reward_of_pictures_gives_each_step_its_gain(lab):
     reward = PerStep(PerStep.Config(reward=red))
     scores = Scorer([Reward(name="red", function=reward)])(rollouts)
     for row, own in enumerate(rollouts.facts["predictions"]):
-        levels = own[:, 0].mean(dim=(1, 2)).double()
-        torch.testing.assert_close(scores.steps[row], levels.diff(), rtol=0, atol=1e-5)
+        rounding.same(lambda own=own: own[:, 0].mean(dim=(1, 2)).diff(), scores.steps[row])
     advantages = FlowGRPO().targets(scores, rollouts, {})["advantages"]
     assert advantages.shape == rollouts.mask.shape
     assert bool((advantages[:, 0] != advantages[:, 1]).any())

@@ -24,13 +24,13 @@ def loaded(folder, architecture):
 
 
 @pytest.mark.parametrize("architecture", ["sd3", "sd3 without t5", "sd3.5", "flux", "sdxl"])
-def test_full_training_saves_a_pipeline(lab, architecture, tmp_path):
+def test_full_training_saves_a_pipeline(lab, architecture, tmp_path, rounding):
     policy = lab.policy(architecture, guidance=2.0)
     start = evaluated(lab, policy)
     lab.nudge(policy)
     policy.save_pretrained(tmp_path / "model")
     images = lab.pipelines_images(loaded(tmp_path / "model", architecture), policy, lab.rows, SEEDS)
-    torch.testing.assert_close(images, evaluated(lab, policy), rtol=0, atol=2e-5)
+    rounding.same(lambda: evaluated(lab, policy), images)
     assert (images - start).abs().max() > 0.01
     again = lab.policy(architecture, guidance=2.0, model=str(tmp_path / "model"))
     assert torch.equal(evaluated(lab, again), evaluated(lab, policy))
@@ -49,7 +49,7 @@ LORA = [
 
 
 @pytest.mark.parametrize(("architecture", "lora"), LORA)
-def test_a_saved_lora_loads_into_a_fresh_pipeline(lab, architecture, lora, tmp_path):
+def test_a_saved_lora_loads_into_a_fresh_pipeline(lab, architecture, lora, tmp_path, rounding):
     """From the folder, and as tensors alone, where alpha is taken to be the rank."""
     policy = lab.policy(architecture, lora=lora, guidance=2.0)
     start = evaluated(lab, policy)
@@ -58,13 +58,14 @@ def test_a_saved_lora_loads_into_a_fresh_pipeline(lab, architecture, lora, tmp_p
     (file,) = (tmp_path / "model").iterdir()
     assert file.stat().st_size < 100_000
     expected = evaluated(lab, policy)
+    allowed = rounding.bounds(lambda: evaluated(lab, policy))
     for source in (tmp_path / "model", load_file(file)):
         pipeline = loaded(lab.folders[architecture], architecture)
         plain = lab.pipelines_images(pipeline, policy, lab.rows, SEEDS)
-        torch.testing.assert_close(plain, start, rtol=0, atol=2e-5)
+        assert rounding.excess(plain, start, allowed) <= 1
         pipeline.load_lora_weights(source)
         images = lab.pipelines_images(pipeline, policy, lab.rows, SEEDS)
-        torch.testing.assert_close(images, expected, rtol=0, atol=2e-5)
+        assert rounding.excess(images, expected, allowed) <= 1
     assert (expected - start).abs().max() > 0.01
 
 

@@ -19,6 +19,11 @@ from groupwise_flow.settings import Lora
 
 JOB = Path(__file__).with_name("shard_job.py")
 MODELS = ("sd3", "sd3.5", "flux with idle parts", "sd15 v")
+COMPARED = (
+    *("samples", "sampler log-probs", "log-probs", "gradient"),
+    *("after a step", "reference", "average"),
+)
+"""What may differ by rounding: 1 is all that it explains."""
 IN_THE_BOX = ("z_image", "qwen_image", "flux2_klein", "sana", "lumina2")
 
 
@@ -34,44 +39,48 @@ def measured_by(count, folders, root):
     return launch(JOB.read_text(), root, count, limit=230, imports=["groupwise_flow.policy"])
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("case", ["full", "lora", "flux", "bf16", "unet"])
 def test_a_sharded_policy_has_the_same_weights_and_samples(three, case):
     """The weights, adapters included, are the same, and each process holds only its shard."""
     measured = three[case]
     assert measured["weights"] == 0
     assert measured["local share"] < 0.4
-    assert max(measured["samples"], measured["sampler log-probs"]) < 1e-5
+    assert max(measured["samples"], measured["sampler log-probs"]) <= 1
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("case", ["full", "lora", "flux", "unet"])
 def test_a_sharded_policy_has_the_same_gradient_and_update(three, case):
     measured = three[case]
-    assert measured["log-probs"] < 1e-5
-    assert measured["gradient"] < 1e-5
-    assert measured["after a step"] < 1e-4 < -measured["negative change"]
+    assert max(measured[part] for part in ("log-probs", "gradient", "after a step")) <= 1
+    assert -measured["negative change"] > 1e-3
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("case", ["full", "lora", "flux"])
 def test_kept_weights_are_sharded_too(three, case):
     measured = three[case]
-    assert max(measured["reference"], measured["average"]) < 1e-4
+    assert max(measured["reference"], measured["average"]) <= 1
     assert measured["back"] == 0
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("model", IN_THE_BOX)
 def test_the_models_in_the_box_are_the_same_when_sharded(three, model):
     measured = three[model]
-    assert max(measured["samples"], measured["log-probs"], measured["gradient"]) < 1e-5
+    parts = ("samples", "sampler log-probs", "log-probs", "gradient")
+    assert max(measured[part] for part in parts) <= 1
     assert not measured["no gradient"]
 
 
+@pytest.mark.rounding
 def test_two_copies_of_two_shards_are_as_an_unsharded_policy(folders, tmp_path):
     measured = measured_by(4, folders, tmp_path)["lora"]
     assert measured["weights"] == measured["passes apart"] == measured["back"] == 0
     assert 0.4 < measured["local share"] < 0.6
-    assert max(measured["samples"], measured["sampler log-probs"], measured["gradient"]) < 1e-5
-    assert measured["after a step"] < 1e-4 < -measured["negative change"]
-    assert max(measured["reference"], measured["average"]) < 1e-4
+    assert max(measured[part] for part in COMPARED) <= 1
+    assert -measured["negative change"] > 1e-3
     assert measured["difference when saved"] == 0
 
 
@@ -87,17 +96,19 @@ def test_all_processes_make_equally_many_passes(three):
     assert passes == [[2, 2], [1, 2]]
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("case", ["full", "lora", "flux"])
 def test_a_sharded_policy_saves_the_same_weights(three, case):
     if case == "flux":  # shards with an index, which both kinds read
         assert three[case]["files"] > 2
-        assert three[case]["difference when saved"] < 1e-5  # of the log-probs of both
+        assert three[case]["difference when saved"] <= 1  # of the log-probs of both
     else:
         assert three[case]["difference when saved"] == 0
 
 
+@pytest.mark.rounding
 def test_the_rounding_error_is_the_same(three):
-    assert three["bf16"]["rounding"] < 1e-7
+    assert three["bf16"]["rounding"] < 0.1
 
 
 def test_the_model_is_built_without_memory_for_its_weights(lab):

@@ -48,7 +48,7 @@ def stale_policy(lab, form):
 
 
 def gradient_in_one_pass(lab, policy, algorithm, rollouts, outputs, *, first):
-    """The gradient of the loss over all rollouts in one backward pass, and the loss."""
+    """The gradient and the loss over all rollouts, in one backward pass."""
     policy.zero_grad()
     targets = algorithm.targets(lab.scores_of(VALUES), rollouts, {})
     batch = {**targets, **outputs, "mask": rollouts.mask}
@@ -61,21 +61,24 @@ def gradient_in_one_pass(lab, policy, algorithm, rollouts, outputs, *, first):
     loss.backward()
     gradient = lab.gradient(policy)
     assert float(gradient.norm()) > 1e-3
-    return gradient, float(loss.detach())
+    return {"gradient": gradient, "loss": float(loss.detach())}
 
 
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_any_split_into_microbatches_gives_the_same_gradient(lab, form, first):
+def test_any_split_into_microbatches_gives_the_same_gradient(lab, form, first, rounding):
     policy, algorithm, rollouts, outputs = stale_policy(lab, form)
-    expected, loss = gradient_in_one_pass(lab, policy, algorithm, rollouts, outputs, first=first)
+
+    def in_one_pass():
+        return gradient_in_one_pass(lab, policy, algorithm, rollouts, outputs, first=first)
+
+    results = []
 
     def check(budget=16384):
         policy.zero_grad()
         options = {"outputs": outputs, "budget": budget, "first": first}
         metrics = lab.update(policy, algorithm, rollouts, values=VALUES, **options)
-        assert lab.gap(lab.gradient(policy), expected) < 1e-5
-        assert metrics["loss"] == pytest.approx(loss, rel=1e-4, abs=1e-6)
+        results.append({"gradient": lab.gradient(policy), "loss": metrics["loss"]})
         assert ("mismatch/mean" in metrics) == first
 
     for budget in (1, 4, 27) if not first else (4,):
@@ -89,6 +92,7 @@ def test_any_split_into_microbatches_gives_the_same_gradient(lab, form, first):
 
     policy.microbatches = shuffled
     check()
+    rounding.same(in_one_pass, *results, unit=1e-2)  # losses may cancel
 
 
 def test_groups_of_equal_reward_take_no_forward_pass(lab):
@@ -99,13 +103,15 @@ def test_groups_of_equal_reward_take_no_forward_pass(lab):
     assert metrics["trained_decisions"] == 24
 
 
-def test_outputs_of_all_microbatches_are_joined(lab):
+def test_outputs_of_all_microbatches_are_joined(lab, rounding):
     policy, _, rollouts, _ = stale_policy(lab, "guided, kl")
-    whole = policy(rollouts)
     outputs = lab.updater(policy, FlowGRPO(), budget=4).outputs(rollouts, {"mean", "log_probs"})
-    assert outputs["mean"].shape == whole.extra["mean"].shape
-    torch.testing.assert_close(outputs["mean"], whole.extra["mean"], rtol=0, atol=1e-5)
-    torch.testing.assert_close(outputs["log_probs"], whole.log_probs, rtol=0, atol=1e-5)
+
+    def whole():
+        current = policy(rollouts)
+        return {"log_probs": current.log_probs, "mean": current.extra["mean"]}
+
+    rounding.same(whole, {name: outputs[name] for name in ("log_probs", "mean")})
 
 
 @pytest.mark.parametrize(("gradient", "saved"), [("both", 0), ("conditional", 2)])

@@ -101,7 +101,7 @@ def test_a_question_of_dpg_counts_only_if_its_parents_hold():
     assert hard(["p"], [PICTURE], questions=[chain]) == [0.0]
 
 
-def test_probabilities_are_those_of_transformers_and_the_picture_comes_first():
+def test_probabilities_are_those_of_transformers_and_the_picture_comes_first(rounding):
     folder = standins.folder("qwen2_5_vl")
     pictures = [standins.picture(*size) for size in ((16, 16), (32, 16))]
     rows = [[["Is it a cat?", "y"], ["Is it wet?", "n"]], [["Is it a hat?", "y"]]]
@@ -125,7 +125,9 @@ def test_probabilities_are_those_of_transformers_and_the_picture_comes_first():
         expected.append(sum(chances) / len(chances))
     made = VisualQuestions(VisualQuestions.Config(model=str(folder), batch=2))
     made.load()
-    assert made(["p"] * 2, pictures, questions=rows) == pytest.approx(expected, rel=1e-4)
+    rounding.same(
+        lambda: torch.tensor(made(["p"] * 2, pictures, questions=rows)), torch.tensor(expected)
+    )
     table = [{"prompt": text, "questions": rows[n % 2]} for n, text in enumerate("abc")]
     testing.check_reward(made, table, pictures * 3, group_size=2)
 

@@ -42,6 +42,12 @@ def loss(policy, rollouts):
     return (current.log_probs * rollouts.mask).sum() + (current.entropy * rollouts.mask).sum() / 8
 
 
+def optimizer_of(policy):
+    """Divides by the gradient's size, so that with a small `eps` its rounding errors are steps."""
+    trained = [p for p in policy.parameters() if p.requires_grad]
+    return torch.optim.AdamW(trained, lr=1e-2, eps=0.1)
+
+
 def full(policy, attribute=lambda p: p):
     """The trained weights, or an attribute of them such as the gradient, gathered."""
     trained = {name: p for name, p in policy.named_parameters() if p.requires_grad}
@@ -118,7 +124,7 @@ def run(name, settings, mesh, saved):
         current = policy(rollouts)
     results["log_probs"], results["entropy"] = current.log_probs, current.entropy
     # Gradients are averaged over processes, hence the factor: the result is that of all rows.
-    optimizer = torch.optim.AdamW([p for p in policy.parameters() if p.requires_grad], lr=1e-2)
+    optimizer = optimizer_of(policy)
     (processes * loss(policy, rollouts)).backward()
     results["gradient"] = full(policy, lambda p: p.grad)
     optimizer.step()

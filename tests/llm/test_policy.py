@@ -136,7 +136,7 @@ def test_only_adapters_are_trained(make):
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora": LORA}], ids=["copy", "adapters off"])
-def test_the_reference_keeps_the_weights_of_the_start_of_training(make, rows, settings):
+def test_the_reference_keeps_the_weights_of_the_start_of_training(make, rows, settings, rounding):
     policy = make(**settings)
     rollouts = policy.sample(rows, group_size=2, seeds=range(6))
     start = policy(rollouts).log_probs.detach()
@@ -144,7 +144,7 @@ def test_the_reference_keeps_the_weights_of_the_start_of_training(make, rows, se
     kept.keep("reference")
     perturbed(policy)
     with kept.using("reference"):
-        torch.testing.assert_close(policy(rollouts).log_probs, start)
+        rounding.same(lambda: policy(rollouts).log_probs, start)
     assert (policy(rollouts).log_probs - start).abs().max() > 0.01
     assert all("reference" not in name for name, _ in policy.named_parameters())
     # As before, only trained weights get a gradient.
@@ -179,7 +179,7 @@ COPIED = {
 
 
 @pytest.mark.parametrize("lora", [*COPIED.values(), LORA], ids=[*COPIED, "adapters"])
-def test_a_reference_is_copied_unless_it_is_the_model_without_adapters(make, rows, lora):
+def test_a_reference_is_copied_unless_it_is_the_model_without_adapters(make, rows, lora, rounding):
     policy = make("gpt2", lora=lora)
     rollouts = policy.sample(rows, group_size=1, seeds=range(3))
     start = policy(rollouts).log_probs.detach()
@@ -188,10 +188,10 @@ def test_a_reference_is_copied_unless_it_is_the_model_without_adapters(make, row
     assert bool(kept.copies("reference")) == (lora is not LORA)
     perturbed(policy)
     with kept.using("reference"):
-        torch.testing.assert_close(policy(rollouts).log_probs, start)
+        rounding.same(lambda: policy(rollouts).log_probs, start)
 
 
-def test_a_changed_reference_is_restored_from_a_checkpoint(make, rows):
+def test_a_changed_reference_is_restored_from_a_checkpoint(make, rows, rounding):
     policy, resumed = make(lora=LORA), make(lora=LORA)
     kept = KeptWeights(policy)
     kept.keep("reference")
@@ -202,7 +202,7 @@ def test_a_changed_reference_is_restored_from_a_checkpoint(make, rows):
     restored.keep("reference")
     restored.restore("reference", kept.copies("reference"))
     with kept.using("reference"), restored.using("reference"):
-        torch.testing.assert_close(resumed(rollouts).log_probs, policy(rollouts).log_probs)
+        rounding.same(lambda: resumed(rollouts).log_probs, policy(rollouts).log_probs)
 
 
 SAVES_NORM = {**LORA, "options": {"modules_to_save": ["norm"]}}
@@ -210,7 +210,9 @@ SAVES_NORM = {**LORA, "options": {"modules_to_save": ["norm"]}}
 
 @pytest.mark.parametrize("settings", [{}, {"precision": "bf16"}], ids=["float32", "bf16"])
 @pytest.mark.parametrize("lora", [LORA, SAVES_NORM], ids=["adapters", "and a module"])
-def test_a_reference_without_adapters_can_be_blended_with_the_policy(make, rows, lora, settings):
+def test_a_reference_without_adapters_can_be_blended_with_the_policy(
+    make, rows, lora, settings, rounding
+):
     policy = make(lora=lora, **settings)
     rollouts = policy.sample(rows, group_size=1, seeds=range(3))
     kept = KeptWeights(policy)
@@ -230,7 +232,10 @@ def test_a_reference_without_adapters_can_be_blended_with_the_policy(make, rows,
                     name.replace("modules_to_save.default", "original_module")
                 )
                 parameter.copy_(torch.lerp(original, parameter, 0.25))
-        torch.testing.assert_close(blended, policy(rollouts).log_probs, rtol=0, atol=1e-5)
+        if policy.exact:
+            rounding.same(lambda: policy(rollouts).log_probs, blended)
+        else:  # the same weights in the same passes, whose rounding error is near a tenth
+            assert torch.equal(policy(rollouts).log_probs, blended)
         kept.blend("reference", 0.0)
         with kept.using("reference"):
             current = policy(rollouts).log_probs
@@ -281,13 +286,11 @@ def rewarded_log_prob(policy, rollouts):
     return float(policy(rollouts).log_probs[0].sum())
 
 
-def test_training_mode_keeps_dropout_off(make):
+def test_training_mode_keeps_dropout_off(make, rounding):
     policy = make("gpt2", model={"resid_pdrop": 0.5, "embd_pdrop": 0.5}).train()
     rollouts = policy.sample([{"prompt": "ab"}], group_size=2, seeds=[1, 2])
     assert policy.training
-    torch.testing.assert_close(
-        policy(rollouts).log_probs, rollouts.sampler_log_probs, rtol=1e-4, atol=1e-4
-    )
+    rounding.same(lambda: policy(rollouts).log_probs, rollouts.sampler_log_probs)
 
 
 def test_the_trial_run_of_a_model_is_made_once_on_its_device(make, saved, rows, monkeypatch):

@@ -95,19 +95,24 @@ def alone(folder: Path, text: str, **settings: Any) -> float:
         return model(input_ids=ids).logits.item()
 
 
+def same(rounding: Any, scored: Any, prompts: Any, completions: Any, *values: Any) -> None:
+    """The values are those of the reward, but for rounding."""
+    rounding.same(lambda: torch.tensor(scored(prompts, completions)), *map(torch.tensor, values))
+
+
 PROMPTS = ["Say yes. ", "Say something long. ", "? "]
 COMPLETIONS = ["yes", "all of it, and then some more", "no"]
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert"])
-def test_scores_do_not_depend_on_the_batch(kind: str, request: pytest.FixtureRequest) -> None:
+def test_scores_do_not_depend_on_the_batch(
+    kind: str, request: pytest.FixtureRequest, rounding: Any
+) -> None:
     folder: Path = request.getfixturevalue(kind)
     expected = [alone(folder, p + c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
     assert len({round(value, 4) for value in expected}) == 3
-    for batch in (1, 2, 16):
-        assert reward(folder, batch=batch)(PROMPTS, COMPLETIONS) == pytest.approx(
-            expected, abs=1e-5
-        )
+    results = [reward(folder, batch=batch)(PROMPTS, COMPLETIONS) for batch in (1, 2, 16)]
+    same(rounding, reward(folder), PROMPTS, COMPLETIONS, expected, *results)
     rounded = reward(folder, precision="bf16")(PROMPTS, COMPLETIONS)
     assert rounded == pytest.approx(expected, abs=0.2)
     assert rounded != expected
@@ -118,7 +123,9 @@ def test_it_passes_check_reward(bert: Path) -> None:
     testing.check_reward(reward(bert), rows, COMPLETIONS)
 
 
-def test_messages_are_rendered_by_the_template_and_scored_at_their_last_token(llama: Path) -> None:
+def test_messages_are_rendered_by_the_template_and_scored_at_their_last_token(
+    llama: Path, rounding: Any
+) -> None:
     """As TRL does; the template ends with the end token, which must not count as padding."""
     prompts = [[{"role": "user", "content": text}] for text in PROMPTS]
     completions = [[{"role": "assistant", "content": text}] for text in COMPLETIONS]
@@ -127,28 +134,31 @@ def test_messages_are_rendered_by_the_template_and_scored_at_their_last_token(ll
         for p, c in zip(PROMPTS, COMPLETIONS, strict=True)
     ]
     scored = reward(llama)
-    assert scored(prompts, completions) == pytest.approx(expected, abs=1e-5)
-    assert scored(prompts, COMPLETIONS) == pytest.approx(expected, abs=1e-5)
+    same(rounding, scored, prompts, completions, expected)
+    same(rounding, scored, prompts, COMPLETIONS, expected)
     model, _ = scored.loaded()
     assert model.config.pad_token_id is None
 
 
 def test_completions_longer_than_max_length_get_the_lowest_value_and_are_counted(
-    llama: Path,
+    llama: Path, rounding: Any
 ) -> None:
     texts = ["short", "x" * 95, "x" * 96]
     expected = [alone(llama, f"p{text}") for text in texts[:2]]
     logged: dict[str, float] = {}
     values = reward(llama)(["p"] * 3, texts, log_metric=logged.__setitem__)
-    assert values == pytest.approx([*expected, min(expected)], abs=1e-5)
+    same(rounding, reward(llama), ["p"] * 3, texts, [*expected, min(expected)], values)
     assert logged == {"too_long": 1 / 3}
 
 
-def test_a_prompt_longer_than_max_length_is_an_error_of_its_sample(llama: Path) -> None:
+def test_a_prompt_longer_than_max_length_is_an_error_of_its_sample(
+    llama: Path, rounding: Any
+) -> None:
     prompts = ["p", "x" * 97]
     with pytest.raises(SampleErrors) as caught:
         reward(llama)(prompts, ["short", ""])
-    assert caught.value.values[0] == pytest.approx(alone(llama, "pshort"), abs=1e-5)
+    expected = [alone(llama, "pshort")]
+    same(rounding, reward(llama), ["p"], ["short"], expected, caught.value.values[:1])
     assert caught.value.values[1] is None
     assert caught.value.errors == {1: "97 tokens, but the model takes 96: see `max_length`"}
 
@@ -241,7 +251,7 @@ def test_it_is_loaded_once(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert len(loads) == 1
 
 
-def test_the_classifier_of_the_docs_works(tmp_path: Path) -> None:
+def test_the_classifier_of_the_docs_works(tmp_path: Path, rounding: Any) -> None:
     page = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python no-run\n(# my_classifier.py\n.*?)```", page, re.DOTALL)
     namespace: dict[str, Any] = {}
@@ -259,4 +269,4 @@ def test_the_classifier_of_the_docs_works(tmp_path: Path) -> None:
         values.append(classifier(PROMPTS, COMPLETIONS))
     assert [sum(each) for each in zip(*values, strict=True)] == pytest.approx([1.0] * 3)
     single = classifier(PROMPTS[:1], COMPLETIONS[:1])
-    assert values[2][:1] == pytest.approx(single, abs=1e-5)
+    same(rounding, classifier, PROMPTS[:1], COMPLETIONS[:1], single, values[2][:1])

@@ -30,30 +30,34 @@ def finished(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_they_sample_and_learn_as_one_process(finished, name):
+def test_they_sample_and_learn_as_one_process(finished, name, rounding):
     parts = [torch.load(finished / f"{name}-{rank}.pt") for rank in range(2)]
     policy = VisionLanguageModel(VisionSettings(**CASES[name][0]))
     policy.place("cpu")
     options = {"group_size": job.GROUP, "seeds": range(2 * job.GROUP)}
     rollouts = policy.sample(job.ROWS, **options)
     assert [own for part in parts for own in part["tokens"]] == rollouts.facts["completion_ids"]
-    for _ in range(2):
-        policy(rollouts).log_probs.sum().backward()
     trained = job.trained(policy)
     assert parts[0]["gradient"].keys() == trained.keys()
-    for weight, parameter in trained.items():
-        scale = float(parameter.grad.abs().max())
-        actual = parts[1]["gradient"][weight]
-        torch.testing.assert_close(actual, parameter.grad, rtol=0, atol=1e-5 * scale + 1e-7)
+
+    def gradient():
+        policy.zero_grad()
+        for _ in range(2):
+            policy(rollouts).log_probs.sum().backward()
+        return torch.cat([p.grad.flatten() for p in trained.values()])
+
+    ours = [parts[1]["gradient"][weight].flatten() for weight in trained]
+    rounding.same(gradient, torch.cat(ours))
+    gradient()
     job.step(policy)
     again = policy.sample(job.ROWS, **options)
-    with torch.no_grad():
-        after = policy(rollouts).log_probs
+    after = policy(rollouts).log_probs.detach()
+    allowed = rounding.bounds(lambda: policy(rollouts).log_probs)
     for rank, part in enumerate(parts):
         rows = slice(job.GROUP * rank, job.GROUP * (rank + 1))
         width = part["after"].shape[1]
-        torch.testing.assert_close(part["after"], after[rows, :width], rtol=0, atol=1e-4)
+        assert rounding.excess(part["after"], after[rows, :width], allowed) <= 1
         tokens, log_probs = part["sampled"]
         assert tokens == again.facts["completion_ids"][rows]
         expected = again.sampler_log_probs[rows, : log_probs.shape[1]]
-        torch.testing.assert_close(log_probs, expected, rtol=0, atol=1e-4)
+        assert rounding.excess(log_probs, expected, allowed) <= 1

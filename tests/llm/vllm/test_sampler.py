@@ -19,11 +19,10 @@ from groupwise_llm.codec.contexts import Turn
 from groupwise_llm.settings import Choice, Lora
 
 
-def largest_gap(policy, rollouts):
-    """The largest difference between the policy's log-probs and the server's."""
-    with torch.no_grad():
-        ours = policy(rollouts).log_probs
-    return float((ours - rollouts.sampler_log_probs)[rollouts.mask].abs().max())
+def same_log_probs(rounding, policy, rollouts):
+    """The server's log-probs are the policy's."""
+    expected = rollouts.sampler_log_probs * rollouts.mask
+    rounding.same(lambda: policy(rollouts).log_probs * rollouts.mask, expected)
 
 
 def test_it_passes_check_sampler(make, engine, sampler, rows):
@@ -73,12 +72,12 @@ def test_completions_end_as_in_process(make, engine, sampler, rows, settings):
     assert rollouts.versions.tolist() == [0, 0, 0]
 
 
-def test_a_sample_ends_with_its_end_token_or_stop_string(make, engine, sampler, rows):
+def test_a_sample_ends_with_its_end_token_or_stop_string(make, engine, sampler, rows, rounding):
     policy = make("llama", stop=list("aeiou123"), max_new_tokens=20)
     vllm = sampler(policy, engine())
     vllm.follow(policy, "policy", 3)
     rollouts = vllm.sample(rows, group_size=5, seeds=range(15))
-    assert largest_gap(policy, rollouts) < 1e-4
+    same_log_probs(rounding, policy, rollouts)
     stops = 0
     for row, ids in enumerate(rollouts.facts["completion_ids"]):
         last = policy.tokenizer.decode(ids[-1:])
@@ -121,7 +120,9 @@ def test_requests_state_every_sampling_parameter(make, engine, sampler, rows):
     assert requests["greedy"] == {**filtered, "temperature": 0.0}
 
 
-def test_prompts_are_spread_over_servers_and_large_groups_split(make, engine, sampler, rows):
+def test_prompts_are_spread_over_servers_and_large_groups_split(
+    make, engine, sampler, rows, rounding
+):
     """Two servers of 2 rows and groups of 5; the rollouts stay in the order of the prompts."""
     policy, servers = make("llama", max_new_tokens=4), [engine(max_rows=2), engine(max_rows=2)]
     vllm = sampler(policy, *servers)
@@ -129,7 +130,7 @@ def test_prompts_are_spread_over_servers_and_large_groups_split(make, engine, sa
     for server in servers:
         server.calls.clear()
     rollouts = vllm.sample(rows, group_size=5, seeds=range(15))
-    assert largest_gap(policy, rollouts) < 1e-4
+    same_log_probs(rounding, policy, rollouts)
     requests = [
         [body for path, body in server.calls if path == "inference/v1/generate"]
         for server in servers
@@ -140,7 +141,7 @@ def test_prompts_are_spread_over_servers_and_large_groups_split(make, engine, sa
     assert sorted(b["sampling_params"]["seed"] for b in bodies) == [0, 2, 4, 5, 7, 9, 10, 12, 14]
 
 
-def test_adapters_are_sent_merged(make, engine, sampler, rows):
+def test_adapters_are_sent_merged(make, engine, sampler, rows, rounding):
     policy = make("llama", lora=Lora(rank=2, options={"use_dora": True}))
     generator = torch.Generator().manual_seed(3)
     trained = {name: p for name, p in policy.named_parameters() if p.requires_grad}
@@ -149,7 +150,7 @@ def test_adapters_are_sent_merged(make, engine, sampler, rows):
     before = {name: p.detach().clone() for name, p in policy.named_parameters()}
     vllm = sampler(policy, engine())
     vllm.follow(policy, "policy", 0)
-    assert largest_gap(policy, vllm.sample(rows, group_size=2, seeds=range(6))) < 1e-4
+    same_log_probs(rounding, policy, vllm.sample(rows, group_size=2, seeds=range(6)))
     after = dict(policy.named_parameters())
     assert all(torch.equal(p, before[name]) for name, p in after.items())
 
@@ -192,7 +193,7 @@ def test_a_run(run, engine, tmp_path):
     assert not list(Path(tmp_path).glob("groupwise-*"))  # no weights remain
 
 
-def test_turns_by_a_server_are_those_in_process(make, engine, sampler, rows):
+def test_turns_by_a_server_are_those_in_process(make, engine, sampler, rows, rounding):
     policy = make("llama", max_new_tokens=60)
     vllm = sampler(policy, server := engine())
     vllm.follow(policy, "policy", 2)
@@ -219,7 +220,7 @@ def test_turns_by_a_server_are_those_in_process(make, engine, sampler, rows):
     assert rollouts.sampler_log_probs is None
     assert rollouts.versions.tolist() == [2, 2, 2]
     trained = play(vllm, stop=["a", "e"])
-    assert largest_gap(policy, trained) < 1e-4
+    same_log_probs(rounding, policy, trained)
     requests = [body for path, body in server.calls if path == "inference/v1/generate"][-3:]
     sent = {own["sampling_params"]["max_tokens"] for own in requests}
     assert sent == {7, 3, 8}
