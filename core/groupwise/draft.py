@@ -34,8 +34,9 @@ class Draft(ABC):
         `reward.yaml`, the same for a reward of the user's own, `$reward`; and `data.yaml`, by task
         the options of its default data set, with the column of answers as `answer`. In all of them
         stand `$about`, `$file`, `$stem`, `$model` and what `settings` returns; in a task also
-        `$data`, the options of a data set, `$answer`, its column of answers, or `$argument`, for a
-        task that is named as TASK:ARGUMENT; `data.yaml` then has an example, as `argument`.
+        `$data`, the options of a data set, `$answer`, its column of answers, and what
+        `data_settings` returns, or `$argument`, for a task that is named as TASK:ARGUMENT;
+        `data.yaml` then has an example, as `argument`.
     """
 
     model: ClassVar[str]
@@ -44,6 +45,10 @@ class Draft(ABC):
     @abstractmethod
     def settings(self, model: str) -> Mapping[str, Any]:
         """Values that depend on the model, a folder or a hub name; nothing is downloaded."""
+
+    def data_settings(self, data: Columns) -> Mapping[str, Any]:
+        """Values for the template of a task that depend on its data set's answers."""
+        return {}
 
     @abstractmethod
     def task_of(self, data: Columns) -> str:

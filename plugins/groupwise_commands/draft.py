@@ -107,7 +107,9 @@ def _task(kind: Draft, choice: Choice, path: Path) -> tuple[str, Mapping[str, An
                 f"{' or '.join(shown(kind, each) for each in defaults)}"
             )
         source = dict(defaults[task])
-        return task, {"answer": source.pop("answer", ""), "data": _dataset_lines(source)}
+        data = Columns(path=source.get("path", ""), prompt=source.get("prompt", ""), answer="")
+        values = {**kind.data_settings(data), "answer": source.pop("answer", "")}
+        return task, {**values, "data": _dataset_lines(source)}
     data = _columns(choice, choice.dataset)
     task = task or kind.task_of(data)
     if not data.answer and "answer" in _template(kind, f"tasks/{task}.yaml").get_identifiers():
@@ -116,7 +118,8 @@ def _task(kind: Draft, choice: Choice, path: Path) -> tuple[str, Mapping[str, An
             f"{', '.join(data.names)}); set --answer COLUMN. For rewards that need no answers see "
             f"docs/rewards.md"
         )
-    return task, {"data": _lines_of(choice, data, path), "answer": _scalar(data.answer)}
+    values = {**kind.data_settings(data), "answer": _scalar(data.answer)}
+    return task, {**values, "data": _lines_of(choice, data, path)}
 
 
 def _for_reward(kind: Draft, choice: Choice, reward: str, path: Path) -> Mapping[str, Any]:

@@ -13,6 +13,12 @@ from groupwise.draft import Columns, Draft, read_json
 from groupwise.errors import UserError
 
 NUMBER = re.compile(r"(?:.*####)?\s*[-+]?\$?[\d,]*\.?\d+\s*", re.DOTALL)
+VALUE = re.compile(
+    rf"\$?(?:{NUMBER.pattern}|\s*-?\d*\s*\\[dt]?frac\{{?-?\d+\}}?\{{?\d+\}}?|\s*-?\d+\s*/\s*\d+"
+    r"|\s*\\text\{.*\})(?:\s*\\?%|\s*\^?\{?\\circ\}?|\\text\{[^{}]*\})?\$?\s*",
+    re.DOTALL,
+)
+"""A number, a fraction or a word, with its unit."""
 FORMULA = re.compile(r"[\\^$=]|\d\s*/\s*\d")
 MAX_NEW_TOKENS = 1024
 """The longest completion, unless the model has fewer than twice as many positions."""
@@ -48,6 +54,15 @@ class LanguageDraft(Draft):
         positions = read_json(folder / "config.json").get("max_position_embeddings", default)
         tokens = min(MAX_NEW_TOKENS, positions // 2)
         return _settings(chat=chat, tokens=tokens)
+
+    def data_settings(self, data: Columns) -> Mapping[str, Any]:
+        """The rules of the reward `math`: `strict` unless most answers are formulas.
+
+        A number can be earned by restating the sum that the prompt asks for, unless its form
+        counts; a formula has many forms, of which graders accept any.
+        """
+        formulas = [answer for answer in data.answers if not VALUE.fullmatch(answer)]
+        return {"rules": "any_form" if 2 * len(formulas) > len(data.answers) else "strict"}
 
     def task_of(self, data: Columns) -> str:
         """`numbers` if all answers are numbers, `math` if some are formulas, else `words`.

@@ -67,6 +67,19 @@ def test_the_task_is_inferred_from_the_answers(answers: list[str], task: str) ->
     assert drafts()["model"].task_of(data) == task
 
 
+@pytest.mark.parametrize(
+    ("answers", "rules"),
+    [
+        (["7", r"\frac{3}{4}", "3/4", r"\text{Friday}", "12 \\text{ cm}"], "strict"),
+        ([r"x^2+1", r"\frac{n(n+1)}{2}", "7"], "any_form"),
+        ([], "strict"),
+    ],
+)
+def test_the_rules_of_math_follow_from_gold(answers: list[str], rules: str) -> None:
+    data = Columns(path="", prompt="prompt", answer="answer", answers=answers)
+    assert drafts()["model"].data_settings(data) == {"rules": rules}
+
+
 def test_the_only_column_of_a_file_has_the_prompts(folder: Path) -> None:
     (folder / "train.txt").write_text("a cat\ntwo dogs\n", "utf-8")
     result = call("init", "run.yaml", "--image", "Qwen/Qwen-Image", "--dataset", "train.txt")

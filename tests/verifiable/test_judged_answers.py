@@ -56,3 +56,19 @@ def test_wrong_answers_are_not_paid(name: str) -> None:
     some = rows(name)
     assert {row["text"] for row in paid(some)} <= PAID
     assert len(some) > 200
+
+
+def _paid_by(rules: str, some: Sequence[Row]) -> list[Row]:
+    judge = MathEquivalence(MathEquivalence.Config(rules=rules))  # type: ignore[arg-type]
+    return [r for r in some if judge([r["prompt"]], [r["text"]], answer=[r["gold"]]) == [1.0]]
+
+
+@pytest.mark.parametrize("rules", ["strict", "any_form"])
+@pytest.mark.parametrize("name", ["notation", "notation_held", "notation_fresh"])
+def test_notations_are_read_and_their_negations_are_not_paid(rules: str, name: str) -> None:
+    """Rows of the style form are refused for their form alone, by the strict rules."""
+    right = rows(f"right_{name}")
+    wrong = [r for r in rows(f"wrong_{name}") if rules == "strict" or r["style"] != "form"]
+    assert len(_paid_by(rules, right)) >= 0.97 * len(right)
+    assert _paid_by(rules, wrong) == []
+    assert min(len(right), len(wrong)) > 150

@@ -1,6 +1,7 @@
 """Options of a multiple choice: the letter C in `\\text{(C)}`, "C. 12" and "Option C"."""
 
 import re
+from functools import lru_cache
 
 from groupwise_verifiable.reading.notation import tidy
 
@@ -16,6 +17,8 @@ _OTHERWISE = re.compile(
     r"|\b(?:wrong|incorrect|false|not|no)\b"
 )
 _QUOTES = "\"'\u201c\u201d\u300c\u300d"
+_LISTED = re.compile(r"(?:^|(?<=\s))(?:\(([A-J])\)|([A-J])[.):](?=\s))")
+_LONGEST = 3_000  # characters of a prompt that are searched for options
 # An option and its content: \textbf{(C) }12, (C) 12, C. 12, C) 12.
 _OPTION = re.compile(r"(?:\(([A-J])\)|([A-J])[.):])\s*(\S.*)", re.DOTALL)
 
@@ -30,6 +33,16 @@ def choice(text: str) -> str | None:
     if match is None or _OTHERWISE.search(match[3]):
         return None
     return match[1] or match[2]
+
+
+@lru_cache(maxsize=512)
+def options(prompt: str) -> dict[str, str]:
+    """Returns the options that a prompt lists, by their letters."""
+    parts = _LISTED.split(plain_words(prompt[-_LONGEST:].replace("$", " ")))
+    letters = [one or other for one, other in zip(parts[1::3], parts[2::3], strict=True)]
+    if letters != [chr(ord("A") + n) for n in range(len(letters))] or len(letters) < 2:
+        return {}
+    return dict(zip(letters, (part.strip(" ,;") for part in parts[3::3]), strict=True))
 
 
 def content(text: str) -> str:

@@ -11,7 +11,7 @@ from groupwise_verifiable.reading.form import (
     sums,
 )
 from groupwise_verifiable.reading.marks import Marked, peeled
-from groupwise_verifiable.reading.measures import is_unit
+from groupwise_verifiable.reading.measures import DEGREE, Unit, is_unit
 from groupwise_verifiable.reading.node import Node, key, number, terms
 from groupwise_verifiable.reading.operations import left_to_compute
 from groupwise_verifiable.reading.question import Question
@@ -68,15 +68,12 @@ class Equality:
         """Returns whether an answer has no unit of another size than gold or the prompt."""
         if answer.degrees and not gold.degrees and not self.question.is_about("degrees"):
             return False
-        wanted = self.question.answer_units
-        adds_units = not gold.units and (answer.percent or answer.units)
-        if wanted and adds_units and not wanted.keys() & answer.units.keys():
+        if answer.percent and not gold.units and self.question.answer_units:
             return False
-        for family, members in answer.units.items():
-            expected = gold.units.get(family) or self.question.units.get(family)
-            if expected is not None and not members <= expected:
-                return False
-        return True
+        if answer.units and not gold.units and self.question.is_about("percentage"):
+            return False
+        golds = frozenset[Unit]().union(*gold.units) or frozenset({DEGREE} if gold.degrees else ())
+        return all(self.question.fits(unit, golds) for unit in answer.units)
 
     def words_agree(self, gold: Marked, answer: Marked) -> bool:
         """Returns whether the words around an answer change nothing.
@@ -88,7 +85,8 @@ class Equality:
             return False
         new = [word for word in answer.words if word not in gold.words]
         counted = {stem(word) for word in gold.words if not is_unit(word) and word not in FILLING}
-        if counted and new and not counted & {stem(word) for word in answer.words}:
+        other = new or (answer.units and not gold.units)
+        if counted and other and not counted & {stem(word) for word in answer.words}:
             return False
         known = self.question.stems
         unknown = [w for w in new if not (is_unit(w) or w in FILLING or stem(w) in known)]

@@ -14,6 +14,8 @@ from groupwise_verifiable.reading.tokens import Token
 from groupwise_verifiable.reading.units import Units
 
 _TIMES = ("*", r"\cdot", r"\times")
+MATRICES = (r"\matrix", r"\pmatrix", r"\bmatrix")
+_TRANSPOSED = (Node("name", text="T"), Node("text", text="T"), Node("name", text="top"))
 OPENING = ("(", "[", r"\{", r"\langle", "{")
 
 
@@ -27,6 +29,10 @@ class Expressions(Units, ABC):
     @abstractmethod
     def matrix(self) -> Node:
         """Reads what follows `\begin`."""
+
+    @abstractmethod
+    def plain_matrix(self) -> Node:
+        r"""Reads what follows `\pmatrix`."""
 
     def sum(self) -> Node:
         """Reads a sum, or a term of one."""
@@ -89,6 +95,7 @@ class Expressions(Units, ABC):
             r"\binom",
             r"\langle",
             r"\begin",
+            *MATRICES,
             r"\$",
             "$",
             "€",
@@ -101,8 +108,8 @@ class Expressions(Units, ABC):
             return Node("neg", (self.factor(),))
         if self.take("+"):
             return self.factor()
-        if sign := self.take(r"\$", "$", "\u20ac", "\u00a3", "\u00a5", "\u20b9"):
-            return self.marked(Node("money", (self.factor(),), sign.removeprefix("\\")))
+        if currency := self.currency():
+            return self.marked(Node("money", (self.factor(),), currency))
         return self.marked(self.atom())
 
     def marked(self, node: Node) -> Node:
@@ -131,8 +138,8 @@ class Expressions(Units, ABC):
                 self.position += 1
                 power = Node("pow", (number(10), _integer(token.text)))
                 node = Node("mul", (node, power))
-            elif (token.kind == "word" and not self.joins()) or self.is_unit_letter(node):
-                node = self.unit(node)
+            elif (united := self.unit(node)) is not None:
+                node = united
             else:
                 return node
 
@@ -144,6 +151,8 @@ class Expressions(Units, ABC):
             raise UnreadableError
         sign = self.take("-")
         exponent = self.group()
+        if base.kind == "tuple" and exponent in _TRANSPOSED:
+            return Node("tuple", base.args, "()")
         return Node("pow", (base, Node("neg", (exponent,)) if sign else exponent))
 
     def atom(self) -> Node:
@@ -162,6 +171,7 @@ class Expressions(Units, ABC):
             r"\sqrt": self.root,
             r"\binom": lambda: Node("call", (self.group(), self.group()), "binom"),
             r"\begin": self.matrix,
+            **dict.fromkeys(MATRICES, self.plain_matrix),
             r"\ldots": lambda: Node("dots"),
             r"\lfloor": lambda: self.between(r"\rfloor", "floor"),
             r"\lceil": lambda: self.between(r"\rceil", "ceil"),
@@ -238,14 +248,14 @@ class Expressions(Units, ABC):
         if self.take("("):
             return self.bracketed("(")
         token = self.next
-        if token.kind == "number" and len(token.text) > 1 and self.previous(r"\frac"):
+        if token.kind == "number" and len(token.text) > 1 and self.previous(r"\frac", r"\binom"):
             digit, rest = token.text[0], token.text[1:]
             self.stream[self.position] = Token("number", rest)
             return Node("number", text=digit)
         return self.atom_or_command()
 
-    def previous(self, command: str) -> bool:
-        return self.position > 0 and self.stream[self.position - 1].text == command
+    def previous(self, *commands: str) -> bool:
+        return self.position > 0 and self.stream[self.position - 1].text in commands
 
     def atom_or_command(self) -> Node:
         if self.next.kind == "word":

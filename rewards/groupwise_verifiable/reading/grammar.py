@@ -12,21 +12,30 @@ A recursive descent over the tokens, in time linear in their number:
     factor    = sign? atom (^ group | ! | % | ^\circ | unit)*
 """
 
+import re
 from functools import lru_cache
 
 from groupwise_verifiable.reading.expressions import Expressions
+from groupwise_verifiable.reading.items import items
 from groupwise_verifiable.reading.node import Node, number
 from groupwise_verifiable.reading.notation import tidy
 from groupwise_verifiable.reading.stream import END, UnreadableError
 from groupwise_verifiable.reading.tokens import tokens
 from groupwise_verifiable.reading.value import rational
-from groupwise_verifiable.reading.words import number_of
+from groupwise_verifiable.reading.words import LARGE, number_of
 
 _DEEPEST = 30  # most brackets within brackets
 _RELATIONS = {
     **{sign: sign for sign in "=<>"},
     **{rf"\{name}": name for name in ("le", "ge", "ne", "in", "approx", "equiv")},
 }
+_EXCEPT = re.compile(
+    r"(?:all )?(?:the )?reals?(?: numbers?)?(?: x)?(?: except(?: for)?| excluding| other than| but)"
+)
+_EVERY = re.compile(
+    r"(?:for )?all reals?(?: numbers?| values?)?(?: of)?(?: with| such that| where)?"
+)
+_NOTHING = re.compile(r"no (?:real )?solutions?", re.IGNORECASE)
 _CLOSING = {"(": ")]", "[": ")]", r"\{": (r"\}",), r"\langle": (r"\rangle",), "{": "}"}
 
 
@@ -47,6 +56,8 @@ def read(text: str, names: frozenset[str] = frozenset()) -> Node | None:
 
 class _Answers(Expressions):
     def answer(self) -> Node:
+        if self.take_words("so", "thus", "hence", "therefore", "then"):
+            self.take(",")
         node = self.items()
         if self.next is not END:
             raise UnreadableError
@@ -70,14 +81,13 @@ class _Answers(Expressions):
         joined = word or {r"\land": "and", r"\lor": "or"}.get(sign or "", sign)
         return joined if self.next is not END else None
 
-    def item(self) -> Node:
-        if self.next.kind != "word":
+    def item(self) -> Node:  # noqa: PLR0911 - a case for each kind
+        if self.next.kind != "word" or self.starts_currency():
             return self.relation()
         words = self.words()
         after_words = self.position
         if self.next is END or self.next.text in (",", ")", "}", r"\}"):
-            value = number_of(words)
-            return Node("text", text=words) if value is None else number(value)
+            return _counted_in(words) or Node("text", text=words)
         if self.next.text == "=" or self.take(":"):
             if self.take("=") and self.next is END:
                 raise UnreadableError
@@ -87,6 +97,13 @@ class _Answers(Expressions):
             inside = self.relation()
             if self.take(")") and rational(inside) == value:
                 return self.marked(inside)
+        self.position = after_words
+        if _EXCEPT.fullmatch(words.lower()):
+            missing = self.relation()
+            points = items(missing.args[1] if missing.kind == "relation" else missing)
+            return Node("minus", (Node("name", text="R"), Node("set", tuple(points))))
+        if _EVERY.fullmatch(words.lower()) and (region := self.relation()).kind == "relation":
+            return region
         self.position = after_words
         return Node("label", (self.relation(),), words)
 
@@ -154,21 +171,28 @@ class _Answers(Expressions):
     def matrix(self) -> Node:
         """`\\begin{pmatrix}a & b \\\\ c & d\\end{pmatrix}`, of any bracket."""
         self.environment()
+        node = self.rows(r"\end")
+        self.environment()
+        return node
+
+    def plain_matrix(self) -> Node:
+        """`\\pmatrix{a & b \\cr c & d}`."""
+        if not self.take("{"):
+            raise UnreadableError
+        return self.rows("}")
+
+    def rows(self, closing: str) -> Node:
         rows, row = [], [self.relation()]
         while True:
             if self.take("&"):
                 row.append(self.relation())
             elif self.take(r"\\"):
                 rows.append(Node("row", tuple(row)))
-                if self.next.text == r"\end":
-                    row = []
-                    break
-                row = [self.relation()]
+                row = [] if self.next.text == closing else [self.relation()]
             else:
                 break
-        if not self.take(r"\end"):
+        if not self.take(closing):
             raise UnreadableError
-        self.environment()
         rows += [Node("row", tuple(row))] if row else []
         return Node("matrix", tuple(rows))
 
@@ -179,11 +203,34 @@ class _Answers(Expressions):
         while self.next.kind in ("word", "name"):
             name += self.next.text
             self.position += 1
+        self.take("*")
         if not self.take("}") or not name.endswith(("matrix", "array")) or name[0] == "v":
             raise UnreadableError
         if name == "array" and self.take("{"):
             while self.next is not END and not self.take("}"):
                 self.position += 1
+        elif self.next.text == "[" and self.after().text in tuple("lcr") and self.take("["):
+            self.position += 1
+            self.take("]")
+
+
+def _counted_in(words: str) -> Node | None:
+    """The number that stands alone among words: fifteen seats, there are fifteen seats."""
+    if _NOTHING.fullmatch(words):
+        return Node("name", text="empty")
+    value = number_of(words)
+    if value is not None:
+        return number(value)
+    every = words.split()
+    places = [n for n, word in enumerate(every) if number_of(word) is not None or word in LARGE]
+    if not places or places != list(range(places[0], places[-1] + 1)):
+        return None
+    value = number_of(" ".join(every[places[0] : places[-1] + 1]))
+    if value is None:
+        return None
+    before, behind = " ".join(every[: places[0]]), " ".join(every[places[-1] + 1 :])
+    node = Node("unit", (number(value),), behind) if behind else number(value)
+    return Node("label", (node,), before) if before else node
 
 
 def _collected(opening: str, node: Node, closing: str) -> Node:  # noqa: PLR0911 - a case for each kind

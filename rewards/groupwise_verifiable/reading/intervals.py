@@ -1,15 +1,18 @@
 """Regions of numbers: intervals, their unions, and the relations that describe them."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
+from groupwise_verifiable.reading.items import items
 from groupwise_verifiable.reading.node import Node
 from groupwise_verifiable.reading.value import NoValueError, value
 
 _INFINITY = Node("name", text="infinity")
 _LEAST = Node("neg", (_INFINITY,))
-_OPEN = (False, False)
+_REALS = Node("name", text="R")
+_OPEN, _CLOSED = (False, False), (True, True)
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ def intervals(node: Node) -> tuple[Interval, ...] | None:
 
 def _parts(node: Node) -> list[Interval] | None:  # noqa: PLR0911 - a case for each kind
     kind, args = node.kind, node.args
-    if node in (Node("name", text="R"), Node("text", text="all real numbers")):
+    if node in (_REALS, Node("text", text="all real numbers")):
         return [ALL]
     if kind == "text" and node.text.lower() in ("all reals", "all real numbers", "real numbers"):
         return [ALL]
@@ -53,8 +56,8 @@ def _parts(node: Node) -> list[Interval] | None:  # noqa: PLR0911 - a case for e
         return _parts(args[1]) if args[1].kind in ("relation", "list") else None
     if kind == "union" or (kind == "list" and node.text == "or"):
         return _joined(_parts(part) for part in args)
-    if kind == "list" and node.text == "and":
-        return _between(args)
+    if kind == "list" and node.text in ("and", ","):
+        return _but(args) if _is_unequal(args[-1]) or _is_unequal(args[0]) else _between(args)
     if kind == "minus":
         return _without(args[0], args[1])
     if kind == "add" and len(args) == 2 and args[1].kind == "neg":  # R - {2}
@@ -71,6 +74,25 @@ def _joined(parts: Iterable[list[Interval] | None]) -> list[Interval] | None:
     return every
 
 
+def _is_unequal(node: Node) -> bool:
+    return node.kind == "relation" and node.text == "ne"
+
+
+def _but(relations: tuple[Node, ...]) -> list[Interval] | None:
+    """All real numbers but some: x in R, x != 1, x != 2, or x != 1, 2."""
+    points: list[Node] = []
+    for part in relations:
+        if part.kind == "relation" and part.text == "in" and _parts(part.args[1]) == [ALL]:
+            continue
+        if _is_unequal(part) and part.args[0].kind == "name":
+            points.append(part.args[1])
+        elif points and part.kind != "relation" and not part.unknowns:
+            points.append(part)
+        else:
+            return None
+    return _without(_REALS, Node("set", tuple(points)))
+
+
 def _between(relations: tuple[Node, ...]) -> list[Interval] | None:
     """The numbers between two limits: x > 1 and x < 3."""
     parts = [_of_relation(part) for part in relations if part.kind == "relation"]
@@ -84,15 +106,26 @@ def _between(relations: tuple[Node, ...]) -> list[Interval] | None:
 
 
 def _without(whole: Node, missing: Node) -> list[Interval] | None:
-    """All real numbers but some."""
-    if _parts(whole) != [ALL] or missing.kind != "set":
+    """All real numbers but some points, or some intervals."""
+    if _parts(whole) != [ALL]:
         return None
-    try:
-        points = sorted(missing.args, key=_place)
-    except (NoValueError, TypeError):
-        points = list(missing.args)
-    ends = [_LEAST, *points, _INFINITY]
-    return [Interval(pair, _OPEN) for pair in pairwise(ends)]
+    points = missing.kind == "set"
+    parts = [Interval((x, x), _CLOSED) for x in items(missing)] if points else _parts(missing)
+    if parts is None:
+        return None
+    with suppress(NoValueError, TypeError):
+        parts = sorted(parts, key=lambda part: _place(part.ends[0]))
+    limits = [Interval((_LEAST, _LEAST), _OPEN), *parts, Interval((_INFINITY, _INFINITY), _OPEN)]
+    return [
+        Interval((one.ends[1], other.ends[0]), (_is_kept(one, 1), _is_kept(other, 0)))
+        for one, other in pairwise(limits)
+        if one.ends[1] != other.ends[0]
+    ]
+
+
+def _is_kept(missing: Interval, end: int) -> bool:
+    """Whether the end of a missing interval stays, since it is none of it."""
+    return not missing.closed[end] and missing.ends[end] not in (_LEAST, _INFINITY)
 
 
 def _of_relation(node: Node) -> list[Interval] | None:  # noqa: PLR0911 - a case for each kind
@@ -103,7 +136,7 @@ def _of_relation(node: Node) -> list[Interval] | None:  # noqa: PLR0911 - a case
     if len(names) != 1 or any(s.unknowns for n, s in enumerate(sides) if n != names[0]):
         return None
     if signs == ["ne"]:
-        return _without(Node("name", text="R"), Node("set", (sides[1 - names[0]],)))
+        return _without(_REALS, Node("set", (sides[1 - names[0]],)))
     if len(signs) == 1 and signs[0] in ("<", ">", "le", "ge"):
         limit = sides[1 - names[0]]
         below = (signs[0] in ("<", "le")) == (names[0] == 0)

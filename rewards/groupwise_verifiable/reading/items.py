@@ -94,6 +94,10 @@ def rows(node: Node) -> list[tuple[Node, ...]] | None:
         node = node.args[-1]
     if node.kind == "matrix":
         return [row.args for row in node.args]
+    if node.kind == "call" and node.text == "binom":  # written as a column
+        return [(part,) for part in node.args]
+    if node.kind == "tuple" and all(part.kind == "tuple" for part in node.args):
+        return [part.args for part in node.args] if node.text == "[]" else None
     if node.kind == "tuple" and node.text == "()":
         return [(part,) for part in node.args]
     return None

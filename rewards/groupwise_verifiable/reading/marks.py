@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 
-from groupwise_verifiable.reading.measures import Units, units_in
+from groupwise_verifiable.reading.measures import Meanings, is_power, is_unit, units_in
 from groupwise_verifiable.reading.node import Node
 from groupwise_verifiable.reading.words import LARGE, LINKING, changes, stem
 
-_SUBJECTS = frozenset({"he", "she", "it", "they", "we", "there"})  # "She sold 5" says 5
+_SUBJECTS = frozenset({"he", "she", "it", "they", "we", "you", "i", "there"})  # "She sold 5" says 5
 
 
 @dataclass(frozen=True)
 class Marked:
     """An expression without marks, and what they were.
 
-    factor: of "million" and "dozen"; units: of what size, see `units_in`; label, words: those
+    factor: of "million" and "dozen"; units: in their order, see `units_in`; label, words: those
     before it, and behind it, in lower case; a label of "Total: 5" and "Total = 5" ends in a colon.
     """
 
@@ -26,7 +27,7 @@ class Marked:
     percent: bool = False
     degrees: bool = False
     factor: Fraction = Fraction(1)
-    units: Units = field(default_factory=dict)
+    units: tuple[Meanings, ...] = ()
     label: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
 
@@ -37,7 +38,13 @@ class Marked:
         """
         if self.label != gold.label and not (self.has_plain_label and gold.has_plain_label):
             return True
-        new = (word for word in self.words if word not in gold.words)
+        new = (
+            word
+            for before, word in pairwise(("", *self.words))
+            if word not in gold.words
+            and word != "different"
+            and not (word == "to" and before in ("way", "ways"))
+        )
         return any(changes(word, counted=stem(word) in stems) for word in new)
 
     @property
@@ -50,8 +57,10 @@ class Marked:
         last = self.label[-1]
         if self.label[0] in _SUBJECTS and not any(map(changes, self.label)):
             return True
-        links = last in LINKING or last.endswith(
-            ("\u662f", "\u4e3a", "\u5171", "\u5f97", "\u7ea6", "\u6709")
+        links = (
+            last in LINKING
+            or self.label[-2:] == ("total", "of")
+            or last.endswith(("\u662f", "\u4e3a", "\u5171", "\u5f97", "\u7ea6", "\u6709"))
         )
         return links and not any(map(changes, self.label))
 
@@ -67,7 +76,7 @@ def peeled(node: Node) -> Marked:  # noqa: PLR0911 - a case for each kind
         return replace(inner, degrees=True)
     if kind == "money":
         inner = peeled(args[0])
-        return replace(inner, units={**inner.units, **units_in(node.text or "$")})
+        return replace(inner, units=(*inner.units, *units_in(node.text or "$")))
     if kind == "unit" and node.text in LARGE:
         inner = peeled(args[0])
         return replace(inner, factor=inner.factor * LARGE[node.text])
@@ -76,10 +85,12 @@ def peeled(node: Node) -> Marked:  # noqa: PLR0911 - a case for each kind
         return replace(inner, label=tuple(node.text.lower().replace(":", " :").split()))
     if kind == "unit":
         inner = peeled(args[0])
-        words = tuple(re.findall(r"[^\W\d_]+|[$\u00a2]", node.text.lower()))
-        first = re.split(r"/|\bper\b", node.text, maxsplit=1)
-        units = {**units_in(first[0]), **(units_in(first[1]) if first[1:] else {})}
-        return replace(inner, units={**inner.units, **units}, words=(*inner.words, *words))
+        names = re.findall(r"[^\W\d_]+", node.text)
+        units = units_in(re.sub(r"\bin (?=[a-z])", " ", node.text))  # no inch: "5 books in a bag"
+        words = (
+            name.lower() for name in names if not (is_unit(name) or (units and is_power(name)))
+        )
+        return replace(inner, units=(*inner.units, *units), words=(*inner.words, *words))
     if kind in ("mul", "div", "add", "neg", "ratio", "pm", "mixed") and args:
         last = peeled(args[-1])
         if last.node != args[-1]:

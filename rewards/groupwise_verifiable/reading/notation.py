@@ -8,6 +8,7 @@ other scripts go. Every pattern takes linear time: the trained model writes thes
 import re
 from unicodedata import normalize
 
+from groupwise_verifiable.reading.siunitx import without_siunitx
 from groupwise_verifiable.reading.words import LARGE, changes, number_of
 
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
@@ -46,6 +47,12 @@ _SIGNS = str.maketrans(
         "…": r"\ldots ",
         "⋯": r"\ldots ",
         "∠": r"\angle ",
+        "∴": r"\therefore ",
+        **dict.fromkeys("⇒⟹", r"\implies "),
+        **dict.fromkeys("✓✔✅☑■□∎", r"\checkmark "),
+        "\ufe0f": "",
+        "℃": r"\text{ celsius}",
+        "℉": r"\text{ fahrenheit}",
         "∧": r"\land ",
         "∨": r"\lor ",
         "或": r" \lor ",
@@ -57,11 +64,19 @@ _SIGNS = str.maketrans(
     }
 )
 _WRAPPERS = (
-    r"textcolor|colorbox|underline|underbrace|overbrace|mathbf|bm|boldsymbol|mathit|mathsf|mathtt|"
-    r"mathcal|mathscr|mathnormal|ensuremath|displaystyle|boxed|fbox|hbox|uline|vec|"
-    r"emph|textit|textsf|texttt|bold"
+    r"textcolor|colorbox|underline|underbrace|overbrace|bm|boldsymbol|mathcal|mathscr|mathnormal|"
+    r"ensuremath|displaystyle|boxed|fbox|uline|vec|bold|mathopen|mathclose|mathbin|mathrel|mathord"
 )
-_SPACE = r"(?:\\[,;:! ]|~|[\s\u00a0\u2009\u202f])"
+_SPACE = r"(?:\\[,;:! ]|~|[\s\u00a0\u2009\u202f]|'|\\?_|\\thinspace\s?|\\(?:text|mbox)\s*\{\s*\})"
+_DIGITS = {
+    "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
+    "ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16,
+}  # fmt: skip
+_DIGIT = rf"(?P<base>[0-9]{{1,2}}(?![0-9])|{'|'.join(_DIGITS)})"
+_ENDS = r"[^\[\]]{1,80}[,;][^\[\]]{1,80}"
+_DOLLARS = "(?:US|AU?|CA?|HK|NZ|S)?"
+_TEXT = r"\\(?:text|math)[a-z]*\s*\{\s*"
+_BASED = r"(?<![A-Za-z0-9.])(?P<digits>[0-9A-F]+)"
 _REWRITES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -72,14 +87,40 @@ _REWRITES = tuple(
         (r"\\\\\s*\[[^\]]{0,10}\]", r"\\\\"),
         (r"\\(?:tiny|small|normalsize|[lL]arge|LARGE|[hH]uge)(?![a-zA-Z])", " "),
         (r"\\(?:begin|end)\s*\{(?:aligned|align\*?|gathered|split|cases|equation\*?)\}", " "),
+        (r"\{\s*\\(rm|bf|it|sf|tt)(?![a-zA-Z])\s*([^{}]*)\}", r"\\math\1{\2}"),
+        (r"\\cr(?![a-zA-Z])", r"\\\\ "),
+        (r"\\(?:top|intercal)(?![a-zA-Z])", " T"),
+        (r"\\ast(?![a-zA-Z])", r"\\cdot "),
+        (r":=", "="),
+        (r"\bper cent\b", "percent"),
+        (r"\\textsuperscript\s*\{([^{}]{1,9})\}", r"^{\1}"),
+        (r"\\textsubscript\s*\{([^{}]{1,9})\}", r"_{\1}"),
+        (r"\\\^(?=\s*\{?-?[0-9])", "^"),
+        (r"(?<=[\w)])\*\*(?=[\w(])", "^"),
+        (r"\{\s*([-+:.])\s*\}", r"\1"),
+        # Bases: (1011)_2, 1011_{(2)}, \text{FF}_{16}, 1011_{\text{base two}}, 1011 (base 2).
         (
-            r"\\frac\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}",
-            r"\\text{\1/\2}",
+            rf"(?:{_TEXT}|\\overline\s*\{{|[(\[]\s*)([0-9A-F]+)\s*[)\]}}]\s*_",
+            r"\1_",
         ),
-        (r"\{\s*([-+:])\s*\}", r"\1"),
-        (r"\(\s*([0-9A-F]+)\s*\)\s*_", r"\1_"),
-        (r"_\s*\{\s*\\text\s*\{\s*two\s*\}\s*\}", "_2"),
-        (r"_\s*\{\s*\\text\s*\{\s*ten\s*\}\s*\}", "_{10}"),
+        (
+            (
+                rf"(?<=[0-9A-F])\s*_\s*(?:\{{\s*)?[(\[]?\s*(?:{_TEXT})?(?:base[\s-]*)?\}}?\s*{_DIGIT}"
+                r"\s*[)\]}]{0,3}"
+            ),
+            lambda m: f"_{{{_DIGITS.get(m['base'], m['base'])}}}",
+        ),
+        (
+            (
+                rf"{_BASED}\s*(?:{_TEXT})?[(\[]?\s*(?:in )?base[\s-]*\}}?\s*\$?{_DIGIT}"
+                r"\s*[)\]}]{0,3}\s*$"
+            ),
+            lambda m: f"{m['digits']}_{{{_DIGITS.get(m['base'], m['base'])}}}",
+        ),
+        # Open ends of intervals by brackets that look away: ]0,1[ and [0,1[.
+        (rf"(?:(?<=[\s=,;]|p|n)|^)\]({_ENDS})\[", r"(\1)"),
+        (rf"(?:(?<=[\s=,;]|p|n)|^)\]({_ENDS})\]", r"(\1]"),
+        (rf"\[({_ENDS})\[(?=\s*(?:$|[,;)}}]|\\cup|\\setminus))", r"[\1)"),
         (r"\bequals\b|\bis equal to\b", " = "),
         (r"\\(?:n|d|t|c|s|nice|x)frac(?![a-zA-Z])", r"\\frac"),
         (r"\\nicefrac|\\tfrac", r"\\frac"),
@@ -96,12 +137,18 @@ _REWRITES = tuple(
         (r"\\(?:ldots|dots|cdots|dotsc)(?![a-zA-Z])|\.\.\.", r"\\ldots "),
         (r"\\(?:varnothing|empty)(?![a-zA-Z])", r"\\emptyset "),
         (r"\\mathbb\s*\{?\s*([RNZQC])\s*\}?|\\(Reals)(?![a-zA-Z])", r"\\mathbb\1 "),
-        (r"\\(?:degree|degrees)(?![a-zA-Z])|\^\s*\{\s*\\circ\s*\}", r"^\\circ "),
+        (r"\\(?:text)?degrees?(?![a-zA-Z])|\^\s*\{\s*\\circ\s*\}", r"^\\circ "),
+        (
+            r"\^\s*\\circ\s*(?:\\(?:text|math)[a-z]*\s*\{\s*)?([CF])(?![A-Za-z])\s*\}?",
+            lambda m: rf"\text{{ {'celsius' if m[1] == 'C' else 'fahrenheit'}}}",
+        ),
         (r"\\(?:simeq|doteq|sim)(?![a-zA-Z])", r"\\approx "),
-        (r"\\pounds(?![a-zA-Z])", "£"),
-        (r"\\euro(?![a-zA-Z])", "€"),
-        (r"\\yen(?![a-zA-Z])", "¥"),
+        (r"\\(?:pounds|textsterling)(?![a-zA-Z])", "£"),
+        (r"\\(?:text)?euro(?![a-zA-Z])", "€"),
+        (r"\\(?:text)?yen(?![a-zA-Z])", "¥"),
+        (r"\\textdollar(?![a-zA-Z])", r"\\$"),
         (r"\\text[a-z]*\s*\{\s*([€£¥₹])\s*([0-9.,]*)\s*\}", r"\1\2"),
+        (r"((?:[0-9]\u0305)+)", lambda m: rf"\overline{{{m[0].replace(chr(0x305), '')}}}"),
         (r"\.([0-9]*)\\dot\s*\{?([0-9])\}?([0-9]*)\\dot\s*\{?([0-9])\}?", r".\1\\overline{\2\3\4}"),
         (r"\\bigcup(?![a-zA-Z])", r"\\cup "),
         (r"\\vert(?![a-zA-Z])", "|"),
@@ -120,14 +167,24 @@ _REWRITES = tuple(
             ),
             "",
         ),
+        (r"\\mathbbR\s*\^\s*\{?\s*(?:\*|\\ast|\\times)\s*\}?", r"\\mathbbR \\setminus \\{0\\}"),
+        (r"\\smallsetminus|\\backslash", r"\\setminus "),
+        (r"\\setminus\s*\{([^{}]{1,50})\}", r"\\setminus \\{\1\\}"),
+        (r"\\(?:Rightarrow|Longrightarrow|implies|leadsto)(?![a-zA-Z])", r"\\implies "),
+        (r"^.*\\therefore(?![a-zA-Z])|^\s*\\implies", " "),
+        (
+            r"\\(?:checkmark|blacksquare|square|Box|qed)(?![a-zA-Z])|\\(?:surd|qedhere)\s*$",
+            " ",
+        ),
         (r"\\exp(?![a-zA-Z])\s*\(([^()]{1,50})\)", r"e^{\1}"),
         (r"\(\s*([\u4e00-\u9fff]{1,4})\s*\)\s*$", r"\1"),
-        (r"\\text(?:rm|bf|up|normal|)\s*\{\s*(?:US|A|C)?\\?\$\s*([0-9.,]*)\s*\}", r"\\$\1"),
+        (rf"{_TEXT}{_DOLLARS}\\?\$\s*([0-9.,]*)\s*\}}", r"\\$\1"),
+        (rf"(?<![A-Za-z]){_DOLLARS}\\?\$(?=(?:\\[,; ]|[\s~])*[0-9])", r"\\$"),
         (r"\\text[a-z]*\s*\{\s*([0-9]+)\s*\}", r"\1"),
         (r"\b([apAP])\.\s?([mM])\b\.?", r"\\text{\1\2}"),
-        (r"\bRs\.?(?=[\s\d}])|\bUSD?(?=\s*\\?\$)", " "),
+        (r"\bUSD?(?=\s*\\?\$)", " "),
         (r"\{,\}|\{\\,\}(?=[0-9])|,\\!\s*|\\!", lambda m: "," if "," in m[0] else ""),
-        # 12 345, with any of LaTeX's spaces: groups of three digits are one number.
+        # 12 345, with any of LaTeX's spaces, 12'345, 12_345: groups of three digits are one number.
         (
             rf"(?<![0-9.,/])[0-9]{{1,3}}(?:{_SPACE}[0-9]{{3}})+(?![0-9/]|\s*/)",
             lambda m: re.sub(r"[^0-9]", "", m[0]),
@@ -153,7 +210,7 @@ _ROOT = re.compile(r"√\s*(\d+(?:\.\d+)?|[a-zA-Z])")
 
 def tidy(text: str) -> str:
     """Returns the text in the spelling that the grammar reads."""
-    text = _SCRIPTED.sub(_script, text)
+    text = _SCRIPTED.sub(_script, without_siunitx(text))
     text = _VULGAR.sub(_vulgar, text)
     text = (
         _ROOT.sub(r"\\sqrt{\1}", text.translate(_SIGNS))

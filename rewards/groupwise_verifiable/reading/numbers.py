@@ -6,14 +6,14 @@ before it does not count instead.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 
 from groupwise_verifiable.reading.form import notation, reducible
 from groupwise_verifiable.reading.grammar import read
 from groupwise_verifiable.reading.items import unlabelled
 from groupwise_verifiable.reading.marks import Marked, peeled
-from groupwise_verifiable.reading.measures import Units
+from groupwise_verifiable.reading.measures import Meanings
 from groupwise_verifiable.reading.node import Node
 from groupwise_verifiable.reading.notation import half_width
 from groupwise_verifiable.reading.operations import left_to_compute
@@ -71,7 +71,7 @@ class Number:
     is_fraction: bool = False
     is_reduced: bool = True
     is_percent: bool = False
-    units: Units = field(default_factory=dict)
+    units: tuple[Meanings, ...] = ()
 
 
 def last_number(text: str) -> Number | None:

@@ -8,7 +8,15 @@ from functools import lru_cache
 from groupwise_verifiable.reading.form import reducible, unmarked
 from groupwise_verifiable.reading.grammar import read
 from groupwise_verifiable.reading.intervals import intervals
-from groupwise_verifiable.reading.measures import Units, units_in
+from groupwise_verifiable.reading.measures import (
+    Meanings,
+    Unit,
+    composes,
+    is_unit,
+    leading_unit,
+    named_units,
+    units_in,
+)
 from groupwise_verifiable.reading.node import Node, key
 from groupwise_verifiable.reading.notation import FORMULA
 from groupwise_verifiable.reading.words import LARGE, stem
@@ -56,6 +64,12 @@ _ABOUT = {
         re.IGNORECASE,
     ),
     "ratio": re.compile(r"\bratio|proportion|odds", re.IGNORECASE),
+    "percentage": re.compile(
+        r"\b(?:what|which|how many)(?: is the)?(?: [a-z]+)? (?:%|per\s?cent)", re.IGNORECASE
+    ),
+    "area": re.compile(r"\barea|surface|square|region", re.IGNORECASE),
+    "rate": re.compile(r"\bper\b|\brate|speed|velocity|\beach\b|\bevery\b", re.IGNORECASE),
+    "volume": re.compile(r"volume|capacity|cub(?:e|ic)|space", re.IGNORECASE),
 }
 
 
@@ -63,8 +77,26 @@ _ANSWER_NAME = re.compile(
     r"(?:[Ss]olve for\s*\$?|(?:[Ff]ind|[Cc]ompute|value of)\s*\$)"
     r"([a-z](?:_\{?[a-z0-9]\}?)?)\$?(?![A-Za-z({^_'])"
 )
-_ANSWER_UNIT = re.compile(
-    r"\b(?:[Hh]ow many|in|[Nn]umber of) (?:square |cubic )?((?:[a-z]{2,12}|[A-Z]{1,2}))\b"
+_ANSWER_UNIT = re.compile(r"\b(?:[Hh]ow many|in|[Nn]umber of)\b|\((?=in\b)")
+_POWERS = {0xB2: "^2", 0xB3: "^3"}
+_POWER_OF = {"area": 2, "volume": 3}
+_MEASURED_SUBJECT = re.compile(
+    r"(?:what(?: is|'s)|find|calculate|compute|determine) (?:the |its |their )?"
+    r"(?:total |surface |lateral )*(area|volume)\b",
+    re.IGNORECASE,
+)
+_LETTER = r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])"
+_MEASURED = re.compile(rf"(?<=[0-9])\s*{_LETTER}(?:\s?[/^*]\s*-?(?:[0-9]+|{_LETTER}))*")
+_PROSE_UNIT = re.compile(r"(?<=[0-9]) ([A-Za-z])(?:\^[23])?(?=\s+[a-z]{2,}|[.,;?](?:\s|\Z))")
+_DRESSING = re.compile(r"\\(?:text|math)[a-z]*|\\[,;: ]|[{}~]|(?<!\\)\$(?![0-9])|\\(?=\$)")
+# A dollar sign of money, which opens no formula: "$4 each", "\$4", "$4,".
+_MONEY = re.compile(
+    r"\\\$|\$[0-9][0-9,.]*(?:\s+(?!and\b|or\b)[A-Za-z]{2,}|[.,;?!)](?:\s|\Z)|\s*\Z)"
+)
+_PAYMENT = re.compile(
+    r"\b(?:cost|price|pay|paid|earn|spend|spent|money|bill|salary|wage|sell|sold|buy|bought|charge"
+    r"|profit|save[sd]?|worth|coin|loan|interest|invest|tax|tip|budget)",
+    re.IGNORECASE,
 )
 
 
@@ -74,8 +106,8 @@ class Question:
 
     names: letters of its formulas; formulas: their keys, as far as they can be read; keys: those of
     their parts, too; unreduced: values of its fractions that are not in lowest terms; regions: of
-    its relations; units: those it asks for, else all it names, see `units_in`; answer_units,
-    answer_name: the units and the unknown that it asks for in so many words; stems: of its words.
+    its relations; units: all it names; answer_units, answer_name: the units and the unknown that it
+    asks for in so many words; stems: of its words.
     """
 
     text: str
@@ -84,8 +116,8 @@ class Question:
     keys: frozenset[object]
     unreduced: frozenset[Fraction]
     regions: frozenset[object]
-    units: Units
-    answer_units: Units
+    units: frozenset[Unit]
+    answer_units: frozenset[Unit]
     answer_name: str | None
     stems: frozenset[str]
 
@@ -96,6 +128,38 @@ class Question:
     def is_about(self, subject: str) -> bool:
         """Returns whether the prompt speaks of percent, degrees, bases and so on."""
         return _ABOUT[subject].search(self.text) is not None
+
+    def fits(self, meanings: Meanings, golds: frozenset[Unit] = frozenset()) -> bool:
+        """Returns whether an answer's unit is that of gold, or one that the prompt allows.
+
+        A unit that the prompt asks for excludes all others, but for the powers of one in a prompt
+        about areas and volumes; units that it names exclude others of the same dimension, and other
+        dimensions that no product of them has.
+        """
+        return any(self._fits(unit, golds) for unit in meanings)
+
+    def _fits(self, unit: Unit, golds: frozenset[Unit]) -> bool:  # noqa: PLR0911 - a case for each kind
+        expected = golds or self.answer_units
+        if any(unit.equals(one) for one in expected):
+            return True
+        if golds or any(unit.dimension == one.dimension for one in expected):
+            return False
+        power = dict(unit.dimension).get("length") if unit.bases == {"length"} else None
+        wanted = _MEASURED_SUBJECT.search(self.text)
+        if power and wanted and power != _POWER_OF[wanted[1].lower()]:
+            return False
+        if expected:
+            subject = {2: "area", 3: "volume"}.get(power or 0)
+            is_power = subject is not None and self.is_about(subject)
+            if not is_power and not (self.is_about("rate") and _is_rate(unit, expected)):
+                return False
+        if any(unit.dimension == one.dimension for one in self.units):
+            return any(unit.equals(one) for one in self.units)
+        if unit.bases == {"money"} and _PAYMENT.search(self.text):
+            return True
+        named = {one for one in self.units if one.bases not in ({"time"}, {"noon"}, {"angle"})}
+        bases = frozenset[str]().union(*(one.bases for one in self.units))
+        return not named or (unit.bases <= bases and composes(unit, self.units))
 
     def counts_in(self, factor: Fraction) -> bool:
         """Returns whether the prompt asks for millions, for a million, and so on."""
@@ -125,7 +189,9 @@ def read_question(prompt: str) -> Question:
     prompt = prompt[-_LONGEST:]
     formulas = _formulas(prompt)
     names = frozenset[str]().union(*(_letters(formula) for formula in formulas))
-    answer_units = units_in(" ".join(_ANSWER_UNIT.findall(prompt)))
+    plain = _plain(prompt)
+    wanted = _wanted_units(plain, names)
+    names -= _unit_letters(wanted, plain)
     answer_name = _ANSWER_NAME.search(prompt)
     nodes: list[Node] = []
     parts: list[Node] = []
@@ -146,11 +212,43 @@ def read_question(prompt: str) -> Question:
             for part in parts
             if part.kind in ("relation", "tuple") and (region := intervals(part))
         ),
-        units={**units_in(prompt), **answer_units},
-        answer_units=answer_units,
+        units=named_units(plain),
+        answer_units=frozenset[Unit]().union(*(units_in(part)[0] for part in wanted)),
         answer_name=answer_name[1].replace(" ", "") if answer_name else None,
         stems=frozenset(stem(word) for word in re.findall(r"[A-Za-z]+", prompt)),
     )
+
+
+def _is_rate(unit: Unit, expected: frozenset[Unit]) -> bool:
+    """Whether a unit is an expected one per something else: miles per hour for "how many miles"."""
+    return any(
+        one.dimension < unit.dimension
+        and all(power < 0 for _, power in unit.dimension - one.dimension)
+        for one in expected
+    )
+
+
+def _plain(prompt: str) -> str:
+    """A prompt without the dressing of its units, and dollar signs only where they are money."""
+    plain = _DRESSING.sub(" ", prompt.translate(_POWERS))
+    return plain if _MONEY.search(prompt) else plain.replace("$", " ")
+
+
+def _wanted_units(plain: str, names: frozenset[str]) -> list[str]:
+    """The units that stand behind "in" and "how many"."""
+    places = [match.end() for match in _ANSWER_UNIT.finditer(plain)]
+    units = [leading_unit(plain[place : place + 60], names) for place in places[-_MOST:]]
+    return [unit for unit in units if unit]
+
+
+def _unit_letters(wanted: list[str], plain: str) -> frozenset[str]:
+    """The letters that are units alone: the m and the s of "in m/s" and of "5 m long"."""
+    rest = _MEASURED.sub(" ", plain)
+    for unit in wanted:
+        rest = rest.replace(unit, " ") if len(unit) > 1 else rest
+    letters = re.findall(_LETTER, " ".join(unit for unit in wanted if len(unit) > 1))
+    letters += filter(is_unit, _PROSE_UNIT.findall(plain))
+    return frozenset(letters) - set(re.findall(_LETTER, rest))
 
 
 def _formulas(prompt: str) -> list[str]:

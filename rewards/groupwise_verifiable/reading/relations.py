@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable
+from fractions import Fraction
 
 from groupwise_verifiable.reading.grammar import read
 from groupwise_verifiable.reading.items import matched
 from groupwise_verifiable.reading.marks import peeled
-from groupwise_verifiable.reading.node import Node, factors, key, terms
+from groupwise_verifiable.reading.node import Node, factors, integer, key, terms
 from groupwise_verifiable.reading.question import Question
 from groupwise_verifiable.reading.value import NoValueError, equivalent, rational, value
 
@@ -84,12 +85,25 @@ def ends_in(
         before, last = [last], before[0]  # 5 = x
     if "approx" in chain.text:  # 1/3 = 0.333 is about the exact side
         sides = [side for side in (*before, last) if not side.unknowns]
-        return bool(sides) and same(gold, sides[0])
+        return bool(sides) and (
+            same(gold, sides[0]) or (same(gold, last) and _rounds_to(sides[0], last))
+        )
     if not same(gold, last):
         return False
     return _may_precede(before[0], last, question) and all(
         side.unknowns or _equals(side, last) for side in before[1:]
     )
+
+
+def _rounds_to(exact: Node, decimal: Node) -> bool:
+    """Whether a constant is a decimal to the digits that this has: pi is 3.14."""
+    if decimal.kind != "number":
+        return False
+    half = Fraction(1, 2 * 10 ** len(decimal.text.partition(".")[2]))
+    try:
+        return bool(abs(float(value(exact)) - float(decimal.text)) <= half)
+    except (NoValueError, TypeError):
+        return False
 
 
 def _may_precede(first: Node, whole: Node, question: Question) -> bool:  # noqa: PLR0911 - a case for each kind
@@ -106,6 +120,8 @@ def _may_precede(first: Node, whole: Node, question: Question) -> bool:  # noqa:
         return names or matched(side.args, last.args, _equals)
     if side.kind in ("text", "label", "tuple"):
         return True
+    if side.kind == "pow" and side.args[0].kind == "name" and last.kind == "matrix":
+        return _is_named_power(side, question)
     if side.unknowns and any(factor.text.startswith("angle") for factor in factors(side)):
         return True
     if question.is_about("derivative") and _is_differential(side):
@@ -126,7 +142,30 @@ def _is_value_of_function(call: Node, last: Node, question: Question) -> bool:
         return False
     if "^" in call.text and call.text[1:] not in re.sub("[{}]", "", question.text):
         return False
+    if not last.unknowns and _is_defined(call, question):
+        return False
     return not last.unknowns or call.args[0].kind in ("name", "number", "tuple")
+
+
+def _is_named_power(power: Node, question: Question) -> bool:
+    """Whether the prompt asks for a power of a matrix: for A^2, or for an inverse."""
+    exponent = integer(power.args[1])
+    inverts = exponent == -1 and re.search("inver", question.text, re.IGNORECASE) is not None
+    if "transpos" in question.text.lower() and power.args[1] == Node("name", text="T"):
+        return True
+    return inverts or re.search(rf"\^\s*\{{?{exponent}(?![0-9])", question.text) is not None
+
+
+def _is_defined(call: Node, question: Question) -> bool:
+    """Whether a function stands for all values of its variable: f(x) = 5 is no value of f.
+
+    It may, where the prompt asks for f(x) and does not say what f(x) is.
+    """
+    if len(call.text) > 1 or [part.kind for part in call.args] != ["name"]:
+        return False
+    name = f"{call.text}({call.args[0].text})"
+    prompt = question.text.replace(" ", "")
+    return call.args[0].text.islower() and (name not in prompt or f"{name}=" in prompt)
 
 
 def _is_differential(node: Node) -> bool:

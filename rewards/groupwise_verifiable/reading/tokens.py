@@ -25,16 +25,21 @@ _NAMED = {
     r"\emptyset": "empty",
 }
 _TEXT = frozenset({
-    "text", "textbf", "textrm", "textup", "textnormal", "mathrm", "operatorname", "mbox", "rm",
+    "text", "textbf", "textrm", "textup", "textnormal", "textit", "textsf", "texttt", "textsl",
+    "textsc", "emph", "mathrm", "operatorname", "mbox", "hbox", "rm",
 })  # fmt: skip
+_ALPHABETS = frozenset({"mathbf", "mathit", "mathsf", "mathtt", "bf", "it", "sf", "tt"})
+"""Alphabets of mathematics, in which words of several letters are words."""
 _SHORT_WORDS = frozenset({
     "or", "and", "is", "no", "yes", "to", "if", "of", "in", "per", "mod", "not", "odd", "all",
     "any", "the", "are", "for", "day", "men", "man", "its", "it", "nan",
 })  # fmt: skip
 _PLAIN = {"pi": "pi", "infinity": "infinity", "inf": "infinity", "theta": "theta"}
 _TOKEN = re.compile(
-    r"(?P<based>[0-9A-F]+\s*_\s*(?:[0-9]|\{\s*[0-9]{1,3}\s*\}))"
-    r"|(?P<repeating>[0-9]{0,50}\.[0-9]{0,50}\\(?:overline|bar|dot)\s*(?:\{[0-9]{1,50}\}|[0-9]))"
+    r"(?P<periodic>[0-9]{0,50}\.[0-9]{2,50}\s*\\ldots)"
+    r"|(?P<based>[0-9A-F]+\s*_\s*(?:[0-9]|\{\s*[0-9]{1,3}\s*\}))"
+    r"|(?P<repeating>[0-9]{0,50}\.[0-9]{0,50}(?:\\(?:overline|bar|dot)\s*(?:\{[0-9]{1,50}\}|[0-9])"
+    r"|\([0-9]{1,50}\)))"
     r"|(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+|\.(?![0-9.]))?"
     r"|\.[0-9]+)(?P<exponent>[eE][-+]?[0-9]{1,3}(?![0-9a-zA-Z]))?"
     r"|(?P<command>\\(?:[a-zA-Z]+|.))"
@@ -42,6 +47,7 @@ _TOKEN = re.compile(
     r"|(?P<sign>\S)",
     re.DOTALL,
 )
+_WORDS = re.compile(r"[^\W\d_]{2,}(?:[\s.,-]+[^\W\d_]+)*\.?")
 _COUNTED = re.compile(r"(?:[0-9})]|[A-Za-z]{2,})\s+\Z")  # before a word that says what is counted
 
 
@@ -70,9 +76,11 @@ def _tokens(text: str, names: frozenset[str], *, in_words: bool) -> Iterator[Tok
         elif kind == "based":
             digits, base = re.split(r"\s*_\s*", spelling)
             yield Token("based", f"{digits}_{base.strip('{} ')}")
+        elif kind == "periodic":
+            yield from _periodic(spelling)
         elif kind == "repeating":
             yield Token(kind, re.sub(r"\\[a-z]+\s*\{?([0-9]+)\}?", r"(\1)", spelling))
-        elif kind == "command" and spelling[1:] in _TEXT:
+        elif kind == "command" and spelling[1:] in (_TEXT | _ALPHABETS):
             content, position = _group(text, position)
             yield from _texts(spelling[1:], content, names)
         elif kind == "command":
@@ -82,6 +90,27 @@ def _tokens(text: str, names: frozenset[str], *, in_words: bool) -> Iterator[Tok
             yield from _letters(spelling, names, in_words=in_words, counted=counted)
         else:
             yield Token("sign", spelling)
+
+
+def _periodic(spelling: str) -> Iterator[Token]:
+    """0.1666... as 0.1(6): the shortest period that most of the last decimals repeat."""
+    digits = spelling.partition("\\")[0].strip()
+    whole, _, decimals = digits.partition(".")
+    lengths = range(1, len(decimals) // 2 + 1)
+    period = max(lengths, key=lambda length: (_repeated(decimals, length), -length))
+    if not _repeated(decimals, period):
+        yield from (Token("number", digits), Token("command", r"\ldots"))
+        return
+    before = decimals[: len(decimals) - _repeated(decimals, period)]
+    yield Token("repeating", f"{whole}.{before}({decimals[-period:]})")
+
+
+def _repeated(decimals: str, length: int) -> int:
+    """How many of the last decimals are repetitions of a period of this length."""
+    period, count = decimals[-length:], 0
+    while decimals.endswith(period * (count + 1)):
+        count += 1
+    return count * length if count > 1 else 0
 
 
 def _command(spelling: str) -> Token:
@@ -97,6 +126,12 @@ def _command(spelling: str) -> Token:
 def _texts(command: str, content: str, names: frozenset[str]) -> Iterator[Token]:
     """The tokens of `\\text{...}`: words, also of one letter, unless it is a name in roman type."""
     plain = content.strip()
+    if "=" in plain:
+        yield from _tokens(plain, names, in_words=False)
+        return
+    if command in _ALPHABETS and (set(plain) <= names or not _WORDS.fullmatch(plain)):
+        yield from _tokens(plain, names, in_words=False)
+        return
     capital = len(plain) == 1 and plain.isupper()
     if capital or (command not in ("text", "mbox") and (len(plain) == 1 or plain in FUNCTIONS)):
         yield from _tokens(plain, names, in_words=False)

@@ -1,15 +1,18 @@
 """Whether an answer is the gold one, both as they are written."""
 
 import re
+from collections.abc import Mapping
 
-from groupwise_verifiable.reading.choice import choice, content
+from groupwise_verifiable.reading.choice import choice, content, options, plain_words
 from groupwise_verifiable.reading.comparison import Comparison
 from groupwise_verifiable.reading.grammar import read
 from groupwise_verifiable.reading.items import items
+from groupwise_verifiable.reading.marks import peeled
 from groupwise_verifiable.reading.node import Node
 from groupwise_verifiable.reading.notation import tidy
 from groupwise_verifiable.reading.question import Question
 from groupwise_verifiable.reading.relations import read_chain
+from groupwise_verifiable.reading.value import rational
 
 _PROSE = re.compile(r"[A-Za-z]{2,}\s+[A-Za-z]{2,}|[?!]\s*$")
 _COMMANDS = re.compile(r"\\[a-zA-Z]+(?:\s*\{[^{}]*\})?|\b(?:and|or)\b")
@@ -28,12 +31,25 @@ def is_mathematics(gold: str) -> bool:
     return not _PROSE.search(_COMMANDS.sub(" ", gold))
 
 
-def same_answer(gold: str, answer: str, question: Question, *, strict: bool = True) -> bool:
+def same_answer(  # noqa: PLR0911 - a case for each kind
+    gold: str, answer: str, question: Question, *, strict: bool = True
+) -> bool:
     """Returns whether an answer is the gold one; strict: in form, too, not in value alone."""
-    letter = choice(gold)
+    letter, stated = choice(gold), choice(answer)
+    contents = (content(gold), content(answer))
+    if letter is not None and stated is not None:
+        listed = {
+            **options(question.text),
+            **({letter: contents[0]} if contents[0] != gold else {}),
+        }
+        return letter == stated and not _is_another(letter, contents[1], listed, question)
     if letter is not None:
-        return choice(answer) == letter or _spelling(answer) == _spelling(gold)
-    answer = content(answer)
+        return _spelling(answer) == _spelling(gold)
+    if stated is not None and contents[1] != answer:
+        listed = options(question.text)
+        if stated in listed and not _are_one(gold, listed[stated], question):
+            return False
+    answer = contents[1]
     if _spelling(answer) == _spelling(gold):
         return True
     gold_node, answer_node = _nodes(gold, answer, question)
@@ -41,10 +57,35 @@ def same_answer(gold: str, answer: str, question: Question, *, strict: bool = Tr
         answer_node = read_chain(answer, question.names)
     if gold_node is None or answer_node is None:
         return False
+    if gold_node.kind == "based" and plain_words(answer) == gold_node.text.partition("_")[0]:
+        return True  # FF, which is no product here
     if _HUNDREDS.fullmatch(gold.strip()) and answer_node.kind in ("list", "set"):  # 100,200
         gold_node = read(gold.replace(",", ", "))
         assert gold_node is not None
     return Comparison(question, strict).same(gold_node, answer_node)
+
+
+def _is_another(letter: str, stated: str, listed: Mapping[str, str], question: Question) -> bool:
+    """Whether what stands behind an option's letter is another option's content, or another value.
+
+    stated: without content it is the option itself, and no other one.
+    """
+    if (
+        letter not in listed
+        or choice(stated) == letter
+        or _are_one(listed[letter], stated, question)
+    ):
+        return False
+    others = (text for other, text in listed.items() if other != letter)
+    both = [read(text, question.names) for text in (listed[letter], stated)]
+    values = [rational(peeled(node).node) if node is not None else None for node in both]
+    return None not in values or any(_are_one(text, stated, question) for text in others)
+
+
+def _are_one(gold: str, answer: str, question: Question) -> bool:
+    if _spelling(gold) == _spelling(answer):
+        return True
+    return choice(gold) is None and same_answer(gold, answer, question, strict=False)
 
 
 def same_boxes(gold: str, boxes: list[str], question: Question, *, strict: bool = True) -> bool:
@@ -62,7 +103,10 @@ def _nodes(gold: str, answer: str, question: Question) -> tuple[Node | None, Nod
     if r"\int" in question.text or "integra" in question.text.lower():
         answer = re.sub(r"\+\s*[ckK]\s*$", "+C", answer)
     node = read(gold, question.names)
-    names = question.names | (node.unknowns if node is not None else frozenset())
+    names = question.names
+    if node is not None:
+        units = {word for part in node.walk() if part.kind == "unit" for word in part.text.split()}
+        names = (names - units) | node.unknowns
     return node, read(answer, frozenset(name for name in names if len(name) == 1))
 
 

@@ -33,7 +33,8 @@ _CHANGING = _COUNTED | frozenset({
     "fold", "from", "greater", "gross", "if", "incorrect", "increased", "inverse", "k", "lacking",
     "lakh", "larger", "least", "less", "loss", "lost", "many", "maybe", "minus", "missing", "mn",
     "mod", "modulo", "more", "most", "multiple", "near", "nearly", "negative", "neither", "never",
-    "nor", "not", "opposite", "or", "over", "percentile", "perhaps", "plus", "possibly",
+    "no", "none", "nor", "not", "opposite", "or", "over", "percentile", "perhaps", "plus",
+    "possibly",
     "reciprocal", "remainder", "root", "short", "shy", "smaller", "squared", "than", "to", "too",
     "triple", "twice", "under", "unless", "until", "up", "upward", "upwards", "versus", "vs",
     "without", "wrong",
@@ -45,7 +46,8 @@ LINKING = frozenset({
     "has", "have", "had", "earns", "pays", "paid", "needs", "costs", "cost", "gives", "leaves",
     "total", "exactly", "about", "approximately", "roughly", "only", "answer", "sum", "area",
     "value", "number", "result", "product", "perimeter", "volume", "length", "probability",
-    "average", "mean", "profit",
+    "average", "mean", "profit", "point", "points", "interval",
+    "set", "vector", "matrix",
 })  # fmt: skip
 """Words that may stand right before a number without changing it: "Janet makes 18"."""
 
@@ -53,7 +55,9 @@ FILLING = frozenset({
     "a", "an", "the", "of", "per", "in", "for", "and", "on", "with", "at", "total", "altogether",
     "exactly", "approximately", "about", "roughly", "only", "way", "ways", "unit", "units",
     "square", "cubic", "day", "time", "result", "answer", "respectively", "possible", "people",
-    "because", "since", "when", "where", "which", "as",
+    "because", "since", "when", "where", "which", "as", "is", "are", "was", "were", "be", "been",
+    "needed", "required", "used", "made", "left", "remain", "remaining", "there", "that", "this",
+    "do", "does",
 })  # fmt: skip
 """Words that may stand behind a number without changing it."""
 
@@ -110,6 +114,8 @@ def changes(word: str, *, counted: bool = False) -> bool:
         return not is_unit(word) and any(sign in _CHANGING_SIGNS for sign in word)
     if counted and word in _COUNTED:
         return False
+    if word.endswith("n't"):
+        return True
     return word in _CHANGING or (_CHANGING_END.search(word) is not None and word not in _ENDS)
 
 

@@ -202,8 +202,7 @@ class NumericAnswer:
         """Whether a percent sign or a unit fits the prompt: no 18% and no 18 cents for dollars."""
         if answer.is_percent and not question.is_about("percent"):
             return False
-        units = answer.units.items()
-        return all(members <= question.units.get(family, members) for family, members in units)
+        return all(map(question.fits, answer.units))
 
     @staticmethod
     def _is_left_to_compute(answer: Number, gold: Number, prompt: Any) -> bool:
