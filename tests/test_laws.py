@@ -92,3 +92,43 @@ def test_every_registered_part_is_held_to_the_laws_of_its_kind():
         if part.kind not in BY_FIXTURES:
             names = (f'"{part.name}"', part.target.partition(":")[2])
             assert any(name in text for name in names), f"{test} does not build {part.name}"
+
+
+SOURCES = [
+    path
+    for folder in ("core", "plugins", "rewards")
+    for path in (TESTS.parent / folder).rglob("*.py")
+]
+OWN_JSON = {
+    "foreign_json.py": "the reader of others' JSON",
+    "json_file.py": "rows that were read and written again",
+    "tensors.py": "in files of a run",
+    "training_samples.py": "in files of a run",
+    "samples.py": "in files of a run",
+    "metrics.py": "in files of a run",
+    "disk.py": "in files of a run",
+    "run_data.py": "in files of a run",
+    "tracker.py": "in files of a run",
+    "saving.py": "of a configuration in memory",
+    "clip_colors.py": "a model's file, read once at the start",
+    "rules.py": "in a worker, where each answer may fail by itself",
+}
+"""By file that reads JSON by `json.loads`, whose JSON it is."""
+PRINTS = {
+    "terminal.py": "the one place of notes and warnings",
+    "exits.py": "as the process ends, without imports",
+    "watchdog.py": "as the process ends, without imports",
+}
+
+
+def calls(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+
+
+def test_json_of_others_is_read_by_one_reader_and_notes_are_printed_in_one_place():
+    """So it is bounded in depth, and what is printed has no control characters and no secrets."""
+    by_file = {path: calls(path) for path in SOURCES}
+    readers = {p.name for p, names in by_file.items() if names & {"json.loads", "json.load"}}
+    assert readers == set(OWN_JSON)
+    assert {path.name for path, names in by_file.items() if "print" in names} == set(PRINTS)

@@ -1,12 +1,13 @@
 """Draft: how `groupwise init` writes a first configuration for one kind of model."""
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, ClassVar
+
+from groupwise import foreign_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class Draft(ABC):
 def read_json(path: Path) -> Mapping[str, Any]:
     """A JSON object in a file of a model; empty if there is none that can be read."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = foreign_json.read(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -3,10 +3,11 @@
 No weights are read, only the headers of their files, which say how long a file is.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from groupwise import foreign_json
 
 NAME = "model.safetensors"
 """transformers' name of the file of weights."""
@@ -83,8 +84,8 @@ def weights_problem(folder: Path, name: str = NAME, variant: str | None = None) 
 
 def _parts(index: Path) -> Iterator[str]:
     try:
-        yield from json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        yield from foreign_json.read(index.read_text(encoding="utf-8"))["weight_map"].values()
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{index} is damaged: it lists no files of weights; {AGAIN}") from None
 
 
@@ -130,8 +131,8 @@ def _problem(path: Path) -> str | None:
 def _end(header: bytes) -> int | None:
     """The length of the tensors after a header in bytes; None if it is not one."""
     try:
-        tensors: dict[str, Any] = json.loads(header)
+        tensors: dict[str, Any] = foreign_json.read(header)
         ends = [t["data_offsets"][1] for name, t in tensors.items() if name != "__metadata__"]
         return max(ends, default=0)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         return None

@@ -1,11 +1,11 @@
 """converse: a model and its tools in turns, until a completion has no call."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from groupwise import terminal
 from groupwise.environment import ContextRefused, Player, Reply
 from groupwise.prompt_source import Row
 from groupwise_agents.content import pictures
@@ -101,12 +101,10 @@ async def converse(
 
 @cache
 def _warn_once(tool: str, most: int) -> None:
-    print(
+    terminal.say(
         f"warning: tool {tool!r} returned a picture that the model did not see, and reads that it "
         f"did not: a policy of text alone sees none (take vision_language_model), nor any policy "
-        f"one of more tokens than environment.answer_tokens ({most}), or one that cannot be opened",
-        file=sys.stderr,
-        flush=True,
+        f"one of more tokens than environment.answer_tokens ({most}), or one that cannot be opened"
     )
 
 

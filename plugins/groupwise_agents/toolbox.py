@@ -1,13 +1,13 @@
 """Toolbox: the tools of an episode, which answer the calls of a model."""
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
+from groupwise import terminal
 from groupwise.copies import copied, kept
 from groupwise.environment import EpisodeEnded
 from groupwise.errors import UserError
@@ -127,4 +127,4 @@ def _message(call: ToolCall, answer: _Answer) -> Mapping[str, Any]:
 
 @cache
 def _warn_once(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr, flush=True)
+    terminal.say(f"warning: {text}")

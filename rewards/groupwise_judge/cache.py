@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-import sys
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -10,7 +9,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from groupwise import foreign_json
+from groupwise import foreign_json, terminal
 from groupwise.errors import first_line
 
 PATIENCE = 30.0
@@ -78,11 +77,9 @@ class Cache:
                 return connection.execute(statement, values).fetchone()
             except sqlite3.Error as error:
                 if not self._has_failed:
-                    print(
+                    terminal.say(
                         f"note: the cache {str(self.path)!r} fails ({first_line(error)}); answers "
-                        f"count all the same, and those that it cannot keep are asked for again",
-                        file=sys.stderr,
-                        flush=True,
+                        f"count all the same, and those that it cannot keep are asked for again"
                     )
                 self._has_failed = True
                 return None

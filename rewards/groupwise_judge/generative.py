@@ -1,12 +1,12 @@
 """The reward `generative_judge`: a model in this process, asked for one word."""
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
+from groupwise import terminal
 from groupwise.rewards import SampleErrors
 from groupwise_judge.in_process.answers import Answers, reading
 from groupwise_judge.in_process.loading import estimate
@@ -100,7 +100,7 @@ class GenerativeJudge:
             for word, texts in self._read_answers().words.items()
         )
         if os.environ.get("RANK", "0") == "0":
-            print(f"note: {self.config.model} answers by the tokens {counted}", file=sys.stderr)
+            terminal.say(f"note: {self.config.model} answers by the tokens {counted}")
 
     def estimate(self) -> Mapping[str, int]:
         """Bytes on the GPU, by purpose."""

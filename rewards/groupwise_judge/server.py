@@ -1,12 +1,12 @@
 """JudgeServer: asks a model on a server, from the cache where it was asked before."""
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from groupwise import terminal
 from groupwise_judge.cache import Cache, key_of
 from groupwise_judge.client import Client, RejectedError
 from groupwise_judge.digests import digest_of
@@ -203,11 +203,9 @@ class JudgeServer:
         return answer
 
     def _note_without_schema(self) -> None:
-        print(
+        terminal.say(
             f"note: the judge at {self.settings.address} takes no JSON schema; its answers are "
-            f"read all the same, and those of another form are failed samples",
-            file=sys.stderr,
-            flush=True,
+            f"read all the same, and those of another form are failed samples"
         )
         self._takes_schema = False
 

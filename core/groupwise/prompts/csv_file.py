@@ -12,6 +12,7 @@ import pandas as pd
 from datasets import Dataset as HuggingFaceDataset
 from pandas.errors import ParserError, ParserWarning
 
+from groupwise import foreign_json
 from groupwise.errors import UserError
 from groupwise.prompt_source import is_chat
 
@@ -165,8 +166,8 @@ def messages_of(prompt: Any) -> Any:
     if not isinstance(prompt, str) or not prompt.lstrip().startswith("["):
         return prompt
     try:
-        value = json.loads(prompt)
-    except (ValueError, RecursionError):
+        value = foreign_json.read(prompt)
+    except ValueError:
         return prompt
     return value if is_chat(value) else prompt
 

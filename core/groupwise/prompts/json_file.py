@@ -8,6 +8,7 @@ from typing import Any, Self
 from datasets import Dataset as HuggingFaceDataset
 from datasets import load_dataset
 
+from groupwise import foreign_json
 from groupwise.errors import UserError
 from groupwise.prompts.encoding import encoding_hint
 
@@ -15,9 +16,6 @@ TEXT = "text"
 """The column in which rows are kept, as JSON."""
 ENCODING = "utf-8-sig"
 """UTF-8, with or without a mark at the beginning."""
-DEEPEST = 100
-"""The deepest nesting of lists and objects in a row; what copies or compares rows recurses."""
-TOO_DEEP = f"nested in more than {DEEPEST} levels of lists and objects"
 
 
 class JsonRows:
@@ -83,9 +81,7 @@ def read_json(path: Path, options: Mapping[str, Any]) -> JsonRows:
     content, field = path.read_bytes(), options.get("field")
     try:
         encoding = options.get("encoding") or json.detect_encoding(content)
-        document = json.loads(content.decode(encoding))
-    except RecursionError as error:
-        raise UserError(f"prompts: {path} is {TOO_DEEP}") from error
+        document = foreign_json.read(content.decode(encoding))
     except ValueError as error:
         if field is None and not content.lstrip().startswith(b"["):
             return read_json_lines(path, options)
@@ -104,9 +100,7 @@ def read_json(path: Path, options: Mapping[str, Any]) -> JsonRows:
 
 def _parsed(text: str, place: str) -> dict[str, Any]:
     try:
-        row = json.loads(text)
-    except RecursionError as error:
-        raise UserError(f"prompts: {place} is {TOO_DEEP}") from error
+        row = foreign_json.read(text)
     except ValueError as error:
         raise UserError(f"prompts: {place}: {error}") from error
     return _checked(row, place)
@@ -115,24 +109,7 @@ def _parsed(text: str, place: str) -> dict[str, Any]:
 def _checked(row: Any, place: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise UserError(f"prompts: {place}: expected an object, found {type(row).__name__}")
-    if _is_deeper(row, DEEPEST):
-        raise UserError(f"prompts: {place} is {TOO_DEEP}")
     return row
-
-
-def _is_deeper(value: Any, depth: int) -> bool:
-    """Whether a value is nested in more than `depth` levels of lists and objects."""
-    level = [value]
-    for _ in range(depth + 1):
-        level = [
-            inner
-            for each in level
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _check_encoding(path: Path, encoding: str) -> None:

@@ -8,7 +8,6 @@ import io
 import math
 import os
 import pickle
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -17,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from groupwise import terminal
 from groupwise.environment import ENVIRONMENTS
 from groupwise.errors import UserError, message_of
 from groupwise.rewards import Reward, SampleErrors
@@ -107,11 +107,9 @@ class Worker:
             if closed != self._closed:
                 raise
             first = failure
-        print(
+        terminal.say(
             f"note: reward {self.reward.name!r} {first.reason}; it is called once more, in another "
-            f"process, since the machine may be the reason",
-            file=sys.stderr,
-            flush=True,
+            f"process, since the machine may be the reason"
         )
         try:
             return self._replied(request, closed)

@@ -198,7 +198,8 @@ class Statements:
         ]
         for name, each in assigned:
             value = getattr(each, "value", None) or each
-            self._forget(name, Unread(source=ast.unparse(value), line=each.lineno))
+            line = getattr(each, "lineno", None)
+            self._forget(name, Unread(source=ast.unparse(value), line=line))
         if not any(self._place(name) for name, _ in assigned):
             source = ast.unparse(statement).splitlines()[0]
             place = f"{self._function}, a statement in line {statement.lineno}"
@@ -217,8 +218,9 @@ def _targets(node: ast.AST) -> Sequence[ast.expr]:
     """What a node assigns to."""
     if isinstance(node, ast.Assign):
         return node.targets
-    is_one = isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For | ast.NamedExpr)
-    return [node.target] if is_one else []
+    if isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For | ast.NamedExpr):
+        return [node.target]
+    return []
 
 
 def _loaded(target: ast.expr) -> ast.expr:

@@ -30,7 +30,9 @@ def _value(key: str, text: str, schema: Schema) -> Any:
     """The value that the text is as JSON, or the text itself: the first that the schema allows. One
     in quotes is a text with quotes, where that is allowed."""
     try:
-        value = PYTHON[text] if text in PYTHON else foreign_json.read(text, parse_constant=_no_number)
+        value = (
+            PYTHON[text] if text in PYTHON else foreign_json.read(text, parse_constant=_no_number)
+        )
     except ValueError:
         return text
     values = (text, value) if isinstance(value, str) else (value, text)
