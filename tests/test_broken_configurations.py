@@ -129,7 +129,7 @@ BROKEN = {
     "an unknown column": (prompts(prompt="questoin"), r"'questoin', did you mean 'question'\?"),
     "a template": (prompts(template="{qestion}"), r"'qestion', did you mean 'question'\?"),
     "no data": (prompts(path="empty.jsonl"), r"empty.jsonl is empty"),
-    "a cut line": (prompts(path="cut.jsonl"), r"cut.jsonl, row 2: "),
+    "a cut line": (prompts(path="cut.jsonl"), r"cut.jsonl, line 2: "),
     "a system message": (prompts(system="Be brief."), r"prompts.system: .*needs `chat: true`"),
     "an unknown reward": (rewards("numeric_anwser"), r"did you mean 'numeric_answer'"),
     "numeric_answer: gold": (
