@@ -27,6 +27,7 @@ _ANCHOR = re.compile(
 )
 _TAIL = 4_000  # characters at the end that are searched for an answer without a box
 _LONGEST_LINE = 1_000
+_DOTS = re.compile(r"(?<=[0-9])\.\.\.")
 _SENTENCE = re.compile(r"\.(?=\s+[A-Z])|\u3002(?=.)|\.(?=\s*\**\s*\Z)")
 
 
@@ -121,6 +122,7 @@ def _sentence(text: str) -> str:
     start = FORMULA.match(text)
     if start is not None:
         text = " ".join(start.group().split()) + text[start.end() :]
+    text = _DOTS.sub(r"\\ldots ", text)
     line = _SENTENCE.split(text.partition("\n")[0])[0].strip().rstrip("*_.!\u3002 \t")
     if len(re.findall(r"(?<!\\)\$", line)) % 2 == 0:
         line = re.sub(r"(?<!\\)\$", " ", line)

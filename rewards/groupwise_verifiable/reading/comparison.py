@@ -226,7 +226,7 @@ class Comparison:
             if len(answer.args) > 2:
                 return ends_in(answer, gold.args[-1], self.question, self._same)
             if not is_solved(answer):
-                return False
+                return self._is_of_a_curve(gold) and self._same_equation(gold, answer)
             return names_one(gold.args[0], answer.args[0]) and self._same(
                 gold.args[-1], answer.args[-1]
             )
@@ -235,6 +235,16 @@ class Comparison:
         if len(gold.args) != 2 or len(answer.args) != 2:
             return False
         if self.question.is_about("form") and not self._same_sides(gold, answer):
+            return False
+        return self._same_equation(gold, answer)
+
+    def _is_of_a_curve(self, gold: Node) -> bool:
+        """Whether the prompt asks for the equation of something, which may have any form."""
+        asked = self.question.is_about("equation") and not self.question.is_about("form")
+        return asked and len(gold.unknowns) > 1
+
+    def _same_equation(self, gold: Node, answer: Node) -> bool:
+        if len(gold.args) != 2 or len(answer.args) != 2:
             return False
         gold, answer = on_one_side(gold), on_one_side(answer)
         if self.strict:

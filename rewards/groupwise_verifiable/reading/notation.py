@@ -118,8 +118,8 @@ _REWRITES = tuple(
             lambda m: f"{m['digits']}_{{{_DIGITS.get(m['base'], m['base'])}}}",
         ),
         # Open ends of intervals by brackets that look away: ]0,1[ and [0,1[.
-        (rf"(?:(?<=[\s=,;]|p|n)|^)\]({_ENDS})\[", r"(\1)"),
-        (rf"(?:(?<=[\s=,;]|p|n)|^)\]({_ENDS})\]", r"(\1]"),
+        (rf"(?:(?<=[\s=,;pns])|^)\]({_ENDS})\[", r"(\1)"),
+        (rf"(?:(?<=[\s=,;pns])|^)\]({_ENDS})\]", r"(\1]"),
         (rf"\[({_ENDS})\[(?=\s*(?:$|[,;)}}]|\\cup|\\setminus))", r"[\1)"),
         (r"\bequals\b|\bis equal to\b", " = "),
         (r"\\(?:n|d|t|c|s|nice|x)frac(?![a-zA-Z])", r"\\frac"),
@@ -169,9 +169,10 @@ _REWRITES = tuple(
         ),
         (r"\\mathbbR\s*\^\s*\{?\s*(?:\*|\\ast|\\times)\s*\}?", r"\\mathbbR \\setminus \\{0\\}"),
         (r"\\smallsetminus|\\backslash", r"\\setminus "),
+        (r"\\mathbbR\s*\\\s*\{([^{}\\]{1,50})\}", r"\\mathbbR \\setminus \\{\1\\}"),
         (r"\\setminus\s*\{([^{}]{1,50})\}", r"\\setminus \\{\1\\}"),
         (r"\\(?:Rightarrow|Longrightarrow|implies|leadsto)(?![a-zA-Z])", r"\\implies "),
-        (r"^.*\\therefore(?![a-zA-Z])|^\s*\\implies", " "),
+        (r"^.*\\therefore(?![a-zA-Z])|^\s*\\implies|^[^=<>]*[=<>].*(?<!\\not)\\implies", " "),
         (
             r"\\(?:checkmark|blacksquare|square|Box|qed)(?![a-zA-Z])|\\(?:surd|qedhere)\s*$",
             " ",

@@ -19,7 +19,7 @@ from groupwise_verifiable.reading.measures import (
 )
 from groupwise_verifiable.reading.node import Node, key
 from groupwise_verifiable.reading.notation import FORMULA
-from groupwise_verifiable.reading.words import LARGE, stem
+from groupwise_verifiable.reading.words import ASKED, LARGE, stem
 
 _LONGEST = 20_000  # characters of a prompt that are read, from its end
 _MOST = 60  # formulas of a prompt
@@ -57,6 +57,16 @@ _ABOUT = {
         r"derivative|differentiat|'|slope|rate of change|\u5bfc", re.IGNORECASE
     ),
     "form": re.compile(r"\bform\b", re.IGNORECASE),
+    "equation": re.compile(r"\bequations? (?:of|for)\b", re.IGNORECASE),
+    "place": re.compile(
+        r"\b(?:which|what) (?:[a-z]+ ){0,2}(?:position|place|rank|row|floor|day|term|month|year)\b"
+        r"|\bwhere in (?:the|a)\b",
+        re.IGNORECASE,
+    ),
+    "share": re.compile(
+        r"\b(?:how (?:many|much)|what)\b[^.?!0-9]*\b(?:each|every|per|apiece|equal)", re.IGNORECASE
+    ),
+    "remainder": re.compile(r"remainder|modulo|\\p?mod", re.IGNORECASE),
     "times": re.compile(r"\btime\b|clock|\bwhen\b|[0-9]\s?[ap]\.?m\b", re.IGNORECASE),
     "bases": re.compile(r"\bbases?\b|\bbinary|\boctal|hexadecimal", re.IGNORECASE),
     "points": re.compile(
@@ -85,6 +95,7 @@ _MEASURED_SUBJECT = re.compile(
     r"(?:total |surface |lateral )*(area|volume)\b",
     re.IGNORECASE,
 )
+_LOSS = re.compile(r"\b(?:how (?:many|much)|what)\b[^.?!]{0,100}\b(lost|missing)\b")
 _LETTER = r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])"
 _MEASURED = re.compile(rf"(?<=[0-9])\s*{_LETTER}(?:\s?[/^*]\s*-?(?:[0-9]+|{_LETTER}))*")
 _PROSE_UNIT = re.compile(r"(?<=[0-9]) ([A-Za-z])(?:\^[23])?(?=\s+[a-z]{2,}|[.,;?](?:\s|\Z))")
@@ -215,8 +226,16 @@ def read_question(prompt: str) -> Question:
         units=named_units(plain),
         answer_units=frozenset[Unit]().union(*(units_in(part)[0] for part in wanted)),
         answer_name=answer_name[1].replace(" ", "") if answer_name else None,
-        stems=frozenset(stem(word) for word in re.findall(r"[A-Za-z]+", prompt)),
+        stems=_stems(prompt),
     )
+
+
+def _stems(prompt: str) -> frozenset[str]:
+    """The stems of a prompt's words; of `ASKED` those alone that it asks for, not $3 each."""
+    stems = {stem(word) for word in re.findall(r"[A-Za-z]+", prompt)} - ASKED
+    if _ABOUT["share"].search(prompt):
+        stems |= {"each", "apiece"}
+    return frozenset(stems | set(_LOSS.findall(prompt.lower())))
 
 
 def _is_rate(unit: Unit, expected: frozenset[Unit]) -> bool:

@@ -12,11 +12,15 @@ from groupwise_verifiable.reading.node import Node
 from groupwise_verifiable.reading.notation import tidy
 from groupwise_verifiable.reading.question import Question
 from groupwise_verifiable.reading.relations import read_chain
+from groupwise_verifiable.reading.sentences import in_digits, number_stated
 from groupwise_verifiable.reading.value import rational
 
 _PROSE = re.compile(r"[A-Za-z]{2,}\s+[A-Za-z]{2,}|[?!]\s*$")
 _COMMANDS = re.compile(r"\\[a-zA-Z]+(?:\s*\{[^{}]*\})?|\b(?:and|or)\b")
 _HUNDREDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
+_CONGRUENCE = re.compile(
+    r"\s*([^=\u2261]{1,60}?)\s*(?:\\equiv|\u2261)\s*(-?[0-9]{1,30})\s*(?:\(|\\p|\\b)?mod\s*\{?[0-9]+[})]?\s*$"
+)
 _MOST_BOXES = 10
 
 
@@ -31,10 +35,18 @@ def is_mathematics(gold: str) -> bool:
     return not _PROSE.search(_COMMANDS.sub(" ", gold))
 
 
-def same_answer(  # noqa: PLR0911 - a case for each kind
-    gold: str, answer: str, question: Question, *, strict: bool = True
-) -> bool:
+def same_answer(gold: str, answer: str, question: Question, *, strict: bool = True) -> bool:
     """Returns whether an answer is the gold one; strict: in form, too, not in value alone."""
+    gold, answer = in_digits(gold, question), _residue(in_digits(answer, question), question)
+    if _same_as_written(gold, answer, question, strict=strict):
+        return True
+    number = number_stated(answer, question) if choice(gold) is None else None
+    return number is not None and _same_as_written(gold, number, question, strict=strict)
+
+
+def _same_as_written(  # noqa: PLR0911 - a case for each kind
+    gold: str, answer: str, question: Question, *, strict: bool
+) -> bool:
     letter, stated = choice(gold), choice(answer)
     contents = (content(gold), content(answer))
     if letter is not None and stated is not None:
@@ -63,6 +75,16 @@ def same_answer(  # noqa: PLR0911 - a case for each kind
         gold_node = read(gold.replace(",", ", "))
         assert gold_node is not None
     return Comparison(question, strict).same(gold_node, answer_node)
+
+
+def _residue(text: str, question: Question) -> str:
+    """The right side of a congruence about what the prompt names; any other text as it is."""
+    match = _CONGRUENCE.match(text) if question.is_about("remainder") else None
+    if match is None or not re.search("[0-9]", match[1]):
+        return text
+    if "".join(match[1].split()) not in "".join(question.text.split()):
+        return text
+    return match[2]
 
 
 def _is_another(letter: str, stated: str, listed: Mapping[str, str], question: Question) -> bool:

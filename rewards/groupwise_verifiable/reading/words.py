@@ -19,7 +19,10 @@ LARGE = {
 }
 """Words that multiply the number before them."""
 
-_COUNTED = frozenset({
+ASKED = frozenset({"apiece", "each", "lost", "missing"})
+"""Words that change a number, unless the prompt asks for what they say: how many are missing."""
+
+_COUNTED = ASKED | frozenset({
     "couple", "half", "halves", "pair", "pairs", "quarter", "quarters", "score", "scores", "tens",
     "third", "thirds", "times",
 })  # fmt: skip
@@ -28,10 +31,10 @@ _COUNTED = frozenset({
 _CHANGING = _COUNTED | frozenset({
     "above", "after", "ago", "all", "almost", "alternatively", "another", "anything", "before",
     "below", "beneath", "besides", "between", "beyond", "bn", "but", "cannot", "crore", "cube",
-    "cubed", "debt", "decreased", "different", "divided", "divisor", "double", "each", "either",
+    "cubed", "debt", "decreased", "different", "divided", "divisor", "double", "either",
     "exceeding", "except", "excess", "excluding", "factorial", "false", "far", "few", "fewer",
     "fold", "from", "greater", "gross", "if", "incorrect", "increased", "inverse", "k", "lacking",
-    "lakh", "larger", "least", "less", "loss", "lost", "many", "maybe", "minus", "missing", "mn",
+    "lakh", "larger", "least", "less", "loss", "many", "maybe", "minus", "mn",
     "mod", "modulo", "more", "most", "multiple", "near", "nearly", "negative", "neither", "never",
     "no", "none", "nor", "not", "opposite", "or", "over", "percentile", "perhaps", "plus",
     "possibly",
@@ -102,6 +105,34 @@ _ONES = (
 _TENS = (
     "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety",
 )  # fmt: skip
+ORDINALS = {
+    word: n
+    for n, word in enumerate(
+        (
+            "first",
+            "second",
+            "third",
+            "fourth",
+            "fifth",
+            "sixth",
+            "seventh",
+            "eighth",
+            "ninth",
+            "tenth",
+            "eleventh",
+            "twelfth",
+            "thirteenth",
+            "fourteenth",
+            "fifteenth",
+            "sixteenth",
+            "seventeenth",
+            "eighteenth",
+            "nineteenth",
+            "twentieth",
+        ),  # fmt: skip
+        start=1,
+    )
+}
 _VALUES = {word: n for n, word in enumerate(_ONES)} | {w: 20 + 10 * n for n, w in enumerate(_TENS)}
 
 
