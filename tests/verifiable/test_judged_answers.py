@@ -64,11 +64,63 @@ def _paid_by(rules: str, some: Sequence[Row]) -> list[Row]:
 
 
 @pytest.mark.parametrize("rules", ["strict", "any_form"])
-@pytest.mark.parametrize("name", ["notation", "notation_held", "notation_fresh"])
-def test_notations_are_read_and_their_negations_are_not_paid(rules: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("notation", 0.97),
+        ("notation_held", 0.97),
+        ("notation_fresh", 0.97),
+        ("plain_look", 0.98),
+        ("plain_held", 0.94),
+    ],
+)
+def test_notations_are_read_and_their_negations_are_not_paid(
+    rules: str, name: str, share: float
+) -> None:
     """Rows of the style form are refused for their form alone, by the strict rules."""
     right = rows(f"right_{name}")
     wrong = [r for r in rows(f"wrong_{name}") if rules == "strict" or r["style"] != "form"]
-    assert len(_paid_by(rules, right)) >= 0.97 * len(right)
+    assert len(_paid_by(rules, right)) >= share * len(right)
     assert _paid_by(rules, wrong) == []
     assert min(len(right), len(wrong)) > 150
+
+
+MARBLES = "Tom has 24 marbles and gives a third of them to his sister. How many does he keep?"
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Tom keeps 16 marbles",
+        "Tom keeps sixteen marbles",
+        "Tom gives 8 away, so he keeps 16",
+        "Therefore, he is left with 16",
+    ],
+)
+def test_a_sentence_states_its_number(sentence: str) -> None:
+    judge = MathEquivalence()
+    assert judge([MARBLES], [f"Final answer: {sentence}."], answer=["16"]) == [1.0]
+    boxed = rf"\boxed{{\text{{{sentence}}}}}"
+    assert judge([MARBLES], [boxed], answer=["16"]) == [1.0]
+    assert judge([MARBLES], [boxed], answer=["8"]) == [0.0]
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Tom doesn't keep 16 marbles",
+        "Tom hasn\u2019t 16 marbles",
+        "Tom keeps half of 16 marbles",
+        "Tom keeps the square of 16",
+        "Tom keeps fewer than 16 marbles",
+        "Tom keeps 16 of the 24 marbles, or 8",
+        "Tom fails to keep 16 marbles",
+        "Tom keeps minus 16 marbles",
+        "Tom keeps EUR 16",
+        "Tom keeps 4 + 16 marbles",
+    ],
+)
+def test_a_sentence_that_denies_or_changes_its_number_states_none(sentence: str) -> None:
+    judge = MathEquivalence()
+    assert judge([MARBLES], [f"Final answer: {sentence}."], answer=["16"]) == [0.0]
+    assert judge([MARBLES], [rf"\boxed{{\text{{{sentence}}}}}"], answer=["16"]) == [0.0]

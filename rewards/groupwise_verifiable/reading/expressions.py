@@ -8,7 +8,7 @@ factor    = sign? atom (^ group | ! | % | ^\circ | unit)*
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from groupwise_verifiable.reading.node import Node, number
+from groupwise_verifiable.reading.node import Node, joined, number, spelling
 from groupwise_verifiable.reading.stream import END, UnreadableError
 from groupwise_verifiable.reading.tokens import Token
 from groupwise_verifiable.reading.units import Units
@@ -46,10 +46,10 @@ class Expressions(Units, ABC):
         while sign := self.take("+", "-", r"\pm"):
             right = self.product()
             if sign == r"\pm":
-                parts = [Node("pm", (_joined("add", parts), right))]
+                parts = [Node("pm", (joined("add", parts), right))]
             else:
                 parts.append(right if sign == "+" else Node("neg", (right,)))
-        return _joined("add", parts)
+        return joined("add", parts)
 
     def product(self) -> Node:
         parts = [self.factor()]
@@ -57,11 +57,11 @@ class Expressions(Units, ABC):
             if self.take(*_TIMES):
                 parts.append(self.factor())
             elif self.take("/", r"\div"):
-                parts = [Node("div", (_joined("mul", parts), self.factor()))]
+                parts = [Node("div", (joined("mul", parts), self.factor()))]
             elif self.starts_factor():
                 parts += self.beside(parts.pop())
             else:
-                return _joined("mul", parts)
+                return joined("mul", parts)
 
     def beside(self, node: Node) -> list[Node]:
         """A factor and the one that follows without a sign; 1 1/2 and 1 \\frac12 are numbers."""
@@ -193,7 +193,7 @@ class Expressions(Units, ABC):
                 self.position += 1
             return Node("name", text=f"{text} {letters}")
         if self.take("_"):
-            text += "_" + _plain(self.group())
+            text += "_" + spelling(self.group())
         if self.take("'"):
             text += "'"
         node = Node("name", text=text)
@@ -206,7 +206,7 @@ class Expressions(Units, ABC):
         """f(2) before an equals sign, P(X = 2), the point F(1, 0); else a product."""
         inside = self.bracketed("(")
         if node.kind == "pow":
-            text = f"{text}^{_plain(node.args[1])}"
+            text = f"{text}^{spelling(node.args[1])}"
         if self.next.text == "=" or (inside.kind == "relation" and text in ("P", "p", "F", "f")):
             return Node("call", (inside,), text)
         if text[0].isupper() and inside.kind == "tuple":
@@ -222,7 +222,7 @@ class Expressions(Units, ABC):
             base = (Node("name", text="e"),) if text == "ln" else (number(10),)
         argument = self.bracketed("(") if self.take("(", "[") else self.argument()
         name = {"ln": "log", "lg": "log"}.get(text, text)
-        if power is not None and _plain(power) == "-1" and name in ("sin", "cos", "tan"):
+        if power is not None and spelling(power) == "-1" and name in ("sin", "cos", "tan"):
             return Node("call", (argument,), f"arc{name}")
         arguments = argument.args if argument.kind == "tuple" else (argument,)
         node = Node("call", (*arguments, *base), name)
@@ -290,17 +290,9 @@ class Expressions(Units, ABC):
         return Node("call", (node,), name)
 
 
-def _joined(kind: str, parts: list[Node]) -> Node:
-    return parts[0] if len(parts) == 1 else Node(kind, tuple(parts))
-
-
 def _negative(node: Node) -> Node:
     return Node("neg", (node,))
 
 
 def _integer(text: str) -> Node:
     return _negative(number(int(text[1:]))) if text.startswith("-") else number(int(text))
-
-
-def _plain(node: Node) -> str:
-    return node.text or "".join(("-" if node.kind == "neg" else "") + _plain(x) for x in node.args)

@@ -88,3 +88,14 @@ def key(node: Node) -> object:
 
 def _sorted(keys: Iterator[object]) -> tuple[object, ...]:
     return tuple(sorted(keys, key=repr))
+
+
+def joined(kind: str, parts: list[Node]) -> Node:
+    """Returns the node of a sum or product; its part, where there is one alone."""
+    return parts[0] if len(parts) == 1 else Node(kind, tuple(parts))
+
+
+def spelling(node: Node) -> str:
+    """Returns the text of a node, or those of its parts side by side."""
+    sign = "-" if node.kind == "neg" else ""
+    return node.text or "".join(sign + spelling(part) for part in node.args)

@@ -6,6 +6,7 @@ other scripts go. Every pattern takes linear time: the trained model writes thes
 """
 
 import re
+from functools import lru_cache
 from unicodedata import normalize
 
 from groupwise_verifiable.reading.siunitx import without_siunitx
@@ -209,6 +210,7 @@ _VULGAR = re.compile("[¼-¾⅐-⅞]")
 _ROOT = re.compile(r"√\s*(\d+(?:\.\d+)?|[a-zA-Z])")
 
 
+@lru_cache(maxsize=4096)
 def tidy(text: str) -> str:
     """Returns the text in the spelling that the grammar reads."""
     text = _SCRIPTED.sub(_script, without_siunitx(text))

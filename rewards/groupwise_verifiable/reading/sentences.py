@@ -42,9 +42,10 @@ _DENYING = frozenset({
     "lacks", "may", "might", "rather", "refuses", "scarcely", "unable", "unlike", "unlikely",
 })  # fmt: skip
 _RELATING = frozenset({
-    "against", "among", "and", "around", "as", "by", "for", "into", "of", "on", "per", "since", "through",
-    "till", "times", "with", "within",
+    "against", "among", "and", "around", "as", "by", "for", "into", "of", "on", "per", "since",
+    "through", "till", "times", "with", "within",
 })  # fmt: skip
+_PLAIN_ENDS = (("total", "of"), ("left", "with"))
 _SUBJECTS = frozenset(
     {"he", "she", "it", "they", "we", "you", "i", "there", "s", "so", "to", "must"}
 )
@@ -108,11 +109,13 @@ def _other_values(words: list[str], question: Question) -> Iterator[bool]:
     """For each reason against the words before a number, whether it holds."""
     known = question.stems | {stem(word) for word in LINKING | FILLING} | _SUBJECTS
     yield any(map(is_currency, words))
-    yield words[-1:] != [] and words[-1].lower() in _RELATING and words[-2:-1] != ["total"]
+    related = words[-1:] != [] and words[-1].lower() in _RELATING
+    yield related and tuple(words[-2:]) not in _PLAIN_ENDS
     words = [word.lower().removesuffix("'s") for word in words]
     yield bool(_DENYING & set(words))
-    yield any(changes(w, counted=w in ASKED and w in question.stems) for w in words)
-    yield sum(stem(word) not in known for word in words) > _MOST_UNKNOWN
+    others = [word for word in words if word != "with"]  # no ordinal, for all its ending
+    yield any(changes(w, counted=w in ASKED and w in question.stems) for w in others)
+    yield sum(not {stem(w), stem(w) + "e"} & known for w in words) > _MOST_UNKNOWN
     yield any(number_of(word) is not None for word in words)
 
 
