@@ -135,6 +135,12 @@ class Settings(TakesObject):
         description="completions' texts contain the tokens that the tokenizer marks as special "
         "(`<|channel|>`, `[THINK]`), except end tokens and padding at the end",
     )
+    special_tokens_in_content: Literal["allow", "escape"] = Field(
+        "allow",
+        description="what the names of control tokens (`<|im_end|>`) become in messages, answers of "
+        "tools, schemas and observations: those tokens, as on most servers, or, with a space after "
+        "the first character, ordinary text",
+    )
     share_prompt: bool = Field(
         True, description="compute a prompt once for all rollouts that have it"
     )

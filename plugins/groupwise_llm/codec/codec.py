@@ -41,7 +41,7 @@ class Codec:
     ) -> None:
         self.tokenizer, self.settings = tokenizer, settings
         self.prompts = self.Prompts(tokenizer, settings, positions=positions)
-        self.cutter = self.prompts.cutter
+        self.cutter, self.escape = self.prompts.cutter, self.prompts.template.escape
         self.suffixes = Suffixes(self.prompts.template, ends)
         self.completions = Completions(tokenizer, ends, keep_special=settings.keep_special_tokens)
         self.observations = Observations(self.suffixes)
@@ -73,7 +73,7 @@ class Codec:
         """
         room = max(self.room(context), 0)
         if isinstance(replies, str):
-            text = encodable(self.cutter.beginning(replies, room))
+            text = encodable(self.escape(self.cutter.beginning(replies, room)))
             (ids,) = self.tokenizer([text], add_special_tokens=False)["input_ids"]
             return context.with_text(replies, ids)
         if isinstance(context.prompt, str):
@@ -104,7 +104,7 @@ class Codec:
         """
         if not isinstance(content, str):
             content = "\n".join(map(_said, content))
-        text = encodable(self.cutter.beginning(content, most))
+        text = encodable(self.escape(self.cutter.beginning(content, most)))
         if len(text.encode()) <= most:  # a token is at least one byte
             return text
         (ids,) = self.tokenizer([text], add_special_tokens=False)["input_ids"]

@@ -38,7 +38,8 @@ class Observations:
         text = self.tokenizer.decode(segment.ids)
         calls = turn.get("tool_calls", ())
         around = self.suffixes.around(drawn.ids, segment.messages, tools, calls)
-        contents = [content(message).strip() for message in segment.messages]
+        replies = self.suffixes.template.escaped([*segment.messages])
+        contents = [content(message).strip() for message in replies]
         stretches = _between(text, around, contents)
         if stretches is None:
             return [True] * len(segment.ids)

@@ -13,7 +13,7 @@ from groupwise import attachments, foreign_json
 from groupwise.errors import UserError
 from groupwise_llm.codec.characters import common_prefix, encodable
 from groupwise_llm.codec.cutter import Cutter
-from groupwise_llm.codec.template import ChatTemplate
+from groupwise_llm.codec.template import FINISHED, ChatTemplate
 from groupwise_llm.codec.thinking import OPENING
 from groupwise_llm.settings import Settings
 
@@ -82,8 +82,7 @@ class Prompts:
         if OPENING.search(text) is None:
             return ""
         before = prompt[:-1] if self.template.continues(prompt) else prompt
-        options = {"add_generation_prompt": False, "continue_final_message": False}
-        rest = self.template.render(before, tools_of(row), **options) if before else ""
+        rest = self._rendered(before, row, **FINISHED) if before else ""
         tag = OPENING.search(text, common_prefix(rest, text))
         return "" if tag is None else text[tag.start() :]
 
@@ -207,7 +206,11 @@ class Prompts:
         prompt = row["prompt"]
         if isinstance(prompt, str):
             return encodable(prompt)
-        return self.template.render(prompt, tools_of(row))
+        return self._rendered(prompt, row)
+
+    def _rendered(self, messages: Any, row: Mapping[str, Any], **options: bool) -> str:
+        tools = self.template.escape(tools_of(row))
+        return self.template.render(self.template.escaped(messages), tools, **options)
 
     def _needed(self, text: str) -> str:
         """What has to be read of a prompt's text: all of it, unless it is much too long."""

@@ -96,6 +96,8 @@ class Suffixes:
         Raises UserError where the template has nothing that could follow a turn, as it writes all
         earlier turns otherwise. See `notes` for one that drops their thinking.
         """
+        replies = self.template.escaped([*replies])
+        tools, calls = self.template.escape(tools), self.template.escape(calls)
         form = self._form(replies, tools, calls)
         finished, whole = self._rendered(form, replies, tools, calls)
         tails = self._tails(form, finished, whole, tools)

@@ -1,5 +1,6 @@
 """Chat template: messages to text, by the model's own template."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from textwrap import shorten
@@ -8,6 +9,7 @@ from typing import Any
 from groupwise import attachments
 from groupwise.errors import UserError
 from groupwise_llm.codec.characters import common_prefix, encodable
+from groupwise_llm.codec.escape import Escape, control_tokens
 from groupwise_llm.settings import Settings
 
 FINISHED = {"add_generation_prompt": False, "continue_final_message": False}
@@ -69,6 +71,30 @@ class ChatTemplate:
     def arguments(self) -> Mapping[str, Any]:
         """The user's further arguments of `apply_chat_template`."""
         return self.settings.chat_template
+
+    @cached_property
+    def escape(self) -> Escape:
+        """Of control tokens in what others write, or of none (`policy.special_tokens_in_content`).
+
+        It is for what comes from outside: `render` also gets messages that the codec makes.
+        """
+        if self.settings.special_tokens_in_content == "allow":
+            return Escape(())
+        source = repr((self.tokenizer.chat_template, self.arguments))
+        return Escape(control_tokens(self.tokenizer, source))
+
+    def escaped(self, messages: Any) -> Any:
+        """Messages from outside, as `escape` has them; anything else is left to `render`."""
+        if self.settings.special_tokens_in_content == "allow" or not isinstance(messages, list):
+            return messages
+        return [self._escaped(own) if isinstance(own, Mapping) else own for own in messages]
+
+    def _escaped(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        own = self.escape.message(message)
+        if isinstance(own.get("role"), str):
+            # Templates write `<|` and `|>` around it: its own signs could end that token.
+            own["role"] = re.sub(r"[^\w-]", " ", own["role"])
+        return own
 
     def continues(self, messages: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the completion continues the last message."""

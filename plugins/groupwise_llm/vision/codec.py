@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any, ClassVar
 
 import torch
@@ -16,7 +15,7 @@ from groupwise_llm.codec.prompts import Prompts
 from groupwise_llm.codec.template import ChatTemplate
 from groupwise_llm.settings import Settings
 from groupwise_llm.vision.picture import BEYOND, Picture
-from groupwise_llm.vision.reader import BLOCK, Read, Reader, Shown, is_block
+from groupwise_llm.vision.reader import Read, Reader, Shown, is_block
 from groupwise_llm.vision.tokenizer import PictureTokenizer, left_out
 
 
@@ -30,25 +29,7 @@ class PictureTemplate(ChatTemplate):
         return super().render(messages, self.tokenizer.bare(tools), **overrides)
 
     def for_template(self, message: dict[str, Any]) -> dict[str, Any]:
-        content = message.get("content")
-        if isinstance(content, list):
-            message = {**message, "content": self._parts(content)}
-        own: dict[str, Any] = self.tokenizer.bare(message)
-        return own
-
-    def _parts(self, parts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        written: list[Mapping[str, Any]] = []
-        for pictures, run in groupby(parts, is_block):
-            if pictures:
-                written += [BLOCK for _ in run]
-                continue
-            texts = [self.tokenizer.bare(part["text"]) for part in run]
-            # Templates write texts one after the other, and some strip them.
-            joined = "".join(map(str.strip, texts))
-            if self.tokenizer.bare(joined) != joined:
-                texts = ["\n".join(texts)]
-            written += [{"type": "text", "text": text} for text in texts]
-        return written
+        return self.tokenizer.bare.message(message)
 
 
 class PicturePrompts(Prompts):

@@ -1,12 +1,12 @@
 """PictureTokenizer: a tokenizer of texts in which pictures stand, to ids and back."""
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 from groupwise.errors import UserError
+from groupwise_llm.codec.escape import Escape
 from groupwise_llm.vision.family import Family
 from groupwise_llm.vision.picture import BEYOND, ROOM, Picture
 
@@ -33,25 +33,15 @@ class PictureTokenizer:
         finally:
             self._pictures = before
 
-    def bare(self, value: Any) -> Any:
-        """What others wrote, a text or any nesting of mappings and lists, without tokens that stand
-        for pictures or videos: `<image>` becomes `< image>`, which is read as words.
+    @cached_property
+    def bare(self) -> Escape:
+        """What others wrote without tokens that stand for pictures or videos: `<image>` becomes
+        `< image>`.
 
         All that a model reads passes here, but what the chat template itself writes.
         """
-        if isinstance(value, str):
-            # A space within each name; none can arise, as none has a space.
-            return self._names.sub(r"\1 ", value)
-        if isinstance(value, Mapping):
-            return {self.bare(key): self.bare(own) for key, own in value.items()}
-        return [*map(self.bare, value)] if isinstance(value, list | tuple) else value
-
-    @cached_property
-    def _names(self) -> re.Pattern[str]:
-        """Matches the first character of each name of such a token."""
         tokens = self.tokenizer.convert_ids_to_tokens(sorted(self.family.excluded))
-        names = {self.family.placeholder, *tokens}
-        return re.compile(f"(?={'|'.join(map(re.escape, sorted(names)))})(.)", re.DOTALL)
+        return Escape({self.family.placeholder, *tokens})
 
     def __call__(self, texts: Sequence[str], **options: Any) -> dict[str, list[list[int]]]:
         """`input_ids` of each text."""
