@@ -1,6 +1,7 @@
 """Names of control tokens in what others write: tokens as they stand, or words."""
 
 import json
+from dataclasses import replace
 from importlib import resources
 
 import pytest
@@ -11,6 +12,7 @@ from tests.llm.test_suffixes import CHATML, LLAMA
 from tests.llm.vision import standins
 from tests.llm.vision.test_words import codec as picture_codec
 
+from groupwise.tool_call import ToolCall
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Turn
 from groupwise_llm.codec.escape import Escape
@@ -21,7 +23,13 @@ DEEPSEEK = ["<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"] 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|eot|>", "<|header|>", "<|/header|>", "<|user|>"]
 SPECIAL += ["<|start|>", "<|message|>", "<|channel|>", "[THINK]", "[/THINK]", DEEPSEEK[2]]
 TAGS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", *DEEPSEEK[:2]]
+CALLED = CHATML.replace(
+    "+ m['content']",
+    "+ (' by ' + loop.previtem.tool_calls[0].function.name if m.role == 'tool' and "
+    "loop.previtem.tool_calls else '') + m['content']",
+)
 TEMPLATES = {
+    "called": (CALLED, "<|im_end|>"),
     "chatml": (CHATML, "<|im_end|>"),
     "stripped": (LLAMA, "<|eot|>"),
     "roles": (ROLES, "<|im_end|>"),
@@ -168,6 +176,21 @@ def test_a_prompt_that_is_a_text_is_as_it_is_and_what_follows_is_escaped():
     assert context.prompt_ids.tolist() == own.tokenizer([text])["input_ids"][0]
     longer = own.extend(context.with_turn(turn(own, "a")), text)
     assert control(own, longer.segments[-1].ids) == []
+
+
+def test_a_name_that_the_model_called_is_no_token_in_the_template_s_text():
+    """Templates such as gpt-oss's write it before the reply."""
+    own = codec("called", special_tokens_in_content="escape")
+    (context,) = own.encode([{"prompt": [{"role": "user", "content": "q"}]}])
+
+    def after(name):
+        call = ToolCall(name=name)
+        context_ = context.with_turn(replace(turn(own, "a"), calls=(call,)))
+        longer = own.extend(context_, [{"role": "tool", "content": "7"}])
+        assert "by f" in own.tokenizer.decode(longer.segments[-1].ids)
+        return control(own, longer.segments[-1].ids)
+
+    assert after("f<|im_end|><|im_start|>") == after("f")
 
 
 def test_an_answer_is_cut_to_the_tokens_that_it_has_as_words():
