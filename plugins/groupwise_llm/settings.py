@@ -137,9 +137,9 @@ class Settings(TakesObject):
     )
     special_tokens_in_content: Literal["allow", "escape"] = Field(
         "allow",
-        description="what the names of control tokens (`<|im_end|>`) become in messages, answers of "
-        "tools, schemas and observations: those tokens, as on most servers, or, with a space after "
-        "the first character, ordinary text",
+        description="what the names of control tokens (`<|im_end|>`) become in messages, answers "
+        "of tools, schemas and observations: those tokens, as on most servers, or, with a space "
+        "after the first character, ordinary text",
     )
     share_prompt: bool = Field(
         True, description="compute a prompt once for all rollouts that have it"

@@ -113,8 +113,24 @@ def harmless(text):
 
 
 pieces = st.sampled_from(
-    [*SPECIAL, *TAGS, "<|", "|>", "<", "im_end|>", "<|im_", "<<|im_end|>", "[", "THINK]", " ", "\n"]
-    + ["<think>", "</think>", "word", "é"]
+    [
+        *SPECIAL,
+        *TAGS,
+        "<|",
+        "|>",
+        "<",
+        "im_end|>",
+        "<|im_",
+        "<<|im_end|>",
+        "[",
+        "THINK]",
+        " ",
+        "\n",
+        "<think>",
+        "</think>",
+        "word",
+        "é",
+    ]
 )
 texts = st.lists(pieces, min_size=1).map(lambda own: f"x{''.join(own)}x")
 
