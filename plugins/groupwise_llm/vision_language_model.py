@@ -100,6 +100,7 @@ class VisionLanguageModel(LanguageModel):
         return {**super().estimate(config, load), **pictures}
 
     def _load(self) -> None:
+        family_class(config_of(self.config))  # one that is unknown is refused before it is read
         super()._load()
         assert self._loaded is not None
         self.causal.exclude()

@@ -13,7 +13,7 @@ from torch import Tensor
 from groupwise.rewards import Reward, RewardFunction
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
-from groupwise_testing import compare, state
+from groupwise_testing import state
 from groupwise_testing.draws import Rows
 from groupwise_testing.laws import hold, law
 
@@ -142,23 +142,6 @@ def any_order(case: Case) -> str | None:
 
 
 @law(
-    "the reward does not change its arguments",
-    hint="sorting, popping and writing in place into rows, completions and columns",
-)
-def changes_nothing(case: Case) -> str | None:
-    rollouts = case.rollouts()
-    case.score(rollouts)
-    for what, before, after in (
-        ("row", case.whole.prompts, rollouts.prompts),
-        ("completion", case.whole.completions, rollouts.completions),
-    ):
-        for number, (was, now) in enumerate(zip(before, after, strict=True)):
-            if compare.completions_gap(was, now) != 0:
-                return f"{what} {number} was {was!s:.80}, and is {now!s:.80}"
-    return None
-
-
-@law(
     "any text gets a reward, without an exception",
     hint="parsing: a model may write anything; text without an answer gets 0, or None",
 )
@@ -188,4 +171,4 @@ def survives(case: Case) -> str | None:
     return state.lost_in_checkpoint(members, members, "the reward") or case.difference()
 
 
-LAWS = (one_value, same, any_batch, any_order, changes_nothing, any_text, survives)
+LAWS = (one_value, same, any_batch, any_order, any_text, survives)

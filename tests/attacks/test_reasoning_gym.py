@@ -223,7 +223,9 @@ def test_costly_answers_delay_no_others_beyond_the_deadline(
     started = time.monotonic()
     values, unchecked = rewards([*right[:10], *costly, *right[10:]], timeout=timeout)
     rounds = math.ceil(len(costly) / workers._worker_count())
-    assert time.monotonic() - started < rounds * (timeout + 2 * start) + 10
+    # On a busy machine an answer ends at the last resort of wall time, and is tried once more.
+    longest = 2 * (workers._LAST_RESORT * timeout + 2 * start)
+    assert time.monotonic() - started < rounds * longest + 10
     assert values == [1.0] * 10 + [0.0] * len(costly) + [1.0] * 10
     assert 0 < unchecked <= len(costly) / len(values)
     assert rewards(right) == ([1.0] * len(right), 0.0)

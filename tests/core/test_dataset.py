@@ -218,11 +218,13 @@ def test_a_part_of_a_file_is_read():
 
 
 def test_check_shows_the_notes_on_a_file(lab, folder):
-    (folder / "own.py").write_text("def one(completions):\n    return [1.0] * len(completions)\n")
+    (folder / "ones_of_zips.py").write_text(
+        "def one(completions):\n    return [1.0] * len(completions)\n"
+    )
     (folder / "rows.csv").write_text("prompt,zip\n" + "".join(f"p{n},0211{n}\n" for n in range(9)))
     (folder / "run.yaml").write_text(
         "policy: tests.core.conftest:Tabular\nprompts: {name: dataset, path: rows.csv}\n"
-        "rewards: ['own:one']\nevaluation: {prompts: 0}\n"
+        "rewards: ['ones_of_zips:one']\nevaluation: {prompts: 0}\n"
     )
     result = call("check", "run.yaml")
     assert "note: the column 'zip' of rows.csv stays text" in " ".join(result.output.split())

@@ -174,13 +174,13 @@ def test_evaluations_and_the_saved_model_use_averaged_weights(lab, tmp_path):
         quiet=True,
     )
     first, saved, after = tables
-    unaveraged = result.policy.table.detach().clone()
+    in_hand = result.policy.table.detach().clone()
     assert torch.equal(saved, after)
-    assert not torch.equal(saved, unaveraged)
+    assert torch.equal(saved, in_hand)
     assert not torch.equal(saved, first)
     resumed = lab.Tabular()
     read_weights(resumed, Checkpoints(tmp_path / "run" / "checkpoints").load())
-    assert torch.equal(resumed.table, unaveraged)
+    assert not torch.equal(resumed.table, saved)  # it goes on from the weights that are trained
     # A later evaluation of the run uses them, too.
     objects = {("policy",): Recording(), ("rewards", 0): lab.ones}
     evaluation = evaluate_run(tmp_path / "run", objects=objects)

@@ -89,7 +89,7 @@ def test_the_moving_average_is_evaluated_and_saved(lab, train):
     saved = lab.policy(model=str(result.folder / "model")).state_dict()
     assert all(torch.equal(saved[name], average[name]) for name in average)
     weights = result.policy.state_dict()
-    assert all(torch.equal(weights[name], own[name]) for name in own)
+    assert all(torch.equal(weights[name], average[name]) for name in average)
     saved_policy = lab.policy(model=str(result.folder / "model"), evaluation_steps=4)
     samples = (result.folder / "samples" / "after.jsonl").read_text().splitlines()
     rewards = sorted(json.loads(sample)["rewards"]["redness"] for sample in samples)

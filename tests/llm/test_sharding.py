@@ -424,7 +424,7 @@ def test_no_gathered_copies_remain_after_a_pass(sharded_policy, rows, lora):
     assert not [*policy.causal.copies.tensors()]
 
 
-def test_weights_missing_in_the_files_are_initialised_as_in_one_process(make_of, mesh, tmp_path):
+def test_weights_missing_in_the_files_are_refused_as_in_one_process(make_of, mesh, tmp_path):
     from safetensors.torch import load_file, save_file
     from tests.llm.conftest import CONFIGS
 
@@ -433,16 +433,12 @@ def test_weights_missing_in_the_files_are_initialised_as_in_one_process(make_of,
     weights = load_file(file)
     del weights["lm_head.weight"]
     save_file(weights, file, metadata={"format": "pt"})
-    heads = []
     for shared in (False, True):
         policy = LanguageModel(Settings(model=str(tmp_path / "model"), max_new_tokens=4))
         if shared:
             policy.shard(mesh)
-        torch.manual_seed(3)
-        policy.place("cpu")
-        weight = policy.model.lm_head.weight
-        heads.append(weight.full_tensor() if shared else weight)
-    assert torch.equal(*heads)
+        with pytest.raises(UserError, match=r"lacks 1 weights of .*, 'lm_head\.weight'"):
+            policy.place("cpu")
 
 
 def test_weights_that_do_not_fit_when_gathered_point_to_vllm(sharded_policy, rows, monkeypatch):
@@ -481,7 +477,7 @@ def test_pickled_and_quantised_weights_are_refused(sharded_policy, tmp_path, sav
     folder = tmp_path / "model"
     shutil.copytree(saved(), folder)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"no weights as safetensors(.|\n)*train\.shard"):
+    with pytest.raises(UserError, match=r"no weights as safetensors"):
         sharded_policy(model=str(folder))
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}

@@ -52,13 +52,6 @@ class MoreColumns(Talk):
         return {**await super().play(row, players), "second": 2}
 
 
-class Appends(Talk):
-    async def play(self, row, players):
-        if isinstance(row["prompt"], list):
-            row["prompt"].append({"role": "assistant", "content": "a"})
-        return await super().play({"prompt": "the same"}, players)
-
-
 class Counts(Talk):
     count = 0
 
@@ -85,7 +78,6 @@ ENVIRONMENTS = [
     ("every episode ends, and its last completions are judged", JudgesNothing),
     ("every episode ends, and its last completions are judged", Raises),
     ("`columns` names what `play` returns", MoreColumns),
-    ("rows are not changed", Appends),
     ("an episode depends on its row and its players' completions alone", Counts),
     (
         "a completion that failed, and a context that is refused, end an episode and nothing else",

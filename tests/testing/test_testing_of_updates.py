@@ -286,12 +286,6 @@ def in_order(completions, number):
     return [float(number == sorted(number))] * len(completions)
 
 
-def sorts(completions, keys):
-    for values in keys:
-        values.sort()
-    return length(completions)
-
-
 def only_letters(completions):
     return [float(ord(text[0])) for text in completions]
 
@@ -316,7 +310,6 @@ REWARDS = {
     "the same completion has the same reward": random_reward,
     "a completion's reward does not depend on the batch": relative,
     "a completion's reward does not depend on the order": in_order,
-    "the reward does not change its arguments": sorts,
     "any text gets a reward, without an exception": only_letters,
     "its state survives a checkpoint": Remembers(),
 }

@@ -138,8 +138,8 @@ def _products(text: str, *, prose: bool) -> Iterator[Factors]:  # noqa: C901 - a
             power, joined = 1, False
         elif piece in _BEFORE:
             power = _BEFORE[piece]
-        elif factors and (piece in _BEHIND or piece[:1] == "^"):
-            exponent = _BEHIND.get(piece) or int(piece.lstrip("^{ "))
+        elif factors and (piece in _BEHIND or (piece[:1] == "^" and piece[-1].isdigit())):
+            exponent = _BEHIND.get(piece) or int(piece[1:].replace("{", ""))
             factors[-1] = (factors[-1][0], factors[-1][1] * exponent)
         elif factors and piece in ("/", "per"):
             below = joined = True

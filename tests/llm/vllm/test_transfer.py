@@ -204,6 +204,7 @@ import json, sys
 from pathlib import Path
 import torch
 from accelerate import Accelerator
+from tests import rounding
 from groupwise.errors import UserError
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.sampler import VLLM

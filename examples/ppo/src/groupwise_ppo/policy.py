@@ -13,7 +13,7 @@ from groupwise.errors import UserError
 from groupwise.memory import Workload
 from groupwise.options import PathOrName
 from groupwise.policy import Outputs
-from groupwise_llm.files.loading import config_of
+from groupwise_llm.files.folder import config_of
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 from groupwise_ppo import critic
