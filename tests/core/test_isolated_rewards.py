@@ -55,7 +55,7 @@ MODULE = """
         os._exit(3)
 
     def sleeps(completions, images):
-        time.sleep(1.5)
+        time.sleep(0.8)
         return [1.0, 2.0]
 
     def computes_elsewhere(completions, images):
@@ -206,6 +206,19 @@ def skipping(scorer):
     return skipping_scorer
 
 
+@pytest.fixture
+def within(scorer, monkeypatch):
+    """within(deadline): the scorer with another deadline, and a process that has started."""
+
+    def limited(deadline):
+        (worker,) = scorer._workers.values()
+        monkeypatch.setattr(worker, "reward", replace(worker.reward, deadline=deadline))
+        worker.load()
+        return scorer
+
+    return limited
+
+
 def test_an_isolated_reward_is_called_in_the_main_thread_of_one_process(lab, scorer):
     with Effort() as effort:
         first = scorer(rollouts(lab, "measures"), RunState(global_step=7))
@@ -236,14 +249,12 @@ def test_a_reward_that_hangs_is_killed_with_its_children_and_named(lab, scorer, 
     assert scorer(rollouts(lab, "measures")).total.tolist() == [14.0, 15.0]
 
 
-def test_a_deadline_is_processor_time_of_the_process_and_its_children(lab, user_module):
+def test_a_deadline_is_processor_time_of_the_process_and_its_children(lab, within):
     """A process that sleeps is like one that waits for a busy machine."""
-    brief = {"isolate": True, "deadline": 0.6}
-    scorer = Scorer([Reward(name="isolated", function=user_module.reward, **brief)])
+    scorer = within(0.4)
     assert scorer(rollouts(lab, "sleeps")).total.tolist() == [1.0, 2.0]
-    with pytest.raises(RewardError, match=r"'isolated' did not answer within 0.6 s, and its proc"):
+    with pytest.raises(RewardError, match=r"'isolated' did not answer within 0.4 s, and its proc"):
         scorer(rollouts(lab, "computes_elsewhere"))
-    scorer.close()
 
 
 def test_an_isolated_async_reward_waits_for_others_so_its_deadline_is_wall_time(lab, user_module):
@@ -258,48 +269,35 @@ def test_an_isolated_async_reward_waits_for_others_so_its_deadline_is_wall_time(
     scorer.close()
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        ("stops measures", [14.0, 15.0]),
-        ("stops stops", r"did not answer within 1.2 s, nor computed for 0.6 s, and its process"),
-        ("is_killed stops", None),
-    ],
-)
-def test_what_may_be_the_machines_doing_is_tried_once_more(
-    lab, user_module, monkeypatch, capsys, case
-):
+def test_what_may_be_the_machines_doing_is_tried_once_more(lab, within, monkeypatch, capsys):
     """The same end twice is the reward's; of two different ones all samples are failed, which stops
     no run, whatever `on_error` is."""
-    order, outcome = case
     monkeypatch.setattr(allowance, "LAST_RESORT", 2)
-    Path("order").write_text(order)
-    brief = {"isolate": True, "deadline": 0.6}
-    scorer = Scorer([Reward(name="isolated", function=user_module.reward, **brief)])
-    if isinstance(outcome, str):
-        with pytest.raises(RewardError, match=outcome):
-            scorer(rollouts(lab, "in_turn"))
-    else:
+    scorer = within(0.4)
+    late = r"did not answer within 0.8 s, nor computed for 0.4 s, and its process"
+
+    def scores_of(order):
+        Path("order").write_text(order)
         scores = scorer(rollouts(lab, "in_turn"))
-        assert scores.failed.tolist() == [outcome is None] * 2
-        assert outcome is None or scores.total.tolist() == outcome
-    scorer.close()
-    assert capsys.readouterr().err.count("it is called once more, in another process") == 1
+        assert not Path("order").read_text()
+        return scores
+
+    assert scores_of("stops measures").total.tolist() == [14.0, 15.0]
+    assert scores_of("stops is_killed").failed.all()
+    with pytest.raises(RewardError, match=late):
+        scores_of("stops stops")
+    assert capsys.readouterr().err.count("it is called once more, in another process") == 3
 
 
-def test_where_the_process_does_not_start_again_all_samples_are_failed(
-    lab, user_module, monkeypatch
-):
-    scorer = Scorer([Reward(name="isolated", function=user_module.reward, isolate=True)])
-    scorer.load()
-    monkeypatch.setattr(worker_process, "STARTING", 0.01)
-    for task in ("is_killed", "measures"):
-        scores = scorer(rollouts(lab, task))
-        assert scores.failed.all()
-        assert "did not answer within 0.01 s, and its process" in scores.reasons[0]
-    monkeypatch.undo()
+def test_where_the_process_does_not_start_again_all_samples_are_failed(lab, within, monkeypatch):
+    scorer = within(1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker_process, "STARTING", 0.01)
+        for task in ("is_killed", "measures"):
+            scores = scorer(rollouts(lab, task))
+            assert scores.failed.all()
+            assert "did not answer within 0.01 s, and its process" in scores.reasons[0]
     assert scorer(rollouts(lab, "measures")).total.tolist() == [14.0, 15.0]
-    scorer.close()
 
 
 def test_failures_of_isolated_rewards_are_reported_as_of_others(lab, scorer):
@@ -388,10 +386,9 @@ def test_any_exception_in_the_process_is_a_failed_call_and_the_process_stays(
     assert scorer(rollouts(lab, "measures")).extra == process
 
 
-def test_a_killed_process_is_reported_at_once(lab, scorer):
+def test_a_killed_process_is_reported_at_once(lab, within):
     """As by the kernel when memory is short; a child process still holds the connection open."""
-    patient = Scorer([replace(scorer.rewards[0], deadline=60.0)])
-    patient.load()
+    patient = within(60.0)
     message = r"'isolated' lost its process, which was ended by SIGKILL, often because memory"
     with Effort() as effort, pytest.raises(RewardError, match=message):
         patient(rollouts(lab, "is_killed_beside_a_child"))
