@@ -68,28 +68,51 @@ class Moved(TorchDispatchMode):
         return (value.double() * factors).to(value.dtype)
 
 
-def bounds(compute: Callable[[], Any], *, unit: float = 0.0) -> list[float]:
+def bounds(
+    compute: Callable[[], Any], *, unit: float = 0.0, digits: int | None = None
+) -> list[float]:
     """How far each tensor or number of a result may lie from another computation of it.
 
     compute: gives the result, a tensor, a number or a nest of them, the same at each call.
     unit: the least size of what is compared, for a sum whose terms, of this size, may cancel.
+    digits: significant digits of numbers, where they are fewer than a float's, as in logs.
     """
-    return _bounds(compute(), compute, unit)
+    return _bounds(compute(), compute, unit, digits)
 
 
-def same(compute: Callable[[], Any], *others: Any, unit: float = 0.0) -> None:
+def same(
+    compute: Callable[[], Any], *others: Any, unit: float = 0.0, digits: int | None = None
+) -> None:
     """Asserts that the others are what `compute` gives, but for rounding; see `bounds`."""
     result = compute()
-    allowed = _bounds(result, compute, unit)
+    allowed = _bounds(result, compute, unit, digits)
     for other in others:
         share = excess(result, other, allowed)
         assert share <= 1, f"the difference is {share:.3g} times what rounding explains: {allowed}"
 
 
-def _bounds(result: Any, compute: Callable[[], Any], unit: float) -> list[float]:
+def ratio_bound(policy: Any, row: dict[str, Any]) -> float:
+    """How far the log-probs of a policy's rollouts may lie from those of the sampler by rounding:
+    a bound for `mismatch/max` of a run's steps.
+
+    row: a row of prompts, of which rollouts are sampled.
+    """
+    rollouts = policy.sample([row], group_size=4, seeds=range(4))
+    with torch.no_grad():
+        (bound,) = bounds(lambda: policy(rollouts).log_probs * rollouts.mask)
+    return bound
+
+
+def _bounds(
+    result: Any, compute: Callable[[], Any], unit: float, digits: int | None
+) -> list[float]:
     plain = [_double(value).clone() for value in tree_leaves(result)]
     sizes = [max(unit, _size(value)) for value in plain]
     errors = [_eps(value) * size for value, size in zip(tree_leaves(result), sizes, strict=True)]
+    if digits:
+        errors = [
+            max(old, 10 ** (1 - digits) * _size(v)) for old, v in zip(errors, plain, strict=True)
+        ]
     for trial in range(TRIALS):
         with Moved(trial):
             moved = tree_leaves(compute())

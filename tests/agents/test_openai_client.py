@@ -62,11 +62,13 @@ def returned(reward):
     return reward
 
 
-def test_the_same_run_twice_trains_the_same_tokens(tmp_path):
+def test_the_same_run_twice_trains_the_same_tokens(tmp_path, rounding):
     one, two = (trained(tmp_path / name) for name in ("one", "two"))
     for name in ("reward", "entropy", "loss", "grad_norm"):
         assert [step[name] for step in one] == [step[name] for step in two]
-    assert one[0]["mismatch/max"] < 1e-5  # the ratio is one
+    model = policy()
+    model.place(torch.device("cpu"))
+    assert one[0]["mismatch/max"] <= rounding.ratio_bound(model, ROWS[0])  # the ratio is one
     assert one[0]["grad_norm"] > 0
 
 

@@ -4,7 +4,9 @@ import math
 
 import pytest
 import torch
+from tests import rounding
 from tests.core.launching import launch
+from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from groupwise import LogProbs
 from groupwise.algorithms.dapo import DAPO
@@ -92,17 +94,19 @@ def updater_gradient(lab, budget, parts):
     return lab.gradient(policy), metrics
 
 
+@pytest.mark.rounding
 @pytest.mark.parametrize("form", FORMS)
 def test_any_budget_gives_the_same_gradient(lab, form):
     parts = setting(lab, form)
     expected = full_gradient(lab, parts)
     metrics = []
-    for budget in (1, 4, 7, 11, 10_000):
+    for budget in (1, 4, 7, 11):
         gradient, budget_metrics = updater_gradient(lab, budget, parts)
         assert lab.gap(gradient, expected) < 1e-10
         metrics.append(budget_metrics)
-    for other in metrics[:-1]:
-        assert other == pytest.approx(metrics[-1], rel=1e-6)
+    rounding.same(lambda: updater_gradient(lab, 10_000, parts)[1], *metrics)
+    parts[0].forward_sizes.clear()
+    updater_gradient(lab, 10_000, parts)
     # Rollouts without a gradient were skipped: weights of 0, or advantage 0 and no other term.
     dense = "kl" in form or "entropy" in form or form == "importance"
     assert sum(parts[0].forward_sizes) == (11 if dense else 7 - parts[1].config.mask_truncated)
@@ -489,8 +493,31 @@ accelerator.end_training()
 def by_count(lab, tmp_path_factory):
     namespace = {}
     exec(CASES, namespace)
-    results, _ = namespace["train"](lab)
-    return {1: results, 2: launch(CASES + CHILD, tmp_path_factory.mktemp("processes"), 2)}
+    results, metrics = [], []
+
+    def alone():
+        results.append(namespace["train"](lab)[0])
+        metrics.append({case: comparable(result) for case, result in results[-1].items()})
+        return metrics[-1]
+
+    allowed = rounding.bounds(alone)
+    return {
+        "allowed": tree_unflatten(allowed, tree_structure(metrics[0])),
+        1: results[0],
+        2: launch(CASES + CHILD, tmp_path_factory.mktemp("processes"), 2),
+    }
+
+
+def comparable(result):
+    """Metrics that are numbers; a ratio's distance from one counts beside one."""
+    return [
+        {
+            name: ("mismatch" in name) + value
+            for name, value in line.items()
+            if not math.isnan(value)
+        }
+        for line in (*result["steps"], result["evaluation"])
+    ]
 
 
 @pytest.mark.parametrize(
@@ -500,6 +527,7 @@ def by_count(lab, tmp_path_factory):
         *("constraint", "replay", "failed", "whitened", "taught"),
     ],
 )
+@pytest.mark.rounding
 def test_two_processes_train_as_one(by_count, case):
     one, two = by_count[1][case], by_count[2][case]
     assert (one["processes"], two["processes"]) == (1, 2)
@@ -508,9 +536,8 @@ def test_two_processes_train_as_one(by_count, case):
         left = torch.tensor(one[name], dtype=torch.float64)
         right = torch.tensor(two[name], dtype=torch.float64)
         assert float((left - right).norm() / left.norm()) < 1e-10
-    assert one["evaluation"] == pytest.approx(two["evaluation"], nan_ok=True)
-    for left, right in zip(one["steps"], two["steps"], strict=True):
-        assert left == pytest.approx(right, rel=1e-6, abs=1e-9, nan_ok=True)
+    allowed = tree_leaves(by_count["allowed"][case])
+    assert rounding.excess(comparable(one), comparable(two), allowed) <= 1
     if case == "failed":
         assert sum(step["failed"] for step in one["steps"]) > 5
     if case == "replay":

@@ -130,7 +130,7 @@ def test_a_recipe_fits_on_gpus_of_80_gb(model, lab, tmp_path):
 
 
 @pytest.mark.parametrize("model", SOURCES)
-def test_a_step_of_a_recipe_runs_on_tiny_models(model, lab, tmp_path):
+def test_a_step_of_a_recipe_runs_on_tiny_models(model, lab, tmp_path, rounding):
     (tmp_path / "rows.jsonl").write_text(
         "".join(json.dumps({"prompt": f"{letter} cat"}) + "\n" for letter in "abcd")
     )
@@ -148,6 +148,7 @@ def test_a_step_of_a_recipe_runs_on_tiny_models(model, lab, tmp_path):
     result = train_from_config(load_config(recipe(model), sizes), quiet=True)
     assert result.steps == 1
     metrics = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[1])
-    assert metrics.get("mismatch/max", 0.0) < 1e-5
+    if "mismatch/max" in metrics:
+        assert metrics["mismatch/max"] <= rounding.ratio_bound(result.policy, {"prompt": "a cat"})
     assert metrics["grad_norm"] > 0
     assert (tmp_path / "run" / "model" / "pytorch_lora_weights.safetensors").is_file()

@@ -81,17 +81,16 @@ def decoded(policy, data):
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_latents_that_are_trained_on_are_those_that_are_decoded(lab, name):
+def test_latents_that_are_trained_on_are_those_that_are_decoded(lab, name, rounding):
     policy = lab.policy(name, kind=ForwardProcess, steps=4)
     rollouts = policy.sample(lab.rows, group_size=1, seeds=[5, 6])
     with torch.no_grad():
         clean = policy(rollouts, outputs=frozenset({"clean"})).extra["clean"][:, 0]
-        expected = decoded(policy, clean)
-    torch.testing.assert_close(lab.images_of(rollouts), expected, rtol=0, atol=1e-5)
+        rounding.same(lambda: decoded(policy, clean), lab.images_of(rollouts))
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_predictions_are_the_schedulers_pred_original_sample(lab, name):
+def test_predictions_are_the_schedulers_pred_original_sample(lab, name, rounding):
     policy = lab.policy(name, steps=4, sde="ddim", noise_level=0.5)
     policy.prepare(outputs=policy.provides, facts=policy.optional_facts)
     rollouts = policy.sample(lab.rows, group_size=1, seeds=[5, 6])
@@ -111,7 +110,8 @@ def test_predictions_are_the_schedulers_pred_original_sample(lab, name):
                 "time_ids": conditions["sizes"],
             }
         )
-        with torch.no_grad():
+
+        def predicted(time=time, own=own, added=added):
             output = unet(
                 scheduler.scale_model_input(own, time),
                 time,
@@ -119,8 +119,10 @@ def test_predictions_are_the_schedulers_pred_original_sample(lab, name):
                 added_cond_kwargs=added,
             ).sample
             data = scheduler.step(output, time, own).pred_original_sample
-            expected = decoded(policy, data)
-        torch.testing.assert_close(predictions[:, number], expected, rtol=0, atol=1e-4)
+            return decoded(policy, data)
+
+        with torch.no_grad():
+            rounding.same(predicted, predictions[:, number])
 
 
 @pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
@@ -176,7 +178,7 @@ def test_the_final_latents_of_a_forward_process_are_drawn_with_training_guidance
 
 
 @pytest.mark.parametrize("name", ["sd15", "sdxl"])
-def test_the_recipe_states_ddpos_settings_and_runs_a_step(lab, name, tmp_path):
+def test_the_recipe_states_ddpos_settings_and_runs_a_step(lab, name, tmp_path, rounding):
     (path,) = RECIPES.glob(f"{name}_*.yaml")
     config = load_config(path).config
     policy, train = config.policy.options, config.train
@@ -194,9 +196,10 @@ def test_the_recipe_states_ddpos_settings_and_runs_a_step(lab, name, tmp_path):
         "rewards=[jpeg_size]",
         "watch=[image_diversity]",
     ]
-    assert train_from_config(load_config(path, sizes), quiet=True).steps == 1
+    result = train_from_config(load_config(path, sizes), quiet=True)
+    assert result.steps == 1
     metrics = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[1])
-    assert metrics["mismatch/max"] < 1e-5
+    assert metrics["mismatch/max"] <= rounding.ratio_bound(result.policy, ROWS[0])
     assert metrics["grad_norm"] > 0
 
 

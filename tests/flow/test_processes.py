@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from tests import rounding
 from tests.core.launching import launch
 
 import groupwise
@@ -58,9 +59,13 @@ SHARDED = {
 
 def losses(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    names = ("reward", "loss", "kl", "grad_norm", "mismatch/max", "trained_decisions")
+    names = ("reward", "loss", "kl", "grad_norm", "trained_decisions")
     steps = [line for line in lines if "loss" in line]
-    return [{name: line[name] for name in names if name in line} for line in steps]
+    ratios = [{"ratio": 1 + line.get("mismatch/max", 0.0)} for line in steps]
+    return [
+        {name: line[name] for name in names} | ratio
+        for line, ratio in zip(steps, ratios, strict=True)
+    ]
 
 
 def write_config(folder, lab, architecture, settings, algorithm):
@@ -85,20 +90,28 @@ def write_config(folder, lab, architecture, settings, algorithm):
 
 
 def outcome(folder):
-    """The metrics of a run's steps, and its result."""
-    return losses(folder / "run"), json.loads((folder / "run" / "result.json").read_text())
+    """The metrics of a run's steps, and its last reward."""
+    result = json.loads((folder / "run" / "result.json").read_text())
+    return losses(folder / "run"), result["after"]["reward"]
 
 
 @pytest.fixture(scope="module", params=list(CASES))
 def alone(request, folders, tmp_path_factory):
-    """A case, with the metrics and the result of one process."""
-    lab, folder = SimpleNamespace(folders=folders), tmp_path_factory.mktemp("alone") / "one"
-    write_config(folder, lab, *CASES[request.param])
-    groupwise.train(folder / "run.yaml", quiet=True)
-    steps, result = outcome(folder)
+    """A case, with the metrics of one process and what rounding explains of them."""
+    lab, metrics = SimpleNamespace(folders=folders), []
+
+    def run():
+        folder = tmp_path_factory.mktemp("alone") / "one"
+        write_config(folder, lab, *CASES[request.param])
+        groupwise.train(folder / "run.yaml", quiet=True)
+        metrics.append(outcome(folder))
+        return metrics[-1]
+
+    allowed = rounding.bounds(run, digits=6)
+    steps, _ = metrics[0]
     assert [line["trained_decisions"] for line in steps] == [steps[0]["trained_decisions"]] * 3
     assert steps[-1]["kl"] > 0
-    return SimpleNamespace(case=request.param, steps=steps, result=result)
+    return SimpleNamespace(case=request.param, metrics=metrics[0], allowed=allowed)
 
 
 @pytest.fixture(scope="module")
@@ -116,10 +129,7 @@ def two(folders, tmp_path_factory):
 
 
 def compare(alone, folder):
-    steps, result = outcome(folder)
-    for one, many in zip(alone.steps, steps, strict=True):
-        assert many == pytest.approx(one, rel=2e-3, abs=1e-5)
-    assert result["after"]["reward"] == pytest.approx(alone.result["after"]["reward"], abs=1e-4)
+    assert rounding.excess(alone.metrics, outcome(folder), alone.allowed) <= 1
 
 
 def test_parameters_without_influence_get_a_gradient_of_zero(lab, monkeypatch):
@@ -138,12 +148,14 @@ def test_parameters_without_influence_get_a_gradient_of_zero(lab, monkeypatch):
     assert torch.equal(lab.gradient(policy), alone)
 
 
+@pytest.mark.rounding
 def test_two_processes_train_as_one(alone, two):
     folder = two / f"{alone.case} ddp"
     compare(alone, folder)
     assert len(list((folder / "run" / "samples" / "after").iterdir())) == 3
 
 
+@pytest.mark.rounding
 def test_two_sharded_processes_train_as_one_and_one_process_resumes(alone, two):
     """One process has two groups and two held-out prompts, the other one of each."""
     folder = two / f"{alone.case} sharded"

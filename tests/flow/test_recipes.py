@@ -200,7 +200,7 @@ def test_a_recipe_fits_on_one_gpu_of_80_gb(name, lab, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_step_of_a_recipe_runs_on_tiny_models(name, lab, stand_ins, tmp_path):
+def test_a_step_of_a_recipe_runs_on_tiny_models(name, lab, stand_ins, tmp_path, rounding):
     loaded = load_config(
         RECIPES / name,
         [
@@ -214,7 +214,8 @@ def test_a_step_of_a_recipe_runs_on_tiny_models(name, lab, stand_ins, tmp_path):
     result = train_from_config(loaded, quiet=True)
     assert result.steps == 1
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(metrics[1])["mismatch/max"] < 1e-5
+    bound = rounding.ratio_bound(result.policy, {"prompt": "a cat"})
+    assert json.loads(metrics[1])["mismatch/max"] <= bound
     assert json.loads(metrics[1])["grad_norm"] > 0
     assert "watch/image_diversity" in result.after
     assert (tmp_path / "run" / "model" / "pytorch_lora_weights.safetensors").is_file()

@@ -59,7 +59,7 @@ def equal(left, right):
     return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
 
 
-def test_a_run_writes_what_it_did(lab, train):
+def test_a_run_writes_what_it_did(lab, train, rounding):
     result = train(train={"ema": 0.5}, evaluation={"prompts": 2, "samples": 2, "every": 2})
     assert result.steps == 3
     assert result.before.keys() == result.after.keys()
@@ -68,8 +68,9 @@ def test_a_run_writes_what_it_did(lab, train):
     assert result.after["rewards/redness"] != result.before["rewards/redness"]
     steps = lines(result.folder)
     assert [line["step"] for line in steps] == [1, 2, 3]
+    bound = rounding.ratio_bound(result.policy, {"prompt": "a cat"})
     for line in steps:
-        assert line["mismatch/max"] < 1e-5
+        assert line["mismatch/max"] <= bound
         assert line["trained_decisions"] == 2 * 4 * 3
         assert line["length"] == 3
         assert line["grad_norm"] > 0
@@ -191,7 +192,7 @@ def test_sliding_windows_follow_the_steps_of_a_run_and_of_its_resumption(lab, tm
     assert starts == [[0], [0], [1], [1], [2], [2]]
 
 
-def test_random_windows_shared_noise_and_lora_together(lab, train):
+def test_random_windows_shared_noise_and_lora_together(lab, train, rounding):
     result = train(
         policy={
             "lora": {"rank": 2, "alpha": 4},
@@ -203,8 +204,9 @@ def test_random_windows_shared_noise_and_lora_together(lab, train):
         },
         algorithm={"name": "flow_grpo", "beta": 0.01, "clip_low": 1e-3},
     )
+    bound = rounding.ratio_bound(result.policy, {"prompt": "a cat"})
     for line in lines(result.folder):
-        assert line["mismatch/max"] < 1e-4
+        assert line["mismatch/max"] <= bound
         assert line["length"] == 1
     weights = tensors(result.folder, "weights")
     assert all("lora" in name for name in weights)

@@ -1,6 +1,7 @@
 """Saved models load into diffusers' pipelines; checkpoints restore the policy exactly."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ UNETS = [
 
 @pytest.mark.parametrize(("architecture", "lora"), UNETS)
 def test_the_docs_convert_the_adapters_of_a_unet_to_the_names_of_kohya(
-    lab, architecture, lora, tmp_path, monkeypatch
+    lab, architecture, lora, tmp_path, monkeypatch, rounding
 ):
     """`lora_unet_`, the layer's name with underscores: `model_lora_keys_unet` in ComfyUI's
     comfy/lora.py. A layer's change is (alpha / rank) up down."""
@@ -96,7 +97,7 @@ def test_the_docs_convert_the_adapters_of_a_unet_to_the_names_of_kohya(
         down, up = weights[f"{key}.lora_down.weight"], weights[f"{key}.lora_up.weight"]
         scale = float(weights[f"{key}.alpha"]) / len(down)
         change = scale * (up.flatten(1) @ down.flatten(1)).view_as(layer.base_layer.weight)
-        torch.testing.assert_close(change, layer.get_delta_weight("default"), rtol=1e-5, atol=1e-6)
+        rounding.same(partial(layer.get_delta_weight, "default"), change)
         names |= {f"{key}.lora_down.weight", f"{key}.lora_up.weight", f"{key}.alpha"}
     assert names == weights.keys()
     assert names

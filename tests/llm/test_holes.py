@@ -142,7 +142,7 @@ class WithTool(Sampler):
         return replace(rollouts, sampler_log_probs=self.policy(rollouts).log_probs)
 
 
-def test_a_run_trains_only_on_sampled_tokens(policy, tmp_path):
+def test_a_run_trains_only_on_sampled_tokens(policy, tmp_path, rounding):
     train(
         policy=policy,
         sampler=WithTool(policy),
@@ -155,7 +155,8 @@ def test_a_run_trains_only_on_sampled_tokens(policy, tmp_path):
         **{"prompts.held_out": 0.0},
     )
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    bound = rounding.ratio_bound(policy, ROWS[0])
     for step in map(json.loads, lines):
-        assert step["mismatch/max"] < 1e-4
+        assert step["mismatch/max"] <= bound
         assert step["grad_norm"] > 0
         assert step["trained_decisions"] == step["length"] * 8

@@ -3,6 +3,7 @@
 import json
 import shutil
 import warnings
+from functools import cache
 from pathlib import Path
 
 import peft
@@ -277,46 +278,67 @@ def test_two_copies_of_two_shards_are_as_one_process(copies):
 # ---- whole runs
 
 
+NAMES = ("reward", "loss", "kl", "entropy", "grad_norm", "length", "trained_decisions")
+
+
 def steps(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    names = ("reward", "loss", "kl", "entropy", "grad_norm", "length", "trained_decisions")
-    return [{name: line[name] for name in names} for line in lines if "loss" in line]
+    return [{name: line[name] for name in NAMES} for line in lines if "loss" in line]
 
 
-def after(folder):
-    return json.loads((folder / "result.json").read_text())["after"]
+def end(folder):
+    """The reward in the end, and logits by the saved weights, which are the moving average."""
+    after = json.loads((folder / "result.json").read_text())["after"]
+    with torch.no_grad():
+        model = AutoModelForCausalLM.from_pretrained(folder / "model")
+        return [after["reward"], model(torch.arange(20).unsqueeze(0)).logits]
+
+
+@pytest.fixture(scope="module")
+def allowed(shared, tmp_path_factory):
+    """allowed(name) -> what rounding explains in the steps and the end of a run, in this order."""
+
+    @cache
+    def bounds(name):
+        config = str(shared / f"run {name}" / "run.yaml")
+
+        def run():
+            folder = tmp_path_factory.mktemp("trial") / "run"
+            groupwise.train(config, quiet=True, output=str(folder))
+            groupwise.train(**resumed(folder), quiet=True)
+            return [*steps(folder), *(end(folder) if name == "full" else [])]
+
+        return rounding.bounds(run, digits=6)
+
+    return bounds
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_on_two_processes_has_the_metrics_of_one(shared, name):
+@pytest.mark.rounding
+def test_a_run_on_two_processes_has_the_metrics_of_one(shared, allowed, name):
     home = shared / f"run {name}"
     alone, two = steps(home / "one"), steps(home / "two")
     assert (len(alone), len(two)) == (4, 2)
     assert alone[1]["kl"] > 0
-    for one, other in zip(alone, two, strict=False):
-        assert other == pytest.approx(one, rel=1e-3, abs=1e-5)
+    assert rounding.excess(alone[:2], two, allowed(name)[: 2 * len(NAMES)]) <= 1
 
 
-def test_a_run_of_copies_has_the_metrics_of_one_process_and_resumes_with_one(shared, copies):
+@pytest.mark.rounding
+def test_a_run_of_copies_has_the_metrics_of_one_process_and_resumes_with_one(
+    shared, copies, allowed
+):
     alone = steps(shared / "run full" / "one")
     groupwise.train(**resumed(copies / "run"), **{"train.shard": False}, quiet=True)
-    for one, other in zip(alone, steps(copies / "run"), strict=True):
-        assert other == pytest.approx(one, rel=1e-3, abs=1e-5)
+    assert rounding.excess(alone, steps(copies / "run"), allowed("full")[:-2]) <= 1
 
 
-def test_a_run_resumes_with_another_number_of_processes(shared):
+@pytest.mark.rounding
+def test_a_run_resumes_with_another_number_of_processes(shared, allowed):
     home = shared / "run full"
     groupwise.train(**resumed(home / "two"), **{"train.shard": False}, quiet=True)
-    alone = steps(home / "one")
-    for folder in (home / "two", home / "to two"):
-        assert len(steps(folder)) == 4
-        for one, other in zip(alone, steps(folder), strict=True):
-            assert other == pytest.approx(one, rel=1e-3, abs=1e-5)
-        assert after(folder)["reward"] == pytest.approx(after(home / "one")["reward"], abs=1e-3)
-    # The saved weights are the moving average.
-    models = [AutoModelForCausalLM.from_pretrained(home / of / "model") for of in ("one", "to two")]
-    ids = torch.arange(20).unsqueeze(0)
-    torch.testing.assert_close(models[0](ids).logits, models[1](ids).logits, rtol=1e-3, atol=1e-3)
+    one, two, to_two = ([*steps(home / of), *end(home / of)] for of in ("one", "two", "to two"))
+    assert rounding.excess(one, two, allowed("full")) <= 1
+    assert rounding.excess(one, to_two, allowed("full")) <= 1
 
 
 # ---- a mesh of one process

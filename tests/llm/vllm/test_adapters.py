@@ -203,12 +203,12 @@ def test_sleeping_servers_keep_the_base_model(policy, engine, sampler, rows):
     ]
 
 
-def test_a_run_with_adapters(run, engine, tmp_path):
+def test_a_run_with_adapters(run, engine, tmp_path, rounding):
     server = engine(lora_rank=8)
-    run(server, **{"policy.lora": {"rank": 4}})
+    result = run(server, **{"policy.lora": {"rank": 4}})
     text = (tmp_path / "run" / "metrics.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     mismatches = [line["mismatch/max"] for line in lines if "mismatch/max" in line]
     assert len(mismatches) == 3
-    assert max(mismatches) < 1e-4
+    assert max(mismatches) <= rounding.ratio_bound(result.policy, {"prompt": "word 1"})
     assert "collective_rpc" not in server.paths()

@@ -257,7 +257,7 @@ def test_failed_requests_are_repeated_for_a_while(pair, rows):
         vllm.sample(rows, group_size=2, seeds=range(6))
 
 
-def test_a_run_resumes_after_its_server_died(run, engine, tmp_path):
+def test_a_run_resumes_after_its_server_died(run, engine, tmp_path, rounding):
     server = engine()
     follows = iter(range(100))
     server.faults["collective_rpc"] = lambda _: "die" if next(follows) == 2 else None
@@ -265,8 +265,9 @@ def test_a_run_resumes_after_its_server_died(run, engine, tmp_path):
         run(server, **{"train.checkpoint_every": 1})
     assert (tmp_path / "run/checkpoints").is_dir()
     assert not list(Path(tmp_path).glob("groupwise-*"))
-    run(server, resume=True, **{"train.checkpoint_every": 1})
+    result = run(server, resume=True, **{"train.checkpoint_every": 1})
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     steps = [line["step"] for line in lines if "loss" in line]
     assert steps == [1, 2, 3]
-    assert all(line["mismatch/max"] < 1e-4 for line in lines if "loss" in line)
+    bound = rounding.ratio_bound(result.policy, {"prompt": "word 1"})
+    assert all(line["mismatch/max"] <= bound for line in lines if "loss" in line)
