@@ -138,14 +138,15 @@ def test_the_update_of_a_pool_follows_its_formula(lab, tmp_path, rounding):
         )
         weights = objective.weights(rollouts.mask, normalize="sequence")
         weights *= group_advantages[rows].unsqueeze(1)
-        step = partial(first_step, initial, rollouts, weights, 1e-3)
-        rounding.same(step, member["policy"].table.detach() - table)
+        after = partial(after_a_step, initial, rollouts, weights, 1e-3)
+        rounding.same(after, member["policy"].table.detach())
 
 
-def first_step(policy, rollouts, weights, learning_rate):
-    """AdamW's for weighted log-probs, by its formula: the rate times g / (|g| + epsilon)."""
-    (gradient,) = torch.autograd.grad((weights * policy(rollouts).log_probs).sum(), policy.table)
-    return learning_rate * gradient / (gradient.abs() + 1e-8)
+def after_a_step(policy, rollouts, weights, learning_rate):
+    """The table after AdamW's first step, which is the learning rate times g / (|g| + epsilon)."""
+    sums = (weights * policy(rollouts).log_probs).sum()
+    (gradient,) = torch.autograd.grad(sums, policy.table)
+    return policy.table.detach() + learning_rate * gradient / (gradient.abs() + 1e-8)
 
 
 def test_each_policy_of_a_pool_has_its_own_metrics_model_and_samples(lab, tmp_path):

@@ -1,5 +1,6 @@
 """Stable Diffusion 1.5 and XL: diffusion models as flows, against diffusers' own pipelines."""
 
+import copy
 import json
 
 import pytest
@@ -112,13 +113,14 @@ def test_predictions_are_the_schedulers_pred_original_sample(lab, name, rounding
         )
 
         def predicted(time=time, own=own, added=added):
+            solver = copy.deepcopy(scheduler)  # which counts its steps
             output = unet(
-                scheduler.scale_model_input(own, time),
+                solver.scale_model_input(own, time),
                 time,
                 encoder_hidden_states=conditions["embeds"],
                 added_cond_kwargs=added,
             ).sample
-            data = scheduler.step(output, time, own).pred_original_sample
+            data = solver.step(output, time, own).pred_original_sample
             return decoded(policy, data)
 
         with torch.no_grad():
