@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,31 +25,22 @@ COMPARED = (
 )
 """What may differ by rounding: 1 is all that it explains."""
 IN_THE_BOX = ("z_image", "qwen_image", "flux2_klein", "sana", "lumina2")
-CASES = ("full", "lora", "flux", "bf16", "unet")
-ALL = SimpleNamespace(params=dict(enumerate(CASES)))
-"""The cases of a test without a parameter."""
 
 
 @pytest.fixture(scope="module")
-def three(request, folders, tmp_path_factory):
-    """Measurements of three processes: shards of 16 rows are 6, 6 and 4, of 2 rows 1, 1 and 0.
-
-    Of the cases that the chosen tests compare, all unless few are.
-    """
-    users = [item for item in request.session.items if "three" in item.fixturenames]
-    cases = {case for item in users for case in getattr(item, "callspec", ALL).params.values()}
-    return measured_by(3, sorted(cases), folders, tmp_path_factory.mktemp("three"))
+def three(folders, tmp_path_factory):
+    """Measurements of three processes: shards of 16 rows are 6, 6 and 4, of 2 rows 1, 1 and 0."""
+    return measured_by(3, folders, tmp_path_factory.mktemp("three"))
 
 
-def measured_by(count, cases, folders, root):
-    (root / "cases.json").write_text(json.dumps(cases))
+def measured_by(count, folders, root):
     for name in (*MODELS, *IN_THE_BOX):
         (root / name).symlink_to(folders[name])
     return launch(JOB.read_text(), root, count, limit=230, imports=["groupwise_flow.policy"])
 
 
 @pytest.mark.rounding
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["full", "lora", "flux", "bf16", "unet"])
 def test_a_sharded_policy_has_the_same_weights_and_samples(three, case):
     """The weights, adapters included, are the same, and each process holds only its shard."""
     measured = three[case]
@@ -86,7 +76,7 @@ def test_the_models_in_the_box_are_the_same_when_sharded(three, model):
 
 @pytest.mark.rounding
 def test_two_copies_of_two_shards_are_as_an_unsharded_policy(folders, tmp_path):
-    measured = measured_by(4, ["lora"], folders, tmp_path)["lora"]
+    measured = measured_by(4, folders, tmp_path)["lora"]
     assert measured["weights"] == measured["passes apart"] == measured["back"] == 0
     assert 0.4 < measured["local share"] < 0.6
     assert max(measured[part] for part in COMPARED) <= 1
@@ -116,9 +106,9 @@ def test_a_sharded_policy_saves_the_same_weights(three, case):
         assert three[case]["difference when saved"] == 0
 
 
-@pytest.mark.parametrize("case", ["bf16"])
-def test_the_rounding_error_is_the_same(three, case):
-    assert three[case]["rounding"] < 0.1
+@pytest.mark.rounding
+def test_the_rounding_error_is_the_same(three):
+    assert three["bf16"]["rounding"] < 0.1
 
 
 def test_the_model_is_built_without_memory_for_its_weights(lab):
