@@ -43,5 +43,5 @@ def _part(part: Mapping[str, Any]) -> str | Part:
 def _described(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
-    said = {name: own for name, own in value.items() if name not in FOR_PROGRAMS}
-    return {name: _described(own) for name, own in said.items() if own is not None}
+    shown = {name: own for name, own in value.items() if name not in FOR_PROGRAMS}
+    return {name: _described(own) for name, own in shown.items() if own is not None}

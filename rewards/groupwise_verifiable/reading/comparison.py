@@ -240,8 +240,8 @@ class Comparison:
 
     def _is_of_a_curve(self, gold: Node) -> bool:
         """Whether the prompt asks for the equation of something, which may have any form."""
-        asked = self.question.is_about("equation") and not self.question.is_about("form")
-        return asked and len(gold.unknowns) > 1
+        wants_curve = self.question.is_about("equation") and not self.question.is_about("form")
+        return wants_curve and len(gold.unknowns) > 1
 
     def _same_equation(self, gold: Node, answer: Node) -> bool:
         if len(gold.args) != 2 or len(answer.args) != 2:

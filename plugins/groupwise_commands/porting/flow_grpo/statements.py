@@ -73,18 +73,20 @@ class Statements:
         """The expression of each parameter; None if it is unknown."""
         names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
         defaults = function.args.defaults
-        given: dict[str, ast.expr | None] = dict.fromkeys(names)
-        given |= dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
-        given |= {
+        expressions: dict[str, ast.expr | None] = dict.fromkeys(names)
+        expressions |= dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+        expressions |= {
             each.arg: default
             for each, default in zip(
                 function.args.kwonlyargs, function.args.kw_defaults, strict=True
             )
         }
         if call is not None:
-            given |= dict(zip(names, call.args, strict=False))
-            given |= {each.arg: each.value for each in call.keywords if each.arg in given}
-        return given
+            expressions |= dict(zip(names, call.args, strict=False))
+            expressions |= {
+                each.arg: each.value for each in call.keywords if each.arg in expressions
+            }
+        return expressions
 
     def _follow(self, body: Sequence[ast.stmt]) -> bool:
         """Follow these statements; returns whether the function has returned."""
