@@ -38,13 +38,12 @@ VARIABLES = {
     "PYTHONHASHSEED": "0",
     "TOKENIZERS_PARALLELISM": "false",
 }
-SHOWN, WIDTH = 6, 60
-"""How many differences of an example are printed, and how many characters of each value."""
+WIDTH = 60
+"""How many characters of a value are printed."""
 
 # ---- the examples, and what makes them small
 
-EVALUATION = ("evaluation.prompts=8", "evaluation.every=2")
-TEXT = ("train.groups_per_step=4", "train.group_size=4", *EVALUATION)
+TEXT = ("train.groups_per_step=4", "train.group_size=4", "evaluation.prompts=8")
 FEW = ("train.groups_per_step=2", "evaluation.prompts=4")
 DRAWING = ("steps=4", "evaluation_steps=4", "window.size=2")
 PICTURES = (
@@ -52,7 +51,7 @@ PICTURES = (
     *(f"policy.{each}" for each in DRAWING),
 )
 EXAMPLES = {
-    "arithmetic": TEXT,
+    "arithmetic": (*TEXT, "evaluation.every=2"),
     "shapes": PICTURES,
     "glyphs": PICTURES,
     "chain": (
@@ -61,14 +60,14 @@ EXAMPLES = {
     ),
     "pool": TEXT,
     "calculator": TEXT,
-    "nim": TEXT,
+    "nim": (*TEXT, "evaluation.every=2"),
     "judge": (*PICTURES, "rewards.0.opponents=2"),
     "iterative": (*TEXT, "rewards.0.examples=8"),
     "draw_look": (
         *(*FEW, "players.0.train.group_size=2", "players.1.train.group_size=3"),
         *(f"players.0.policy.{each}" for each in DRAWING),
     ),
-    "ppo": ("train.groups_per_step=8", "train.updates_per_rollout=4", *EVALUATION),
+    "ppo": ("train.groups_per_step=8", "train.updates_per_rollout=4", "evaluation.prompts=8"),
     "third_party": TEXT,
     "clip_shapes": PICTURES,
     "code_world": TEXT,
@@ -104,7 +103,9 @@ def tree(commit: str | None) -> str:
         done = subprocess.run(
             ["git", *arguments], cwd=ROOT, env=environment, check=False, stdout=subprocess.PIPE
         )
-        return done.stdout.decode().strip() if not done.returncode else sys.exit(done.returncode)
+        if done.returncode:
+            sys.exit(f"git {' '.join(arguments)} failed")
+        return done.stdout.decode().strip()
 
     if commit is not None:
         return git("rev-parse", "--verify", f"{commit}^{{tree}}")
@@ -283,9 +284,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("base")
     parser.add_argument("head", nargs="?", help="by default the working tree")
-    parser.add_argument("--examples", nargs="+", choices=EXAMPLES, default=[*EXAMPLES])
-    parser.add_argument("--allow", nargs="+", choices=EXAMPLES, default=[])
+    names = {"nargs": "+", "metavar": "NAME", "choices": EXAMPLES}
+    parser.add_argument("--examples", **names, default=[*EXAMPLES])
+    parser.add_argument("--allow", **names, default=[])
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--lines", type=int, default=6, help="differences printed, of each example")
     options = parser.parse_args()
     wrong = False
     with tempfile.TemporaryDirectory() as folder:
@@ -294,8 +297,8 @@ def main() -> None:
             checkout(commit, home)
         for name in options.examples:
             result, lines = report(name, options.steps, homes)
-            more = [f"and {len(lines) - SHOWN:,} more"] * (len(lines) > SHOWN)
-            print(f"{name}: {result}", *lines[:SHOWN], *more, sep="\n    ", flush=True)
+            more = [f"and {len(lines) - options.lines:,} more"] * (len(lines) > options.lines)
+            print(f"{name}: {result}", *lines[: options.lines], *more, sep="\n    ", flush=True)
             wrong |= bool(lines) and name not in options.allow
     sys.exit(wrong)
 
