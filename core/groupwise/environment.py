@@ -123,6 +123,10 @@ Tools = Sequence[Mapping[str, Any]]
 """JSON schemas of functions, as chat templates take them."""
 Columns = Mapping[str, Any]
 """Columns that rewards receive by name, for one episode."""
+ENDED = "ended"
+"""A column of `Environment.play`: a word for why the episode ended."""
+TURN_REWARDS, STATES, ROLE = OF_TURNS = "turn_rewards", "states", "role"
+"""Columns of `Environment.play` on the turns of a judged reply."""
 ENVIRONMENTS = "environments"
 """A column, TRL's argument of rewards: for each completion the object whose episode it is."""
 Outcome = Columns | Sequence[tuple[Reply, Columns]] | None

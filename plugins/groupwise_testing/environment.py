@@ -15,14 +15,14 @@ from groupwise import attachments
 from groupwise.environment import ENVIRONMENTS, Context, Environment, Outcome, Player, Reply
 from groupwise.policy import Policy
 from groupwise.prompt_source import Row
-from groupwise.prompts.draws import Draw
+from groupwise.record import Group
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.tool_call import ToolCall, assistant_message
 from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.episodes import Episodes
 from groupwise.training.sampling import Sampling
 from groupwise_testing.draws import Rows
 from groupwise_testing.laws import hold, law
+from groupwise_testing.playing import Episodes, played
 
 Script = Callable[[Any, random.Random], Any]
 """Plays a player: from a prompt and a generator to a completion."""
@@ -82,8 +82,7 @@ class Case:
             sampling.batch = batch
         for player in self.players.values():
             player.fails, player.refuses = fails, refuses
-        draws = [Draw(number, row) for number, row in enumerate(self.rows)]
-        return Episodes.concat([*self.sampler.draw(draws)])
+        return played(self.sampler, [Group(number, row) for number, row in enumerate(self.rows)])
 
     @cached_property
     def episodes(self) -> Episodes:
@@ -194,7 +193,7 @@ def _completion(written: Any) -> Any:
 def _record(episodes: Episodes) -> dict[str, list[str]]:
     """What was played, in the order in which it can differ; without the seconds that it took."""
     record: dict[str, list[str]] = {}
-    for label in episodes.players:
+    for label in episodes.labels:
         rollouts = episodes.rollouts(label)
         record[f"the context of a completion of {label!r}"] = [*map(_told, rollouts.prompts)]
         record[f"a completion of {label!r}"] = [*map(_told, rollouts.completions)]
@@ -240,7 +239,7 @@ def ends(case: Case) -> str | None:
         return failures[0]
     named = {*case.environment.judged(case.labels)}
     judged = {call.label for call in episodes.judged_calls}
-    for label in episodes.players:
+    for label in episodes.labels:
         if label in judged - named:
             return f"completions of {label!r} are judged, which `judged` does not name"
     missing = {*range(len(case.rows))} - {*episodes.judged.groups.tolist()}

@@ -2,15 +2,59 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from groupwise.environment import Environment
 from groupwise.policy import Policy
-from groupwise.prompts.draws import Draw
+from groupwise.record import Call, Group
+from groupwise.record.gather import gather, judged
+from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
+from groupwise.training import failures
 from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.episodes import Episodes
 from groupwise.training.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Episodes that were played."""
+
+    groups: Sequence[Group]
+    """The rows, with their episodes and the calls of these."""
+    labels: Sequence[str]
+    """Of the players."""
+    columns: Sequence[str]
+    """Those of the environment."""
+
+    @property
+    def judged_calls(self) -> list[Call]:
+        """The calls that rewards judge."""
+        return [call for group in self.groups for call in group.judged]
+
+    @property
+    def judged(self) -> Rollouts:
+        """The rollouts that rewards see, without trajectories."""
+        return judged(self.judged_calls, self.columns)
+
+    def firsts(self, label: str) -> list[Call]:
+        """The first call of each rollout of a player."""
+        return [call for group in self.groups for call in group.rollouts(label)]
+
+    def rollouts(self, label: str) -> Rollouts:
+        """The rollouts of a player."""
+        return gather(self.firsts(label))
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """By cause, a sentence on the first completion of each player that failed."""
+        return failures.described(self.groups, self.labels)
+
+
+def played(sampler: EpisodeSampler, groups: Sequence[Group]) -> Episodes:
+    """The episodes of these groups, as a run plays them to train on them."""
+    parts = [group for part in sampler.draw(groups) for group in part]
+    return Episodes(parts, sampler.labels, sampler.columns)
 
 
 def play_episodes(
@@ -37,13 +81,14 @@ def play_episodes(
         for label, policy in policies.items()
     }
     numbered = rows if isinstance(rows, Mapping) else dict(enumerate(rows))
-    draws = [Draw(number, row) for number, row in numbered.items()]
+    groups = [Group(number, row) for number, row in numbered.items()]
     sizes = dict.fromkeys(samplings, size)
     with closing(EpisodeSampler(environment, samplings, sizes)) as sampler:
         sampler.begin(0)
         sampler.follow({}, 0)
         if purpose == "train":
-            return Episodes.concat([*sampler.draw(draws)])
+            return played(sampler, groups)
         (cast,) = sampler.casts
-        played = sampler.evaluate(cast, draws, size, purpose, space="evaluation")
-        return Episodes.concat([*played])
+        parts = sampler.evaluate(cast, groups, size, purpose, space="evaluation")
+        every = [group for part in parts for group in part]
+        return Episodes(every, sampler.labels, sampler.columns)

@@ -134,7 +134,7 @@ def tools(_: Any) -> None:
     sys.path.insert(0, str(Path(__file__).parents[2]))
     from tests.llm.vllm.engine import Engine
 
-    from groupwise.prompts.draws import Draw
+    from groupwise.record import Group
     from groupwise.training.episode_sampler import EpisodeSampler
     from groupwise.training.sampling import Sampling
     from groupwise_llm.policy import LanguageModel
@@ -162,10 +162,10 @@ def tools(_: Any) -> None:
     policy.place(torch.device("cpu"))
     engine = AtOnce(home / "model")
     with closing(VLLM(VLLM.Config(servers=[engine.url], folder=str(home)), policy)) as vllm:
-        draws = [Draw(n, {"prompt": prompt}) for n, prompt in enumerate(SMALL.prompts(ROWS))]
+        draws = [Group(n, {"prompt": prompt}) for n, prompt in enumerate(SMALL.prompts(ROWS))]
 
         def seconds(
-            parts: Sequence[Sequence[Draw]], sampler: Any, wait: float
+            parts: Sequence[Sequence[Group]], sampler: Any, wait: float
         ) -> tuple[float, float]:
             """By the clock, and of the processor."""
             sampling = Sampling(policy, sampler, seed=0, batch=512)

@@ -15,13 +15,16 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from tests.calls import calls_of, credited, fill, score, trained
 from torch import Tensor, nn
 
 from groupwise import LogProbs, Policy, Rollouts
 from groupwise.algorithm import Algorithm
 from groupwise.algorithms.grpo import GRPO
 from groupwise.config.load import load_config
-from groupwise.prompts.draws import Draw, Prompts
+from groupwise.prompts.draws import Prompts
+from groupwise.record import Group
+from groupwise.record.gather import gather
 from groupwise.rewards import Reward, Scores
 from groupwise.run import snapshot
 from groupwise.run.build import build_parts, open_trainer
@@ -30,8 +33,6 @@ from groupwise.run.trainer import Trainer
 from groupwise.sampler import Sampler
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise.testing import updater_of
-from groupwise.training.calls import Call, Episode, calls_for
-from groupwise.training.credit import credit
 
 END = 0
 
@@ -337,34 +338,16 @@ def gap(left: Tensor, right: Tensor) -> float:
     return float((left - right).norm() / right.norm())
 
 
-def credited(
-    scores: Scores,
-    parents: list[int],
-    *,
-    failed: list[bool] | None = None,
-    refused: list[bool] | None = None,
-    value: float = 0.0,
-) -> Scores:
-    """The scores of the completions that judged ones follow; parents: of the judged ones."""
-    count = max(max(parents) + 1, len(failed or ()), len(refused or ()))
-    episode = Episode(draw=Draw(0, {}), place=0, index=0, size=1, cast=("first", "second"), seed=0)
-
-    def call(label: str, row: int, parent: Call | None = None) -> Call:
-        (one,) = calls_for(episode, label, {}, parent, grouped=None)
-        one.failure = "it failed" if parent is None and failed and failed[row] else None
-        one.refused_by = "second" if parent is None and refused and refused[row] else None
-        return one
-
-    first = [call("first", row) for row in range(count)]
-    judged = [call("second", row, first[parent]) for row, parent in enumerate(parents)]
-    return credit(scores, judged, [*first, *judged], {"first": value}).select(range(count))
-
-
 lab_of_tests = SimpleNamespace(
-    Draw=Draw,
+    Group=Group,
     Prompts=Prompts,
     config=config,
     credited=credited,
+    score=score,
+    calls_of=calls_of,
+    fill=fill,
+    trained=trained,
+    gather=gather,
     END=END,
     Tabular=Tabular,
     build=build,

@@ -15,7 +15,6 @@ from groupwise.algorithms.rae import RAE
 from groupwise.algorithms.reinforce_pp_baseline import ReinforcePPBaseline
 from groupwise.algorithms.rloo import RLOO
 from groupwise.rollouts import Turn
-from groupwise.training.training_batch import TrainingBatch
 
 NAN = math.nan
 
@@ -394,14 +393,12 @@ def test_averages_of_rae_move_by_the_learners_own_episodes(lab):
     """Though its groups are shared with another learner."""
     policy, algorithm = lab.Tabular(), RAE(RAE.Config(decay=0.5, length=8))
     rollouts = policy.sample(lab.rows(2), group_size=2, seeds=range(4))
-    own, others = (
-        TrainingBatch(rollouts=rollouts, scores=lab.scores_of(torch.tensor(rewards)))
-        for rewards in ([math.nan, math.nan, 1.0, 2.0], [8.0, 8.0, 8.0, 8.0])
+    own, others = map(
+        lab.scores_of, torch.tensor([[math.nan, math.nan, 1.0, 2.0], [8.0, 8.0, 8.0, 8.0]])
     )
-    batch = replace(own, rest_of_group=others)
     updater = lab.updater(policy, algorithm, 100)
     for _ in range(2):
-        updater.targets(batch, {})
+        updater.targets(rollouts, own, {}, rest=(rollouts, others))
     algorithm.end_step(None, 1)
     assert algorithm.averages == {"": 0.5 * (0.5 * 1.0) + 0.5 * 2.0}
 
@@ -416,11 +413,11 @@ def test_completions_that_are_kept_for_replay_keep_their_turns(lab, reloaded):
     rollouts = replace(rollouts, versions=torch.zeros(8, dtype=torch.int64))
     long = int(rollouts.lengths.argmax())
     assert len(rollouts.turns[long]) == 2
-    replay.fill(rollouts, lab.scores_of((torch.arange(8) == long).double()), 0)
+    lab.fill(replay, rollouts, lab.scores_of((torch.arange(8) == long).double()), 0)
     restored.load_state_dict(reloaded(replay.state_dict()))
     wrong = rollouts.select([row for row in range(8) if row != long])
     for own in (replay, restored):
-        filled = own.fill(wrong, lab.scores_of(torch.zeros(7)), 0)
+        filled = lab.fill(own, wrong, lab.scores_of(torch.zeros(7)), 0)
         (row,) = filled.replayed.nonzero().flatten().tolist()
         assert filled.rollouts.turns[row] == rollouts.turns[long]
         assert filled.rollouts.roles[row] == rollouts.roles[long]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -14,9 +15,13 @@ from groupwise import Rollouts
 from groupwise.algorithms.grpo import GRPO
 from groupwise.environment import ContextRefused, Environment, EpisodeEnded
 from groupwise.errors import UserError
+from groupwise.record import Group
 from groupwise.storage.samples import read_samples
 from groupwise.testing import play_episodes
+from groupwise.training.episode_sampler import EpisodeSampler
+from groupwise.training.experience import Step
 from groupwise.training.player_sampler import _further
+from groupwise.training.sampling import Sampling
 
 
 class Talk(Environment):
@@ -48,7 +53,7 @@ def play(lab, environment, *, batch=64, size=4, draws=4, labels=("writer", "crit
 
 def record(episodes):
     """What was sampled, by player."""
-    rows = {label: episodes.rollouts(label) for label in episodes.players}
+    rows = {label: episodes.rollouts(label) for label in episodes.labels}
     return {
         label: (own.completions, own.groups.tolist(), log_probs(own)) for label, own in rows.items()
     } | {"judged": (episodes.judged.completions, episodes.judged.facts["drafts"])}
@@ -70,7 +75,8 @@ def test_neither_timing_nor_batches_change_a_sample(lab):
 def test_a_turn_is_compared_with_the_same_turn_of_other_episodes(lab):
     episodes = play(lab, Talk(turns=3))
     for label in ("writer", "critic"):
-        groups, draws = episodes.rollouts(label).groups, episodes.draws(label)
+        groups, firsts = episodes.rollouts(label).groups, episodes.firsts(label)
+        draws = torch.tensor([first.episode.group.number for first in firsts])
         assert len(groups) > 16
         for group in groups.unique():
             of_group = draws[groups == group]
@@ -89,11 +95,10 @@ def test_the_last_reply_is_judged_as_a_completion_of_the_row(lab):
 def test_rows_that_are_not_judged_have_the_reward_of_what_followed(lab):
     episodes = play(lab, Talk(turns=3))
     scores = lab.scores_of(torch.arange(16.0))
-    batches = episodes.training_batches(scores)
     values = {
         own: value
-        for label, rows in episodes.calls.items()
-        for (own,), value in zip(rows, batches[label].scores.total.tolist(), strict=True)
+        for label, of_label in lab.score(episodes, scores).items()
+        for own, value in zip(episodes.firsts(label), of_label.total.tolist(), strict=True)
     }
     judged = {call: float(place) for place, call in enumerate(episodes.judged_calls)}
     assert len(values) > len(judged) == 16
@@ -104,8 +109,9 @@ def test_rows_that_are_not_judged_have_the_reward_of_what_followed(lab):
 
 def test_episodes_count_alike_however_many_turns_they_have(lab):
     episodes = play(lab, Talk(turns=3))
-    for label, batch in episodes.training_batches(lab.scores_of(torch.arange(16.0))).items():
-        rollouts, targets = batch.rollouts, GRPO().targets(batch.scores, batch.rollouts, {})
+    for label, scores in lab.score(episodes, lab.scores_of(torch.arange(16.0))).items():
+        rollouts = episodes.rollouts(label)
+        targets = GRPO().targets(scores, rollouts, {})
         sums = {}
         for number, weights in zip(rollouts.episodes.tolist(), targets["weights"], strict=True):
             sums[number] = sums.get(number, 0.0) + float(weights.sum())
@@ -213,7 +219,7 @@ class Uncalled(Environment):
 
 def test_an_episode_without_a_call_of_a_player_fails(lab):
     episodes = play(lab, Uncalled(), labels=("writer",))
-    assert len(episodes.lost) == 16
+    assert sum(own.is_lost for group in episodes.groups for own in group.episodes) == 16
     assert "`play` called no player (is an `await` missing?)" in episodes.failures["/"]
 
 
@@ -262,7 +268,7 @@ def test_calls_at_the_same_time_are_one_batch_with_seeds_of_their_own(lab):
     drawn = torch.tensor(log_probs(critic)).reshape(16, 3)
     assert sum(len(set(row)) > 1 for row in drawn.tolist()) > 8
     scores = lab.scores_of(torch.ones(16))
-    totals = episodes.training_batches(scores)["critic"].scores.total
+    totals = lab.score(episodes, scores)["critic"].total
     assert int(totals.isnan().sum()) == 32  # those that are not judged have no reward
 
 
@@ -393,11 +399,11 @@ def test_draws_with_one_turn_and_with_several_are_trained_on_together(lab):
     apart = play(lab, Again(), labels=("writer",), draws=8, size=2, batch=1)
     for episodes in (together, apart):
         rows = episodes.rollouts("writer")
-        calls = [call for (call,) in episodes.calls["writer"]]
+        calls = episodes.firsts("writer")
         assert len(rows) == len(calls) > len(episodes.judged) == 16
         scores = lab.scores_of(torch.arange(16.0))
-        (batch,) = episodes.training_batches(scores).values()
-        values = dict(zip(calls, batch.scores.total.tolist(), strict=True))
+        (of_writer,) = lab.score(episodes, scores).values()
+        values = dict(zip(calls, of_writer.total.tolist(), strict=True))
         assert [values[call] for call in episodes.judged_calls] == [*range(16)]
         assert all(values[call] == values[call.parent] for call in calls if call.parent)
     assert together.rollouts("writer").completions == apart.rollouts("writer").completions
@@ -416,14 +422,21 @@ class Twice(Again):
 
 
 def test_a_learner_is_compared_with_all_judged_completions_of_other_casts(lab):
-    episodes = play(lab, Twice(), size=2)
-    completions = episodes.judged.completions
-    labels = [own.label for own in episodes.judged_calls]
-    for label, batch in episodes.training_batches(lab.scores_of(torch.arange(16.0))).items():
-        others = [place for place, own in enumerate(labels) if own != label]
-        assert len(batch.rollouts) == 16
-        assert batch.rest_of_group.scores.total.tolist() == others
-        assert batch.rest_of_group.rollouts.completions == [completions[n] for n in others]
+    policies = {name: lab.Tabular(prompts=8, seed=n) for n, name in enumerate(("one", "other"))}
+    samplings = {
+        name: Sampling(policy, policy, seed=3, batch=64) for name, policy in policies.items()
+    }
+    with closing(EpisodeSampler(Twice(), samplings, dict.fromkeys(samplings, 2))) as sampler:
+        sampler.begin(0)
+        sampler.follow({}, 0)
+        groups = [Group(number, row) for number, row in enumerate(lab.rows(8)[:4])]
+        groups = [group for part in sampler.draw(groups) for group in part]
+        step = Step(groups=groups, like=lab.scores_of(torch.zeros(0)), sampler=sampler)
+        for label in policies:
+            others = [call.first for call in step.judged if call.label != label]
+            assert len(step.firsts(label)) == 16
+            assert step.rest(label) == others
+            assert len(others) == 8
 
 
 def runs(lab, folder):

@@ -126,9 +126,10 @@ def test_an_update_is_that_without_the_failed_rollouts(lab, name, updates):
     failed = scored.rollouts.failed
     assert 0 < int(failed.sum()) < len(failed) / 2
     ours = trainer.learn(scored)
-    (batch,) = clean.batches.values()
-    batch = batch.select(~failed)
-    theirs = twin.learner.learn(batch, 0).metrics
+    firsts = [
+        own for own, fails in zip(clean.firsts("policy"), failed.tolist(), strict=True) if not fails
+    ]
+    theirs = twin.learner.learn(firsts, clean.like, 0)
     assert trainer.policy.table.isfinite().all()
     assert torch.equal(trainer.policy.table, twin.policy.table)
     assert ours == pytest.approx(theirs)

@@ -13,23 +13,23 @@ from tests.core.test_environments import arguments
 import groupwise
 from groupwise import Environment
 from groupwise.errors import UserError
-from groupwise.prompts.draws import Draw
+from groupwise.record import Group
 from groupwise.testing import check_environment
 from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.episodes import Episodes
 from groupwise.training.sampling import Sampling
+from groupwise_testing.playing import played
 
 
 def play(lab, environment, *, deadline=0.2, rows=2, size=4):
     """Episodes of some rows, which the run would train on."""
     policy = lab.Tabular(prompts=8)
     sampling = Sampling(policy, policy, seed=3, batch=64)
-    draws = [Draw(number, row) for number, row in enumerate(lab.rows(8)[:rows])]
+    draws = [Group(number, row) for number, row in enumerate(lab.rows(8)[:rows])]
     sizes, samplings = {"policy": size}, {"policy": sampling}
     with closing(EpisodeSampler(environment, samplings, sizes, deadline=deadline)) as sampler:
         sampler.begin(0)
         sampler.follow({}, 0)
-        return Episodes.concat([*sampler.draw(draws)])
+        return played(sampler, draws)
 
 
 def line(function, number):
@@ -392,7 +392,7 @@ def test_episodes_whose_frame_outlives_the_run_begin_no_thread(lab):
     sampler = EpisodeSampler(Faulty(), samplings, {"policy": 2}, deadline=5.0)
     sampler.begin(0)
     sampler.follow({}, 0)
-    drawn = sampler.draw([Draw(number, {"id": 0}) for number in range(4)])
+    drawn = sampler.draw([Group(number, {"id": 0}) for number in range(4)])
     next(drawn)  # then a reward raises, say
     assert sampler.close() is None
     before = threading.active_count()

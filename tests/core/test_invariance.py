@@ -274,7 +274,7 @@ def test_dapo_replaces_groups_without_variance(lab, max_refills):
         held_out=0.0,
     )
     scored = trainer.experience.next(trainer.state)
-    rollouts, scores, metrics = scored.rollouts, scored.scores, scored.metrics
+    rollouts, scores, metrics = lab.trained(scored), scored.scores, scored.metrics
     assert len(rollouts) == len(scores.values) == 24
     assert len(rollouts.groups.unique()) == 6
     alive = [not int(row["prompt"].split()[1]) % 2 for row in rollouts.prompts[::4]]

@@ -12,6 +12,7 @@ from groupwise.environment import Environment, EpisodeEnded
 from groupwise.errors import UserError
 from groupwise.storage.samples import read_samples
 from groupwise.testing import check_environment, play_episodes
+from groupwise.training.failures import dead_ends
 
 
 class Looks(Environment):
@@ -53,7 +54,7 @@ def test_each_second_try_follows_its_own_look_and_a_last_word_has_the_reward_of_
     episodes = played(lab)
     scores = lab.scores_of(torch.arange(float(len(episodes.judged))))
     judged = {call: float(place) for place, call in enumerate(episodes.judged_calls)}
-    looks = {own: value for (own,), value in _scored(episodes, scores, "critic")}
+    looks = dict(_scored(lab, episodes, scores, "critic"))
     assert len(looks) == 64
     seconds = {call.parent: judged[call] for call in judged if call.parent is not None}
     drafts = {call for call in judged if call.parent is None}
@@ -86,7 +87,7 @@ def test_what_a_last_word_follows_is_judged_also_where_columns_alone_are_returne
     assert len(episodes.judged) == 16
     scores = lab.scores_of(torch.arange(16.0))
     values = dict(zip(episodes.judged_calls, range(16), strict=True))
-    for (call,), value in _scored(episodes, scores, "critic"):
+    for call, value in _scored(lab, episodes, scores, "critic"):
         assert value == values[call.parent]
 
 
@@ -105,15 +106,14 @@ def test_calls_after_replies_that_are_named_have_seeds_and_groups_of_their_own(l
     episodes = play_episodes(Twice(), policies, lab.rows(8)[:4], size=4)
     calls = episodes.judged_calls
     assert len({(call.space, call.number, call.index) for call in calls}) == len(calls)
-    scores = lab.scores_of(torch.arange(float(len(calls))))
-    rollouts = episodes.training_batches(scores)["critic"].rollouts
+    rollouts = episodes.rollouts("critic")
     sizes = torch.stack([*rollouts.groups.unique(return_counts=True)])[1]
     assert set(sizes.tolist()) == {4}
 
 
-def _scored(episodes, scores, label):
-    batch = episodes.training_batches(scores)[label]
-    return zip(episodes.calls[label], batch.scores.total.tolist(), strict=True)
+def _scored(lab, episodes, scores, label):
+    own = lab.score(episodes, scores)[label]
+    return zip(episodes.firsts(label), own.total.tolist(), strict=True)
 
 
 def test_replies_of_players_that_are_not_judged_never_reach_rewards(lab, monkeypatch):
@@ -129,8 +129,9 @@ def test_replies_of_players_that_are_not_judged_never_reach_rewards(lab, monkeyp
     }
     episodes = play_episodes(Ends(), policies, lab.rows(8)[:2], size=4)
     assert len(episodes.judged) == 0
-    assert len(episodes.refusals) == 8  # of the looks
-    assert {refusal.by for refusal in episodes.refusals} == {"writer"}
+    refused = [*dead_ends([own for group in episodes.groups for own in group.episodes])]
+    assert len(refused) == 8  # of the looks
+    assert {call.refused_by for call in refused} == {"writer"}
 
 
 def test_samples_and_the_page_show_pictures_and_texts_of_environments(lab, tmp_path):

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.calls import trained
 from tests.core.conftest import Tabular, fit, lab_of_tests, rows
 from tests.core.engine import Engine
 from tests.core.launching import launch
@@ -195,12 +196,12 @@ def run_of(case: Case, **settings: Any) -> Run:
     def next_step(state, **options):
         scored = following(state, **options)
         start = policy.table.detach().clone()
-        run.steps.append(Step(scored.rollouts, scored.scores, start))
+        run.steps.append(Step(trained(scored), scored.scores, start))
         return scored
 
-    def recorded(update):
+    def recorded(*arguments, **options):
         run.steps[-1].tables.append(policy.table.detach().clone())
-        return accumulate(update)
+        return accumulate(*arguments, **options)
 
     trainer.experience.next = next_step
     object.__setattr__(trainer.learner.updater, "accumulate", recorded)

@@ -53,7 +53,7 @@ def test_three_steps_match_plain_torch(lab, every, mix):
     learn = trainer.learn
 
     def recording_learn(scored):
-        batches.append((scored.rollouts, scored.scores.total))
+        batches.append((lab.trained(scored), scored.scores.total))
         return learn(scored)
 
     trainer.learn = recording_learn

@@ -390,7 +390,7 @@ def test_targets_receive_the_values_named_in_sees(lab):
     trainer = lab.trainer(policy, WithBaseline(), updates_per_rollout=2, held_out=0.0)
     scored = trainer.experience.next(trainer.state)
     with torch.no_grad():
-        expected = policy(scored.rollouts)
+        expected = policy(lab.trained(scored))
     trainer.learn(scored)
     assert len(calls) == 2
     for number, (rollouts, inputs) in enumerate(calls):

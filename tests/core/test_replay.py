@@ -60,8 +60,8 @@ def test_replay_scales_the_expected_gradient_by_a_known_factor(lab, size):
         for earlier in right_indices:
             replay = lab.replay_of(rare)
             older_group = rollouts_of(lab, older, [chosen[earlier], chosen[0]])
-            replay.fill(older_group, lab.scores_of(torch.tensor([1.0, 0.0])), 0)
-            filled = replay.fill(group, scores, 1)
+            lab.fill(replay, older_group, lab.scores_of(torch.tensor([1.0, 0.0])), 0)
+            filled = lab.fill(replay, group, scores, 1)
             assert int(filled.replayed.sum()) == (right[index].sum() == 0)
             with torch.no_grad():
                 old = policy(filled.rollouts).log_probs
@@ -93,7 +93,7 @@ def fill(lab, replay, chosen, *, policy=None, prompt=0, version=0, **columns):
     policy = policy or lab.Tabular()
     rollouts = rollouts_of(lab, policy, chosen, version=version, prompt=prompt, **columns)
     values = torch.tensor([float(symbols[0] == 2) for symbols in chosen])
-    return replay.fill(rollouts, lab.scores_of(values), version)
+    return lab.fill(replay, rollouts, lab.scores_of(values), version)
 
 
 def test_a_wrong_completion_is_replaced_by_an_earlier_right_one(lab):
@@ -302,8 +302,11 @@ def test_contradicting_settings_are_refused(lab, tmp_path, reward, sections, mes
 def test_a_sampler_without_log_probs_is_refused(lab):
     replay, rollouts = lab.replay_of(rare), rollouts_of(lab, lab.Tabular(), [WRONG, RIGHT])
     with pytest.raises(UserError, match=r"train\.replay: the sampler gives no log-probs"):
-        replay.fill(
-            replace(rollouts, sampler_log_probs=None), lab.scores_of(torch.tensor([0.0, 1])), 0
+        lab.fill(
+            replay,
+            replace(rollouts, sampler_log_probs=None),
+            lab.scores_of(torch.tensor([0.0, 1])),
+            0,
         )
 
 
@@ -312,7 +315,7 @@ def test_completions_scored_by_other_rewards_are_not_replayed(lab):
     fill(lab, replay, [WRONG, RIGHT, WRONG])
     rollouts = rollouts_of(lab, lab.Tabular(), [WRONG] * 3)
     scores = replace(lab.scores_of(torch.zeros(3)), names=("another",))
-    assert not replay.fill(rollouts, scores, 0).replayed.any()
+    assert not lab.fill(replay, rollouts, scores, 0).replayed.any()
 
 
 def test_completions_with_other_columns_of_the_trajectory_are_dropped(lab):
@@ -322,7 +325,7 @@ def test_completions_with_other_columns_of_the_trajectory_are_dropped(lab):
     rollouts = rollouts_of(lab, lab.Tabular(), [WRONG, RIGHT, WRONG], prompt=1)
     columns = {n: c for n, c in rollouts.trajectory.items() if n != "ragged"}
     scores = lab.scores_of(torch.tensor([0.0, 1, 0]))
-    replay.fill(replace(rollouts, trajectory=columns), scores, 0)
+    lab.fill(replay, replace(rollouts, trajectory=columns), scores, 0)
     assert replay.state_dict()["trajectory"].keys() == columns.keys()
 
 

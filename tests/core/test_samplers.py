@@ -93,7 +93,7 @@ def test_old_log_probs_of_later_updates_are_those_before_the_first(lab, settings
     assert bool(ratio.abs().max() > 1e-2) == ("epochs" in settings)
     # Expected: the log-probs of the copy before training, for the rollouts of the last update.
     rows = slice(8, 16) if "updates_per_rollout" in settings else slice(0, 16)
-    rollouts = scored.rollouts.select(range(16)[rows])
+    rollouts = lab.trained(scored).select(range(16)[rows])
     with torch.no_grad():
         old = before(rollouts).log_probs
     expected = {(round(float(v), 9)) for v in old[rollouts.mask]}

@@ -15,7 +15,7 @@ def sample(policy, rows, *, batch=64, seed=3, purpose="train", size=3):
     """Of rows by the numbers of their draws."""
     single = installed().load("environments", "single")()
     options = {"size": size, "batch": batch, "seed": seed, "purpose": purpose}
-    return play_episodes(single, {"policy": policy}, rows, **options).judged
+    return play_episodes(single, {"policy": policy}, rows, **options).rollouts("policy")
 
 
 def record(rollouts):

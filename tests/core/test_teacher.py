@@ -113,7 +113,7 @@ def test_steps_of_reward_and_teacher_match_plain_torch(lab, updates, microbatch)
     policy, learn = copy.deepcopy(trainer.policy), trainer.learn
 
     def recording_learn(scored):
-        batches.append((scored.rollouts, scored.scores.total))
+        batches.append((lab.trained(scored), scored.scores.total))
         return learn(scored)
 
     trainer.learn = recording_learn
@@ -174,7 +174,7 @@ def test_the_metric_is_the_kl_on_the_rollouts(lab):
     policy = copy.deepcopy(trainer.policy)
     scored = trainer.experience.next(trainer.state)
     metrics = trainer.learn(scored)
-    rollouts = scored.rollouts
+    rollouts = lab.trained(scored)
     with torch.no_grad():
         ratio = policy(rollouts).log_probs - teacher(rollouts).log_probs
     expected = float(ratio[rollouts.mask].mean())

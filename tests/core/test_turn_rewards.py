@@ -46,10 +46,10 @@ def play(lab, environment, *labels, size=4):
 
 def test_a_turn_has_its_reward_and_state_and_those_of_later_ones(lab):
     episodes = play(lab, Walk(of_turns))
-    rollouts, calls = episodes.rollouts("policy"), episodes.calls["policy"]
-    texts = {own: text for (own,), text in zip(calls, rollouts.completions, strict=True)}
+    rollouts, calls = episodes.rollouts("policy"), episodes.firsts("policy")
+    texts = dict(zip(calls, rollouts.completions, strict=True))
     states = {}
-    for (own,), turns in zip(calls, rollouts.turns, strict=True):
+    for own, turns in zip(calls, rollouts.turns, strict=True):
         path, last = [own], own
         while following := [call for call in texts if call.parent is last]:
             (last,) = following
@@ -59,7 +59,7 @@ def test_a_turn_has_its_reward_and_state_and_those_of_later_ones(lab):
         ]
         assert [turn.decisions for turn in turns] == [len(texts[own])] + [0] * (len(path) - 1)
         for call, turn in zip(path, turns, strict=True):
-            draw = call.episode.draw.number
+            draw = call.episode.group.number
             assert states.setdefault((draw, call.turn), turn.state) == turn.state
     assert {turn for _, turn in states} == {0, 1, 2}
     assert len({*states.values()}) == len(states)
@@ -97,11 +97,12 @@ def test_replies_that_are_judged_apart_have_turns_and_roles_of_their_own(lab):
 def test_a_turn_has_credit_for_later_ones_in_other_rollouts(lab):
     """Each turn has a reward of 1: the returns of first turns are the numbers of turns."""
     episodes = play(lab, Walk(lambda texts: {"turn_rewards": [1] * len(texts)}))
-    batch = episodes.training_batches(lab.scores_of(torch.zeros(16)))["policy"]
-    first = [n for n, (own,) in enumerate(episodes.calls["policy"]) if own.parent is None]
+    scores = lab.score(episodes, lab.scores_of(torch.zeros(16)))["policy"]
+    rollouts = episodes.rollouts("policy")
+    first = [n for n, own in enumerate(episodes.firsts("policy")) if own.parent is None]
     algorithm = DrGRPO(DrGRPO.Config(credit="return"))
-    advantages = algorithm.estimate(batch.scores, batch.rollouts, {})[first, 0].reshape(4, 4)
-    counts = torch.tensor([len(batch.rollouts.turns[n]) for n in first]).double().reshape(4, 4)
+    advantages = algorithm.estimate(scores, rollouts, {})[first, 0].reshape(4, 4)
+    counts = torch.tensor([len(rollouts.turns[n]) for n in first]).double().reshape(4, 4)
     torch.testing.assert_close(advantages, counts - counts.mean(dim=1, keepdim=True))
     assert len(counts.unique()) == 3
 
@@ -219,8 +220,8 @@ class Tree(Environment):
 def test_candidates_are_compared_with_those_of_their_own_turn_and_context(lab, turns):
     episodes = play(lab, Tree(turns), size=3)
     groups, contexts = {}, {}
-    pairs = zip(episodes.rollouts("policy").groups.tolist(), episodes.calls["policy"], strict=True)
-    for group, (call,) in pairs:
+    pairs = zip(episodes.rollouts("policy").groups.tolist(), episodes.firsts("policy"), strict=True)
+    for group, call in pairs:
         context = (call.episode.identity, call.turn)
         contexts.setdefault(group, set()).add(context)
         groups.setdefault(context, set()).add(group)

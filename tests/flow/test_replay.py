@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.calls import fill
 from tests.core.conftest import replay_of
 
 
@@ -21,11 +22,11 @@ def test_a_replayed_image_has_its_own_log_probs(lab, guidance, reloaded, roundin
         return replace(rollouts, versions=torch.full((4,), version))
 
     first = sampled(policy, range(4), 0)
-    replay.fill(first, lab.scores_of([0, 1, 1, 0]), 0)
+    fill(replay, first, lab.scores_of([0, 1, 1, 0]), 0)
     loaded.load_state_dict(reloaded(replay.state_dict()))
     for changed in (policy, other):  # as after further updates, or in the resumed run
         lab.nudge(changed)
-    filled = loaded.fill(sampled(other, range(4, 8), 1), lab.scores_of([0] * 4), 1)
+    filled = fill(loaded, sampled(other, range(4, 8), 1), lab.scores_of([0] * 4), 1)
     assert filled.replayed.tolist() == [False, True, False, True]
     with torch.no_grad():
         expected = policy(first).log_probs[[1, 2]]

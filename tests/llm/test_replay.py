@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import torch
+from tests.calls import fill
 from tests.core.conftest import replay_of
 
 from groupwise.rewards import Scores
@@ -25,9 +26,9 @@ def test_a_replayed_completion_has_its_own_log_probs(make, reloaded, rounding):
         return replace(rollouts, versions=torch.full((6,), version))
 
     first = sampled(range(6), 0)
-    replay.fill(first, scores_of([0, 1, 0, 0, 0, 1]), 0)
+    fill(replay, first, scores_of([0, 1, 0, 0, 0, 1]), 0)
     loaded.load_state_dict(reloaded(replay.state_dict()))
-    filled = loaded.fill(sampled(range(6, 12), 1), scores_of([0] * 6), 1)
+    filled = fill(loaded, sampled(range(6, 12), 1), scores_of([0] * 6), 1)
     assert filled.replayed.tolist() == [False, False, True] * 2
     with torch.no_grad():
         original, replayed = policy(first).log_probs, policy(filled.rollouts).log_probs

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from groupwise.cli.stage import Stage
 from groupwise.config.learners import SOLE
 from groupwise.errors import UserError
-from groupwise.prompts.draws import Draw
+from groupwise.record import Group
+from groupwise.record.gather import judged
 from groupwise.scoring.reward_result import excerpt
+from groupwise.training import failures
 from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.episodes import Episodes
 
 MOST = 4_000
 """Characters of an episode; the middle of a longer one is left out."""
@@ -26,7 +27,7 @@ def preview(stage: Stage) -> str:
     try:
         (row,) = stage.rows(1)
         with stage.open(1) as sampler:
-            ended = [*_ends(stage.play(sampler, Draw(0, row)), sampler)]
+            ended = [*_ends(stage.play(sampler, Group(0, row)), sampler)]
     except UserError:
         raise
     except Exception as error:  # of the environment: it may need what only a run has
@@ -44,12 +45,13 @@ def _texts(stage: Stage) -> Iterator[str]:
             yield from (f"  | {line}" for line in _shortened(text).split("\n"))
 
 
-def _ends(episodes: Episodes, sampler: EpisodeSampler) -> Iterator[str]:
+def _ends(group: Group, sampler: EpisodeSampler) -> Iterator[str]:
     """Why it failed, or how it ended and what the environment returned."""
-    for reason in episodes.failures.values():
+    for reason in failures.described([group], sampler.labels).values():
         yield f"note: with placeholders for what the model writes, {reason}"
-    facts = episodes.judged.facts
-    for row, word in enumerate(episodes.judged.ended if sampler.environment.multi_turn else ()):
+    rollouts = judged([*group.judged], sampler.columns)
+    facts = rollouts.facts
+    for row, word in enumerate(rollouts.ended if sampler.environment.multi_turn else ()):
         if word != "failed":
             columns = [f"{name} {excerpt(facts[name][row], LONGEST)}" for name in sampler.columns]
             yield "; ".join([f"  it ended: {word}", *columns])

@@ -7,11 +7,10 @@ from typing import Any
 
 from groupwise.policy import Policy
 from groupwise.prompt_source import PlacedRow
-from groupwise.prompts.draws import Draw
+from groupwise.record import Group
 from groupwise.rehearsal import Rehearsal
 from groupwise.run.parts import Parts
 from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.episodes import Episodes
 from groupwise.training.sampling import Sampling
 
 PATIENCE = 20.0
@@ -43,12 +42,13 @@ class Stage:
 
         return [*islice(filter(is_shown, self.parts.prompts.rows()), count)]
 
-    def play(self, sampler: EpisodeSampler, draw: Draw, *, says: str | None = None) -> Episodes:
-        """The episodes of a draw; says: what the judged policies write, as others do placeholders;
-        None: these, too."""
+    def play(self, sampler: EpisodeSampler, group: Group, *, says: str | None = None) -> Group:
+        """The group with its episodes; says: what the judged policies write, as others do
+        placeholders; None: these, too."""
         for label in self.parts.players.judged:
             self.players[label].says = says
-        return Episodes.concat([*sampler.draw([draw])])
+        ((played,),) = sampler.draw([group])
+        return played
 
     @contextmanager
     def open(self, size: int) -> Iterator[EpisodeSampler]:

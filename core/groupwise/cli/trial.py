@@ -6,7 +6,8 @@ from contextlib import closing
 from groupwise.cli.stage import Stage
 from groupwise.copies import copied
 from groupwise.prompt_source import PlacedRow, Row
-from groupwise.prompts.draws import Draw
+from groupwise.record import Group
+from groupwise.record.gather import judged
 from groupwise.rewards import OWN_ARGUMENTS, Reward, Scores
 from groupwise.rewards.reward import REFERENCES
 from groupwise.rewards.run_state import RunState
@@ -89,11 +90,13 @@ def _played(stage: Stage, rows: Sequence[PlacedRow], gold: Gold | None) -> dict[
         texts[GOLD] = [text or "" for text in stated]
     with stage.open(SIZE) as sampler:
         return {
-            title: Rollouts.concat(
+            title: judged(
                 [
-                    stage.play(sampler, Draw(number, row), says=text).judged
+                    call
                     for number, (row, text) in enumerate(zip(rows, written, strict=True))
-                ]
+                    for call in stage.play(sampler, Group(number, row), says=text).judged
+                ],
+                sampler.columns,
             )
             for title, written in texts.items()
         }

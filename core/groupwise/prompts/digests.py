@@ -6,8 +6,9 @@ from typing import Any
 from groupwise import attachments
 from groupwise.errors import UserError
 from groupwise.prompt_source import Row
-from groupwise.prompts.draws import Draw, Prompts
+from groupwise.prompts.draws import Prompts
 from groupwise.prompts.identity import fingerprint
+from groupwise.record import Group
 
 SPREAD = 100
 """Rows of training that are compared, at equal distances: reading all may take long."""
@@ -16,7 +17,7 @@ UNKNOWN = ""
 """The digest of a row with content that cannot be compared."""
 
 
-def digests(prompts: Prompts, evaluated: Sequence[Draw]) -> dict[str, list[str]]:
+def digests(prompts: Prompts, evaluated: Sequence[Group]) -> dict[str, list[str]]:
     """What a checkpoint keeps of the rows: hashes of some that are trained on, and of all that are
     evaluated."""
     return {
@@ -26,7 +27,7 @@ def digests(prompts: Prompts, evaluated: Sequence[Draw]) -> dict[str, list[str]]
 
 
 def changed_rows(
-    before: Mapping[str, Any], now: Mapping[str, Any], prompts: Prompts, evaluated: Sequence[Draw]
+    before: Mapping[str, Any], now: Mapping[str, Any], prompts: Prompts, evaluated: Sequence[Group]
 ) -> Iterator[str]:
     """Notes on rows that are others than when the checkpoint was made.
 

@@ -1,7 +1,6 @@
 """Prompts: the order of training prompts, and the held-out split; resumable."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,19 +11,12 @@ from groupwise.prompt_source import PlacedRow, PromptSource, Row, check_row
 from groupwise.prompts.identity import identity, of_prompt
 from groupwise.prompts.seeds import seed_for
 from groupwise.prompts.split import held_out
+from groupwise.record import Group
 
 SCAN = 200_000
 """Rows to search for held-out prompts before giving up; a generated source may be endless."""
 MOST_RESTS = 100
 """The most rows that `rests` may pass over for one draw."""
-
-
-@dataclass(frozen=True)
-class Draw:
-    """A prompt drawn for one group: the number of the draw in the run, and the row."""
-
-    number: int
-    row: Row
 
 
 class Prompts:
@@ -96,7 +88,7 @@ class Prompts:
         for index in range(min(len(self.source), SCAN)):
             yield self.row(index)
 
-    def take(self, count: int) -> list[Draw]:
+    def take(self, count: int) -> list[Group]:
         """The next `count` draws. Raises UserError when the split leaves nothing to train on."""
         return [self._draw(self._in_order()[1]) for _ in range(count)]
 
@@ -104,9 +96,9 @@ class Prompts:
         """Whether to pass over this row for now, although it may be drawn."""
         return False
 
-    def _draw(self, row: Row) -> Draw:
+    def _draw(self, row: Row) -> Group:
         self.drawn += 1
-        return Draw(self.drawn - 1, row)
+        return Group(self.drawn - 1, row)
 
     def _in_order(self) -> tuple[int, Row]:
         """The next row in the seeded order that may be drawn, and its number."""
@@ -130,13 +122,13 @@ class Prompts:
             f"to train on{skipping}"
         )
 
-    def evaluation(self, count: int, *, distinct: bool = True, strict: bool = True) -> list[Draw]:
+    def evaluation(self, count: int, *, distinct: bool = True, strict: bool = True) -> list[Group]:
         """The first `count` held-out prompts in the source's order, the same at every call.
 
         distinct: take each question once; if False, as often as the source has it.
         strict: raise UserError if there are fewer than `count`; otherwise return those.
         """
-        draws: list[Draw] = []
+        draws: list[Group] = []
         questions: set[str] = set()
         skipped = 0
         for row in self.rows():
@@ -149,7 +141,7 @@ class Prompts:
                 skipped += 1
                 continue
             questions.add(question)
-            draws.append(Draw(len(draws), row))
+            draws.append(Group(len(draws), row))
         if strict and len(draws) < count:
             raise UserError(
                 f"evaluation.prompts asks for {count} held-out prompts, but only {len(draws)} of "

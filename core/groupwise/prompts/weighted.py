@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from groupwise.prompt_source import PromptSource, Row
-from groupwise.prompts.draws import Draw, Prompts
+from groupwise.prompts.draws import Prompts
 from groupwise.prompts.identity import identity
 from groupwise.prompts.outcomes import RESTING, UNSEEN, Outcome, Outcomes, worth
 from groupwise.prompts.seeds import seed_for
+from groupwise.record import Group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class Weighted(Prompts):
         self.outcomes = Outcomes(half_life=half_life, size=size)
         self._pending: dict[int, _Pending] = {}
 
-    def take(self, count: int) -> list[Draw]:
+    def take(self, count: int) -> list[Group]:
         coins = torch.rand(count, generator=self._generator("explore"), dtype=torch.float64)
         again = self._again(count)
         draws = []

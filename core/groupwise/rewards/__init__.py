@@ -26,7 +26,7 @@ from groupwise.rewards.reward import (
     is_async,
 )
 from groupwise.rewards.run_state import RunState
-from groupwise.rewards.scores import Scores
+from groupwise.rewards.scores import Score, Scores
 
 __all__ = [
     "OWN_ARGUMENTS",
@@ -36,6 +36,7 @@ __all__ = [
     "RewardFunction",
     "RunState",
     "SampleErrors",
+    "Score",
     "Scores",
     "StepRewards",
     "is_async",

@@ -2,19 +2,34 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from groupwise.advantages import zero_variance, zero_variance_of_steps
 from groupwise.rewards.errors import RewardError
 
 Number = TypeVar("Number", int, float)
+
+
+class Score(NamedTuple):
+    """The rewards of one rollout."""
+
+    values: Sequence[float]
+    """Of each reward, NaN where it does not apply or failed."""
+    failed: bool
+    """Whether the rollout failed, or a reward on it."""
+    steps: Tensor | None = None
+    """[T] float64: as in `Scores`."""
+    reason: str | None = None
+    """Why it failed."""
+    extra: Mapping[str, Any] = {}
+    """What rewards logged of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,18 +115,41 @@ class Scores:
         values = self.column(name)
         return (values >= threshold - 1e-9).to(values.dtype).masked_fill(values.isnan(), math.nan)
 
-    def select(self, rows: Tensor) -> "Scores":
-        """The scores of `rows` (indices or bool), without seconds, extra and metrics."""
+    @property
+    def rows(self) -> "list[Score]":
+        """The scores of each rollout."""
+        nothing: list[None] = [None] * len(self.failed)
+        reasons = nothing if self.reasons is None else self.reasons
+        steps = nothing if self.steps is None else [*self.steps]
+        extra = [
+            {name: column[row] for name, column in self.extra.items()}
+            for row in range(len(nothing))
+        ]
+        parts = (self.values.tolist(), self.failed.tolist(), steps, reasons, extra)
+        return [Score(*row) for row in zip(*parts, strict=True)]
+
+    def with_rows(self, rows: "Sequence[Score]") -> "Scores":
+        """Scores of these rollouts, by the same rewards; without what is counted of a batch."""
+        reasons = [row.reason for row in rows]
+        values = [row.values for row in rows]
+        logged = dict.fromkeys(name for row in rows[:1] for name in row.extra)
+        names = [name for name in logged if all(name in row.extra for row in rows)]
         return Scores(
             names=self.names,
             weights=self.weights,
-            values=self.values[rows],
-            failed=self.failed[rows],
-            reasons=None if self.reasons is None else _picked(self.reasons, rows),
-            steps=None if self.steps is None else self.steps[rows],
+            values=torch.tensor(values, dtype=torch.float64).view(len(rows), len(self.names)),
+            failed=torch.tensor([row.failed for row in rows], dtype=torch.bool),
+            reasons=reasons if any(reasons) else None,
+            extra={name: [row.extra[name] for row in rows] for name in names},
+            steps=_padded([row.steps for row in rows]),
             judges_steps=self.judges_steps,
             scales=self.scales,
         )
+
+    def select(self, rows: Tensor) -> "Scores":
+        """The scores of `rows` (indices or bool), without what is counted of a batch."""
+        own = self.rows
+        return self.with_rows([own[row] for row in torch.arange(len(own))[rows].tolist()])
 
     @staticmethod
     def concat(parts: Sequence["Scores"]) -> "Scores":
@@ -120,25 +158,18 @@ class Scores:
         Seconds, metrics and counts are summed; the first failure of each reward is kept. Raises
         RewardError if a reward returned step rewards for some completions and numbers for others.
         """
-        first = parts[0]
         if len(parts) == 1:
-            return first
+            return parts[0]
         judges_steps = frozenset[str]().union(*(part.judges_steps for part in parts))
         _check_steps(parts, judges_steps)
-        return Scores(
-            names=first.names,
-            weights=first.weights,
-            values=torch.cat([part.values for part in parts]),
-            failed=torch.cat([part.failed for part in parts]),
-            steps=_joined([part.steps for part in parts], [len(part.values) for part in parts]),
+        joined = parts[0].with_rows([row for part in parts for row in part.rows])
+        return replace(
+            joined,
             judges_steps=judges_steps,
-            scales=first.scales,
             seconds=_sums([part.seconds for part in parts]),
-            extra=_columns([part.extra for part in parts]),
             metrics=_pairs([part.metrics for part in parts]),
             failures={n: why for part in reversed(parts) for n, why in part.failures.items()},
             failure_counts=_sums([part.failure_counts for part in parts]),
-            reasons=_joined_reasons(parts),
         )
 
 
@@ -149,16 +180,6 @@ def _check_steps(parts: Sequence[Scores], judges_steps: Collection[str]) -> None
                 f"reward {name!r} returned lists of step rewards for some completions and numbers "
                 f"for others: it must return the same for all, or None"
             )
-
-
-def _picked(column: Sequence[Any], rows: Tensor) -> list[Any]:
-    return [column[row] for row in torch.arange(len(column))[rows].tolist()]
-
-
-def _joined_reasons(parts: Sequence[Scores]) -> list[str | None] | None:
-    if all(part.reasons is None for part in parts):
-        return None
-    return [why for part in parts for why in part.reasons or [None] * len(part.failed)]
 
 
 def _sums(parts: Sequence[Mapping[str, Number]]) -> dict[str, Number]:
@@ -172,19 +193,10 @@ def _pairs(parts: Sequence[Mapping[str, tuple[float, int]]]) -> dict[str, tuple[
     return {name: (sums[name], counts[name]) for name in sums}
 
 
-def _columns(parts: Sequence[Mapping[str, Sequence[Any]]]) -> dict[str, list[Any]]:
-    """The columns that all parts have."""
-    names = [name for name in parts[0] if all(name in part for part in parts)]
-    return {name: [value for part in parts for value in part[name]] for name in names}
-
-
-def _joined(steps: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor | None:
-    """Steps of several batches, padded with NaN to the longest; None if no batch has any."""
-    if all(part is None for part in steps):
+def _padded(steps: Sequence[Tensor | None]) -> Tensor | None:
+    """Steps of rollouts [T] each, padded with NaN to the longest; None if none has any."""
+    if all(row is None for row in steps):
         return None
-    each = [
-        torch.empty(size, 0, dtype=torch.float64) if part is None else part
-        for part, size in zip(steps, sizes, strict=True)
-    ]
-    widest = max(part.shape[1] for part in each)
-    return torch.cat([pad(part, (0, widest - part.shape[1]), value=math.nan) for part in each])
+    nothing = torch.empty(0, dtype=torch.float64)
+    rows = [nothing if row is None else row for row in steps]
+    return pad_sequence(rows, batch_first=True, padding_value=math.nan)

@@ -13,7 +13,8 @@ from groupwise.config.sections import RunConfig
 from groupwise.plugins.build import check_options
 from groupwise.plugins.targets import load_target
 from groupwise.policy import Policy
-from groupwise.prompts.draws import Draw, Prompts
+from groupwise.prompts.draws import Prompts
+from groupwise.record import Group
 from groupwise.run.epochs import with_steps
 from groupwise.run.making import make_part
 from groupwise.run.parts import Parts
@@ -101,7 +102,7 @@ def build_parts(loaded: LoadedConfig) -> Parts:
     )
 
 
-def held_out_draws(prompts: Prompts, config: RunConfig) -> list[Draw]:
+def held_out_draws(prompts: Prompts, config: RunConfig) -> list[Group]:
     """The held-out draws. Raises UserError if there are fewer than `evaluation.prompts`."""
     section = config.evaluation
     return prompts.evaluation(

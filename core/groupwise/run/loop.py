@@ -69,15 +69,15 @@ def loop(trainer: Trainer, recorder: Recorder, saver: Saver) -> bool:
     with interruptible(recorder.interrupted) as interruption:
         while not trainer.is_over:
             due = trainer.due()
-            scored = experience.next(trainer.state, ahead=due.nothing)
+            step = experience.next(trainer.state, ahead=due.nothing)
             with trainer.clock.time("update"):
-                learned = trainer.learn(scored)
-            learned = joined(learned, trainer.teach(scored))
-            samples = trainer.samples(scored)
+                learned = trainer.learn(step)
+            learned = joined(learned, trainer.teach(step))
+            samples = trainer.samples(step)
             metrics: dict[str, Any] = {}
             try:
                 with interruption.held():
-                    metrics = trainer.end_step(joined(scored.metrics, learned))
+                    metrics = trainer.end_step(joined(step.metrics, learned))
                 if due.evaluation:
                     metrics |= recorder.evaluation(trainer.step, trainer.evaluate())
             finally:  # a finished step is recorded even if its evaluation fails

@@ -15,7 +15,8 @@ from groupwise.errors import UserError
 from groupwise.plugins.targets import load_target
 from groupwise.policy import Policy
 from groupwise.prompt_source import PlacedRow, PromptSource, Row
-from groupwise.prompts.draws import SCAN, Draw, Prompts
+from groupwise.prompts.draws import SCAN, Prompts
+from groupwise.record import Group
 from groupwise.registry import installed, target_of
 from groupwise.rewards import Reward
 from groupwise.rewards.errors import MissingColumnError
@@ -45,7 +46,7 @@ class Parts:
     algorithms: Mapping[str, Algorithm]
     prompts: Prompts
     evaluation_prompts: Prompts
-    held_out: Sequence[Draw]
+    held_out: Sequence[Group]
     rewards: Scorer
     watched: Scorer | None
     judge: Judge

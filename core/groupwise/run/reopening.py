@@ -17,7 +17,8 @@ from groupwise.config.sections import RunConfig
 from groupwise.errors import UserError
 from groupwise.evaluation import Sample
 from groupwise.prompt_source import Row, row_of
-from groupwise.prompts.draws import Draw
+from groupwise.record import Group
+from groupwise.record.gather import judged
 from groupwise.rewards import RunState
 from groupwise.run import snapshot
 from groupwise.run.build import build_parts, open_evaluator
@@ -94,23 +95,26 @@ class Reopened:
         """
         sampler, source = self.evaluator.sampler, self.parts.prompts.source
         sampler.follow({}, self.state.global_step)
-        draws = [Draw(number, row_of(source, text)) for number, text in enumerate(texts)]
+        groups = [Group(number, row_of(source, text)) for number, text in enumerate(texts)]
         purpose: Purpose = "greedy" if greedy else "evaluate"
         replies: list[list[Reply]] = [[] for _ in texts]
         for cast in sampler.casts:
             space = f"text {seed}"
-            for part in sampler.evaluate(cast, draws, size, purpose, space=space):
-                for row, call in enumerate(part.judged_calls):
-                    replies[call.episode.draw.number].append(
-                        Reply(
-                            completion=part.judged.completions[row],
-                            label=call.label if len(sampler.samplings) > 1 else "",
-                            length=int(part.judged.lengths[row]),
-                            ended=part.judged.ended[row],
-                        )
+            parts = sampler.evaluate(cast, groups, size, purpose, space=space)
+            for group in (group for part in parts for group in part):
+                rollouts = judged([*group.judged], sampler.columns)
+                replies[group.number] += [
+                    Reply(
+                        completion=rollouts.completions[row],
+                        label=call.label if len(sampler.samplings) > 1 else "",
+                        length=int(rollouts.lengths[row]),
+                        ended=rollouts.ended[row],
                     )
-                for episode in part.lost:
-                    raise UserError(f"the environment failed on the text: {episode.failure}")
+                    for row, call in enumerate(group.judged)
+                ]
+                for episode in group.episodes:
+                    if episode.is_lost:
+                        raise UserError(f"the environment failed on the text: {episode.failure}")
         return replies
 
     @property

@@ -7,15 +7,16 @@ import torch
 
 from groupwise.errors import UserError
 from groupwise.prompt_source import Row
-from groupwise.prompts.draws import SCAN, Draw, Prompts
+from groupwise.prompts.draws import SCAN, Prompts
 from groupwise.prompts.identity import identity
 from groupwise.prompts.seeds import seed_for
+from groupwise.record import Group
 from groupwise.run.parts import Parts
 
 Split = Literal["train", "held-out"]
 
 
-def prompts_of(parts: Parts, split: Split, count: int | None) -> Iterator[Draw]:
+def prompts_of(parts: Parts, split: Split, count: int | None) -> Iterator[Group]:
     """The first `count` prompts of the split, all if None: held-out ones in the order of an
     evaluation, training ones in an order by the run's seed.
 
@@ -35,7 +36,7 @@ def prompts_of(parts: Parts, split: Split, count: int | None) -> Iterator[Draw]:
         name = ("" if prompts.key == "prompt" else identity(prompts.prompt(row)), question)
         if name in names or prompts.skips(row):
             continue
-        yield Draw(number, row)
+        yield Group(number, row)
         number += 1
         if number == count:
             return

@@ -1,6 +1,5 @@
 """Trainer: the parts of a run with their weights, its progress, and what is due next."""
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from groupwise.storage.training_samples import is_kept
 from groupwise.training.chosen import chosen
 from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
-from groupwise.training.experience import Experience, Scored
+from groupwise.training.experience import Experience, Step
 from groupwise.training.failing import Failing
 from groupwise.training.footprint import Footprint
 from groupwise.training.learner import Learner
@@ -89,28 +88,29 @@ class Trainer:
             if learner.averaged is not None:
                 learner.weights.adopt(learner.averaged)
 
-    def learn(self, scored: Scored) -> dict[str, Any]:
+    def learn(self, step: Step) -> dict[str, Any]:
         """All learners' updates of a step; their metrics, as LABEL/name if there are several."""
         self.threads.adapt()
-        metrics = {}
-        for label, learner in self.learners.items():
-            batch = scored.batches[label]
-            learned = learner.learn(
-                batch.without_failed(), self.step, scored.dummies[label], self.elapsed
+        metrics = {
+            label: learner.learn(
+                step.firsts(label),
+                step.like,
+                self.step,
+                step.dummies[label],
+                self.elapsed,
+                rest=step.rest(label),
             )
-            metrics[label] = learned.metrics
-            usable = ~batch.scores.failed
-            advantages = torch.full((len(usable),), math.nan)
-            scored.advantages[label] = advantages.masked_scatter(usable, learned.advantages)
+            for label, learner in self.learners.items()
+        }
         return flat(metrics)
 
-    def samples(self, scored: Scored) -> list[Sample]:
+    def samples(self, step: Step) -> list[Sample]:
         """The completions of the step that are kept, once it has been learned from; [] if it is
         none of those whose completions are. A collective."""
         settings = self.config.train.samples
         if settings is None or not is_kept(self.step + 1, settings.steps):
             return []
-        return chosen(scored, self.evaluator.judge, self.experience.sampler, most=settings.per_step)
+        return chosen(step, self.evaluator.judge, most=settings.per_step)
 
     @property
     def scorer(self) -> Scorer:
@@ -163,12 +163,12 @@ class Trainer:
             evaluation=evaluates and not last, checkpoint=(saves or late) and not last, last=last
         )
 
-    def teach(self, scored: Scored) -> dict[str, float]:
+    def teach(self, step: Step) -> dict[str, float]:
         """Train the rewards that learn on the rollouts of the step."""
         with self.clock.time("reward"):
             return self.scorer.teach(
-                scored.rollouts,
-                scored.scores,
+                step.rollouts,
+                step.scores,
                 self.state,
                 watched=self.evaluator.watched,
                 labelled=self._labelled,

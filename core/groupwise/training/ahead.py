@@ -1,15 +1,14 @@
 """Ahead: experience whose rollouts are sampled before the update of the previous step."""
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from groupwise.prompts.draws import Draw
+from groupwise.record import Group
 from groupwise.rewards import RunState
-from groupwise.training.episodes import Episodes
-from groupwise.training.experience import Experience, Round, Scored
+from groupwise.training.experience import Experience, Round, Step
 
 
 class Ahead(Experience):
@@ -25,7 +24,7 @@ class Ahead(Experience):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._flight: tuple[list[Draw], Future[list[Episodes]]] | None = None
+        self._flight: tuple[list[Group], Future[list[Sequence[Group]]]] | None = None
         # An engine can sample while this process computes the update. A policy that samples itself
         # cannot, since the update changes its weights: it samples before the update.
         self._thread = None
@@ -34,27 +33,27 @@ class Ahead(Experience):
                 1, thread_name_prefix="ahead", initializer=lambda: _use(self.accelerator.device)
             )
 
-    def next(self, state: RunState, *, ahead: bool = False) -> Scored:
+    def next(self, state: RunState, *, ahead: bool = False) -> Step:
         if self.refills:
-            experience = super().next(state)
+            step = super().next(state)
             if ahead:
                 self._send(state.global_step)
-            return experience
+            return step
         first, cursor = self._first_round(state), self.prompts.cursor
         if ahead:
             self._send(state.global_step)
-        experience = self._scored(first, state)
+        step = self._step(first, state)
         self.prompts_state = {**self.prompts.state_dict(), **cursor}
-        return experience
+        return step
 
     def _first_round(self, state: RunState) -> Round:
         if self._flight is None:
             return super()._first_round(state)
-        draws, flight = self._flight
+        drawn, flight = self._flight
         with self.clock.time("sample"):
-            batches = flight.result()
+            parts = flight.result()
         self._flight = None
-        return self._begun(draws, iter(batches), state)
+        return self._begun(drawn, iter(parts), state)
 
     @property
     def calls_at_once(self) -> bool:
@@ -63,17 +62,22 @@ class Ahead(Experience):
 
     def _send(self, step: int) -> None:
         """Start to sample the next step's rollouts with the weights of this step."""
-        draws = self.prompts.take(self.settings.groups_per_step)
+        drawn = self.prompts.take(self.settings.groups_per_step)
         with self.clock.time("sample"):
             self.sampler.begin(step + 1)
             self.sampler.follow(self.samples_with, step)
             if self._thread is not None:
-                self._flight = draws, self._thread.submit(lambda: [*self.sampler.draw(draws)])
+                self._flight = drawn, self._thread.submit(lambda: [*self.sampler.draw(drawn)])
                 return
-            done: Future[list[Episodes]] = Future()
-            # They wait for the update, which needs the device's memory.
-            done.set_result([*map(_on_cpu, self.sampler.draw(draws))])
-            self._flight = draws, done
+            done: Future[list[Sequence[Group]]] = Future()
+            done.set_result([*map(self._on_cpu, self.sampler.draw(drawn))])
+            self._flight = drawn, done
+
+    def _on_cpu(self, groups: Sequence[Group]) -> Sequence[Group]:
+        """The same with facts in CPU memory: they wait for the update, which needs the device's."""
+        for call in (call for group in groups for call in group.judged):
+            call.first.move_facts()
+        return groups
 
     def drop(self) -> None:
         """Drop rollouts that are sampled ahead, and restore the position in the prompts."""
@@ -81,10 +85,6 @@ class Ahead(Experience):
             self._flight[1].exception()  # wait: weights must not change while it samples
             self._flight = None
             self.prompts.load_state_dict(self.prompts_state)
-
-
-def _on_cpu(episodes: Episodes) -> Episodes:
-    return replace(episodes, judged=episodes.judged.with_facts_on_cpu())
 
 
 def _use(device: torch.device) -> None:

@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
-from torch import Tensor
 
 from groupwise.evaluation import Sample
-from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.experience import Scored
+from groupwise.rewards import Scores
+from groupwise.training.experience import Step
 from groupwise.training.judge import Judge
 from groupwise.training.samples import Samples
 
@@ -23,21 +22,19 @@ EXTREMES = {
 equal, as the lengths of pictures."""
 
 
-def chosen(scored: Scored, judge: Judge, sampler: EpisodeSampler, *, most: int) -> list[Sample]:
+def chosen(step: Step, judge: Judge, *, most: int) -> list[Sample]:
     """The records of at most so many completions of a step, in the order of the step.
 
     Each has the words for which it was `chosen`, its `advantage`, None if it was not trained on,
     and mean and std of the rewards in its `group`. In the order of precedence: a sample that
     failed, the extremes, the first of the step (an unbiased one), the next ones. A collective.
     """
-    rows = _candidates(scored, most)
+    scores, lengths = step.scores, [call.first.length for call in step.judged]
+    rows = _candidates(scores, lengths, most)
     ours = [
-        {**sample, "advantage": _plain(advantage), "group": group}
-        for sample, advantage, group in zip(
-            _records(scored, judge, sampler, rows),
-            _advantages(scored)[rows].tolist(),
-            _groups(scored, rows),
-            strict=True,
+        {**sample, "advantage": _plain(step.judged[row].first.advantage), "group": group}
+        for row, sample, group in zip(
+            rows, _records(step, scores, judge, rows), _groups(step, scores, rows), strict=True
         )
     ]
     return _selected(gather_object(ours), most)
@@ -63,64 +60,50 @@ def _selected(samples: Sequence[Sample], most: int) -> list[Sample]:
     return [{**samples[number], "chosen": words[number]} for number in sorted(words)]
 
 
-def _candidates(scored: Scored, most: int) -> list[int]:
+def _candidates(scores: Scores, lengths: Sequence[int], most: int) -> list[int]:
     """The rows of this process that may be chosen: its own extremes, and its first ones."""
-    totals, lengths = scored.scores.total, scored.rollouts.lengths.cpu().double()
-    failed = scored.scores.failed
+    totals, failed = scores.total, scores.failed
     rows = [*range(min(most, len(totals))), *failed.nonzero().flatten().tolist()[:1]]
-    for values in (totals, -totals, lengths):
+    for values in (totals, -totals, torch.tensor(lengths).double()):
         known = values.masked_fill(failed | values.isnan(), -math.inf)
         rows += [int(known.argmax())] if len(known) else []
     return sorted({*rows})
 
 
-def _records(
-    scored: Scored, judge: Judge, sampler: EpisodeSampler, rows: Sequence[int]
-) -> list[dict[str, Any]]:
+def _records(step: Step, scores: Scores, judge: Judge, rows: Sequence[int]) -> list[dict[str, Any]]:
     """The records of these judged rollouts, as evaluations have them."""
-    scores, calls = scored.scores, scored.episodes.judged_calls
     right = judge.right(scores).masked_fill(scores.failed, math.nan)
+    sampler, judged = step.sampler, step.judged
     several = len(sampler.samplings) > 1
     records: dict[int, Any] = {}
     for label, sampling in sampler.samplings.items():
-        of_label = [row for row in rows if calls[row].label == label]
+        own = [row for row in rows if judged[row].label == label]
         samples = Samples(
             greedy=False,
             learner=label if several else "",
             multi_turn=sampler.environment.multi_turn,
         )
         of_player = samples.of_judged(
-            scored.episodes,
-            scores,
+            [judged[row] for row in own],
+            scores.select(torch.tensor(own, dtype=torch.int64)),
             None,
-            right,
+            right[own],
             sampling.policy,
             returned=sampler.columns,
             shown=sampler.shown_columns,
-            rows=of_label,
         )
-        records |= zip(of_label, of_player, strict=True)
+        records |= zip(own, of_player, strict=True)
     return [records[row] for row in rows]
 
 
-def _advantages(scored: Scored) -> Tensor:
-    """[B]: the advantage of each judged rollout, NaN if it was not trained on."""
-    advantages = torch.full((len(scored.rollouts),), math.nan)
-    places = {call: place for place, call in enumerate(scored.episodes.judged_calls)}
-    for label, of_learner in scored.advantages.items():
-        for value, calls in zip(of_learner, scored.episodes.calls[label], strict=True):
-            for call in calls:
-                if call in places:
-                    advantages[places[call]] = value
-    return advantages
-
-
-def _groups(scored: Scored, rows: Sequence[int]) -> Sequence[Mapping[str, float | None]]:
+def _groups(
+    step: Step, scores: Scores, rows: Sequence[int]
+) -> Sequence[Mapping[str, float | None]]:
     """Mean and std of the rewards in the group of each of these rows, without failed ones."""
-    groups, totals = scored.rollouts.groups.cpu(), scored.scores.total
+    groups = torch.tensor([call.episode.group.number for call in step.judged])
     described = []
     for row in rows:
-        of_group = totals[groups == groups[row]]
+        of_group = scores.total[groups == groups[row]]
         of_group = of_group[~of_group.isnan()]
         mean = float(of_group.mean()) if len(of_group) else math.nan
         std = float(of_group.std()) if len(of_group) > 1 else math.nan
@@ -128,8 +111,8 @@ def _groups(scored: Scored, rows: Sequence[int]) -> Sequence[Mapping[str, float 
     return described
 
 
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _plain(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _place(sample: Sample) -> tuple[int, str, int]:

@@ -1,4 +1,4 @@
-"""Credit: the scores of calls that rewards do not judge, from those of the calls that follow."""
+"""Credit: the scores of rollouts that rewards do not judge, from those of the calls that follow."""
 
 import math
 from collections import defaultdict
@@ -6,51 +6,59 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import add
 
-from groupwise.rewards import Scores
-from groupwise.training.calls import Call, ancestors
+from groupwise.errors import UserError
+from groupwise.record import Call, Episode, Group
+from groupwise.rewards import Score, Scores
 
 
-def credit(
-    scores: Scores, judged: Sequence[Call], calls: Sequence[Call], refused: Mapping[str, float]
-) -> Scores:
+def credit(groups: Sequence[Group], scores: Scores, refused: Mapping[str, float]) -> None:
+    """Write the scores of rollouts that are not judged.
+
+    scores: of the step's rewards; refused: by label, the value of each reward for a call whose
+    reply another player could not take as its context, and that nothing follows. Raises UserError
+    for process rewards if there are such rollouts.
+    """
+    for episode in (episode for group in groups for episode in group.episodes):
+        if all(call.first.score is not None for call in episode.calls):
+            continue
+        if scores.steps is not None:
+            raise UserError(
+                "process rewards judge the decisions of completions that rewards see, and not all "
+                "policies of this run have such completions (in a chain only the last has)"
+            )
+        for call, score in _of_calls(episode, len(scores.names), refused).items():
+            if call.first is call and call.score is None:
+                call.score = score
+
+
+def _of_calls(episode: Episode, count: int, refused: Mapping[str, float]) -> Mapping[Call, Score]:
     """The scores of all calls: their own if judged, else the mean of those that follow; where
     nothing follows, those of the latest judged call before it.
 
     Failed ones are left out of the mean, which is NaN if none is scored. A call that is not judged
-    failed if itself did, or all that follow it.
-
-    scores: of the judged calls; refused: by label, the value of each reward for a call whose reply
-    another player could not take as its context, and that nothing follows.
+    failed if itself did, or all that follow it. count: of rewards.
     """
-    places = {call: place for place, call in enumerate(judged)}
     following = defaultdict[Call, list[Call]](list)
-    for call in calls:
+    for call in episode.calls:
         if call.parent is not None:
             following[call.parent].append(call)
-    own, own_failed = scores.values.tolist(), scores.failed.tolist()
-    values, failed = dict[Call, list[float]](), dict[Call, bool]()
-    for call in sorted(calls, key=lambda call: len([*ancestors(call)]), reverse=True):
-        failed[call] = call.failure is not None
-        if call in places:
-            values[call] = own[places[call]]
-            failed[call] |= own_failed[places[call]]
-        elif after := following[call]:
-            known = [values[each] for each in after if not failed[each]]
-            values[call] = [_mean([row[k] for row in known]) for k in range(len(scores.names))]
-            failed[call] |= all(failed[each] for each in after)
+    scores = dict[Call, Score]()
+    own = {call: call.first.score for call in episode.judged}
+    for call in sorted(episode.calls, key=lambda each: len([*each.ancestors]), reverse=True):
+        failed = call.failure is not None
+        if (judged := own.get(call)) is not None:
+            scores[call] = Score(judged.values, failed or judged.failed)
+        elif after := [scores[each] for each in following[call]]:
+            known = [each.values for each in after if not each.failed]
+            values = [_mean([row[k] for row in known]) for k in range(count)]
+            scores[call] = Score(values, failed or all(each.failed for each in after))
         elif call.refused_by is not None:
-            values[call] = [refused[call.label]] * len(scores.names)
+            scores[call] = Score([refused[call.label]] * count, failed)
         else:
-            stands = next((places[each] for each in ancestors(call) if each in places), None)
-            values[call] = [math.nan] * len(scores.names) if stands is None else own[stands]
-            failed[call] |= stands is not None and own_failed[stands]
-    return Scores(
-        names=scores.names,
-        weights=scores.weights,
-        scales=scores.scales,
-        values=scores.values.new_tensor([values[call] for call in calls]),
-        failed=scores.failed.new_tensor([failed[call] for call in calls]),
-    )
+            stands = next((own[each] for each in call.ancestors if each in own), None)
+            values = [math.nan] * count if stands is None else [*stands.values]
+            scores[call] = Score(values, failed or (stands is not None and stands.failed))
+    return scores
 
 
 def _mean(values: Sequence[float]) -> float:

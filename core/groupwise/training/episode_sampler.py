@@ -2,17 +2,15 @@
 
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import takewhile
 
 from groupwise import processes, progress, terminal
 from groupwise.config.environment import TURN_DEADLINE
-from groupwise.environment import Environment
-from groupwise.prompts.draws import Draw
+from groupwise.environment import ENDED, Environment
 from groupwise.prompts.seeds import seed_for
+from groupwise.record import Call, Episode, Group
 from groupwise.sampler import Purpose, TurnSampler
 from groupwise.training.assembly import Assembly
-from groupwise.training.calls import Episode, Request
-from groupwise.training.endings import ENDED
-from groupwise.training.episodes import Episodes
 from groupwise.training.loop_thread import BlockedError, CoroutineOverdue, LoopThread
 from groupwise.training.places import Places
 from groupwise.training.player_sampler import PlayerSampler
@@ -50,6 +48,8 @@ class EpisodeSampler:
         self.logged_columns = environment.logged(self.labels)
         self.shown_columns = environment.shown(self.labels)
         self.judged = environment.judged(self.labels)
+        # Not by what is sampled, since parts, rounds and processes must have the same form.
+        self.plain = environment.one_call and len(self.labels) == 1
         self._thread = LoopThread(deadline=deadline, place=Places(environment).runs)
 
     def begin(self, step: int) -> None:
@@ -66,9 +66,9 @@ class EpisodeSampler:
         for sampling in self.samplings.values():
             sampling.forget()
 
-    def share(self, draws: Sequence[Draw]) -> Sequence[Draw]:
-        """This process's share of the draws."""
-        return next(iter(self.samplings.values())).share(draws)
+    def share(self, groups: Sequence[Group]) -> Sequence[Group]:
+        """This process's share of the groups."""
+        return next(iter(self.samplings.values())).share(groups)
 
     def close(self) -> str | None:
         """Close the environment, and end the thread in which episodes are played; what went wrong,
@@ -110,6 +110,22 @@ class EpisodeSampler:
         """Whether a player of this cast has a greedy mode."""
         return any(self.samplings[label].greedy for label in self.casts[cast])
 
+    @property
+    def refused(self) -> Mapping[str, float]:
+        """By label, the value of each reward for replies that another player refused."""
+        return {label: self.environment.refused(label) for label in self.labels}
+
+    def move_facts(self, groups: Sequence[Group]) -> None:
+        """Move the facts of finished groups to CPU memory; of rollouts that are not judged only
+        those that are logged stay."""
+        for label, sampling in self.samplings.items():
+            for first in (first for group in groups for first in group.rollouts(label)):
+                if any(call.columns is not None for call in first.calls):
+                    first.move_facts()
+                    continue
+                logged = sorted(sampling.policy.logged & first.facts.keys())
+                first.facts = {name: float(first.facts[name]) for name in logged}
+
     # ---- training, evaluation
 
     def expect(self, episodes: int) -> None:
@@ -120,69 +136,66 @@ class EpisodeSampler:
     def _counted(self) -> str:
         return "episodes" if self.environment.multi_turn else "completions"
 
-    def draw(self, draws: Sequence[Draw]) -> Iterator[Episodes]:
-        """Episodes to train on, for this process's share of the draws.
+    def draw(self, groups: Sequence[Group]) -> Iterator[Sequence[Group]]:
+        """Play episodes to train on, of this process's share of the groups; yields groups of which
+        all are over.
 
-        A process without a share plays those of the first draw, which are dropped later:
+        A process without a share plays those of the first group, which are dropped later:
         collectives of a sharded policy need every process.
         """
-        ours = self.share(draws) or draws[:1]
+        ours = self.share(groups) or groups[:1]
         sizes = {cast: self.sizes[labels[0]] for cast, labels in self.casts.items()}
         self.expect(len(ours) * sum(sizes.values()))
         yield from self._play(
-            ours, sizes, self.sizes, space="train", purpose="train", dummy=draws[0]
+            ours, sizes, self.sizes, space="train", purpose="train", dummy=groups[0]
         )
 
     def evaluate(
-        self, cast: str, draws: Sequence[Draw], size: int, purpose: Purpose, *, space: str
-    ) -> Iterator[Episodes]:
-        """`size` episodes of one cast for each draw of this process's share; space: of the seeds.
+        self, cast: str, groups: Sequence[Group], size: int, purpose: Purpose, *, space: str
+    ) -> Iterator[Sequence[Group]]:
+        """Play `size` episodes of one cast for each group of this process's share; yields groups,
+        with these episodes alone. space: of the seeds.
 
-        Several players play a part of the draws at a time, so that memory does not grow with their
+        Several players play a part of the groups at a time, so that memory does not grow with their
         number.
         """
-        ours, labels = self.share(draws), self.casts[cast]
+        ours, labels = self.share(groups), self.casts[cast]
         most = processes.largest(len(ours))
         batch = min(self.samplings[label].batch for label in labels)
         each = most if len(labels) == 1 else max(1, batch // size)
-        groups = dict.fromkeys(labels, 1)
+        candidates = dict.fromkeys(labels, 1)
         for start in range(0, most, max(1, each)):
             part = ours[start : start + each]
             yield from self._play(
-                part, {cast: size}, groups, space=space, purpose=purpose, dummy=draws[0]
+                part, {cast: size}, candidates, space=space, purpose=purpose, dummy=groups[0]
             )
 
     def _play(
         self,
-        draws: Sequence[Draw],
+        groups: Sequence[Group],
         sizes: Mapping[str, int],
-        groups: Mapping[str, int],
+        candidates: Mapping[str, int],
         *,
         space: str,
         purpose: Purpose,
-        dummy: Draw,
-    ) -> Iterator[Episodes]:
-        """Play all episodes of these draws.
+        dummy: Group,
+    ) -> Iterator[Sequence[Group]]:
+        """Play all episodes of these groups; yields the next ones that are over, in their order.
 
-        sizes: by cast, the episodes of a draw; groups: by label, for `Player.group`; dummy: a draw
-        that is sampled and dropped where other processes of a sharded policy have more prompts.
+        sizes: by cast, the episodes of a group; candidates: by label, for `Player.group`; dummy: a
+        group whose row is sampled and dropped where other processes of a sharded policy have more
+        prompts.
         """
         labels = [label for label in self.labels if any(label in self.casts[c] for c in sizes)]
-        episodes = self._episodes(draws, sizes, space)
+        groups = self._with_episodes(groups, sizes, space)
+        episodes = [episode for group in groups for episode in group.episodes]
         samplings = {label: self.samplings[label] for label in labels}
-        assembly = Assembly(
-            self.environment,
-            episodes,
-            samplings,
-            columns=self.columns,
-            trained=purpose == "train",
-            compared=len(sizes) > 1,
-        )
+        trained = purpose == "train"
+        assembly = Assembly(self.environment, samplings, trained=trained, compared=len(sizes) > 1)
         samplers = {
             label: PlayerSampler(
                 sampling,
-                assembly,
-                group_size=groups[label],
+                group_size=candidates[label],
                 space=f"{space}/{label}" if len(labels) > 1 else space,
                 purpose=purpose,
                 dummy=dummy.row,
@@ -192,19 +205,20 @@ class EpisodeSampler:
         }
         playing = Playing(self.environment, episodes, samplers, deadline=self.deadline)
         is_collective = any(own.is_collective for own in samplers.values())
+        left = [*groups]
         with ExitStack() as stack:
             for own in samplers.values():
                 stack.enter_context(own.session())
             stack.callback(self._stop, playing)
             self._thread.run(playing.begin())
-            waiting = yield from self._finished(playing, assembly)
+            waiting = yield from self._finished(playing, assembly, left)
             while processes.any_process(bool(waiting)) if is_collective else waiting:
                 for label in labels:
-                    due = [request for request in waiting if request.label == label]
-                    waiting = [request for request in waiting if request.label != label]
+                    due = [request for request in waiting if request[0].label == label]
+                    waiting = [request for request in waiting if request[0].label != label]
                     for answered in samplers[label].sample(due):
                         self._thread.run(playing.resume(answered))
-                        waiting += yield from self._finished(playing, assembly)
+                        waiting += yield from self._finished(playing, assembly, left)
 
     def _stop(self, playing: Playing) -> None:
         """End what still goes on of these episodes, unless `close` has.
@@ -216,33 +230,42 @@ class EpisodeSampler:
             self._thread.run(playing.stop())
 
     def _finished(
-        self, playing: Playing, assembly: Assembly
-    ) -> Generator[Episodes, None, list[Request]]:
-        """Yields the episodes that are over until all others wait; returns their requests."""
+        self, playing: Playing, assembly: Assembly, left: list[Group]
+    ) -> Generator[Sequence[Group], None, list[Sequence[Call]]]:
+        """Yields the next groups whose episodes are over, until all others wait; returns their
+        requests. left: groups that are not over, from which those that are yielded are taken."""
         requests = None
         while requests is None:
             requests = self._thread.run(playing.waiting())
-            for finished in assembly.finished():
-                progress.count(self._counted, finished.count)
-                yield finished
+            if over := [*takewhile(lambda group: group.over, left)]:
+                del left[: len(over)]
+                assembly.finish(over)
+                progress.count(self._counted, sum(len(group.episodes) for group in over))
+                yield over
+            for group in left:  # what was drawn of them waits for further calls
+                for call in (call for episode in group.episodes for call in episode.calls):
+                    call.move_facts()
         return [*requests]
 
-    def _episodes(
-        self, draws: Sequence[Draw], sizes: Mapping[str, int], space: str
-    ) -> list[Episode]:
-        """The episodes of all draws, those of a draw adjacent."""
+    def _with_episodes(
+        self, groups: Sequence[Group], sizes: Mapping[str, int], space: str
+    ) -> list[Group]:
+        """These groups with new episodes."""
         run_seed = next(iter(self.samplings.values())).seed
         members = [(cast, index) for cast, size in sizes.items() for index in range(size)]
-        return [
-            Episode(
-                draw=draw,
-                place=place * len(members) + number,
-                index=index,
-                size=sizes[cast],
-                cast=self.casts[cast],
-                # 31 bits, which every generator and protocol takes.
-                seed=seed_for(run_seed, f"{space} environment", draw.number, 0) >> 32,
-            )
-            for place, draw in enumerate(draws)
-            for number, (cast, index) in enumerate(members)
-        ]
+        begun = [Group(group.number, group.row) for group in groups]
+        for place, group in enumerate(begun):
+            group.episodes += [
+                Episode(
+                    group=group,
+                    place=place * len(members) + number,
+                    index=index,
+                    size=sizes[cast],
+                    cast=self.casts[cast],
+                    # 31 bits, which every generator and protocol takes.
+                    seed=seed_for(run_seed, f"{space} environment", group.number, 0) >> 32,
+                    plain=self.plain,
+                )
+                for number, (cast, index) in enumerate(members)
+            ]
+        return begun

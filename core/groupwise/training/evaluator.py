@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -12,14 +12,15 @@ from groupwise import processes
 from groupwise.config.measures import WatchSection
 from groupwise.config.sections import EvaluationSection
 from groupwise.evaluation import Evaluation, Sample
-from groupwise.prompts.draws import Draw
+from groupwise.record import Call, Episode, Group
+from groupwise.record.gather import judged
 from groupwise.rewards import RunState, Scores
 from groupwise.sampler import Purpose
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.scoring import Scoring
+from groupwise.training import failures
 from groupwise.training.alarm import Alarms
 from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.episodes import Episodes, Refusal
 from groupwise.training.judge import Judge
 from groupwise.training.references import References
 from groupwise.training.samples import Samples
@@ -44,7 +45,7 @@ class Evaluator:
     def __init__(
         self,
         sampler: EpisodeSampler,
-        draws: Sequence[Draw],
+        draws: Sequence[Group],
         rewards: Scorer,
         settings: EvaluationSection,
         judge: Judge,
@@ -111,7 +112,7 @@ class Evaluator:
         return joined([*each.values()]) | of_each
 
     def samples(
-        self, draws: Sequence[Draw], size: int, state: RunState, *, space: str, greedy: bool
+        self, draws: Sequence[Group], size: int, state: RunState, *, space: str, greedy: bool
     ) -> Iterator[Sample]:
         """`size` scored and judged completions for each draw of this process's share.
 
@@ -128,7 +129,7 @@ class Evaluator:
             yield from self._scored(previous)
 
     def _batches(
-        self, draws: Sequence[Draw], size: int, state: RunState, *, space: str, greedy: bool
+        self, draws: Sequence[Group], size: int, state: RunState, *, space: str, greedy: bool
     ) -> Iterator["_Batch"]:
         """Sampled batches whose scoring has begun."""
         due: dict[str, dict[Purpose, int]] = {}
@@ -140,16 +141,15 @@ class Evaluator:
         self.sampler.expect(each * len(self.sampler.share(draws)))
         for cast, sizes in due.items():
             for purpose, count in sizes.items():
-                for sampled in self.sampler.evaluate(cast, draws, count, purpose, space=space):
-                    # No forward pass follows, so the trajectory can be freed.
-                    light = replace(sampled, judged=replace(sampled.judged, trajectory={}))
-                    del sampled  # else this frame holds it while the next one is sampled
-                    yield self._begun(light, state, greedy=purpose == "greedy", learner=cast)
-                    del light
+                for groups in self.sampler.evaluate(cast, draws, count, purpose, space=space):
+                    yield self._begun(groups, state, greedy=purpose == "greedy", learner=cast)
 
-    def _begun(self, sampled: Episodes, state: RunState, *, greedy: bool, learner: str) -> "_Batch":
+    def _begun(
+        self, groups: Sequence[Group], state: RunState, *, greedy: bool, learner: str
+    ) -> "_Batch":
         """Begin to score a batch; calls its plain rewards, which frees the facts' tensors."""
-        rollouts, references = sampled.judged, None
+        calls, references = [call for group in groups for call in group.judged], None
+        rollouts = judged(calls, self.sampler.columns)
         if self.references is not None:
             if not (state.global_step or greedy):  # the first evaluation compares with itself
                 self.references.keep(rollouts, learner)
@@ -158,10 +158,12 @@ class Evaluator:
         start = partial(Scorer.start, purpose=purpose, references=references)
         rewards = start(self.rewards, rollouts, state)
         watched = start(self.watched, rollouts, state) if self.watched else None
+        self.sampler.move_facts(groups)
+        del rollouts
         for scoring in filter(None, (rewards, watched)):
             scoring.call()
         return _Batch(
-            sampled=replace(sampled, judged=rewards.rollouts),
+            groups=groups,
             rewards=rewards,
             watched=watched,
             samples=Samples(
@@ -174,15 +176,17 @@ class Evaluator:
         if self.watched is not None and batch.watched is not None:
             watched = self.watched.finish([batch.watched])
         of_watched = watched.failures if watched else {}
-        self.failures |= {**batch.sampled.failures, **scores.failures, **of_watched}
+        groups, samples = batch.groups, batch.samples
+        described = failures.described(groups, self.sampler.labels)
+        self.failures |= {**described, **scores.failures, **of_watched}
         is_watched = watched is not None and self.judge.name in watched.names
-        judged = watched if watched is not None and is_watched else scores
-        right = self.judge.right(judged).masked_fill(scores.failed, math.nan)
-        sampled, samples = batch.sampled, batch.samples
+        of_judge = watched if watched is not None and is_watched else scores
+        right = self.judge.right(of_judge).masked_fill(scores.failed, math.nan)
         policy = self.sampler.samplings[samples.learner or self.sampler.judged[-1]].policy
+        episodes = [episode for group in groups for episode in group.episodes]
         return [
             *samples.of_judged(
-                sampled,
+                [call for group in groups for call in group.judged],
                 scores,
                 watched,
                 right,
@@ -190,22 +194,30 @@ class Evaluator:
                 returned=self.sampler.columns,
                 shown=self.sampler.shown_columns,
             ),
-            *(self._refused(samples, refusal) for refusal in sampled.refusals),
+            *(self._dead_end(samples, call) for call in failures.dead_ends(episodes)),
+            *(self._dead_end(samples, episode) for episode in episodes if episode.is_lost),
         ]
 
-    def _refused(self, samples: Samples, refusal: Refusal) -> Sample:
-        """The record of a completion that the next policy of a chain could not take."""
+    def _dead_end(self, samples: Samples, end: Call | Episode) -> Sample:
+        """The record of a completion that the next policy of a chain could not take, or of an
+        episode that failed before any."""
+        value = math.nan
+        if isinstance(end, Call) and end.failure is None:
+            value = self.sampler.refused[end.label]
+        return samples.of_dead_end(end, *self._as_judged(value))
+
+    def _as_judged(self, value: float) -> tuple[Scores, torch.Tensor, Sequence[str] | None]:
+        """The scores of one rollout with this value of each reward, NaN if it failed; whether it is
+        right; and the names of watched rewards."""
         names, watched = self.rewards.names, self.watched.names if self.watched else None
-        failed = torch.tensor([refusal.failure is not None])
-        values = torch.full((1, len(names)), refusal.value, dtype=torch.float64)
-        values = values.masked_fill(failed, math.nan)
+        failed = torch.tensor([math.isnan(value)])
+        values = torch.full((1, len(names)), value, dtype=torch.float64)
         scores = Scores(
             names=names, weights=self.rewards.weights.final, values=values, failed=failed
         )
         wrong = torch.zeros(1).masked_fill(failed, math.nan)
         is_watched = self.judge.name in (watched or ())
-        right = wrong if is_watched else self.judge.right(scores)
-        return samples.of_refusal(refusal, scores, right, watched)
+        return scores, wrong if is_watched else self.judge.right(scores), watched
 
 
 def _place(sample: Sample) -> tuple[bool, int, str, int]:
@@ -216,7 +228,7 @@ def _place(sample: Sample) -> tuple[bool, int, str, int]:
 class _Batch:
     """A sampled batch that is being scored; samples: makes its records."""
 
-    sampled: Episodes
+    groups: Sequence[Group]
     rewards: Scoring
     watched: Scoring | None
     samples: Samples

@@ -1,9 +1,8 @@
-"""Experience: the scored rollouts of a step, with groups of equal reward replaced."""
+"""Experience: the judged groups of a step, with those that teach nothing replaced."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,69 +12,78 @@ from torch import Tensor
 from groupwise import processes
 from groupwise.algorithm import Algorithm
 from groupwise.config.train import TrainSection
-from groupwise.prompts.draws import Draw, Prompts
+from groupwise.prompts.draws import Prompts
 from groupwise.prompts.weighted import Weighted
+from groupwise.record import Call, Group
+from groupwise.record.gather import by_draw, gather, judged, light, scores_of
 from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.scoring import Scoring
-from groupwise.training import step_metrics, turn_rewards, turns
+from groupwise.training import failures, step_metrics, turn_rewards, turns
 from groupwise.training.clock import Clock
+from groupwise.training.credit import credit
 from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.episodes import Episodes
 from groupwise.training.judge import Judge
-from groupwise.training.training_batch import TrainingBatch
+from groupwise.training.signal import no_signal
+
+View = tuple[Rollouts, Scores]
+"""Rollouts without trajectories, in CPU memory, and their scores."""
 
 
 @dataclass(kw_only=True)
-class Scored:
-    """Rollouts of all policies, and the scores of those that rewards judge, on this process.
+class Step:
+    """The groups of a step on this process, judged."""
 
-    metrics: of the step, over all processes; dummies: by label of the learner, a rollout for passes
-    without effect while other processes have more micro-batches; None if there is one process;
-    advantages: by label of the learner, [B] for the rollouts of its batch, once it has learned.
-    """
-
-    episodes: Episodes
-    scores: Scores
+    groups: Sequence[Group]
+    like: Scores
+    """The rewards of the step; its rows are those of the last round of sampling."""
+    sampler: EpisodeSampler
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    """Over all processes."""
     dummies: Mapping[str, Rollouts | None] = field(default_factory=dict)
-    advantages: dict[str, Tensor] = field(default_factory=dict)
+    """By label of the learner, a rollout for passes without effect while other processes have more
+    micro-batches; None if there is one process."""
+
+    @property
+    def judged(self) -> list[Call]:
+        """The calls that rewards judged, and those that failed."""
+        return [call for group in self.groups for call in group.judged]
+
+    def firsts(self, label: str) -> list[Call]:
+        """The first call of each rollout of a player."""
+        return [call for group in self.groups for call in group.rollouts(label)]
+
+    def rest(self, label: str) -> list[Call] | None:
+        """The first calls of judged rollouts of other players that are compared with a player's;
+        None if there are none."""
+        if len(self.sampler.casts) == 1:
+            return None
+        return [call.first for call in self.judged if call.label != label]
 
     @property
     def rollouts(self) -> Rollouts:
-        """Those that rewards judged, and those that failed."""
-        return self.episodes.judged
+        """What rewards judged: without trajectories, in CPU memory."""
+        return judged(self.judged, self.sampler.columns)
 
-    @cached_property
-    def batches(self) -> Mapping[str, TrainingBatch]:
-        """The training batch of each player, by label, with failed rollouts."""
-        return self.episodes.training_batches(self.scores)
-
-    def select(self, rows: Tensor) -> "Scored":
-        """The part of whole groups, as `Episodes.select`."""
-        return Scored(episodes=self.episodes.select(rows), scores=self.scores.select(rows))
-
-    @staticmethod
-    def concat(parts: "Sequence[Scored]") -> "Scored":
-        """All parts as one, in order."""
-        return Scored(
-            episodes=Episodes.concat([part.episodes for part in parts]),
-            scores=Scores.concat([part.scores for part in parts]),
-        )
+    @property
+    def scores(self) -> Scores:
+        """Those of `rollouts`."""
+        return scores_of([call.first for call in self.judged], self.like)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One round of sampling: batches of whole groups, whose scoring has begun."""
+    """One round of sampling: the groups that were drawn for all processes, those that this one
+    played, and their scoring, which has begun."""
 
-    draws: Sequence[Draw]
-    batches: Sequence[Episodes]
+    drawn: Sequence[Group]
+    played: Sequence[Group]
     scorings: Sequence[Scoring]
 
 
 class Experience:
-    """Yields the scored rollouts of one step after the other.
+    """Yields the judged groups of one step after the other.
 
     Async and isolated rewards score a batch while the next one is sampled.
 
@@ -105,15 +113,15 @@ class Experience:
         self.prompts_state = prompts.state_dict()
         self.failures: dict[str, str] = {}
 
-    def next(self, state: RunState, *, ahead: bool = False) -> Scored:
+    def next(self, state: RunState, *, ahead: bool = False) -> Step:
         """The experience of step `state.global_step`, counted from 0.
 
         ahead: whether the next step may be sampled before the update of this one; only `Ahead`
         does that.
         """
-        experience = self._scored(self._first_round(state), state)
+        step = self._step(self._first_round(state), state)
         self.prompts_state = self.prompts.state_dict()
-        return experience
+        return step
 
     def drop(self) -> None:
         """Drop rollouts that are sampled ahead."""
@@ -132,147 +140,193 @@ class Experience:
     def _first_round(self, state: RunState) -> Round:
         return self._round(self.prompts.take(self.settings.groups_per_step), state)
 
-    def _round(self, draws: Sequence[Draw], state: RunState) -> Round:
-        """Sample this process's share of the draws, and begin to score it."""
+    def _round(self, drawn: Sequence[Group], state: RunState) -> Round:
+        """Play this process's share of the groups, and begin to score it."""
         with self.clock.time("sample"):
             self.sampler.begin(state.global_step)
             self.sampler.follow(self.samples_with, state.global_step)
-            batches = self.sampler.draw(draws)
-        return self._begun(draws, batches, state)
+            parts = self.sampler.draw(drawn)
+        return self._begun(drawn, parts, state)
 
-    def _begun(self, draws: Sequence[Draw], batches: Iterator[Episodes], state: RunState) -> Round:
-        """Begin to score each batch as soon as it is sampled.
+    def _begun(
+        self, drawn: Sequence[Group], parts: Iterator[Sequence[Group]], state: RunState
+    ) -> Round:
+        """Begin to score each part as soon as it is sampled.
 
-        Plain rewards are called before the next batch is sampled, so that the facts' tensors of
-        one batch at a time are on the device.
+        Plain rewards are called before the next part is sampled, so that the facts' tensors of
+        one part at a time are on the device.
         """
-        episodes: list[Episodes] = []
+        played: list[Group] = []
         scorings: list[Scoring] = []
         while True:
             with self.clock.time("sample"):
-                part = next(batches, None)
+                part = next(parts, None)
             if part is None:
-                return Round(draws=draws, batches=episodes, scorings=scorings)
+                return Round(drawn=drawn, played=played, scorings=scorings)
+            calls = [call for group in part for call in group.judged]
             with self.clock.time("reward"):
-                scoring = self.scorer.start(part.judged, state)
-                part = replace(part, judged=scoring.rollouts)
+                scoring = self.scorer.start(judged(calls, self.sampler.columns), state)
+                self.sampler.move_facts(part)
                 if self.calls_at_once:
                     scoring.call()
-            episodes.append(part)
+            played += part
             scorings.append(scoring)
 
     @property
     def calls_at_once(self) -> bool:
-        """Whether plain rewards of a batch are called before the next one is sampled."""
+        """Whether plain rewards of a part are called before the next one is sampled."""
         return True
 
     # ---- scoring and refilling
 
-    def _scored(self, first: Round, state: RunState) -> Scored:
-        """The rollouts of a step with their scores; draws that teach nothing are replaced.
+    def _step(self, first: Round, state: RunState) -> Step:
+        """The groups of a step, judged; those that teach nothing are replaced.
 
         Whether one does is decided among those that would be trained on with it, since an algorithm
         may compare a group with the rest. Those of the last round stay: they count in the
         denominators of the loss.
         """
         self.failures = {}
-        scored = self._finished(first)
-        dummies = self._dummies(scored)
-        scored = self._without_dummies(first.draws, scored)
-        no_signal = self._no_signal(scored)
-        metrics = self._describe(scored, no_signal)
+        step = self._finished(first)
+        step.dummies = self._dummies(step)
+        self._drop_dummies(first, step)
+        dead, metrics = self._described(step)
         refilled = 0
         for _ in range(self.settings.max_refills if self.refills else 0):
-            replaced = _without_signal(scored, no_signal)
-            missing = processes.total(len(replaced))
+            missing = processes.total(len(dead))
             if not missing:
                 break
             more = self._round(self.prompts.take(missing), state)
-            fresh = self._without_dummies(more.draws, self._finished(more))
-            kept = ~torch.isin(scored.rollouts.groups.cpu(), replaced)
-            scored = Scored.concat([scored.select(kept), fresh])
-            no_signal = self._no_signal(scored)
-            metrics = step_metrics.with_round(metrics, self._describe(fresh, {}))
+            fresh = self._finished(more)
+            self._drop_dummies(more, fresh)
+            kept = [group for group in step.groups if group.number not in dead]
+            step = replace(step, groups=kept)
+            like = Scores.concat([step.scores, fresh.like])
+            step = replace(step, groups=[*kept, *fresh.groups], like=like)
+            dead = self._without_signal(self._views(step), step)
+            metrics = step_metrics.with_round(metrics, self._counted(fresh))
             refilled += missing
         if self.refills:
             metrics["refilled_groups"] = refilled
-        scored.metrics, scored.dummies = metrics, dummies
-        return scored
+        step.metrics = metrics
+        return step
 
-    def _dummies(self, scored: Scored) -> dict[str, Rollouts | None]:
+    def _finished(self, begun: Round) -> Step:
+        """The groups of a round, judged; waits for the rewards."""
+        with self.clock.time("reward"):
+            scores = self.scorer.finish(begun.scorings)
+        step = Step(groups=begun.played, like=scores, sampler=self.sampler)
+        for call, score in zip(step.judged, scores.rows, strict=True):
+            call.first.score = score
+        credit(step.groups, scores, self.sampler.refused)
+        return step
+
+    def _dummies(self, step: Step) -> dict[str, Rollouts | None]:
         """By label, a rollout for dummy passes if there are several processes; a failed one if all
         failed.
 
         Raises UserError, on all processes, if a policy of a chain has none on one of them.
         """
+        labels = self.sampler.labels
         if self.accelerator.num_processes == 1:
-            return dict.fromkeys(scored.batches)
-        processes.each(scored.episodes.check_not_empty)
-        return {label: _dummy(batch) for label, batch in scored.batches.items()}
+            return dict.fromkeys(labels)
+        processes.each(lambda: failures.check_not_empty(step.groups, labels))
+        return {label: _dummy(step.firsts(label)) for label in labels}
 
-    def _finished(self, begun: Round) -> Scored:
-        """The rollouts of a round with their scores; waits for the rewards."""
-        with self.clock.time("reward"):
-            scores = self.scorer.finish(begun.scorings)
-        return Scored(episodes=Episodes.concat(begun.batches), scores=scores)
+    def _drop_dummies(self, begun: Round, step: Step) -> None:
+        """Leave nothing if this process has no share of the groups, so that all are dummies."""
+        if not self.sampler.share(begun.drawn):
+            step.groups, step.like = [], step.like.select(torch.empty(0, dtype=torch.int64))
 
-    def _without_dummies(self, draws: Sequence[Draw], scored: Scored) -> Scored:
-        """The same; empty if this process has no share of the draws, so that all are dummies."""
-        if not self.sampler.share(draws):
-            return scored.select(torch.empty(0, dtype=torch.int64))
-        return scored
+    def _views(self, step: Step) -> dict[str, View]:
+        """By label, the rollouts of a player."""
+        firsts = {label: step.firsts(label) for label in self.sampler.labels}
+        return {label: (light(own), scores_of(own, step.like)) for label, own in firsts.items()}
 
-    def _no_signal(self, scored: Scored) -> Mapping[str, Tensor]:
+    def _no_signal(self, views: Mapping[str, View], step: Step) -> dict[str, Tensor]:
         """By label of the learners, [B] bool: rollouts of groups without a training signal."""
-        return {label: scored.batches[label].no_signal(a) for label, a in self.algorithms.items()}
+        dead = {}
+        for label, algorithm in self.algorithms.items():
+            rest = step.rest(label)
+            others = None if rest is None else (by_draw(rest), scores_of(rest, step.like))
+            dead[label] = no_signal(*views[label], algorithm, rest=others)
+        return dead
 
-    def _judged_without(self, scored: Scored, no_signal: Mapping[str, Tensor]) -> Tensor | None:
-        """[B] bool: judged rollouts that teach nothing, compared with those of the same draw."""
-        batch = TrainingBatch(rollouts=scored.rollouts, scores=scored.scores)
+    def _without_signal(self, views: Mapping[str, View], step: Step) -> set[int]:
+        """The numbers of this process's groups that teach no learner anything."""
+        return self._dead(self._no_signal(views, step), step)
+
+    def _dead(self, no_signal: Mapping[str, Tensor], step: Step) -> set[int]:
+        alive = {
+            first.episode.group.number
+            for label, dead in no_signal.items()
+            for first, is_dead in zip(step.firsts(label), dead.tolist(), strict=True)
+            if not is_dead
+        }
+        of_players = (first for label in self.sampler.labels for first in step.firsts(label))
+        return {first.episode.group.number for first in of_players} - alive
+
+    # ---- metrics
+
+    def _described(self, step: Step) -> tuple[set[int], dict[str, Any]]:
+        """The numbers of groups that teach nothing, and the metrics of the first round."""
+        views = self._views(step)
+        dead = self._no_signal(views, step)
+        rollouts = step.rollouts
         each = [
-            own
-            if scored.episodes.players[label] is None
-            else batch.no_signal(self.algorithms[label])
-            for label, own in no_signal.items()
+            own if self.sampler.plain else no_signal(rollouts, step.like, self.algorithms[label])
+            for label, own in dead.items()
         ]
-        return torch.stack(each).all(dim=0) if each else None
+        judged_dead = torch.stack(each).all(dim=0) if each else None
+        metrics = self._measured(step, rollouts, views, dead, judged_dead)
+        return self._dead(dead, step), metrics
 
-    def _describe(self, scored: Scored, no_signal: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Metrics of a round; no_signal: {} if it is a further one, which adds only counts."""
-        episodes, scores, batches = scored.episodes, scored.scores, scored.batches
-        self.failures |= processes.first_of({**episodes.failures, **scores.failures})
+    def _counted(self, step: Step) -> dict[str, Any]:
+        """The metrics of a further round, of which only counts are used."""
+        return self._measured(step, step.rollouts, self._views(step), {}, None)
+
+    def _measured(
+        self,
+        step: Step,
+        rollouts: Rollouts,
+        views: Mapping[str, View],
+        no_signal: Mapping[str, Tensor],
+        judged_without: Tensor | None,
+    ) -> dict[str, Any]:
+        """Metrics of a round.
+
+        rollouts: those that are judged; no_signal: by label, [B] bool of those that teach it
+        nothing; judged_without: [B] bool, the same of judged ones, None for a further round.
+        """
+        scores, labels = step.like, self.sampler.labels
+        described = failures.described(step.groups, labels)
+        self.failures |= processes.first_of({**described, **scores.failures})
         right = self.judge.right(scores).masked_fill(scores.failed, math.nan)
+        episodes = [episode for group in step.groups for episode in group.episodes]
+        lost = sum(episode.is_lost for episode in episodes)
         metrics = step_metrics.describe(
-            episodes.judged,
+            rollouts,
             scores,
-            no_signal=self._judged_without(scored, no_signal),
+            no_signal=judged_without,
             right=right if self.judge.name in scores.names else None,
             logged=self.sampler.logged,
-            lost=len(episodes.lost),
+            lost=lost,
             multi_turn=self.sampler.environment.multi_turn,
             columns=self.sampler.logged_columns,
             turns=turns.counted(episodes),
         )
-        metrics |= turn_rewards.measured(episodes.calls).of_all_processes().result()
+        firsts = (first for label in labels for first in step.firsts(label))
+        metrics |= turn_rewards.measured(firsts).of_all_processes().result()
         if isinstance(self.prompts, Weighted):
-            outcomes = step_metrics.outcomes(episodes.judged, right)
-            metrics |= self.prompts.observe(outcomes)
-        if len(batches) == 1:
+            metrics |= self.prompts.observe(step_metrics.outcomes(rollouts, right))
+        if len(labels) == 1:
             return metrics
         logged = {label: s.policy.logged for label, s in self.sampler.samplings.items()}
-        return metrics | step_metrics.of_learners(batches, no_signal, logged, len(episodes.lost))
+        return metrics | step_metrics.of_learners(views, no_signal, logged, lost)
 
 
-def _without_signal(scored: Scored, no_signal: Mapping[str, Tensor]) -> Tensor:
-    """[D] int64: the numbers of this process's draws that teach no learner anything."""
-    draws = {label: scored.episodes.draws(label) for label in scored.batches}
-    alive = [draws[label][~rows] for label, rows in no_signal.items()]
-    every = torch.cat([*draws.values()]).unique()
-    return every[~torch.isin(every, torch.cat(alive))]
-
-
-def _dummy(batch: TrainingBatch) -> Rollouts:
-    rollouts = batch.without_failed().rollouts
-    if not len(rollouts):
-        rollouts = batch.rollouts
-    return rollouts.select([int(rollouts.extents.argmax())])
+def _dummy(firsts: Sequence[Call]) -> Rollouts:
+    """The longest rollout, of those that did not fail if there are any."""
+    usable = [first for first in firsts if first.score is None or not first.score.failed]
+    extents = light(usable or firsts).extents
+    return gather([(usable or firsts)[int(extents.argmax())]])

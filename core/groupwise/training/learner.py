@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -14,30 +13,24 @@ from groupwise.algorithm import OBSERVATIONS, Algorithm
 from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.policy import Policy
+from groupwise.record import Call
+from groupwise.record.call import TURN
+from groupwise.record.gather import by_draw, gather, scores_of, settle
+from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Sampler
 from groupwise.storage.state import HasState
 from groupwise.training import learning_rate
-from groupwise.training.calls import TURN
 from groupwise.training.optimizer import Optimizer
 from groupwise.training.replay import Replay
 from groupwise.training.tally import Tally
-from groupwise.training.training_batch import TrainingBatch
-from groupwise.training.update import Update, Updater
+from groupwise.training.update import Updater
 from groupwise.weights import REFERENCE, KeptWeights
 
 AVERAGE = "average"
 """The name under which the moving average of the weights is kept."""
 TAKEN = frozenset({AVERAGE, REFERENCE, "old", "teacher", "sampler"})
 """Names that `Algorithm.copies` must not have."""
-
-
-class LearnerResult(NamedTuple):
-    """What a step's updates tell: its metrics; advantages: [B] float32, of each rollout the mean
-    over its decisions, NaN where it was not trained on."""
-
-    metrics: dict[str, Any]
-    advantages: Tensor
 
 
 class Learner:
@@ -97,26 +90,31 @@ class Learner:
 
     def learn(
         self,
-        batch: TrainingBatch,
+        firsts: Sequence[Call],
+        like: Scores,
         step: int,
         dummy: Rollouts | None = None,
         seconds: float = 0.0,
-    ) -> LearnerResult:
-        """Make all updates of a step.
+        *,
+        rest: Sequence[Call] | None = None,
+    ) -> dict[str, Any]:
+        """Make all updates of a step, and write the advantages on the calls; returns metrics.
 
-        step: training steps done so far; dummy: a rollout for passes without effect, while other
-        processes have more micro-batches; seconds: of the run before the step, for the learning
-        rate.
+        firsts: the first call of each rollout of the policy, with its score; like: scores of the
+        same rewards; step: training steps done so far; dummy: a rollout for passes without effect,
+        while other processes have more micro-batches; seconds: of the run before the step, for the
+        learning rate; rest: the first calls of rollouts of other learners in the same groups.
         """
         self.updater.dummy = dummy
-        replayed, further = None, dict[str, float]()
+        firsts, further = _usable(firsts), dict[str, float]()
         if self.replay is not None:
-            rollouts, scores, replayed, further = self.replay.fill(
-                batch.rollouts, batch.scores, step
-            )
-            batch = TrainingBatch(rollouts=rollouts, scores=scores)
-        rollouts = self.algorithm.with_decisions(batch.rollouts, step)
-        batch = replace(batch, rollouts=rollouts)
+            firsts, further = self.replay.fill(firsts, like, step)
+        rollouts, scores = gather(firsts), scores_of(firsts, like)
+        settle(firsts, rollouts)
+        rollouts = self.algorithm.with_decisions(rollouts, step)
+        replayed = None
+        if self.replay is not None:
+            replayed = torch.tensor([first.is_replayed for first in firsts], dtype=torch.bool)
         plan = self._updates(rollouts) * self.settings.epochs
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
         # The sampler's log-probs stand for the policy's own where both are the same function.
@@ -132,26 +130,31 @@ class Learner:
         rate = self.rate(step, seconds)
         tally = Tally()
         tally.total("skipped_updates", 0)
-        advantages = torch.full((len(rollouts),), math.nan)
         for number, rows in enumerate(plan):
-            part = batch.select(rows)
-            width = part.rollouts.mask.shape[1]
-            update = self.updater.prepare(
+            part = rollouts.select(rows)
+            width = part.mask.shape[1]
+            tensors = self.updater.tensors(
                 part,
+                scores.select(rows),
                 {name: value[rows, :width] for name, value in outputs.items()},
-                first=number == 0,
-                corrected=corrected,
-                compared=known_log_probs is None,
+                rest=_rest_of(rest, part, like),
                 replayed=None if replayed is None else replayed[rows],
             )
-            advantages[rows] = _advantages(update)
+            for row, advantage in zip(rows.tolist(), _advantages(tensors), strict=True):
+                firsts[row].advantage = advantage
             shown = f"update {number + 1} of {len(plan)}" if len(plan) > 1 else "update"
             with progress.doing(shown):
-                tally.add(self._make(update, rate, step).finite())
-        if replayed is not None:
-            advantages[replayed] = math.nan
-        metrics = {**tally.result(), "learning_rate": rate, **further}
-        return LearnerResult(metrics, advantages)
+                made = self._make(
+                    part,
+                    tensors,
+                    rate,
+                    step,
+                    first=number == 0,
+                    corrected=corrected,
+                    compared=known_log_probs is None,
+                )
+                tally.add(made.finite())
+        return {**tally.result(), "learning_rate": rate, **further}
 
     def rate(self, step: int, seconds: float) -> float:
         """The learning rate after `step` steps and so many seconds of the run."""
@@ -240,14 +243,21 @@ class Learner:
         parts = processes.union(groups).tensor_split(self.settings.updates_per_rollout)
         return [torch.isin(groups, part).nonzero().flatten() for part in parts if len(part)]
 
-    def _make(self, update: Update, rate: float, step: int) -> Tally:
-        """One optimizer step; returns metrics.
+    def _make(
+        self,
+        rollouts: Rollouts,
+        tensors: Mapping[str, Tensor],
+        rate: float,
+        step: int,
+        **options: bool,
+    ) -> Tally:
+        """One optimizer step; returns metrics. tensors, options: as of `Updater.accumulate`.
 
         After an overflow of the scaled loss the gradient is computed again, with half the scale.
         """
         overflows = 0
         while True:
-            tally = self.updater.accumulate(update)
+            tally = self.updater.accumulate(rollouts, tensors, **options)
             outcome = self.optimizer.step(
                 rate, number=step + 1, first_nonfinite=self.updater.first_nonfinite
             )
@@ -287,15 +297,31 @@ class Learner:
             self.replay.load_state_dict(state.get("replay"))
 
 
-def _advantages(update: Update) -> Tensor:
-    """[n]: of each rollout the mean over its decisions; NaN if the algorithm has no advantages, or
-    the rollout no decision that counts."""
-    counts = update.tensors["mask"] & (update.tensors["weights"] != 0)
-    advantages = update.tensors.get("advantages")
+def _usable(firsts: Sequence[Call]) -> list[Call]:
+    """Those that did not fail: algorithms, updates and replay see no others."""
+    return [first for first in firsts if first.score is not None and not first.score.failed]
+
+
+def _rest_of(
+    rest: Sequence[Call] | None, part: Rollouts, like: Scores
+) -> tuple[Rollouts, Scores] | None:
+    """The rest of the groups of these rollouts, with their scores."""
+    if rest is None:
+        return None
+    groups = {*part.groups.tolist()}
+    own = [first for first in _usable(rest) if first.episode.group.number in groups]
+    return by_draw(own), scores_of(own, like)
+
+
+def _advantages(tensors: Mapping[str, Tensor]) -> list[float | None]:
+    """Of each rollout the mean over its decisions; None if the algorithm has no advantages, or the
+    rollout no decision that counts."""
+    counts = tensors["mask"] & (tensors["weights"] != 0)
+    advantages = tensors.get("advantages")
     if advantages is None:
-        return torch.full((len(counts),), math.nan)
-    each = objective.per_decision(advantages) * counts
-    return each.sum(dim=1) / counts.sum(dim=1)
+        return [None] * len(counts)
+    each = (objective.per_decision(advantages) * counts).sum(dim=1) / counts.sum(dim=1)
+    return [None if math.isnan(mean) else mean for mean in each.tolist()]
 
 
 def _named(prefix: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -15,14 +15,15 @@ from groupwise.environment import ContextRefused
 from groupwise.errors import UserError
 from groupwise.prompt_source import Row
 from groupwise.prompts.seeds import seed_for
+from groupwise.record import Call
+from groupwise.record.call import TURN
 from groupwise.sampler import Purpose, TurnSampler
-from groupwise.training.assembly import Assembly
-from groupwise.training.calls import TURN, Call, Request, ancestors
-from groupwise.training.sampling import Prompt, Sampling
+from groupwise.training import drawn
+from groupwise.training.sampling import Sampling
 
 
 class PlayerSampler:
-    """Samples completions of one player for a batch of episodes, and gives them to `assembly`.
+    """Samples completions of one player for a batch of episodes, and writes them on the calls.
 
     group_size: the completions of `Player.group`; space: of the seeds; dummy: a row to sample and
     drop where other processes of a sharded policy have more prompts; multi_turn: whether calls are
@@ -32,7 +33,6 @@ class PlayerSampler:
     def __init__(
         self,
         sampling: Sampling,
-        assembly: Assembly,
         *,
         group_size: int,
         space: str,
@@ -40,7 +40,7 @@ class PlayerSampler:
         dummy: Row,
         multi_turn: bool,
     ) -> None:
-        self.sampling, self.assembly, self.group_size = sampling, assembly, group_size
+        self.sampling, self.group_size = sampling, group_size
         self.space, self.dummy = space, dummy
         self.purpose: Purpose = purpose
         if purpose == "greedy" and not sampling.greedy:
@@ -77,14 +77,15 @@ class PlayerSampler:
             finally:
                 self._threads.shutdown(cancel_futures=True)
 
-    def sample(self, requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
-        """Sample the completions of these requests; yields those that are answered."""
+    def sample(self, requests: Sequence[Sequence[Call]]) -> Iterator[Sequence[Sequence[Call]]]:
+        """Sample the completions of these requests, the calls for one context each; yields those
+        that are answered."""
         left = [*requests]
         for _ in self._turns(left) if self.by_turns else self._rows(left):
-            yield [request for request in left if request.is_answered]
-            left = [request for request in left if not request.is_answered]
+            yield [request for request in left if _is_answered(request)]
+            left = [request for request in left if not _is_answered(request)]
 
-    async def draw(self, request: Request) -> None:
+    async def draw(self, request: Sequence[Call]) -> None:
         """Draw the completions of a request in a thread, beside those of others; they are dropped
         if the episode is over by then."""
         calls, *columns = self._next_turns([request])
@@ -92,8 +93,8 @@ class PlayerSampler:
             return
         loop = asyncio.get_running_loop()
         pairs = await loop.run_in_executor(self._threads, self._drawn, *columns)
-        if not request.episode.over:
-            self.assembly.add_turns(pairs, calls)
+        if not request[0].episode.over:
+            drawn.write_turns(pairs, calls, self.sampling.turn_sampler)
 
     def _drawn(self, *columns: Sequence[Any]) -> list[Any]:
         parts = self.sampling.turns(*columns, purpose=self.purpose)
@@ -104,96 +105,103 @@ class PlayerSampler:
 
     def _group_seed(self, call: Call) -> int:
         """The seed of the first of the calls that it is compared with, however they are batched."""
-        return seed_for(self.sampling.seed, self.space + call.group_space, call.group % TURN, 0)
+        number = call.comparison.number % TURN
+        return seed_for(self.sampling.seed, self.space + call.group_space, number, 0)
 
-    def _rows(self, requests: Sequence[Request]) -> Iterator[None]:
+    def _rows(self, requests: Sequence[Sequence[Call]]) -> Iterator[None]:
         """Each call as a row; yields after each part that was sampled."""
-        if any(request.limit is not None for request in requests):
+        if any(request[0].limit is not None for request in requests):
             name = type(self.sampling.sampler).__name__
             raise UserError(
                 f"the environment limits a completion, which {name} does not support: it samples "
                 f"whole completions"
             )
-        is_collective = self.is_collective
-        calls = [call for request in requests for call in request.calls]
-        size, batches = _batches(calls, collective=is_collective)
-        prompts = [
-            Prompt(own[0].row, own[0].group, [*map(self._seed, own)], self._group_seed(own[0]))
-            for own in batches
-        ]
-        dummies = [seed_for(self.sampling.seed, f"{self.space} dummy", 0, n) for n in range(size)]
-        drawn = self.sampling.draw(
-            prompts,
-            purpose=self.purpose,
-            most=processes.largest(len(prompts)) if is_collective else None,
-            dummy=Prompt(self.dummy, 0, dummies, dummies[0]),
+        calls = [call for request in requests for call in request]
+        size, batches = _batches(calls, collective=self.is_collective)
+        rows = [own[0].row for own in batches]
+        seeds = [[*map(self._seed, own)] for own in batches]
+        group_seeds = [self._group_seed(own[0]) for own in batches]
+        if self.is_collective and (missing := processes.largest(len(batches)) - len(batches)):
+            space = f"{self.space} dummy"
+            dummies = [seed_for(self.sampling.seed, space, 0, index) for index in range(size)]
+            rows += [self.dummy] * missing
+            seeds += [dummies] * missing
+            group_seeds += dummies[:1] * missing
+        parts = self.sampling.draw(
+            rows, seeds, purpose=self.purpose, group_seeds=group_seeds, most=len(batches)
         )
         ordered, start = [call for batch in batches for call in batch], 0
-        for rollouts in drawn:
-            self.assembly.add(rollouts, ordered[start : start + len(rollouts)])
+        for rollouts in parts:
+            part = ordered[start : start + len(rollouts)]
+            drawn.write_rows(rollouts, part, trained=self.purpose == "train")
             start += len(rollouts)
             del rollouts  # else this frame holds them while the next ones are sampled
             yield
 
-    def _turns(self, requests: Sequence[Request]) -> Iterator[None]:
+    def _turns(self, requests: Sequence[Sequence[Call]]) -> Iterator[None]:
         """The next turn of each call's context; yields after each part that was drawn."""
         calls, *columns = self._next_turns(requests)
         start = 0
         for pairs in self.sampling.turns(*columns, purpose=self.purpose):
-            self.assembly.add_turns(pairs, calls[start : start + len(pairs)])
+            part = calls[start : start + len(pairs)]
+            drawn.write_turns(pairs, part, self.sampling.turn_sampler)
             start += len(pairs)
             yield
-        if any(request.error is not None for request in requests):
+        if any(request[0].error is not None for request in requests):
             yield
 
     def _next_turns(
-        self, requests: Sequence[Request]
+        self, requests: Sequence[Sequence[Call]]
     ) -> tuple[list[Call], list[Any], list[int], list[int]]:
         """The calls of requests whose contexts can go on, with the context, seed and limit of each;
         of others the `error`."""
         sampler = self.sampling.turn_sampler
         calls, contexts, limits = list[Call](), list[Any](), list[int]()
         for request in requests:
+            first = request[0]
             try:
                 context = self._context(request)
             except UserError as error:  # of these messages: it is raised where `play` waits
-                request.error = error
+                first.error = error
                 continue
-            room, count = sampler.room(context), len(request.calls)
-            room = room if request.limit is None else min(room, request.limit)
+            room = sampler.room(context)
+            room = room if first.limit is None else min(room, first.limit)
             if room >= 1:
-                calls += request.calls
-                contexts += [context] * count
-                limits += [room] * count
+                calls += request
+                contexts += [context] * len(request)
+                limits += [room] * len(request)
                 continue
-            request.error = ContextRefused("no room is left for this context")
-            if (earlier := request.calls[0].goes_on_from) is not None:
-                earlier.is_cut = True
+            first.error = ContextRefused("no room is left for this context")
+            if first.goes_on_from is not None:
+                first.goes_on_from.is_cut = True
         return calls, contexts, [self._seed(call) for call in calls], limits
 
-    def _context(self, request: Request) -> Any:
+    def _context(self, request: Sequence[Call]) -> Any:
         """The context of a request: that of a call of the player whose context its prompt begins
         with, the latest one among those that it follows, else in the episode; or a new one."""
-        first, sampler = request.calls[0], self.sampling.turn_sampler
-        followed = () if first.parent is None else (first.parent, *ancestors(first.parent))
-        for earlier in (*followed, *reversed(request.episode.calls)):
-            if earlier.label != request.label or earlier.context is None:
+        first, sampler = request[0], self.sampling.turn_sampler
+        for earlier in (*first.ancestors, *reversed(first.episode.calls)):
+            if earlier.label != first.label or earlier.context is None:
                 continue
             tools = earlier.row.get("tools")
-            if request.tools is not None and [*request.tools] != [*(tools or ())]:
+            if first.tools is not None and [*first.tools] != [*(tools or ())]:
                 continue
             replies = _further(earlier, first.row["prompt"])
             if replies is not None:
-                for call in request.calls:
+                for call in request:
                     call.goes_on_from = earlier
                     if call.row.get("tools") is not tools:
                         call.row = {**call.row, "tools": tools}
                 if not replies:
                     return earlier.context
                 return sampler.extend(earlier.context, kept(replies))  # rewards read them later
-        if request.tools:
+        if first.tools:
             sampler.check_tools()
         return sampler.encode([first.row])[0]
+
+
+def _is_answered(request: Sequence[Call]) -> bool:
+    return request[0].error is not None or all(call.is_drawn for call in request)
 
 
 def _batches(calls: Sequence[Call], *, collective: bool) -> tuple[int, Sequence[Sequence[Call]]]:
@@ -204,7 +212,7 @@ def _batches(calls: Sequence[Call], *, collective: bool) -> tuple[int, Sequence[
     """
 
     def prompt(call: Call) -> tuple[int, int, int, str]:
-        return id(call.row), call.group, call.number, call.space
+        return id(call.row), call.comparison.number, call.number, call.space
 
     batches = [[*same] for _, same in groupby(calls, key=prompt)]
     sizes = {len(batch) for batch in batches}

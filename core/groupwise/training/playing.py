@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from inspect import signature
 from typing import Any
@@ -22,13 +22,30 @@ from groupwise.environment import (
     Tools,
 )
 from groupwise.errors import UserError
+from groupwise.record import Call, Episode
 from groupwise.training import child_tasks
-from groupwise.training.calls import Call, Episode, Request, calls_for, row_of
+from groupwise.training.calls import calls_for, row_of
 from groupwise.training.places import Places
 from groupwise.training.player_sampler import PlayerSampler
 
 LATEST: ContextVar[tuple[Call | None, "asyncio.Task[Any] | None"]] = ContextVar("latest")
 """The last call of a task of an episode, or of the task that started it, and which one made it."""
+
+
+@dataclass(eq=False)
+class _Progress:
+    """How far the coroutine of an episode is."""
+
+    task: "asyncio.Task[None] | None" = None
+    """In which it is played."""
+    tasks: "set[asyncio.Task[Any]]" = field(default_factory=set)
+    """This one and those that it has started, while they run."""
+    timer: asyncio.TimerHandle | None = None
+    """Of its deadline, while it waits for no player."""
+    waiting: int = 0
+    """How many requests it waits for."""
+    was_called: bool = False
+    """Whether a player was."""
 
 
 class Playing:
@@ -50,7 +67,10 @@ class Playing:
         self.environment, self.episodes, self.samplers = environment, episodes, samplers
         self.deadline, self.places = deadline, Places(environment)
         self._takes_seed = "seed" in signature(environment.play).parameters
-        self._requests: list[Request] = []
+        self._progress = {episode: _Progress() for episode in episodes}
+        # The calls for one context, which are a request, by the first of them what awaits them.
+        self._requests: list[Sequence[Call]] = []
+        self._answers: dict[Call, asyncio.Future[None]] = {}
         self._draws: set[asyncio.Task[Any]] = set()
         self._error: Exception | None = None
         self._changed = asyncio.Event()
@@ -62,47 +82,49 @@ class Playing:
         """Start all episodes."""
         asyncio.get_running_loop().set_task_factory(child_tasks.started)
         self._busy = len(self.episodes)
-        for episode in self.episodes:
-            context = child_tasks.owning(episode.tasks)
-            episode.task = asyncio.create_task(self._play(episode), context=context)
+        for episode, progress in self._progress.items():
+            context = child_tasks.owning(progress.tasks)
+            progress.task = asyncio.create_task(self._play(episode), context=context)
             self._start_timer(episode)
 
-    async def resume(self, answered: Sequence[Request]) -> None:
-        """Resume the episodes whose requests are answered."""
+    async def resume(self, answered: Sequence[Sequence[Call]]) -> None:
+        """Resume the episodes whose requests, the calls for one context each, are answered."""
         for request in answered:
             self._resume(request)
 
-    def _resume(self, request: Request) -> None:
-        episode, parent = request.episode, request.calls[0].parent
+    def _resume(self, request: Sequence[Call]) -> None:
+        first = request[0]
+        episode, progress = first.episode, self._progress[first.episode]
         if not episode.over:
-            episode.waiting -= 1
-            if not episode.waiting:
+            progress.waiting -= 1
+            if not progress.waiting:
                 self._busy += 1
                 self._start_timer(episode)
-        if request.refused and parent is not None:
-            parent.refused_by = request.label
-        if request.answer.done():  # cancelled: `play` waits for it no longer
+        if isinstance(first.error, ContextRefused) and first.parent is not None:
+            first.parent.refused_by = first.label
+        answer = self._answers.pop(first)
+        if answer.done():  # cancelled: `play` waits for it no longer
             return
-        if request.error is not None:
-            request.answer.set_exception(request.error)
+        if first.error is not None:
+            answer.set_exception(first.error)
         else:
-            request.answer.set_result(None)
+            answer.set_result(None)
 
     async def stop(self) -> None:
         """End what still runs, and name what many episodes that are over have left running."""
         for task in self._draws:
             task.cancel()
-        for episode in self.episodes:
+        for episode, progress in self._progress.items():
             if not episode.over:
-                _cancel(episode)
-        left = [own.tasks - {own.task} for own in self.episodes if own.over]
+                _cancel(progress)
+        left = [own.tasks - {own.task} for each, own in self._progress.items() if each.over]
         for kind in await child_tasks.left(left, self.places.waits):
             _warn_once(
                 f"episodes leave a task running: {kind}. It goes on until the run ends; `play` "
                 f"should await or cancel what it starts, unless later episodes share it"
             )
 
-    async def waiting(self) -> Sequence[Request] | None:
+    async def waiting(self) -> Sequence[Sequence[Call]] | None:
         """The requests of all episodes, once each waits for a player or is over; None before that,
         if further episodes are over while requests are being drawn.
 
@@ -124,20 +146,20 @@ class Playing:
                 await asyncio.sleep(0)
         if self._error is not None:
             raise self._error
-        requests, self._requests = sorted(self._requests, key=lambda each: each.place), []
-        for request in requests:
-            if request.episode.over and not request.answer.done():
-                request.answer.set_exception(EpisodeEnded("the episode is over"))
-        return [request for request in requests if not request.episode.over]
+        requests, self._requests = sorted(self._requests, key=_place), []
+        for first, *_ in requests:
+            if first.episode.over and not (answer := self._answers.pop(first)).done():
+                answer.set_exception(EpisodeEnded("the episode is over"))
+        return [request for request in requests if not request[0].episode.over]
 
     async def _play(self, episode: Episode) -> None:
         players = {label: _Player(self, episode, label) for label in episode.cast}
         LATEST.set((None, asyncio.current_task()))
         try:
             seed = {"seed": episode.seed} if self._takes_seed else {}
-            row = copied(episode.draw.row)
+            row = copied(episode.group.row)
             outcome = kept(await self.environment.play(row, players, **seed))
-            fault = _fault(episode, outcome)
+            fault = self._fault(episode, outcome)
             self._end(episode, outcome=None if fault else outcome, failure=fault)
         except CompletionFailed:
             self._end(episode)  # its rollout says so
@@ -158,31 +180,34 @@ class Playing:
             return
         for name, value in how.items():
             setattr(episode, name, value)
-        self._busy -= not episode.waiting
-        episode.over, episode.waiting = True, 0
-        if episode.timer is not None:
-            episode.timer.cancel()
+        progress = self._progress[episode]
+        self._busy -= not progress.waiting
+        episode.over, progress.waiting = True, 0
+        if progress.timer is not None:
+            progress.timer.cancel()
         self._over += 1
         self._happened()
 
     def _start_timer(self, episode: Episode) -> None:
         loop = asyncio.get_running_loop()
-        episode.timer = loop.call_later(self.deadline, self._overdue, episode)
+        timer = loop.call_later(self.deadline, self._overdue, episode)
+        self._progress[episode].timer = timer
 
     def _overdue(self, episode: Episode) -> None:
         """The episode is over, whatever its code makes of being cancelled."""
-        where = "" if episode.task is None else self.places.waits(episode.task.get_coro())
+        progress = self._progress[episode]
+        where = "" if progress.task is None else self.places.waits(progress.task.get_coro())
         failure = (
             f"the environment took longer than {self.deadline:g} s between two completions{where}; "
             f"`turn_deadline` allows more"
         )
         self._end(episode, failure=failure, error="TimeoutError")
-        _cancel(episode)
+        _cancel(progress)
 
-    async def _draw(self, request: Request) -> None:
+    async def _draw(self, request: Sequence[Call]) -> None:
         """Draw the completions of a request, and resume its episode."""
         try:
-            await self.samplers[request.label].draw(request)
+            await self.samplers[request[0].label].draw(request)
             self._resume(request)
         except Exception as error:  # the sampler's: it ends the run, whatever `play` catches
             self._error = error
@@ -208,7 +233,8 @@ class Playing:
         """Replies to a context, without those that failed."""
         if episode.over:
             raise EpisodeEnded("the episode is over")
-        episode.was_called = True
+        progress = self._progress[episode]
+        progress.was_called = True
         chosen = after is not None
         if after is None and isinstance(context, Reply):
             after = context
@@ -218,22 +244,28 @@ class Playing:
             raise ValueError(f"{which} is a reply of another episode")
         parent: Call | None = _latest(episode) if source is None else source
         sampler = self.samplers[label]
-        row = row_of(context, episode.draw.row, tools)
-        if row is not episode.draw.row and sampler.sampling.policy.skips(row):
+        row = row_of(context, episode.group.row, tools)
+        if row is not episode.group.row and sampler.sampling.policy.skips(row):
             if parent is not None:
                 parent.refused_by = label
             raise ContextRefused(f"{label!r} cannot take this context")
-        size = sampler.group_size if grouped else None
-        calls = calls_for(episode, label, row, parent, grouped=size, chosen=chosen)
-        answer = asyncio.get_running_loop().create_future()
-        shown = None if tools is None else row["tools"]
-        request = Request(episode, label, calls, answer, limit, shown)
-        episode.calls += calls
-        if not episode.waiting:
+        request = calls_for(
+            episode,
+            label,
+            row,
+            parent,
+            grouped=sampler.group_size if grouped else None,
+            chosen=chosen,
+            limit=limit,
+            tools=None if tools is None else row["tools"],
+        )
+        answer = self._answers[request[0]] = asyncio.get_running_loop().create_future()
+        episode.calls += request
+        if not progress.waiting:
             self._busy -= 1
-            if episode.timer is not None:
-                episode.timer.cancel()
-        episode.waiting += 1
+            if progress.timer is not None:
+                progress.timer.cancel()
+        progress.waiting += 1
         if sampler.is_concurrent:
             self._drawing += 1
             # In a context of its own, since it is no task of the episode.
@@ -243,22 +275,27 @@ class Playing:
         else:
             self._requests.append(request)
         self._happened()
-        await request.answer
-        LATEST.set((calls[-1], asyncio.current_task()))
-        replies = [_copied(call.reply) for call in calls if call.reply is not None]
+        await answer
+        LATEST.set((request[-1], asyncio.current_task()))
+        replies = [_copied(call.reply) for call in request if call.reply is not None]
         if not replies:
             raise CompletionFailed(f"the completion of {label!r} failed")
         return replies
 
+    def _fault(self, episode: Episode, outcome: Outcome) -> str | None:
+        """What is wrong with what `play` returned or did."""
+        if not self._progress[episode].was_called:
+            return "`play` called no player (is an `await` missing?)"
+        pairs = outcome if isinstance(outcome, Sequence) else ()
+        replies = [pair[0] for pair in pairs if isinstance(pair, tuple) and pair]
+        foreign = any(isinstance(r, Reply) and r.source not in episode.calls for r in replies)
+        return "`play` returned a reply of another episode" if foreign else None
 
-def _fault(episode: Episode, outcome: Outcome) -> str | None:
-    """What is wrong with what `play` returned or did."""
-    if not episode.was_called:
-        return "`play` called no player (is an `await` missing?)"
-    pairs = outcome if isinstance(outcome, Sequence) else ()
-    replies = [pair[0] for pair in pairs if isinstance(pair, tuple) and pair]
-    foreign = any(isinstance(r, Reply) and r.source not in episode.calls for r in replies)
-    return "`play` returned a reply of another episode" if foreign else None
+
+def _place(request: Sequence[Call]) -> tuple[int, int]:
+    """The order of a request in a batch, whatever the timing."""
+    first = request[0]
+    return first.episode.place, first.episode.calls.index(first)
 
 
 def _copied(reply: Reply) -> Reply:
@@ -267,10 +304,10 @@ def _copied(reply: Reply) -> Reply:
     return replace(reply, completion=copied(reply.completion), calls=tuple(calls))
 
 
-def _cancel(episode: Episode) -> None:
-    if episode.timer is not None:
-        episode.timer.cancel()
-    for task in [*episode.tasks]:
+def _cancel(progress: _Progress) -> None:
+    if progress.timer is not None:
+        progress.timer.cancel()
+    for task in [*progress.tasks]:
         task.cancel()
 
 

@@ -19,7 +19,9 @@ weights have not yet learned from the replayed completion.
 """
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -31,25 +33,18 @@ from groupwise import processes
 from groupwise.config.train import ReplaySection
 from groupwise.errors import UserError
 from groupwise.prompts.identity import fingerprint
-from groupwise.rewards import Scores
+from groupwise.record import Call
+from groupwise.record.gather import gather, scores_of
+from groupwise.rewards import Score, Scores
 from groupwise.rollouts import Rollouts, Turn
 from groupwise.training.judge import Judge
-
-
-class Filled(NamedTuple):
-    """A step's rollouts with replayed ones; replayed: [B] bool, True for those; metrics."""
-
-    rollouts: Rollouts
-    scores: Scores
-    replayed: Tensor
-    metrics: dict[str, float]
 
 
 class KeptCompletion(NamedTuple):
     """A right completion of an earlier step, in CPU memory, with only what the loss needs."""
 
     rollout: Rollouts
-    scores: Scores
+    score: Score
 
     @property
     def version(self) -> int:
@@ -69,42 +64,46 @@ class Replay:
     def __init__(self, settings: ReplaySection, judge: Judge) -> None:
         self.settings, self.judge = settings, judge
         self.kept: dict[str, list[KeptCompletion]] = {}
+        self._names: tuple[str, ...] = ()
+        self._judges_steps: frozenset[str] = frozenset()
 
-    def fill(self, rollouts: Rollouts, scores: Scores, step: int) -> Filled:
+    def fill(
+        self, firsts: Sequence[Call], like: Scores, step: int
+    ) -> tuple[list[Call], dict[str, float]]:
         """Put kept completions into groups with fewer right ones than `at_least`; keep new ones.
 
-        They replace the last wrong completions of the group. step: training steps done so far, from
-        which the age of kept completions is counted. A collective.
+        They replace the last wrong completions of the group. A collective. Returns the calls with
+        those that are replaced, and metrics.
+
+        firsts: the first call of each rollout; like: scores of the same rewards; step: training
+        steps done so far, from which the age of kept completions is counted.
         """
-        if rollouts.sampler_log_probs is None:
+        if any(_column(first, "sampler_log_probs") is None for first in firsts):
             raise UserError(
                 "train.replay: the sampler gives no log-probs (`Rollouts.sampler_log_probs`), but "
                 "importance weights of older completions need them; leave train.replay out"
             )
-        self._expire(step, rollouts, scores)
-        right, groups = self.judge.right(scores), rollouts.groups.cpu()
-        order, earlier = torch.arange(len(rollouts)), list[KeptCompletion]()
+        scores = scores_of(firsts, like)
+        self._expire(step, firsts, scores)
+        right, filled, replayed = self.judge.right(scores).tolist(), [*firsts], 0
         new: list[tuple[int, str, list[KeptCompletion]]] = []
-        for number in groups.unique().tolist():
-            rows = (groups == number).nonzero().flatten()
-            row_of_group = fingerprint(rollouts.prompts[int(rows[0])])
-            missing = self.settings.at_least - int((right[rows] == 1).sum())
-            wrong = rows[right[rows] == 0].flip(0)[: max(0, missing)].tolist()
-            for row, kept in zip(wrong, self.kept.get(row_of_group, []), strict=False):
-                order[row] = len(rollouts) + len(earlier)
-                earlier.append(_in_place_of(rollouts, row, kept))
-            good = rows[(right[rows] == 1) & ~scores.total[rows].isnan()]
-            if len(good):  # where most are right, nothing is kept any longer
-                few = good[: self.settings.at_least if 2 * len(good) <= len(rows) else 0]
-                new.append((number, row_of_group, [_light(rollouts, scores, row) for row in few]))
+        groups = defaultdict[int, list[int]](list)
+        for place, first in enumerate(firsts):
+            groups[first.comparison.number].append(place)
+        for number, places in sorted(groups.items()):
+            row_of_group = fingerprint(firsts[places[0]].row)
+            missing = self.settings.at_least - sum(right[place] == 1 for place in places)
+            wrong = [place for place in reversed(places) if right[place] == 0][: max(0, missing)]
+            for place, kept in zip(wrong, self.kept.get(row_of_group, []), strict=False):
+                filled[place] = _in_place_of(firsts[place], kept)
+                replayed += 1
+            good = [p for p in places if right[p] == 1 and not bool(scores.total[p].isnan())]
+            if good:  # where most are right, nothing is kept any longer
+                few = good[: self.settings.at_least if 2 * len(good) <= len(places) else 0]
+                new.append((number, row_of_group, [_light(firsts[place]) for place in few]))
         self._keep(sorted(gather_object(new), key=lambda of_group: of_group[0]))
-        replayed = order >= len(rollouts)
-        metrics = self._metrics(len(earlier), len(rollouts))
-        if earlier:
-            rollouts = Rollouts.concat([rollouts, *(kept.rollout for kept in earlier)])
-            scores = Scores.concat([scores, *(kept.scores for kept in earlier)]).select(order)
-            rollouts = rollouts.select(order)
-        return Filled(rollouts, scores, replayed, metrics)
+        self._names, self._judges_steps = scores.names, scores.judges_steps
+        return filled, self._metrics(replayed, len(firsts))
 
     def _keep(self, new: list[tuple[int, str, list[KeptCompletion]]]) -> None:
         """Keep the newest of each row; over `size`, drop the rows not updated for longest."""
@@ -114,14 +113,16 @@ class Replay:
                 self.kept[row] = [*kept, *before][: self.settings.at_least]
         self._drop()
 
-    def _expire(self, step: int, rollouts: Rollouts, scores: Scores) -> None:
+    def _expire(self, step: int, firsts: Sequence[Call], scores: Scores) -> None:
         """Drop the completions that weights of more than `age` steps ago sampled, and those that
         do not fit the batch: a resumed run may have other rewards, or store other columns."""
         oldest = -math.inf if self.settings.age is None else step - self.settings.age
+        columns = {name for f in firsts if f.rollouts is not None for name in f.rollouts.trajectory}
+        same_rewards = self._names in ((), scores.names)
 
         def fits(kept: KeptCompletion) -> bool:
-            same_columns = kept.rollout.trajectory.keys() == rollouts.trajectory.keys()
-            return kept.version >= oldest and same_columns and kept.scores.names == scores.names
+            same_columns = not firsts or kept.rollout.trajectory.keys() == columns
+            return kept.version >= oldest and same_columns and same_rewards
 
         fitting = {row: [*filter(fits, kept)] for row, kept in self.kept.items()}
         self.kept = {row: kept for row, kept in fitting.items() if kept}
@@ -148,7 +149,7 @@ class Replay:
         if not self.kept:
             return None
         rollouts = Rollouts.concat([kept.rollout for kept in self._all])
-        scores = Scores.concat([kept.scores for kept in self._all])
+        scores = self._like.with_rows([kept.score for kept in self._all])
         return {
             "rows": [row for row, of_row in self.kept.items() for _ in of_row],
             "mask": rollouts.mask,
@@ -185,18 +186,26 @@ class Replay:
             turns=turns and [[Turn(*turn) for turn in own] for own in turns],
             roles=state.get("roles"),
         )
-        scores = Scores(
-            names=tuple(state["rewards"]),
-            weights=(1.0,) * len(state["rewards"]),  # unused: those of the step apply
-            values=state["values"],
-            failed=state["failed"],
-            steps=state["steps"],
-            judges_steps=frozenset(state["judges_steps"]),
+        self._names = tuple(state["rewards"])
+        self._judges_steps = frozenset(state["judges_steps"])
+        scores = replace(
+            self._like, values=state["values"], failed=state["failed"], steps=state["steps"]
         )
-        for place, row in enumerate(state["rows"]):
-            kept = KeptCompletion(rollouts.select([place]), scores.select(torch.tensor([place])))
+        for place, (row, score) in enumerate(zip(state["rows"], scores.rows, strict=True)):
+            kept = KeptCompletion(rollouts.select([place]), score)
             self.kept.setdefault(row, []).append(kept)
         self._drop()
+
+    @property
+    def _like(self) -> Scores:
+        """Scores of the rewards that the kept completions have."""
+        return Scores(
+            names=self._names,
+            weights=(1.0,) * len(self._names),  # unused: those of the step apply
+            values=torch.empty(0, len(self._names), dtype=torch.float64),
+            failed=torch.empty(0, dtype=torch.bool),
+            judges_steps=self._judges_steps,
+        )
 
 
 def _bare(**columns: Any) -> Rollouts:
@@ -207,11 +216,9 @@ def _bare(**columns: Any) -> Rollouts:
     return Rollouts(prompts=nothing, completions=nothing, groups=groups, **columns)
 
 
-def _light(rollouts: Rollouts, scores: Scores, row: Tensor) -> KeptCompletion:
+def _light(first: Call) -> KeptCompletion:
     """A copy of one rollout, so that the memory of the batch can be freed."""
-    rollout = rollouts.select([int(row)])
-    assert rollout.sampler_log_probs is not None
-    assert rollout.versions is not None
+    rollout = gather([first])
     bare = _bare(
         mask=_copied(rollout.mask),
         truncated=_copied(rollout.truncated),
@@ -221,7 +228,8 @@ def _light(rollouts: Rollouts, scores: Scores, row: Tensor) -> KeptCompletion:
         roles=rollout.roles,
         trajectory={name: _copied(column) for name, column in rollout.trajectory.items()},
     )
-    return KeptCompletion(bare, scores.select(row[None]))
+    assert first.score is not None
+    return KeptCompletion(bare, Score(first.score.values, first.score.failed, first.score.steps))
 
 
 def _copied(column: Any) -> Any:
@@ -230,20 +238,31 @@ def _copied(column: Any) -> Any:
     return column.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
-def _in_place_of(rollouts: Rollouts, row: int, kept: KeptCompletion) -> KeptCompletion:
-    """The kept completion as a rollout of the group of `row`, on the devices of the batch."""
-    columns, old = rollouts.trajectory, kept.rollout
-    filled = replace(
+def _in_place_of(wrong: Call, kept: KeptCompletion) -> Call:
+    """The kept completion as a call of the group of a wrong one, on the devices of its batch."""
+    drawn, old = wrong.rollouts, kept.rollout
+    assert drawn is not None
+    columns = drawn.trajectory
+    moved = replace(
         old,
-        prompts=[rollouts.prompts[row]],
-        groups=rollouts.groups[row : row + 1],
-        mask=old.mask.to(rollouts.mask.device),
-        truncated=old.truncated.to(rollouts.truncated.device),
-        sampler_log_probs=_moved(old.sampler_log_probs, rollouts.sampler_log_probs, row),
-        facts={name: [None] for name in rollouts.facts},
-        trajectory={name: _moved(c, columns[name], row) for name, c in old.trajectory.items()},
+        groups=old.groups.to(drawn.groups.device),
+        mask=old.mask.to(drawn.mask.device),
+        truncated=old.truncated.to(drawn.truncated.device),
+        sampler_log_probs=_moved(old.sampler_log_probs, drawn.sampler_log_probs, wrong.at),
+        trajectory={n: _moved(c, columns[n], wrong.at) for n, c in old.trajectory.items()},
     )
-    return KeptCompletion(filled, kept.scores)
+    call = copy(wrong)
+    call.first, call.calls, call.is_replayed = call, [call], True
+    call.rollouts, call.at, call.mask = moved, 0, old.mask[0]
+    call.completion, call.facts, call.score = None, {}, kept.score
+    call.truncated, call.ended = bool(old.truncated[0]), None
+    call.turns = None if old.turns is None else old.turns[0]
+    call.role = None if old.roles is None else old.roles[0]
+    return call
+
+
+def _column(first: Call, name: str) -> Any:
+    return None if first.rollouts is None else getattr(first.rollouts, name)
 
 
 def _moved(column: Any, like: Any, row: int) -> Any:

@@ -10,15 +10,14 @@ import numpy as np
 from torch import Tensor
 
 from groupwise import attachments
-from groupwise.environment import ENVIRONMENTS
+from groupwise.environment import ENVIRONMENTS, TURN_REWARDS
 from groupwise.evaluation import Sample
 from groupwise.policy import Policy
 from groupwise.prompt_source import Row
+from groupwise.record import Call, Episode
+from groupwise.record.gather import judged
 from groupwise.rewards import Scores
-from groupwise.training.calls import Call
-from groupwise.training.episodes import Episodes, Refusal
 from groupwise.training.facts import recorded
-from groupwise.training.turn_rewards import REWARDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,7 @@ class Samples:
 
     def of_judged(
         self,
-        episodes: Episodes,
+        calls: Sequence[Call],
         scores: Scores,
         watched: Scores | None,
         right: Tensor,
@@ -43,20 +42,18 @@ class Samples:
         *,
         returned: Sequence[str],
         shown: Sequence[str],
-        rows: Sequence[int] | None = None,
     ) -> list[Sample]:
-        """The records of the judged rollouts, or of these rows of them.
+        """The records of calls that rewards judged.
 
         scores, watched: of rewards, and of those that are only measured; right: [B], NaN where it
         is not known; policy: whose facts are shown and logged; returned: columns of the
         environment, recorded beside what rewards log; shown: those of them that are for people.
         """
-        rollouts = episodes.judged
-        rows = range(len(rollouts)) if rows is None else rows
+        rollouts = judged(calls, returned)
+        rows = range(len(rollouts))
         written = {n: rollouts.facts[n] for n in returned if n not in (ENVIRONMENTS, *shown)}
         facts = recorded(rollouts, policy, rows)
-        logged = {**scores.extra, **(watched.extra if watched else {}), **written}
-        extra = {name: v for name, v in logged.items() if len(v) == len(rollouts)}
+        extra = {**scores.extra, **(watched.extra if watched else {}), **written}
         reasons = scores.reasons or [None] * len(rollouts)
         ended = rollouts.ended if self.multi_turn else []
         lengths, truncated = rollouts.lengths.tolist(), rollouts.truncated.tolist()
@@ -69,41 +66,45 @@ class Samples:
                 **({"watched": _values(watched, row)} if watched else {}),
                 "truncated": truncated[row],
                 "draw": int(rollouts.groups[row]),
-                "index": episodes.judged_calls[row].episode.index,
+                "index": calls[row].episode.index,
                 "length": lengths[row],
                 **({} if reasons[row] is None else {"failed": reasons[row]}),
                 **_with_shown(own, {name: rollouts.facts[name][row] for name in shown}),
                 # What rewards logged by TRL's `log_extra`, as text if it is no JSON value.
                 **({"extra": {k: _plain(v[row]) for k, v in extra.items()}} if extra else {}),
                 **({"ended": ended[row]} if self.multi_turn else {}),
-                **_rewards_of_turns(episodes.judged_calls[row]),
+                **_rewards_of_turns(calls[row]),
             }
             for row, own in zip(rows, facts, strict=True)
         ]
 
-    def of_refusal(
-        self, refusal: Refusal, scores: Scores, right: Tensor, watched: Sequence[str] | None
+    def of_dead_end(
+        self,
+        end: Call | Episode,
+        scores: Scores,
+        right: Tensor,
+        watched: Sequence[str] | None,
     ) -> Sample:
-        """The record of a reply that is not judged, or of an episode without any.
+        """The record of a reply that failed or was refused, and is not judged, or of an episode
+        that failed before any reply.
 
         scores, right: of one row, what it counts as; watched: the names of rewards that are only
         measured.
         """
-        reason = {"refused": refusal.by}
-        if refusal.failure is not None:
-            reason = {"failed": refusal.failure}
-        episode = refusal.episode
+        episode, shown = (end.episode, _written(end)) if isinstance(end, Call) else (end, {})
+        refused_by = end.refused_by or "" if isinstance(end, Call) else ""
+        failed = end.failure is not None
         return {
-            **self._begun(episode.draw.row, "", scores.total[0], right[0]),
+            **self._begun(episode.group.row, "", scores.total[0], right[0]),
             "rewards": _values(scores, 0),
             **({"watched": dict.fromkeys(watched)} if watched else {}),
             "truncated": False,
-            **({"ended": next(iter(reason))} if self.multi_turn else {}),
-            "draw": episode.draw.number,
+            **({"ended": "failed" if failed else "refused"} if self.multi_turn else {}),
+            "draw": episode.group.number,
             "index": episode.index,
             "length": 0,
-            **reason,
-            **_with_shown({}, refusal.written),
+            **({"failed": end.failure} if failed else {"refused": refused_by}),
+            **_with_shown({}, shown),
         }
 
     def _begun(self, row: Row, completion: Any, total: Tensor, right: Tensor) -> dict[str, Any]:
@@ -132,7 +133,16 @@ def _with_shown(facts: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
 def _rewards_of_turns(judged: Call) -> dict[str, list[float | None]]:
     """The rewards that the environment gave to the turns of a judged call's rollout, if any."""
     rewards = [call.reward for call in judged.context_calls]
-    return {} if rewards == [None] * len(rewards) else {REWARDS: rewards}
+    return {} if rewards == [None] * len(rewards) else {TURN_REWARDS: rewards}
+
+
+def _written(call: Call) -> dict[str, Any]:
+    """The reply by its player's label, a text if it has one."""
+    if call.reply is None:
+        return {}
+    completion = call.reply.completion
+    is_text = isinstance(completion, str | list | tuple)
+    return {call.label: call.reply.text if is_text else completion}
 
 
 def _values(scores: Scores, row: int) -> dict[str, float | None]:

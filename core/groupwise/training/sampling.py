@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from groupwise.copies import equal
 from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.prompt_source import Row
-from groupwise.prompts.draws import Draw
+from groupwise.record import Group
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import GroupSampler, Purpose, Sampler, TurnSampler
 from groupwise.training.threads import Threads
@@ -21,17 +21,6 @@ END = object()
 """What follows a sampler's last rollouts."""
 PRESENT = "policy"
 """The name of the weights in training, for `Sampler.follow`."""
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What to sample: a row with its prompt, the number of the group of its rollouts, a seed for
-    each of these, and one that all rollouts of the group have in common."""
-
-    row: Row
-    group: int
-    seeds: Sequence[int]
-    group_seed: int
 
 
 class Sampling:
@@ -82,39 +71,39 @@ class Sampling:
         """Whether the policy has a greedy mode."""
         return self.policy.greedy
 
-    def share(self, draws: Sequence[Draw]) -> Sequence[Draw]:
-        """This process's share of the draws."""
+    def share(self, groups: Sequence[Group]) -> Sequence[Group]:
+        """This process's share of the groups."""
         rank, world = self.process
-        return draws[rank::world]
+        return groups[rank::world]
 
     def draw(
         self,
-        prompts: Sequence[Prompt],
+        rows: Sequence[Row],
+        seeds: Sequence[Sequence[int]],
         *,
         purpose: Purpose,
+        group_seeds: Sequence[int] | None = None,
         most: int | None = None,
-        dummy: Prompt | None = None,
     ) -> Iterator[Rollouts]:
-        """Rollouts of these prompts, of each as many as it has seeds; equally many of all.
+        """Rollouts of these rows, of each as many as it has seeds; equally many of all.
 
         Raises UserError if the sampler drew with other weights.
 
-        most: the largest number of prompts on any process; dummy: a prompt to sample and drop,
-        since processes of a sharded policy must sample equally often.
+        group_seeds: of each row, one that is the same for all rollouts that are compared with its
+        own; most: draw these rows alone, of which the others are dropped, since processes of a
+        sharded policy must sample equally often; all if unset.
         """
-        missing = (most or 0) - len(prompts)
-        due = [*prompts, *([dummy] * missing if dummy is not None and self.is_collective else [])]
-        if not due:
+        if not rows:
             return
-        size = len(due[0].seeds)
+        size, most = len(seeds[0]), len(rows) if most is None else most
         each = max(1, self.batch // size)
         shared: dict[str, Any] = {}
         if isinstance(self.sampler, GroupSampler):
-            shared["group_seeds"] = [prompt.group_seed for prompt in due]
+            shared["group_seeds"] = group_seeds
         stream = self.sampler.stream(
-            [prompt.row for prompt in due],
+            rows,
             group_size=size,
-            seeds=[seed for prompt in due for seed in prompt.seeds],
+            seeds=[seed for own in seeds for seed in own],
             purpose=purpose,
             most=each,
             **shared,
@@ -126,15 +115,16 @@ class Sampling:
                 rollouts: Any = next(stream, END)
             if rollouts is END:
                 break
-            rollouts = self._checked(rollouts, due[start : start + each], size, purpose)
-            count = min(each, max(0, len(prompts) - start)) * size
+            part = slice(start, start + each)
+            rollouts = self._checked(rollouts, rows[part], seeds[part], purpose)
+            count = min(each, max(0, most - start)) * size
             start += each
             if count:
                 yield rollouts if count == len(rollouts) else rollouts.select(range(count))
             del rollouts  # else this frame holds them while the next ones are sampled
-        if start < len(due):
+        if start < len(rows):
             raise UserError(
-                f"{self._name} returned rollouts for {start} of {len(due)} prompts: `stream` "
+                f"{self._name} returned rollouts for {start} of {len(rows)} prompts: `stream` "
                 f"must yield those of all prompts"
             )
 
@@ -184,11 +174,9 @@ class Sampling:
         if self.threads is not None:
             self.threads.adapt()
 
-    def assemble(
-        self, rows: Sequence[Row], contexts: Sequence[Any], groups: Sequence[int]
-    ) -> Rollouts:
+    def assemble(self, rows: Sequence[Row], contexts: Sequence[Any]) -> Rollouts:
         """The rollouts of these contexts, checked, with versions."""
-        rollouts = self.turn_sampler.assemble(rows, contexts, groups=groups)
+        rollouts = self.turn_sampler.assemble(rows, contexts, groups=[0] * len(rows))
         return replace(rollouts, versions=self._versions(rollouts))
 
     @property
@@ -202,19 +190,21 @@ class Sampling:
         return self.policy.mesh is not None and self.sampler is self.policy
 
     def _checked(
-        self, rollouts: Any, part: Sequence[Prompt], size: int, purpose: Purpose
+        self,
+        rollouts: Any,
+        rows: Sequence[Row],
+        seeds: Sequence[Sequence[int]],
+        purpose: Purpose,
     ) -> Rollouts:
-        """The sampler's rollouts for these prompts, with versions and the prompts' groups."""
-        rows = [prompt.row for prompt in part]
+        """The sampler's rollouts for these rows, with versions."""
+        size = len(seeds[0])
         self._check(rollouts, rows, size)
         if self.sampler is not self.policy:
             self._check_answers(rollouts, rows, size, trained_on=purpose == "train")
-        groups = torch.tensor([prompt.group for prompt in part], device=rollouts.groups.device)
         return replace(
             rollouts,
-            groups=groups.repeat_interleave(size),
             versions=self._versions(rollouts),
-            failures=_with_seeds(rollouts.failures, [seed for p in part for seed in p.seeds]),
+            failures=_with_seeds(rollouts.failures, [seed for own in seeds for seed in own]),
         )
 
     @property

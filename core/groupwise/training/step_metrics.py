@@ -18,7 +18,6 @@ from groupwise.prompts.outcomes import Outcome
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.training.tally import Tally
-from groupwise.training.training_batch import TrainingBatch
 
 FAILED = "failed"
 """The metric of failed completions; `failed/REWARD` counts those on which a reward failed."""
@@ -152,26 +151,26 @@ def outcomes(rollouts: Rollouts, right: Tensor) -> dict[int, Outcome]:
 
 
 def of_learners(
-    batches: Mapping[str, TrainingBatch],
+    views: Mapping[str, tuple[Rollouts, Scores]],
     no_signal: Mapping[str, Tensor],
     logged: Mapping[str, Collection[str]],
     lost: int = 0,
 ) -> dict[str, float]:
     """Metrics of each learner's rollouts, as `LABEL/metric`, and counts over all learners.
 
+    views: by label, the rollouts and their scores.
+
     no_signal: [B] bool for each that learns: rollouts of groups that teach it nothing; logged: as
     for `describe`, of each policy; lost: as there.
     """
     metrics: dict[str, float] = {}
     counts = Tally()
-    for label, batch in batches.items():
-        tally = _of_rollouts(
-            batch.rollouts, batch.scores, no_signal.get(label), logged.get(label, ())
-        )
+    for label, (rollouts, scores) in views.items():
+        tally = _of_rollouts(rollouts, scores, no_signal.get(label), logged.get(label, ()))
         of_player = tally.of_all_processes().result()
         metrics |= {f"{label}/{name}": value for name, value in of_player.items()}
-        _count(counts, batch.rollouts)
-        counts.total(FAILED, int(batch.scores.failed.sum()))
+        _count(counts, rollouts)
+        counts.total(FAILED, int(scores.failed.sum()))
     counts.total("sampled", lost)
     counts.total(FAILED, lost)
     return {**metrics, **counts.of_all_processes().result()}

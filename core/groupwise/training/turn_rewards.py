@@ -2,86 +2,73 @@
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-from groupwise.environment import Columns
+from groupwise.environment import OF_TURNS, ROLE, STATES, TURN_REWARDS, Columns
 from groupwise.errors import UserError
 from groupwise.metric_names import Family
-from groupwise.rollouts import Rollouts, Turn
-from groupwise.training.calls import Call, Rows, ancestors
+from groupwise.record import Call
+from groupwise.rollouts import Turn
 from groupwise.training.tally import Tally
 
-REWARDS, STATES, ROLE = RESERVED = "turn_rewards", "states", "role"
-"""Columns of `Environment.play` on the turns of a judged reply."""
 MOST_LOGGED = 8
 """Turns whose mean rewards are metrics of their own."""
 
 
-def note(judged: Sequence[tuple[Call, Columns]], rows: Rows) -> Mapping[Call, Sequence[Call]]:
-    """Note with each call what `play` returned of its turn.
+def write(judged: Sequence[Call], rollouts: Mapping[str, Sequence[Call]]) -> None:
+    """Write on each call what `play` returned of its turn, and on rollouts their turns and roles.
 
-    judged: the calls that rewards judge, with their columns; rows: the calls of each rollout.
-    Returns the later turns of each call that something was returned of. Raises UserError for
-    columns that do not fit the turns.
+    judged: the calls that rewards judge; rollouts: by player, the first call of each. Raises
+    UserError for columns that do not fit the turns.
     """
-    row_of = {call: own[0] for each in rows.values() for own in each for call in own}
-    judged_rows = {row_of[call] for call, _ in judged}
+    firsts = {call.first for call in judged}
     later = dict[Call, Sequence[Call]]()
-    for call, columns in judged:
-        if all(columns.get(name) is None for name in RESERVED):
+    for call in judged:
+        columns = call.columns or {}
+        if all(columns.get(name) is None for name in OF_TURNS):
             continue
-        of_context = {row_of[call], *(row_of[each] for each in call.context_calls)}
+        of_context = {call.first, *(each.first for each in call.context_calls)}
         turns = [
             each
-            for each in (call, *ancestors(call))
+            for each in (call, *call.ancestors)
             if each.label == call.label
             and each.reply is not None
-            and (row_of[each] in of_context or row_of[each] not in judged_rows)
+            and (each.first in of_context or each.first not in firsts)
         ][::-1]
-        rewards = [_number(x) for x in _column(columns, REWARDS, call, len(turns))]
+        rewards = [_number(x) for x in _column(columns, TURN_REWARDS, call, len(turns))]
         states = [_name(x, call) for x in _column(columns, STATES, call, len(turns))]
         role = _role(columns)
         for place, turn in enumerate(turns):
             turn.reward, turn.state, turn.role = rewards[place], states[place], role
             later[turn] = turns[place + 1 :]
-    return later
+    for first in (first for own in rollouts.values() for first in own) if later else ():
+        _write_turns(first, later.get(first.calls[-1], ()))
 
 
-def with_turns(
-    rollouts: Rollouts, rows: Sequence[Sequence[Call]], later: Mapping[Call, Sequence[Call]]
-) -> Rollouts:
-    """The same with the rewards and states of turns, and with roles.
-
-    rows: the calls of each rollout; later: as `note` returns it.
-    """
-    if not later:
-        return rollouts
-    turns = list[Sequence[Turn]]()
-    for own, calls in zip(rollouts.each_turn, rows, strict=True):
-        inside, after = calls[-1].context_calls, later.get(calls[-1], ())
-        counts = [turn.decisions for turn in own]
-        if len(counts) != len(inside):
-            raise UserError(
-                f"environment: `play` returned {REWARDS}, {STATES} or {ROLE}, but the sampler does "
-                f"not say where turns end: a TurnSampler's `assemble` sets `Rollouts.turns`"
-            )
-        counts += [0] * len(after)
-        pairs = zip(counts, (*inside, *after), strict=True)
-        turns.append([Turn(count, call.reward, call.state) for count, call in pairs])
-    roles = [calls[-1].role for calls in rows]
-    return replace(rollouts, turns=turns, roles=roles if any(roles) else None)
+def _write_turns(first: Call, after: Sequence[Call]) -> None:
+    """Write the rewards and states of a rollout's turns; after: the later turns of its episode."""
+    inside = first.calls[-1].context_calls
+    counts = [first.length] if first.turns is None else [turn.decisions for turn in first.turns]
+    if len(counts) != len(inside):
+        raise UserError(
+            f"environment: `play` returned {TURN_REWARDS}, {STATES} or {ROLE}, but the sampler "
+            f"does not say where turns end: a TurnSampler's `assemble` sets `Rollouts.turns`"
+        )
+    counts += [0] * len(after)
+    pairs = zip(counts, (*inside, *after), strict=True)
+    first.turns = [Turn(count, call.reward, call.state) for count, call in pairs]
+    first.role = first.calls[-1].role
 
 
-def measured(rows: Rows) -> Tally:
+def measured(firsts: Iterable[Call]) -> Tally:
     """The mean reward of each of the first turns, `turn_reward/1` and so on.
 
-    rows: the calls of each rollout; those of failed rollouts do not count.
+    firsts: the first calls of rollouts; those of failed ones do not count.
     """
     tally = Tally()
-    for call in (call for each in rows.values() for own in each for call in own):
+    for call in (call for first in firsts for call in first.calls):
         if call.reward is not None and call.failure is None and call.turn < MOST_LOGGED:
             tally.mean(f"{Family.TURN_REWARD}/{call.turn + 1}", call.reward)
     return tally
@@ -110,8 +97,8 @@ def _number(value: Any) -> float | None:
         return None
     if not isinstance(value, Real) or math.isinf(value):
         raise UserError(
-            f"environment: `play` returned {value!r:.100} ({type(value).__name__}) in `{REWARDS}`, "
-            f"expected a finite number for each turn, or None"
+            f"environment: `play` returned {value!r:.100} ({type(value).__name__}) in "
+            f"`{TURN_REWARDS}`, expected a finite number for each turn, or None"
         )
     return float(value)
 
@@ -125,7 +112,7 @@ def _name(state: Any, call: Call) -> int | None:
             f"environment: `play` returned {state!r:.100} ({type(state).__name__}) in `{STATES}`, "
             f"expected what names the state: a string, a number or a tuple of these"
         )
-    named = f"{call.episode.draw.number}/{state!r}"
+    named = f"{call.episode.group.number}/{state!r}"
     key = hashlib.blake2b(named.encode(errors="surrogatepass"), digest_size=8)
     return int.from_bytes(key.digest(), "big") >> 1
 

@@ -7,19 +7,18 @@ other tokens than those of the policy.
 from collections.abc import Sequence
 
 from groupwise.metric_names import Family
+from groupwise.record import Call, Episode
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import TurnSampler
-from groupwise.training.calls import Call
-from groupwise.training.episodes import Episodes
 from groupwise.training.tally import Tally
 
 
-def compare(sampler: TurnSampler, rollouts: Rollouts, rows: Sequence[Sequence[Call]]) -> None:
+def compare(sampler: TurnSampler, rollouts: Rollouts, firsts: Sequence[Call]) -> None:
     """Note of each call whether its rollout has its turn as it was drawn.
 
-    rows: the calls of each rollout.
+    firsts: the first call of each rollout.
     """
-    chains = [calls[-1].context_calls for calls in rows]
+    chains = [first.calls[-1].context_calls for first in firsts]
     held = sampler.holds(rollouts, [[call.drawn for call in chain] for chain in chains])
     if held is None:
         return
@@ -28,7 +27,7 @@ def compare(sampler: TurnSampler, rollouts: Rollouts, rows: Sequence[Sequence[Ca
             call.is_held = flag and call.is_held is not False
 
 
-def counted(episodes: Episodes) -> Tally:
+def counted(episodes: Sequence[Episode]) -> Tally:
     """Of turns that are drawn turn by turn, means; and counts of episodes that failed.
 
     `turns/as_sampled`: whether a rollout has them as they were drawn; `turns/continued`: whether
@@ -37,7 +36,7 @@ def counted(episodes: Episodes) -> Tally:
     calls, those that were. `failed/environment/ERROR`: episodes in which `play` raised it.
     """
     tally = Tally()
-    calls = [call for rows in episodes.calls.values() for own in rows for call in own]
+    calls = [call for episode in episodes for call in episode.calls]
     checked = [call for call in calls if call.is_held is not None]
     if checked:
         held = sum(call.is_held is True for call in checked)
@@ -49,8 +48,7 @@ def counted(episodes: Episodes) -> Tally:
         tally.mean(f"{Family.TURNS}/calls", sum(call.parsed for call in shown), len(shown))
     if made := sum(call.parsed + call.unparsed for call in calls):
         tally.mean(f"{Family.TURNS}/parsed", sum(call.parsed for call in calls), made)
-    failed = {call.episode: None for call in calls} | dict.fromkeys(episodes.lost)
-    for episode in failed:
+    for episode in episodes:
         if episode.error is not None:
             tally.total(f"{Family.FAILED}/{Family.ENVIRONMENT}/{episode.error}", 1)
     return tally

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -15,27 +14,14 @@ from torch.distributed.fsdp import FSDPModule
 from groupwise import objective, processes, progress
 from groupwise.algorithm import OBSERVATIONS, Algorithm
 from groupwise.policy import Decisions, Microbatch, Outputs, Policy
-from groupwise.rewards import Scores
+from groupwise.rewards import Score, Scores
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.training.finiteness import Finiteness
+from groupwise.training.signal import light_rows, skeleton
 from groupwise.training.tally import Tally
-from groupwise.training.training_batch import TrainingBatch, skeleton
 
-
-@dataclass(frozen=True, kw_only=True)
-class Update:
-    """Rollouts of an update with their targets, and the micro-batches of those with a gradient.
-
-    tensors: [B, ...], on the CPU; the other fields are as for `Updater.prepare`, with `compared`
-    true in the first update.
-    """
-
-    rollouts: Rollouts
-    tensors: Mapping[str, Tensor]
-    parts: Sequence[Microbatch]
-    first: bool
-    corrected: bool
-    compared: bool
+ACTIVE = "active"
+"""The name among an update's tensors of [B] bool: the rollouts whose loss can have a gradient."""
 
 
 @dataclass(kw_only=True)
@@ -59,59 +45,76 @@ class Updater:
     first_nonfinite: str | None = field(default=None, init=False)
 
     def backward(
-        self, rollouts: Rollouts, scores: Scores, outputs: Mapping[str, Tensor], **options: Any
-    ) -> dict[str, float]:
-        """Accumulate the gradient of an update's loss; returns metrics. Arguments: `prepare`'s."""
-        batch = TrainingBatch(rollouts=rollouts, scores=scores)
-        return self.accumulate(self.prepare(batch, outputs, **options)).result()
-
-    def prepare(
         self,
-        batch: TrainingBatch,
+        rollouts: Rollouts,
+        scores: Scores,
         outputs: Mapping[str, Tensor],
         *,
         first: bool = True,
         corrected: bool = False,
         compared: bool = False,
+    ) -> dict[str, float]:
+        """Accumulate the gradient of an update's loss; returns metrics. Arguments: as of `tensors`
+        and `accumulate`."""
+        tensors = self.tensors(rollouts, scores, outputs)
+        options = {"first": first, "corrected": corrected, "compared": compared}
+        return self.accumulate(rollouts, tensors, **options).result()
+
+    def tensors(
+        self,
+        rollouts: Rollouts,
+        scores: Scores,
+        outputs: Mapping[str, Tensor],
+        *,
+        rest: tuple[Rollouts, Scores] | None = None,
         replayed: Tensor | None = None,
-    ) -> Update:
-        """The targets of an update, and its micro-batches. A collective.
+    ) -> dict[str, Tensor]:
+        """What the loss of an update reads, [B, ...] on the CPU: its targets and the outputs. A
+        collective.
 
         outputs: [B, T, ...] tensors for the loss besides the targets: `reference_*`, `teacher_*`,
             and in later updates `old_*`. They stay on the CPU, since a mean may be as large as a
             latent; a micro-batch moves its share to the device.
-        first: whether this is the step's first update: then the old outputs are the current ones.
-        corrected: whether the loss receives the sampler's log-probs, for importance weights.
-        compared: whether the old log-probs in `outputs` are the policy's own, not the sampler's, so
-            that a later update compares them with the sampler's, too; the first one always does.
+        rest: rollouts of other learners in the same groups, with their scores.
         replayed: [B] bool, rollouts of earlier steps, which are not compared with the sampler.
         """
-        rollouts, targets = batch.rollouts, self.targets(batch, outputs)
+        targets = self.targets(rollouts, scores, outputs, rest=rest)
         tensors = {**targets, "mask": rollouts.mask, **outputs}
+        tensors[ACTIVE] = self.algorithm.active(targets)
         if rollouts.sampler_log_probs is not None:
             tensors["sampler_log_probs"] = rollouts.sampler_log_probs
         if replayed is not None:
             tensors["replayed"] = replayed
-        active = self.algorithm.active(targets).nonzero().flatten().cpu()
-        split = self._split(rollouts.select(active), self.policy) if len(active) else ()
-        return Update(
-            rollouts=rollouts,
-            tensors={name: value.cpu() for name, value in tensors.items()},
-            parts=[(active[rows.cpu()], decisions) for rows, decisions in split],
-            first=first,
-            corrected=corrected,
-            compared=first or compared,
-        )
+        return {name: value.cpu() for name, value in tensors.items()}
 
-    def accumulate(self, update: Update) -> Tally:
-        """Add the gradient of the update's loss to the parameters'; returns metrics."""
-        parts, tally, finiteness = update.parts, Tally(), Finiteness()
+    def accumulate(
+        self,
+        rollouts: Rollouts,
+        tensors: Mapping[str, Tensor],
+        *,
+        first: bool = True,
+        corrected: bool = False,
+        compared: bool = False,
+    ) -> Tally:
+        """Add the gradient of an update's loss to the parameters'; returns metrics.
+
+        tensors: of the update; see `tensors`.
+        first: whether this is the step's first update: then the old outputs are the current ones.
+        corrected: whether the loss receives the sampler's log-probs, for importance weights.
+        compared: whether the old log-probs in `outputs` are the policy's own, not the sampler's, so
+            that a later update compares them with the sampler's, too; the first one always does.
+        """
+        active = tensors[ACTIVE].nonzero().flatten()
+        split = self._split(rollouts.select(active), self.policy) if len(active) else ()
+        parts = [(active[rows.cpu()], decisions) for rows, decisions in split]
+        tensors = {name: value for name, value in tensors.items() if name != ACTIVE}
+        tally, finiteness = Tally(), Finiteness()
         # The loss of an update is one sum over all processes, so it counts once.
         tally.mean("loss", 0.0, int(self.accelerator.is_main_process))
         tally.total("trained_decisions", 0.0)
         backpropagate = self.backpropagate or self.accelerator.backward
         passes = processes.largest(len(parts))  # equal numbers of forwards on all of them
-        outputs = self.algorithm.needs | (self.algorithm.old if update.first else frozenset())
+        outputs = self.algorithm.needs | (self.algorithm.old if first else frozenset())
         progress.expect("passes", passes)
         for number in range(passes):
             progress.count("passes")
@@ -121,13 +124,13 @@ class Updater:
                     backpropagate(_nothing(self.model(*self._dummy(self.policy), outputs)))
                     continue
                 rows, decisions = parts[number]
-                piece = update.rollouts.select(rows)
+                piece = rollouts.select(rows)
                 current: LogProbs = self.model(piece, decisions, outputs)
-                batch = self._batch(update.tensors, rows, _within(decisions, piece))
-                if update.first:
+                batch = self._batch(tensors, rows, _within(decisions, piece))
+                if first:
                     batch |= {f"old_{n}": current.outputs[n].detach() for n in self.algorithm.old}
                 sampled, replayed = batch.get("sampler_log_probs"), batch.pop("replayed", None)
-                if not update.corrected:
+                if not corrected:
                     batch.pop("sampler_log_probs", None)
                 loss = self.algorithm.loss(current, batch).sum()
                 # DDP averages over processes; the weights already divide by the whole update.
@@ -140,8 +143,8 @@ class Updater:
                 surprise = -current.extra["observation_log_probs"]
                 tally.decisions(batch[OBSERVATIONS], {"observation_loss": surprise})
             finiteness.add(current, batch)
-            old = current.log_probs if update.first else batch.get("old_log_probs")
-            if update.compared and sampled is not None and old is not None:
+            old = current.log_probs if first else batch.get("old_log_probs")
+            if (first or compared) and sampled is not None and old is not None:
                 mask = mask if replayed is None else mask & ~replayed[:, None]
                 _compare(tally, old.detach(), sampled, mask)
         self.first_nonfinite = finiteness.first()
@@ -186,33 +189,43 @@ class Updater:
         cut = _cut(tensors, rows, decisions)
         return {name: value.to(self.accelerator.device) for name, value in cut.items()}
 
-    def targets(self, batch: TrainingBatch, outputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def targets(
+        self,
+        rollouts: Rollouts,
+        scores: Scores,
+        outputs: Mapping[str, Tensor],
+        *,
+        rest: tuple[Rollouts, Scores] | None = None,
+    ) -> Mapping[str, Tensor]:
         """The algorithm's targets for these rollouts, computed over those of all processes.
 
-        All targets except the weights are also over the `rest_of_group` of other learners: the
+        All targets except the weights are also over the `rest`, those of other learners: the
         denominators are those of the learner's own rollouts.
         """
-        rollouts, rest = batch.rollouts, batch.rest_of_group
         zeros = rollouts.mask.new_zeros(rollouts.mask.shape, dtype=torch.float32)
         inputs = {n: outputs.get(n, zeros).cpu() for n in sorted(self.algorithm.target_inputs)}
-        shared = gather_object([(replace(skeleton(rollouts), trajectory=inputs), batch.scores)])
+        ours = replace(skeleton(rollouts), trajectory=inputs), light_rows(scores.rows)
+        shared = gather_object([ours])
         start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
-        targets = self._targets(shared)
+        targets = self._targets(shared, scores)
         if rest is not None:
-            others = gather_object([(skeleton(rest.rollouts), rest.scores)])
-            targets = {**self._targets([*shared, *others]), "weights": targets["weights"]}
+            others = gather_object([(skeleton(rest[0]), light_rows(rest[1].rows))])
+            weights = targets["weights"]
+            targets = {**self._targets([*shared, *others], scores), "weights": weights}
         decisions = rollouts.mask.shape[1]
-        ours = slice(start, start + len(rollouts))
+        own = slice(start, start + len(rollouts))
         return {
-            name: value[ours, :decisions] if value.ndim > 1 else value[ours]
+            name: value[own, :decisions] if value.ndim > 1 else value[own]
             for name, value in targets.items()
         }
 
-    def _targets(self, parts: Sequence[tuple[Rollouts, Scores]]) -> Mapping[str, Tensor]:
-        """The targets of all parts together, in order."""
+    def _targets(
+        self, parts: Sequence[tuple[Rollouts, list[Score]]], like: Scores
+    ) -> Mapping[str, Tensor]:
+        """The targets of all parts together, in order; like: scores of the same rewards."""
         whole = Rollouts.concat([rollouts for rollouts, _ in parts])
         inputs = {name: whole.tensor(name) for name in sorted(self.algorithm.target_inputs)}
-        scores = Scores.concat([scores for _, scores in parts])
+        scores = like.with_rows([row for _, rows in parts for row in rows])
         return self.algorithm.targets(scores, replace(whole, trajectory={}), inputs)
 
     @torch.no_grad()

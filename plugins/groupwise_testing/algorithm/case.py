@@ -11,7 +11,6 @@ from torch import Tensor
 from groupwise.algorithm import Algorithm
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
-from groupwise.training.training_batch import TrainingBatch
 from groupwise.training.update import Updater
 from groupwise.weights import KeptWeights
 from groupwise_testing import compare
@@ -88,8 +87,8 @@ class Case:
         """The targets of an update on these rollouts, all if unset."""
         rollouts = self.rollouts if rollouts is None else rollouts
         updater = self.updater()
-        batch = TrainingBatch(rollouts=rollouts, scores=toy_scores(rewards))
-        return updater.targets(batch, outputs_before(updater, rollouts))
+        outputs = outputs_before(updater, rollouts)
+        return updater.targets(rollouts, toy_scores(rewards), outputs)
 
 
 def outputs_before(
@@ -126,8 +125,7 @@ class FirstUpdate:
         updater = case.updater()
         self.algorithm, self.mask = updater.algorithm, case.rollouts.mask
         before = outputs_before(updater, case.rollouts, first=True)
-        batch = TrainingBatch(rollouts=case.rollouts, scores=scores or toy_scores(REWARDS))
-        targets = updater.targets(batch, before)
+        targets = updater.targets(case.rollouts, scores or toy_scores(REWARDS), before)
         names = self.algorithm.needs | self.algorithm.old
         with torch.no_grad():
             outputs = updater.policy(case.rollouts, outputs=names).outputs

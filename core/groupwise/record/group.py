@@ -1,0 +1,98 @@
+"""Group: a prompt that was drawn, with its episodes; Episode: one of them, with its calls."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from groupwise.environment import Outcome
+from groupwise.prompt_source import Row
+
+if TYPE_CHECKING:
+    from groupwise.record.call import Call
+
+
+@dataclass
+class Group:
+    """A prompt that was drawn for episodes that are compared with each other."""
+
+    number: int
+    """The number of the draw in the run."""
+    row: Row
+    """The data set's."""
+    episodes: list["Episode"] = field(default_factory=list, compare=False, repr=False)
+
+    @property
+    def judged(self) -> Iterator["Call"]:
+        """The calls that rewards judge, in the order of their episodes."""
+        return (call for episode in self.episodes for call in episode.judged)
+
+    def rollouts(self, label: str) -> Iterator["Call"]:
+        """The first call of each rollout of a player, in the order of their episodes."""
+        calls = (call for episode in self.episodes for call in episode.calls)
+        return (call for call in calls if call.label == label and call.first is call)
+
+    @property
+    def over(self) -> bool:
+        """Whether all episodes are over."""
+        return all(episode.over for episode in self.episodes)
+
+
+@dataclass(eq=False, kw_only=True)
+class Episode:
+    """One episode of a group."""
+
+    group: Group = field(repr=False)
+    place: int
+    """Its number in the batch that is played."""
+    index: int
+    """Its number among the episodes of its group with the same cast."""
+    size: int
+    """How many these are."""
+    cast: Sequence[str]
+    """The labels of its players."""
+    seed: int
+    """Of the environment's own chance."""
+    plain: bool
+    """Whether it is one call of the only player, with the row as it is."""
+    calls: list["Call"] = field(default_factory=list, repr=False)
+    """In the order in which they were made; once the episode is finished, those with a completion,
+    by how many they follow."""
+    over: bool = False
+    outcome: Outcome = field(default=None, repr=False)
+    """What `play` returned, until the episode is finished."""
+    judged: list["Call"] = field(default_factory=list, repr=False)
+    """The calls that rewards judge; set when the episode is finished."""
+    ended: str | None = None
+    """Why it ended, if by an exception of the environment."""
+    failure: str | None = None
+    """Why it failed."""
+    error: str | None = None
+    """The name of the exception by which it failed."""
+
+    @property
+    def identity(self) -> int:
+        """A number of its own among all episodes of the run with this cast."""
+        return self.group.number * self.size + self.index
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it failed before any reply, so that no call tells of it."""
+        return self.failure is not None and not self.calls
+
+    def followers(self, call: "Call | None") -> list["Call"]:
+        """The calls with a completion that follow this one; of None the first ones."""
+        return [each for each in self.calls if each.parent is call and each.is_drawn]
+
+    @property
+    def drawn(self) -> list["Call"]:
+        """The calls with a completion, by how many they follow: not in the order of their time."""
+        drawn, level = list["Call"](), self.followers(None)
+        while level:
+            drawn += level
+            level = [each for call in level for each in self.followers(call)]
+        return drawn
+
+
+def rollouts_of(groups: Sequence[Group], labels: Sequence[str]) -> Mapping[str, list["Call"]]:
+    """By label, the first call of each rollout of a player."""
+    return {label: [call for group in groups for call in group.rollouts(label)] for label in labels}

@@ -1,0 +1,86 @@
+"""Rollouts as the calls of groups, and back."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from groupwise import Rollouts
+from groupwise.record import Call, Episode, Group
+from groupwise.record.gather import gather, scores_of, write
+from groupwise.rewards import Scores
+from groupwise.training.calls import calls_for
+from groupwise.training.credit import credit
+
+
+def trained(step: Any, label: str = "policy") -> Rollouts:
+    """The rollouts of a step that a learner is trained on, also those that failed."""
+    return gather(step.firsts(label))
+
+
+def score(episodes: Any, scores: Scores) -> dict[str, Scores]:
+    """By player, the scores of its rollouts; scores: of the judged ones."""
+    for call, own in zip(episodes.judged_calls, scores.rows, strict=True):
+        call.first.score = own
+    credit(episodes.groups, scores, dict.fromkeys(episodes.labels, 0.0))
+    return {label: scores_of(episodes.firsts(label), scores) for label in episodes.labels}
+
+
+def calls_of(rollouts: Rollouts, scores: Scores) -> list[Call]:
+    """Rollouts as the calls of groups, with their scores."""
+    groups = {n: Group(n, {}) for n in rollouts.groups.tolist()}
+    calls = []
+    for number, row in zip(rollouts.groups.tolist(), rollouts.prompts, strict=True):
+        group = groups[number]
+        group.row = row
+        index = len(group.episodes)
+        cast = ("policy",)
+        group.episodes.append(
+            Episode(group=group, place=0, index=index, size=8, cast=cast, seed=0, plain=True)
+        )
+        calls += calls_for(group.episodes[-1], "policy", row, None, grouped=None)
+    write(rollouts, calls, trained=True)
+    for call, score in zip(calls, scores.rows, strict=True):
+        call.score = score
+    return calls
+
+
+def fill(replay: Any, rollouts: Rollouts, scores: Scores, step: int) -> Any:
+    """What `Replay.fill` makes of rollouts and their scores."""
+    filled, metrics = replay.fill(calls_of(rollouts, scores), scores, step)
+    return SimpleNamespace(
+        rollouts=gather(filled),
+        scores=scores_of(filled, scores),
+        replayed=torch.tensor([call.is_replayed for call in filled]),
+        metrics=metrics,
+    )
+
+
+def credited(
+    scores: Scores,
+    parents: list[int],
+    *,
+    failed: list[bool] | None = None,
+    refused: list[bool] | None = None,
+    value: float = 0.0,
+) -> Scores:
+    """The scores of the completions that judged ones follow; parents: of the judged ones."""
+    count = max(max(parents) + 1, len(failed or ()), len(refused or ()))
+    group = Group(0, {})
+    cast = ("first", "second")
+    episode = Episode(group=group, place=0, index=0, size=1, cast=cast, seed=0, plain=False)
+    group.episodes.append(episode)
+
+    def call(label: str, row: int, parent: Call | None = None) -> Call:
+        (one,) = calls_for(episode, label, {}, parent, grouped=None)
+        one.failure = "it failed" if parent is None and failed and failed[row] else None
+        one.refused_by = "second" if parent is None and refused and refused[row] else None
+        return one
+
+    first = [call("first", row) for row in range(count)]
+    episode.judged = [call("second", row, first[parent]) for row, parent in enumerate(parents)]
+    for own, score in zip(episode.judged, scores.rows, strict=True):
+        own.columns, own.score = {}, score
+    episode.calls = [*first, *episode.judged]
+    credit([group], scores, {"first": value})
+    return scores_of(first, scores)
