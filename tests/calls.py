@@ -36,7 +36,17 @@ def calls_of(rollouts: Rollouts, scores: Scores) -> list[Call]:
         index = len(group.episodes)
         cast = ("policy",)
         group.episodes.append(
-            Episode(group=group, place=0, index=index, size=8, cast=cast, seed=0, plain=True)
+            Episode(
+                group=group,
+                place=0,
+                index=index,
+                size=8,
+                cast=cast,
+                seed=0,
+                plain=True,
+                compared=False,
+                receivers=cast,
+            )
         )
         calls += calls_for(group.episodes[-1], "policy", row, None, grouped=None)
     write(rollouts, calls, trained=True)
@@ -47,7 +57,9 @@ def calls_of(rollouts: Rollouts, scores: Scores) -> list[Call]:
 
 def fill(replay: Any, rollouts: Rollouts, scores: Scores, step: int) -> Any:
     """What `Replay.fill` makes of rollouts and their scores."""
-    filled, metrics = replay.fill(calls_of(rollouts, scores), scores, step)
+    filled, metrics = replay.fill(
+        calls_of(rollouts, scores), scores, step, rollouts.trajectory.keys()
+    )
     return SimpleNamespace(
         rollouts=gather(filled),
         scores=scores_of(filled, scores),
@@ -68,7 +80,17 @@ def credited(
     count = max(max(parents) + 1, len(failed or ()), len(refused or ()))
     group = Group(0, {})
     cast = ("first", "second")
-    episode = Episode(group=group, place=0, index=0, size=1, cast=cast, seed=0, plain=False)
+    episode = Episode(
+        group=group,
+        place=0,
+        index=0,
+        size=1,
+        cast=cast,
+        seed=0,
+        plain=False,
+        compared=False,
+        receivers=cast,
+    )
     group.episodes.append(episode)
 
     def call(label: str, row: int, parent: Call | None = None) -> Call:

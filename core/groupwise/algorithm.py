@@ -43,8 +43,6 @@ class Algorithm(ABC):
         "observations", the positions of `Policy.observations`.
     couples_decisions: True if the loss of a decision depends on others of its rollout (a
         sequence-level ratio); a micro-batch then holds whole rollouts.
-    couples_turns: True if an advantage depends on other turns of the prompt's episodes than those
-        of the same number; an update then holds all turns of a prompt.
     smallest_group: the least `train.group_size`: 2 if the algorithm compares the completions of a
         prompt, else 1.
     refills: True to replace groups of equal reward by fresh ones while sampling.
@@ -65,7 +63,6 @@ class Algorithm(ABC):
     moves_reference: bool = False
     target_inputs: frozenset[str] = frozenset()
     couples_decisions: bool = False
-    couples_turns: bool = False
     smallest_group: int = 2
     refills: bool = False
     corrects: bool = False

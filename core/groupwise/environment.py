@@ -81,13 +81,14 @@ class Player(Protocol):
         """One completion of a context.
 
         after: the reply that it follows, and that has its reward unless it is judged itself; if
-        None the context, where that is a reply, else the latest one of this task.
+        None the context, where that is a reply, else the latest one of this task: of candidates
+        all of them, or the one in whose context this goes on.
         limit: the most decisions of it, for a policy that draws turn by turn; 0 leaves no room.
         tools: that a language model's chat template shows to it, from this context on: contexts
         that continue it keep them, and with other tools a new rollout begins. If None, those of
         the earlier context, or of the row's column `tools`.
 
-        Completions of the same turn are compared over all episodes of a prompt. Raises
+        A rollout is compared with that of the same number in the prompt's other episodes. Raises
         ContextRefused and CompletionFailed, and UserError for messages that the policy cannot
         take, which ends the run unless `play` catches it.
         """
@@ -100,7 +101,8 @@ class Player(Protocol):
         limit: int | None = None,
         tools: "Tools | None" = None,
     ) -> Sequence[Reply]:
-        """Completions of one context that are compared with each other, without failed ones.
+        """Candidates: completions of one context that are compared with each other, each a rollout
+        of its own; without failed ones.
 
         In training there are as many as the player's `train.group_size`, in an evaluation there is
         one. Raises ContextRefused, and CompletionFailed if all of them failed.

@@ -54,7 +54,8 @@ class Rollouts:
 
     prompts: the dataset row that each rollout answers, length B.
     completions: what rewards see (text, messages, PIL images), length B.
-    groups: [B] int64, the number of the draw of the prompt; rollouts of one draw form a group.
+    groups: [B] int64; rollouts with an equal number are compared with each other. For rewards it is
+        the number of the prompt's draw. A sampler numbers its rows 0, 1, ...; the core renumbers.
     mask: [B, T] bool, True at decisions of the policy. It may have holes: the tokens of a tool's
         answer between two turns belong to the rollout and are not decisions.
     truncated: [B] bool, cut off by a limit rather than ended by the policy.

@@ -382,7 +382,7 @@ def test_averages_of_rae_move_after_the_step_by_each_episode_once(lab):
         trainer.learn(scored)
         assert trainer.algorithm.averages == before
         trainer.end_step({**scored.metrics, **dict.fromkeys(["grad_norm"], 0.0)})
-        rows = zip(scored.rollouts.roles, scored.scores.total.tolist(), strict=True)
+        rows = zip(lab.trained(scored).roles, scored.scores.total.tolist(), strict=True)
         for role, reward in rows:
             expected[role] = 0.8 * expected.get(role, 0.0) + (1 - 0.8) * reward
         assert trainer.algorithm.averages == pytest.approx(expected)

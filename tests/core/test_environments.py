@@ -19,9 +19,9 @@ from groupwise.record import Group
 from groupwise.storage.samples import read_samples
 from groupwise.testing import play_episodes
 from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.experience import Step
 from groupwise.training.player_sampler import _further
 from groupwise.training.sampling import Sampling
+from groupwise.training.step import Step
 
 
 class Talk(Environment):

@@ -338,26 +338,19 @@ def test_an_evaluation_of_a_chain_names_the_prompt_of_a_failure(lab, tmp_path, c
 
 
 def chain_that_fails_on_one_process(lab, folder):
-    """The error of each process of a run in which all of process 1's first texts failed."""
+    """The steps of each process of a run in which all of process 1's first texts failed."""
     rank = processes.accelerator().process_index
     players = [
         {"label": "first", "policy": breaking(lab, lambda row, seed: rank == 1)},
         {"label": "second", "policy": second(lab)},
     ]
-    more = sections(lab, folder)
-    message = None
-    try:
-        groupwise.train(**more, environment="chain", players=players)
-    except UserError as error:
-        message = str(error)
-    return gather_object([message])
+    result = groupwise.train(**sections(lab, folder), environment="chain", players=players)
+    return gather_object([result.steps])
 
 
-def test_a_chain_without_prompts_on_one_process_ends_on_all_with_the_cause(lab, tmp_path):
-    messages = call(chain_that_fails_on_one_process, tmp_path, 2)
-    assert messages[0] == messages[1]
-    assert re.search(r"of 4 completions of 'first' 4 failed, and 'second' cannot", messages[0])
-    assert re.search(rf"failures:\n  a completion of 'first' failed: {WHY} \(seed", messages[0])
+def test_a_chain_goes_on_where_one_process_has_no_prompts_of_a_policy(lab, tmp_path):
+    first, other = call(chain_that_fails_on_one_process, tmp_path, 2)
+    assert first == other > 0
 
 
 def test_a_reward_that_fails_on_all_samples_again_and_again_ends_the_run(lab, tmp_path):

@@ -136,9 +136,9 @@ def test_a_step_makes_updates_per_rollout_times_epochs_updates(lab, updates, epo
     update_groups = []
     accumulate = type(trainer.learner.updater).accumulate
 
-    def recording(update):
-        update_groups.append(update.rollouts.groups.unique().tolist())
-        return accumulate(trainer.learner.updater, update)
+    def recording(rollouts, *arguments, **options):
+        update_groups.append(rollouts.groups.unique().tolist())
+        return accumulate(trainer.learner.updater, rollouts, *arguments, **options)
 
     object.__setattr__(trainer.learner.updater, "accumulate", recording)
     finished, steps = fit(lab, trainer)
@@ -402,7 +402,7 @@ def test_idle_passes_are_as_small_as_the_micro_batches_of_the_policy(lab, monkey
     shapes = []
     trainer = lab.trainer(Stepwise())
     scored = trainer.experience.next(trainer.state)
-    rollouts, scores = scored.rollouts, scored.scores
+    rollouts, scores = lab.trained(scored), scored.scores
     trainer.learner.updater.dummy = rollouts.select([0])
     shapes.clear()
     trainer.learner.updater.backward(rollouts, scores, {})

@@ -8,7 +8,6 @@ from tests.core.test_environments import arguments
 
 import groupwise
 from groupwise.algorithms.dr_grpo import DrGRPO
-from groupwise.algorithms.grpo import GRPO
 from groupwise.environment import Environment
 from groupwise.errors import UserError
 from groupwise.testing import check_environment, play_episodes
@@ -121,30 +120,6 @@ def test_a_run_logs_the_mean_reward_of_each_turn(lab, tmp_path):
     for row in steps:
         assert [row[f"turn_reward/{n}"] for n in (1, 2, 3)] == [5, 6, 7]
     assert sum(row["grad_norm"] for row in steps) > 0
-
-
-@pytest.mark.parametrize(("credit", "together"), [("gigpo", True), ("return", False)])
-def test_turns_of_a_prompt_that_are_compared_are_in_one_update(lab, tmp_path, credit, together):
-    updates = []
-
-    class Noted(GRPO):
-        def targets(self, scores, rollouts, inputs):
-            updates.append({*(rollouts.groups % 2**40).tolist()})
-            return super().targets(scores, rollouts, inputs)
-
-    train = {"steps": 1, "groups_per_step": 4, "group_size": 4, "updates_per_rollout": 2}
-    groupwise.train(
-        **arguments(
-            lab,
-            tmp_path,
-            environment=Walk(of_turns),
-            algorithm=Noted(Noted.Config(credit=credit)),
-            train=train,
-        )
-    )
-    first, second = updates
-    assert len(first | second) == 4
-    assert (not first & second) == together
 
 
 def test_a_run_whose_environment_names_no_states_says_so_once(lab, tmp_path, capsys):

@@ -8,6 +8,7 @@ import torch
 
 import groupwise
 from groupwise.environment import Environment
+from groupwise.record.gather import gather
 from groupwise.training.learner import Learner
 from groupwise_flow.policy import FlowPolicy
 
@@ -69,12 +70,12 @@ def trained(lab, tmp_path, monkeypatch):
     def run(environment, **options):
         groups, learn = defaultdict(list), Learner.learn
 
-        def noting(self, batch, *arguments, **named):
-            rollouts = batch.rollouts
+        def noting(self, firsts, *arguments, **named):
+            rollouts = gather(firsts)
             columns = (rollouts.groups, rollouts.tensor("first"), rollouts.trajectory["path"])
             for group, first, path in zip(*columns, strict=True):
                 groups[int(group)].append((int(first), path[0]))
-            return learn(self, batch, *arguments, **named)
+            return learn(self, firsts, *arguments, **named)
 
         monkeypatch.setattr(Learner, "learn", noting)
         groupwise.train(

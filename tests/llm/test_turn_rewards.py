@@ -43,7 +43,7 @@ def test_each_turn_of_a_rollout_has_its_own_advantage(make):
         values=torch.zeros(12, 1, dtype=torch.float64),
         failed=torch.zeros(12, dtype=torch.bool),
     )
-    rollouts = episodes.training_batches(scores)["policy"].rollouts
+    rollouts = episodes.rollouts("policy")
     algorithm = DrGRPO(DrGRPO.Config(credit={"name": "return", "discount": 0.0}))
     advantages = algorithm.estimate(scores, rollouts, {})
     rewards = torch.tensor([[turn.reward for turn in own] for own in rollouts.turns]).double()

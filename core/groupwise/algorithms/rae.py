@@ -47,16 +47,17 @@ class RAE(Clipped, Advantages, Usual):
     def __init__(self, config: Options | None = None) -> None:
         super().__init__(config)
         self.averages: dict[str, float] = {}
-        self._rewards: dict[int, list[tuple[str, float]]] = {}
+        self._rewards: dict[int, list[tuple[int | None, str, float]]] = {}
 
     def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
         # By group, since a later pass over the same rollouts (`train.epochs`) must not count again.
-        rewards = zip(_roles(rollouts), scores.outcome.tolist(), strict=True)
-        seen = dict[int, list[tuple[str, float]]]()
-        for group, (role, reward) in zip(rollouts.groups.tolist(), rewards, strict=True):
+        each = [None] * len(rollouts) if rollouts.episodes is None else rollouts.episodes.tolist()
+        rewards = zip(each, _roles(rollouts), scores.outcome.tolist(), strict=True)
+        seen = dict[int, list[tuple[int | None, str, float]]]()
+        for group, of_rollout in zip(rollouts.groups.tolist(), rewards, strict=True):
             own = seen.setdefault(group, [])
-            if not math.isnan(reward):
-                own.append((role, reward))
+            if not math.isnan(of_rollout[-1]):
+                own.append(of_rollout)
         # The first pass is over a learner's own rollouts, a second one over those of others, too.
         self._rewards = seen | self._rewards
         return self._compared(scores, rollouts)
@@ -71,15 +72,20 @@ class RAE(Clipped, Advantages, Usual):
         return (scores.outcome - scores.outcome.new_tensor(baseline)).nan_to_num()
 
     def end_step(self, weights: KeptWeights, step: int) -> Mapping[str, float]:
-        """Move the averages by the episodes of the step, in the order of their groups.
+        """Move the averages by the episodes of the step, in the order of their groups; by one with
+        several rollouts of a role once, by their mean.
 
         Metrics: `baseline/ROLE`, of a role without a name `baseline/all`, as the next step has it.
         """
         decay = self.config.decay
+        episodes = dict[tuple[Any, str], list[float]]()
         for group in sorted(self._rewards):
-            for role, reward in self._rewards[group]:
-                before = self.averages.get(role, 0.0)
-                self.averages[role] = decay * before + (1 - decay) * reward
+            for number, (episode, role, reward) in enumerate(self._rewards[group]):
+                key = (group, number) if episode is None else episode
+                episodes.setdefault((key, role), []).append(reward)
+        for (_, role), rewards in episodes.items():
+            before = self.averages.get(role, 0.0)
+            self.averages[role] = decay * before + (1 - decay) * math.fsum(rewards) / len(rewards)
         self._rewards = {}
         own = {f"{Family.BASELINE}/{n or 'all'}": x for n, x in sorted(self.averages.items())}
         return {**super().end_step(weights, step), **own}

@@ -9,9 +9,9 @@ from groupwise import attachments
 from groupwise.errors import UserError
 from groupwise.prompt_source import PlacedRow, PromptSource, Row, check_row
 from groupwise.prompts.identity import identity, of_prompt
-from groupwise.prompts.seeds import seed_for
 from groupwise.prompts.split import held_out
 from groupwise.record import Group
+from groupwise.record.seeds import seed_for
 
 SCAN = 200_000
 """Rows to search for held-out prompts before giving up; a generated source may be endless."""

@@ -1,9 +1,5 @@
-"""Seeds: one for each sample, from the run's seed."""
+"""Seeds: one for each sample, from the run's seed; see `groupwise.record.seeds`."""
 
-import hashlib
+from groupwise.record.seeds import seed_for
 
-
-def seed_for(run_seed: int, space: str, draw: int, index: int) -> int:
-    """The seed of one sample: a 63-bit hash of run seed, name space, draw and index in group."""
-    key = f"{run_seed}/{space}/{draw}/{index}".encode()
-    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") >> 1
+__all__ = ["seed_for"]

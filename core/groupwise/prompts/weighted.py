@@ -11,8 +11,8 @@ from groupwise.prompt_source import PromptSource, Row
 from groupwise.prompts.draws import Prompts
 from groupwise.prompts.identity import identity
 from groupwise.prompts.outcomes import RESTING, UNSEEN, Outcome, Outcomes, worth
-from groupwise.prompts.seeds import seed_for
 from groupwise.record import Group
+from groupwise.record.seeds import seed_for
 
 
 @dataclass(frozen=True, kw_only=True)

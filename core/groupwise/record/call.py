@@ -10,26 +10,40 @@ from groupwise.environment import Columns, ContextRefused, Reply, Tools
 from groupwise.errors import UserError
 from groupwise.prompt_source import Row
 from groupwise.record.group import Episode
+from groupwise.record.seeds import seed_for
 from groupwise.rewards import Score
 from groupwise.rollouts import Rollouts, Turn
 from groupwise.sampler import Drawn
-
-TURN = 2**40
-"""Distance of the group numbers of a player's turns, more than a run has draws."""
 
 
 class Comparison(NamedTuple):
     """Rollouts whose first calls have equal comparisons are compared with each other."""
 
-    number: int
+    draw: int
+    """The number of the prompt's draw."""
+    who: str
+    """The label of the player; "" for all casts of a pool."""
+    place: tuple[Any, ...] = (0,)
+    """Of candidates their context; of others how many rollouts of the player began before, and the
+    forks on the way."""
+
+    @property
+    def number(self) -> int:
+        """For tensors: that of the draw where all rollouts of it are compared, else a hash."""
+        return self.draw if self.is_plain else seed_for(0, f"{self.who}{self.place}", self.draw, 0)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is of the player's first rollout in each episode."""
+        return self.place == (0,)
 
 
 @dataclass(eq=False, kw_only=True)
 class Call:
     """One completion of a player, and what is learned of it.
 
-    What belongs to a rollout is written on its first call. A rollout is one call, or those of one
-    player that go on in one context, if the sampler draws turn by turn.
+    What is below `of a rollout` is written on its first call. A rollout is one call, or those of
+    one player that go on in one context, if the sampler draws turn by turn.
     """
 
     label: str
@@ -45,20 +59,30 @@ class Call:
     """Shown from this context on; None for those of the earlier one."""
 
     # ---- its identity: the seed is a function of player, turn, branch, number and index
+    # (two calls of a run that are equal in these do not exist)
 
     turn: int
     """How many completions of the same player it follows, or that of the completion which `play`
     names as the one before, if it is higher."""
     branch: str
-    """Tells apart calls of the same player with the same parent."""
+    """Tells apart calls that are equal in the others."""
+    forks: tuple[Any, ...]
+    """The forks on its way, where a call was not the first to follow another one."""
     number: int
     """Of the draw or of the parent."""
     index: int
     """Among `size` calls that differ in nothing else."""
     size: int
-    leads: bool
-    """Whether it is the first call for its context."""
+    is_candidate: bool
+    """Whether it is one of those of `Player.group`."""
     comparison: Comparison
+    request: Sequence["Call"] = field(default=(), repr=False)
+    """The calls for its context, itself among them."""
+    origin: "Call | None" = field(init=False, repr=False)
+    """The `parent` by which it is named, also where another candidate turns out to be it."""
+    follows_all: bool = False
+    """Whether it follows all candidates of the request of its parent alike, since the environment
+    did not name one."""
 
     # ---- what was drawn
 
@@ -105,7 +129,7 @@ class Call:
     completion: Any = field(default=None, repr=False)
     """As rewards see it."""
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The policy's; those that are logged, once rewards have seen them."""
+    """The policy's; of a call that is not judged those that are logged."""
     truncated: bool = False
     """Whether a limit cut it off, as the sampler says."""
     ended: str | None = None
@@ -124,7 +148,7 @@ class Call:
     """The mean over its decisions, None where it was not trained on."""
 
     def __post_init__(self) -> None:
-        self.first, self.calls = self, [self]
+        self.first, self.calls, self.origin = self, [self], self.parent
 
     def move_facts(self) -> None:
         """Move the facts' tensors to CPU memory."""
@@ -134,6 +158,16 @@ class Call:
     def length(self) -> int:
         """The number of the decisions of its rollout."""
         return 0 if self.mask is None else int(self.mask.sum())
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the first call for its context."""
+        return not self.request or self.request[0] is self
+
+    @property
+    def begins(self) -> bool:
+        """Whether a rollout begins with it, as far as is known while it is played."""
+        return self.is_candidate or self.goes_on_from is None
 
     @property
     def context_calls(self) -> list["Call"]:
@@ -151,6 +185,27 @@ class Call:
             yield call
             call = call.parent
 
+    def follows(self, call: "Call | None") -> bool:
+        """Whether it follows this call directly."""
+        if self.parent is call:
+            return True
+        return self.follows_all and self.parent is not None and call in self.parent.request
+
+    def refuse(self, label: str, *, everything: bool) -> None:
+        """Note that a player could not take the reply; everything: nor those of the candidates
+        beside it."""
+        for call in self.request if everything and self.is_candidate else [self]:
+            call.refused_by = label
+
+    def release(self) -> None:
+        """Forget what needs memory: it is not read any more.
+
+        Calls and episodes know each other, so that Python would free them late.
+        """
+        self.rollouts = self.mask = self.completion = self.columns = self.reply = None
+        self.context = self.drawn = self.turns = None
+        self.facts = {}
+
     @property
     def is_followed(self) -> bool:
         """Whether there is a completion that follows it."""
@@ -162,21 +217,13 @@ class Call:
         return self.number * self.size + self.index
 
     @property
-    def episode_number(self) -> int:
-        """A number for the rollouts that count as one episode: those that follow each other, but
-        every one of `Player.group`, and what follows it, by itself."""
-        first = self
-        while first.parent is not None and first.size == 1:
-            first = first.parent
-        return self.identity + first.turn * TURN
+    def weighed_as(self) -> tuple[Any, ...]:
+        """The rollouts with an equal one count as one episode: those of an episode, but every
+        candidate, and what follows it, by itself."""
+        way = [(call.space, call.identity) for call in (self, *self.ancestors) if call.is_candidate]
+        return (self.episode.cast, self.episode.group.number, self.episode.index, *way)
 
     @property
     def space(self) -> str:
         """The name space of its seed, within that of its player."""
         return (f"/{self.turn}" if self.turn else "") + self.branch
-
-    @property
-    def group_space(self) -> str:
-        """The name space of the seed of its group, whose calls may be of several branches."""
-        turn = f"/{self.turn}" if self.turn else ""
-        return turn + ("*" if "*" in self.branch else "")

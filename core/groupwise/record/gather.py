@@ -1,14 +1,16 @@
-"""gather: batches of rollouts and scores from calls; nothing else joins what was drawn."""
+"""gather: batches of rollouts and scores from calls."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from groupwise.environment import ENDED, OF_TURNS
 from groupwise.record.call import Call
+from groupwise.record.seeds import seed_for
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts, Turn
 
@@ -24,15 +26,17 @@ def write(rollouts: Rollouts, firsts: Sequence[Call], *, trained: bool) -> None:
     whether a policy is trained on it, without which trajectories are dropped.
     """
     mask, truncated = rollouts.mask.cpu(), rollouts.truncated.tolist()
-    failures = rollouts.failures or [None] * len(firsts)
-    drawn = replace(rollouts, completions=[None] * len(firsts), facts={}, failures=None)
+    nothing: list[None] = [None] * len(firsts)
+    failures, roles = rollouts.failures or nothing, rollouts.roles or nothing
+    endings, turns = rollouts.endings or nothing, rollouts.turns or nothing
+    drawn = replace(rollouts, completions=nothing, facts={}, failures=None)
     drawn = drawn if trained else replace(drawn, trajectory={})
     for at, call in enumerate(firsts):
         call.rollouts, call.at, call.mask = drawn, at, mask[at]
         call.completion, call.truncated = rollouts.completions[at], truncated[at]
         call.facts = {name: column[at] for name, column in rollouts.facts.items()}
-        call.failure = failures[at]
-        call.turns = None if rollouts.turns is None else rollouts.turns[at]
+        call.failure, call.ended = failures[at], endings[at]
+        call.role, call.turns = roles[at], turns[at]
 
 
 def gather(firsts: Sequence[Call]) -> Rollouts:
@@ -58,11 +62,33 @@ def settle(firsts: Sequence[Call], rollouts: Rollouts) -> None:
         call.rollouts, call.at = rollouts, at
 
 
+def moved(rollouts: Rollouts, device: torch.device) -> Rollouts:
+    """Rollouts on another device, without completions and facts."""
+
+    def on_device(column: Any) -> Any:
+        if isinstance(column, Tensor):
+            return column.to(device)
+        return [value.to(device) for value in column]
+
+    sampled = rollouts.sampler_log_probs
+    return replace(
+        rollouts,
+        completions=[None] * len(rollouts),
+        facts={},
+        groups=rollouts.groups.to(device),
+        mask=rollouts.mask.to(device),
+        truncated=rollouts.truncated.to(device),
+        sampler_log_probs=None if sampled is None else sampled.to(device),
+        trajectory={name: on_device(column) for name, column in rollouts.trajectory.items()},
+    )
+
+
 def light(firsts: Sequence[Call]) -> Rollouts:
     """The same without trajectories and the sampler's log-probs, in CPU memory."""
     if not firsts:
         return nothing_drawn()
     masks = [call.mask for call in firsts if call.mask is not None]
+    assert len(masks) == len(firsts)
     return Rollouts(
         mask=pad_sequence(masks, batch_first=True),
         truncated=torch.tensor(_truncated(firsts)),
@@ -103,7 +129,9 @@ def judged(calls: Sequence[Call], columns: Sequence[str]) -> Rollouts:
 
 def scores_of(firsts: Sequence[Call], like: Scores) -> Scores:
     """The scores of these calls; like: scores of the same rewards in the same step."""
-    return like.with_rows([call.score for call in firsts if call.score is not None])
+    scores = [call.score for call in firsts if call.score is not None]
+    assert len(scores) == len(firsts)
+    return like.with_rows(scores)
 
 
 def nothing_drawn() -> Rollouts:
@@ -138,13 +166,19 @@ def _columns(firsts: Sequence[Call], device: torch.device) -> dict[str, Any]:
         "prompts": [call.row for call in firsts],
         "completions": [call.completion for call in firsts],
         "groups": torch.tensor([c.comparison.number for c in firsts], device=device),
-        "episodes": None if plain else torch.tensor([c.episode_number for c in firsts]),
+        "episodes": None if plain else torch.tensor([*map(_weighed_as, firsts)]),
         "failures": _some([call.failure for call in firsts]),
         "endings": _some([None if word == "length" else word for word in endings]),
         "turns": _turns(firsts),
         "roles": _some([call.role for call in firsts]),
         "facts": {name: [call.facts.get(name) for call in firsts] for name in names},
     }
+
+
+def _weighed_as(first: Call) -> int:
+    """The number of the episode that a rollout counts as."""
+    own = first.weighed_as
+    return seed_for(0, f"{own}", first.episode.group.number, first.episode.index)
 
 
 def _some(values: Sequence[Any]) -> Sequence[Any] | None:

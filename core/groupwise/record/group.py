@@ -1,6 +1,6 @@
 """Group: a prompt that was drawn, with its episodes; Episode: one of them, with its calls."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,12 @@ class Group:
         calls = (call for episode in self.episodes for call in episode.calls)
         return (call for call in calls if call.label == label and call.first is call)
 
+    def release(self) -> None:
+        """Forget what needs memory of all calls."""
+        for episode in self.episodes:
+            for call in episode.calls:
+                call.release()
+
     @property
     def over(self) -> bool:
         """Whether all episodes are over."""
@@ -52,6 +58,10 @@ class Episode:
     """The labels of its players."""
     seed: int
     """Of the environment's own chance."""
+    receivers: Collection[str]
+    """The players that begin episodes."""
+    compared: bool
+    """Whether all casts are compared with each other."""
     plain: bool
     """Whether it is one call of the only player, with the row as it is."""
     calls: list["Call"] = field(default_factory=list, repr=False)
@@ -79,9 +89,13 @@ class Episode:
         """Whether it failed before any reply, so that no call tells of it."""
         return self.failure is not None and not self.calls
 
+    def compared_as(self, label: str) -> str:
+        """Who a player is in comparisons: "" where casts are compared with each other."""
+        return "" if self.compared else label
+
     def followers(self, call: "Call | None") -> list["Call"]:
         """The calls with a completion that follow this one; of None the first ones."""
-        return [each for each in self.calls if each.parent is call and each.is_drawn]
+        return [each for each in self.calls if each.is_drawn and each.follows(call)]
 
     @property
     def drawn(self) -> list["Call"]:
@@ -89,10 +103,5 @@ class Episode:
         drawn, level = list["Call"](), self.followers(None)
         while level:
             drawn += level
-            level = [each for call in level for each in self.followers(call)]
+            level = [*dict.fromkeys(each for call in level for each in self.followers(call))]
         return drawn
-
-
-def rollouts_of(groups: Sequence[Group], labels: Sequence[str]) -> Mapping[str, list["Call"]]:
-    """By label, the first call of each rollout of a player."""
-    return {label: [call for group in groups for call in group.rollouts(label)] for label in labels}

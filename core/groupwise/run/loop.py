@@ -74,6 +74,8 @@ def loop(trainer: Trainer, recorder: Recorder, saver: Saver) -> bool:
                 learned = trainer.learn(step)
             learned = joined(learned, trainer.teach(step))
             samples = trainer.samples(step)
+            for group in step.groups:
+                group.release()
             metrics: dict[str, Any] = {}
             try:
                 with interruption.held():

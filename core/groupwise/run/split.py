@@ -9,8 +9,8 @@ from groupwise.errors import UserError
 from groupwise.prompt_source import Row
 from groupwise.prompts.draws import SCAN, Prompts
 from groupwise.prompts.identity import identity
-from groupwise.prompts.seeds import seed_for
 from groupwise.record import Group
+from groupwise.record.seeds import seed_for
 from groupwise.run.parts import Parts
 
 Split = Literal["train", "held-out"]

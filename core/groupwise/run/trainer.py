@@ -19,10 +19,11 @@ from groupwise.storage.training_samples import is_kept
 from groupwise.training.chosen import chosen
 from groupwise.training.clock import Clock
 from groupwise.training.evaluator import Evaluator
-from groupwise.training.experience import Experience, Step
+from groupwise.training.experience import Experience
 from groupwise.training.failing import Failing
 from groupwise.training.footprint import Footprint
 from groupwise.training.learner import Learner
+from groupwise.training.step import Step
 from groupwise.training.step_metrics import FAILED, VALUES, is_count, joined
 from groupwise.training.threads import Threads
 

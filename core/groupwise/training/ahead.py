@@ -8,7 +8,8 @@ import torch
 
 from groupwise.record import Group
 from groupwise.rewards import RunState
-from groupwise.training.experience import Experience, Round, Step
+from groupwise.training.experience import Experience, Round
+from groupwise.training.step import Step
 
 
 class Ahead(Experience):

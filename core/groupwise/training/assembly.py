@@ -1,14 +1,17 @@
 """Assembly: how finished episodes ended is written on their calls."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from groupwise.environment import Columns, Environment, Reply
+import torch
+
+from groupwise.environment import ENDED, Columns, Environment, Reply
 from groupwise.errors import UserError
 from groupwise.record import Call, Episode, Group
 from groupwise.record.gather import write
+from groupwise.rollouts import Rollouts
 from groupwise.training import turn_rewards, turns
 from groupwise.training.calls import join_rollouts
-from groupwise.training.endings import word_of
 from groupwise.training.sampling import Sampling
 
 
@@ -65,9 +68,10 @@ class Assembly:
             sampling = self.samplings[label]
             rows = [first.row for first in firsts]
             rollouts = sampling.assemble(rows, [first.calls[-1].context for first in firsts])
-            write(rollouts, firsts, trained=self.trained)
             if self.trained:
                 turns.compare(sampling.turn_sampler, rollouts, firsts)
+                rollouts = _of_own_turns(rollouts, firsts)
+            write(rollouts, firsts, trained=self.trained)
         for first in firsts:
             reason = first.failure or first.episode.failure
             for call in first.calls:
@@ -79,8 +83,10 @@ class Assembly:
         outcome = episode.outcome
         if outcome is None or isinstance(outcome, Mapping):
             last = [call for call in episode.calls if not call.is_followed]
-            calls = [self._latest_judged(call) for call in last]
-            pairs = [(call, outcome or {}) for call in dict.fromkeys(calls) if call is not None]
+            judged = {call: None for end in last if (call := self._latest_judged(end)) is not None}
+            # Of a rollout the last: an earlier reply may have been answered beside it.
+            calls = {call.first: call for call in sorted(judged, key=_number_in_rollout)}
+            pairs = [(call, outcome or {}) for call in judged if calls[call.first] is call]
         else:
             returned = outcome if isinstance(outcome, Sequence) else [outcome]
             pairs = [_pair(each) for each in returned]
@@ -95,15 +101,52 @@ class Assembly:
         return next((each for each in line if each.label in self.judged), None)
 
 
+def _number_in_rollout(call: Call) -> int:
+    return call.first.calls.index(call)
+
+
+def _of_own_turns(rollouts: Rollouts, firsts: Sequence[Call]) -> Rollouts:
+    """The same with the decisions of each rollout's own turns: those that its context began with
+    are of another one."""
+    before = [len(first.context_calls) - 1 for first in firsts]
+    if not any(before):
+        return rollouts
+    if rollouts.turns is None:
+        raise UserError(
+            "environment: `play` goes on in a context in several ways, but the sampler does not "
+            "say where turns end: a TurnSampler's `assemble` sets `Rollouts.turns`"
+        )
+    pairs = [*zip(rollouts.turns, before, strict=True)]
+    counts = [sum(turn.decisions for turn in own[:count]) for own, count in pairs]
+    others = torch.tensor(counts, device=rollouts.mask.device).unsqueeze(1)
+    mask = rollouts.mask & (rollouts.mask.cumsum(dim=1) > others)
+    return replace(rollouts, mask=mask, turns=[own[count:] for own, count in pairs])
+
+
 def _end(first: Call) -> None:
     """Write why a rollout ended.
 
     "length", and a context without room, truncate it. Any other word of `play` says that its last
     completion was not cut off, though it may have reached a limit that `play` set.
     """
-    words = (word_of(call, call.columns) for call in first.calls if call.columns is not None)
+    words = (_word_of(call, call.columns) for call in first.calls if call.columns is not None)
     word = next(filter(None, words), None)
-    first.ended = "length" if first.calls[-1].is_cut else word
+    first.ended = "length" if first.calls[-1].is_cut else word or first.ended
+
+
+def _word_of(call: Call, columns: Columns) -> str | None:
+    """The environment's word for why the episode of a judged call ended; None for its player's own
+    end. Raises UserError if it is not a word, or "failed"."""
+    word = columns.get(ENDED, call.episode.ended)
+    if word is None or word == "stop":
+        return None
+    if not isinstance(word, str) or not word or word == "failed":
+        advice = "; raise an exception to fail the episode" if word == "failed" else ""
+        raise UserError(
+            f"environment: `play` returned {word!r} as why the episode ended (`{ENDED}`), expected "
+            f"a word like 'turns' or 'tool'{advice}"
+        )
+    return word
 
 
 def _check_judged(calls: Sequence[Call]) -> None:

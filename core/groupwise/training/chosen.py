@@ -9,9 +9,9 @@ from accelerate.utils import gather_object
 
 from groupwise.evaluation import Sample
 from groupwise.rewards import Scores
-from groupwise.training.experience import Step
 from groupwise.training.judge import Judge
 from groupwise.training.samples import Samples
+from groupwise.training.step import Step
 
 EXTREMES = {
     "best": lambda sample: (sample["total"] is None, -(sample["total"] or 0.0)),

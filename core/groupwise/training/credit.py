@@ -41,7 +41,8 @@ def _of_calls(episode: Episode, count: int, refused: Mapping[str, float]) -> Map
     following = defaultdict[Call, list[Call]](list)
     for call in episode.calls:
         if call.parent is not None:
-            following[call.parent].append(call)
+            for each in call.parent.request if call.follows_all else [call.parent]:
+                following[each].append(call)
     scores = dict[Call, Score]()
     own = {call: call.first.score for call in episode.judged}
     for call in sorted(episode.calls, key=lambda each: len([*each.ancestors]), reverse=True):

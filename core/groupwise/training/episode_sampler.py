@@ -7,8 +7,9 @@ from itertools import takewhile
 from groupwise import processes, progress, terminal
 from groupwise.config.environment import TURN_DEADLINE
 from groupwise.environment import ENDED, Environment
-from groupwise.prompts.seeds import seed_for
 from groupwise.record import Call, Episode, Group
+from groupwise.record.seeds import seed_for
+from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, TurnSampler
 from groupwise.training.assembly import Assembly
 from groupwise.training.loop_thread import BlockedError, CoroutineOverdue, LoopThread
@@ -48,6 +49,7 @@ class EpisodeSampler:
         self.logged_columns = environment.logged(self.labels)
         self.shown_columns = environment.shown(self.labels)
         self.judged = environment.judged(self.labels)
+        self.receivers = environment.receivers(self.labels)
         # Not by what is sampled, since parts, rounds and processes must have the same form.
         self.plain = environment.one_call and len(self.labels) == 1
         self._thread = LoopThread(deadline=deadline, place=Places(environment).runs)
@@ -115,13 +117,18 @@ class EpisodeSampler:
         """By label, the value of each reward for replies that another player refused."""
         return {label: self.environment.refused(label) for label in self.labels}
 
-    def move_facts(self, groups: Sequence[Group]) -> None:
-        """Move the facts of finished groups to CPU memory; of rollouts that are not judged only
-        those that are logged stay."""
+    def move_facts(self, groups: Sequence[Group], rollouts: Rollouts) -> None:
+        """Take the facts of finished groups from the judged rollouts, which have them in CPU
+        memory; of rollouts that are not judged only those that are logged stay."""
+        calls = [call for group in groups for call in group.judged]
+        for row, first in enumerate(call.first for call in calls):
+            own = rollouts.facts
+            first.facts = {n: own[n][row] if n in own else x for n, x in first.facts.items()}
+            first.move_facts()
+        judged = {call.first for call in calls}
         for label, sampling in self.samplings.items():
             for first in (first for group in groups for first in group.rollouts(label)):
-                if any(call.columns is not None for call in first.calls):
-                    first.move_facts()
+                if first in judged:
                     continue
                 logged = sorted(sampling.policy.logged & first.facts.keys())
                 first.facts = {name: float(first.facts[name]) for name in logged}
@@ -219,6 +226,8 @@ class EpisodeSampler:
                     for answered in samplers[label].sample(due):
                         self._thread.run(playing.resume(answered))
                         waiting += yield from self._finished(playing, assembly, left)
+                        for call in (call for request in answered for call in request):
+                            call.move_facts()  # it may wait for further calls
 
     def _stop(self, playing: Playing) -> None:
         """End what still goes on of these episodes, unless `close` has.
@@ -242,9 +251,6 @@ class EpisodeSampler:
                 assembly.finish(over)
                 progress.count(self._counted, sum(len(group.episodes) for group in over))
                 yield over
-            for group in left:  # what was drawn of them waits for further calls
-                for call in (call for episode in group.episodes for call in episode.calls):
-                    call.move_facts()
         return [*requests]
 
     def _with_episodes(
@@ -264,6 +270,8 @@ class EpisodeSampler:
                     cast=self.casts[cast],
                     # 31 bits, which every generator and protocol takes.
                     seed=seed_for(run_seed, f"{space} environment", group.number, 0) >> 32,
+                    receivers=self.receivers,
+                    compared=len(sizes) > 1,
                     plain=self.plain,
                 )
                 for number, (cast, index) in enumerate(members)

@@ -158,7 +158,7 @@ class Evaluator:
         start = partial(Scorer.start, purpose=purpose, references=references)
         rewards = start(self.rewards, rollouts, state)
         watched = start(self.watched, rollouts, state) if self.watched else None
-        self.sampler.move_facts(groups)
+        self.sampler.move_facts(groups, rewards.rollouts)
         del rollouts
         for scoring in filter(None, (rewards, watched)):
             scoring.call()
@@ -184,7 +184,7 @@ class Evaluator:
         right = self.judge.right(of_judge).masked_fill(scores.failed, math.nan)
         policy = self.sampler.samplings[samples.learner or self.sampler.judged[-1]].policy
         episodes = [episode for group in groups for episode in group.episodes]
-        return [
+        records = [
             *samples.of_judged(
                 [call for group in groups for call in group.judged],
                 scores,
@@ -197,25 +197,29 @@ class Evaluator:
             *(self._dead_end(samples, call) for call in failures.dead_ends(episodes)),
             *(self._dead_end(samples, episode) for episode in episodes if episode.is_lost),
         ]
+        for group in groups:
+            group.release()
+        return records
 
     def _dead_end(self, samples: Samples, end: Call | Episode) -> Sample:
-        """The record of a completion that the next policy of a chain could not take, or of an
-        episode that failed before any."""
-        value = math.nan
-        if isinstance(end, Call) and end.failure is None:
+        """The record of a reply that failed or was refused, or of an episode without any."""
+        failed, value = end.failure is not None, 0.0
+        if isinstance(end, Call) and not failed:
             value = self.sampler.refused[end.label]
-        return samples.of_dead_end(end, *self._as_judged(value))
+        return samples.of_dead_end(end, *self._as_judged(value, failed=failed))
 
-    def _as_judged(self, value: float) -> tuple[Scores, torch.Tensor, Sequence[str] | None]:
-        """The scores of one rollout with this value of each reward, NaN if it failed; whether it is
-        right; and the names of watched rewards."""
+    def _as_judged(
+        self, value: float, *, failed: bool
+    ) -> tuple[Scores, torch.Tensor, Sequence[str] | None]:
+        """The scores of one rollout with this value of each reward; whether it is right; and the
+        names of watched rewards."""
         names, watched = self.rewards.names, self.watched.names if self.watched else None
-        failed = torch.tensor([math.isnan(value)])
-        values = torch.full((1, len(names)), value, dtype=torch.float64)
+        fails = torch.tensor([failed])
+        values = torch.full((1, len(names)), math.nan if failed else value, dtype=torch.float64)
         scores = Scores(
-            names=names, weights=self.rewards.weights.final, values=values, failed=failed
+            names=names, weights=self.rewards.weights.final, values=values, failed=fails
         )
-        wrong = torch.zeros(1).masked_fill(failed, math.nan)
+        wrong = torch.zeros(1).masked_fill(fails, math.nan)
         is_watched = self.judge.name in (watched or ())
         return scores, wrong if is_watched else self.judge.right(scores), watched
 

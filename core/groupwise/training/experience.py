@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import Tensor
 
 from groupwise import processes
@@ -15,7 +16,7 @@ from groupwise.config.train import TrainSection
 from groupwise.prompts.draws import Prompts
 from groupwise.prompts.weighted import Weighted
 from groupwise.record import Call, Group
-from groupwise.record.gather import by_draw, gather, judged, light, scores_of
+from groupwise.record.gather import by_draw, gather, judged, light, moved, scores_of
 from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
@@ -26,50 +27,7 @@ from groupwise.training.credit import credit
 from groupwise.training.episode_sampler import EpisodeSampler
 from groupwise.training.judge import Judge
 from groupwise.training.signal import no_signal
-
-View = tuple[Rollouts, Scores]
-"""Rollouts without trajectories, in CPU memory, and their scores."""
-
-
-@dataclass(kw_only=True)
-class Step:
-    """The groups of a step on this process, judged."""
-
-    groups: Sequence[Group]
-    like: Scores
-    """The rewards of the step; its rows are those of the last round of sampling."""
-    sampler: EpisodeSampler
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    """Over all processes."""
-    dummies: Mapping[str, Rollouts | None] = field(default_factory=dict)
-    """By label of the learner, a rollout for passes without effect while other processes have more
-    micro-batches; None if there is one process."""
-
-    @property
-    def judged(self) -> list[Call]:
-        """The calls that rewards judged, and those that failed."""
-        return [call for group in self.groups for call in group.judged]
-
-    def firsts(self, label: str) -> list[Call]:
-        """The first call of each rollout of a player."""
-        return [call for group in self.groups for call in group.rollouts(label)]
-
-    def rest(self, label: str) -> list[Call] | None:
-        """The first calls of judged rollouts of other players that are compared with a player's;
-        None if there are none."""
-        if len(self.sampler.casts) == 1:
-            return None
-        return [call.first for call in self.judged if call.label != label]
-
-    @property
-    def rollouts(self) -> Rollouts:
-        """What rewards judged: without trajectories, in CPU memory."""
-        return judged(self.judged, self.sampler.columns)
-
-    @property
-    def scores(self) -> Scores:
-        """Those of `rollouts`."""
-        return scores_of([call.first for call in self.judged], self.like)
+from groupwise.training.step import Step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +124,7 @@ class Experience:
             calls = [call for group in part for call in group.judged]
             with self.clock.time("reward"):
                 scoring = self.scorer.start(judged(calls, self.sampler.columns), state)
-                self.sampler.move_facts(part)
+                self.sampler.move_facts(part, scoring.rollouts)
                 if self.calls_at_once:
                     scoring.call()
             played += part
@@ -188,23 +146,23 @@ class Experience:
         """
         self.failures = {}
         step = self._finished(first)
-        step.dummies = self._dummies(step)
-        self._drop_dummies(first, step)
-        dead, metrics = self._described(step)
-        refilled = 0
+        dummies = self._dummies(step)
+        step = replace(self._without_dummies(first, step), dummies=dummies)
+        no_signal = self._no_signal(step)
+        metrics, refilled = self._described(step, no_signal), 0
         for _ in range(self.settings.max_refills if self.refills else 0):
-            missing = processes.total(len(dead))
+            kept, replaced = _by_signal(step, no_signal)
+            missing = processes.total(len(replaced))
             if not missing:
                 break
+            for group in replaced:
+                group.release()
             more = self._round(self.prompts.take(missing), state)
-            fresh = self._finished(more)
-            self._drop_dummies(more, fresh)
-            kept = [group for group in step.groups if group.number not in dead]
-            step = replace(step, groups=kept)
-            like = Scores.concat([step.scores, fresh.like])
+            fresh = self._without_dummies(more, self._finished(more))
+            like = Scores.concat([replace(step, groups=kept).scores, fresh.like])
             step = replace(step, groups=[*kept, *fresh.groups], like=like)
-            dead = self._without_signal(self._views(step), step)
-            metrics = step_metrics.with_round(metrics, self._counted(fresh))
+            no_signal = self._no_signal(step)
+            metrics = step_metrics.with_round(metrics, self._described(fresh, {}))
             refilled += missing
         if self.refills:
             metrics["refilled_groups"] = refilled
@@ -222,111 +180,98 @@ class Experience:
         return step
 
     def _dummies(self, step: Step) -> dict[str, Rollouts | None]:
-        """By label, a rollout for dummy passes if there are several processes; a failed one if all
-        failed.
-
-        Raises UserError, on all processes, if a policy of a chain has none on one of them.
-        """
+        """By label, a rollout for dummy passes if there are several processes: a failed one if all
+        failed, another process's if this one has none; None if no process has any."""
         labels = self.sampler.labels
         if self.accelerator.num_processes == 1:
             return dict.fromkeys(labels)
-        processes.each(lambda: failures.check_not_empty(step.groups, labels))
-        return {label: _dummy(step.firsts(label)) for label in labels}
+        own = {label: _dummy(step.firsts(label)) for label in labels}
+        device = self.accelerator.device
+        return {label: _of_any_process(dummy, device) for label, dummy in own.items()}
 
-    def _drop_dummies(self, begun: Round, step: Step) -> None:
-        """Leave nothing if this process has no share of the groups, so that all are dummies."""
-        if not self.sampler.share(begun.drawn):
-            step.groups, step.like = [], step.like.select(torch.empty(0, dtype=torch.int64))
+    def _without_dummies(self, begun: Round, step: Step) -> Step:
+        """The same; empty if this process has no share of the groups, so that all are dummies."""
+        if self.sampler.share(begun.drawn):
+            return step
+        nothing = step.like.select(torch.empty(0, dtype=torch.int64))
+        return replace(step, groups=[], like=nothing)
 
-    def _views(self, step: Step) -> dict[str, View]:
-        """By label, the rollouts of a player."""
-        firsts = {label: step.firsts(label) for label in self.sampler.labels}
-        return {label: (light(own), scores_of(own, step.like)) for label, own in firsts.items()}
-
-    def _no_signal(self, views: Mapping[str, View], step: Step) -> dict[str, Tensor]:
+    def _no_signal(self, step: Step) -> dict[str, Tensor]:
         """By label of the learners, [B] bool: rollouts of groups without a training signal."""
         dead = {}
         for label, algorithm in self.algorithms.items():
             rest = step.rest(label)
             others = None if rest is None else (by_draw(rest), scores_of(rest, step.like))
-            dead[label] = no_signal(*views[label], algorithm, rest=others)
+            dead[label] = no_signal(*step.views[label], algorithm, rest=others)
         return dead
 
-    def _without_signal(self, views: Mapping[str, View], step: Step) -> set[int]:
-        """The numbers of this process's groups that teach no learner anything."""
-        return self._dead(self._no_signal(views, step), step)
-
-    def _dead(self, no_signal: Mapping[str, Tensor], step: Step) -> set[int]:
-        alive = {
-            first.episode.group.number
-            for label, dead in no_signal.items()
-            for first, is_dead in zip(step.firsts(label), dead.tolist(), strict=True)
-            if not is_dead
-        }
-        of_players = (first for label in self.sampler.labels for first in step.firsts(label))
-        return {first.episode.group.number for first in of_players} - alive
-
-    # ---- metrics
-
-    def _described(self, step: Step) -> tuple[set[int], dict[str, Any]]:
-        """The numbers of groups that teach nothing, and the metrics of the first round."""
-        views = self._views(step)
-        dead = self._no_signal(views, step)
-        rollouts = step.rollouts
+    def _judged_without(self, step: Step, dead: Mapping[str, Tensor]) -> Tensor | None:
+        """[B] bool: judged rollouts that teach nothing, compared with those of the same draw."""
         each = [
-            own if self.sampler.plain else no_signal(rollouts, step.like, self.algorithms[label])
+            own
+            if self.sampler.plain
+            else no_signal(step.rollouts, step.like, self.algorithms[label])
             for label, own in dead.items()
         ]
-        judged_dead = torch.stack(each).all(dim=0) if each else None
-        metrics = self._measured(step, rollouts, views, dead, judged_dead)
-        return self._dead(dead, step), metrics
+        return torch.stack(each).all(dim=0) if each else None
 
-    def _counted(self, step: Step) -> dict[str, Any]:
-        """The metrics of a further round, of which only counts are used."""
-        return self._measured(step, step.rollouts, self._views(step), {}, None)
-
-    def _measured(
-        self,
-        step: Step,
-        rollouts: Rollouts,
-        views: Mapping[str, View],
-        no_signal: Mapping[str, Tensor],
-        judged_without: Tensor | None,
-    ) -> dict[str, Any]:
-        """Metrics of a round.
-
-        rollouts: those that are judged; no_signal: by label, [B] bool of those that teach it
-        nothing; judged_without: [B] bool, the same of judged ones, None for a further round.
-        """
+    def _described(self, step: Step, dead: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Metrics of a round; dead: by label, the rollouts without a signal, {} if it is a further
+        round, which adds only counts."""
         scores, labels = step.like, self.sampler.labels
         described = failures.described(step.groups, labels)
         self.failures |= processes.first_of({**described, **scores.failures})
         right = self.judge.right(scores).masked_fill(scores.failed, math.nan)
         episodes = [episode for group in step.groups for episode in group.episodes]
         lost = sum(episode.is_lost for episode in episodes)
+        firsts = [first for label in labels for first in step.firsts(label)]
         metrics = step_metrics.describe(
-            rollouts,
+            step.rollouts,
             scores,
-            no_signal=judged_without,
+            no_signal=self._judged_without(step, dead),
             right=right if self.judge.name in scores.names else None,
             logged=self.sampler.logged,
             lost=lost,
             multi_turn=self.sampler.environment.multi_turn,
             columns=self.sampler.logged_columns,
             turns=turns.counted(episodes),
+            decisions=sum(first.length for first in firsts),
         )
-        firsts = (first for label in labels for first in step.firsts(label))
         metrics |= turn_rewards.measured(firsts).of_all_processes().result()
         if isinstance(self.prompts, Weighted):
-            metrics |= self.prompts.observe(step_metrics.outcomes(rollouts, right))
+            metrics |= self.prompts.observe(step_metrics.outcomes(step.rollouts, right))
         if len(labels) == 1:
             return metrics
         logged = {label: s.policy.logged for label, s in self.sampler.samplings.items()}
-        return metrics | step_metrics.of_learners(views, no_signal, logged, lost)
+        return metrics | step_metrics.of_learners(step.views, dead, logged, lost)
 
 
-def _dummy(firsts: Sequence[Call]) -> Rollouts:
-    """The longest rollout, of those that did not fail if there are any."""
+def _by_signal(step: Step, dead: Mapping[str, Tensor]) -> tuple[list[Group], list[Group]]:
+    """The groups of a step that stay, and those with rollouts that teach no learner anything."""
+    alive, drawn = set[int](), set[int]()
+    for label in step.sampler.labels:
+        numbers = [first.episode.group.number for first in step.firsts(label)]
+        drawn |= {*numbers}
+        if label in dead:
+            pairs = zip(numbers, dead[label].tolist(), strict=True)
+            alive |= {number for number, is_dead in pairs if not is_dead}
+    replaced = [group for group in step.groups if group.number in drawn - alive]
+    return [group for group in step.groups if group.number not in drawn - alive], replaced
+
+
+def _dummy(firsts: Sequence[Call]) -> Rollouts | None:
+    """The longest rollout, of those that did not fail if there are any; None without any."""
+    if not firsts:
+        return None
     usable = [first for first in firsts if first.score is None or not first.score.failed]
     extents = light(usable or firsts).extents
     return gather([(usable or firsts)[int(extents.argmax())]])
+
+
+def _of_any_process(dummy: Rollouts | None, device: torch.device) -> Rollouts | None:
+    """A process's own dummy, else that of another one. A collective."""
+    if not processes.any_process(dummy is None):
+        return dummy
+    shared = gather_object([None if dummy is None else moved(dummy, torch.device("cpu"))])
+    others = [other for other in shared if other is not None]
+    return dummy if dummy is not None or not others else moved(others[0], device)

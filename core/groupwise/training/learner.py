@@ -14,8 +14,7 @@ from groupwise.config.train import TrainSection
 from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.record import Call
-from groupwise.record.call import TURN
-from groupwise.record.gather import by_draw, gather, scores_of, settle
+from groupwise.record.gather import gather, scores_of, settle
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Sampler
@@ -23,6 +22,7 @@ from groupwise.storage.state import HasState
 from groupwise.training import learning_rate
 from groupwise.training.optimizer import Optimizer
 from groupwise.training.replay import Replay
+from groupwise.training.step import nothing_of, own_observations, rest_of, usable
 from groupwise.training.tally import Tally
 from groupwise.training.update import Updater
 from groupwise.weights import REFERENCE, KeptWeights
@@ -106,20 +106,25 @@ class Learner:
         learning rate; rest: the first calls of rollouts of other learners in the same groups.
         """
         self.updater.dummy = dummy
-        firsts, further = _usable(firsts), dict[str, float]()
+        rate = self.rate(step, seconds)
+        drawn, firsts, further = firsts, usable(firsts), dict[str, float]()
         if self.replay is not None:
-            firsts, further = self.replay.fill(firsts, like, step)
-        rollouts, scores = gather(firsts), scores_of(firsts, like)
+            columns = nothing_of(drawn, dummy).trajectory.keys()
+            firsts, further = self.replay.fill(firsts, like, step, columns)
+        plan = self._updates(firsts) * self.settings.epochs
+        if not plan:
+            return {"skipped_updates": 0, "learning_rate": rate, **further}
+        rollouts = gather(firsts) if firsts else nothing_of(drawn, dummy)
+        scores = scores_of(firsts, like)
         settle(firsts, rollouts)
         rollouts = self.algorithm.with_decisions(rollouts, step)
         replayed = None
         if self.replay is not None:
             replayed = torch.tensor([first.is_replayed for first in firsts], dtype=torch.bool)
-        plan = self._updates(rollouts) * self.settings.epochs
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
         # The sampler's log-probs stand for the policy's own where both are the same function.
         known_log_probs = rollouts.sampler_log_probs if self.sampler.exact and not others else None
-        outputs = self._outputs(rollouts, plan, known_log_probs=known_log_probs)
+        outputs = self._outputs(rollouts, plan, firsts, known_log_probs=known_log_probs)
         corrected = others or not (self.sampler is self.policy or self.sampler.exact)
         if corrected:
             self._check_log_probs(rollouts)
@@ -127,7 +132,6 @@ class Learner:
         # taken before the end of the step would be inconsistent.
         stateless = self.replay is None and not isinstance(self.algorithm, HasState)
         self.at_step_boundary = self.at_step_boundary and stateless
-        rate = self.rate(step, seconds)
         tally = Tally()
         tally.total("skipped_updates", 0)
         for number, rows in enumerate(plan):
@@ -137,7 +141,7 @@ class Learner:
                 part,
                 scores.select(rows),
                 {name: value[rows, :width] for name, value in outputs.items()},
-                rest=_rest_of(rest, part, like),
+                rest=rest_of(rest, part, like),
                 replayed=None if replayed is None else replayed[rows],
             )
             for row, advantage in zip(rows.tolist(), _advantages(tensors), strict=True):
@@ -173,6 +177,7 @@ class Learner:
         self,
         rollouts: Rollouts,
         plan: Sequence[Tensor],
+        firsts: Sequence[Call],
         *,
         known_log_probs: Tensor | None,
     ) -> dict[str, Tensor]:
@@ -194,7 +199,9 @@ class Learner:
             of_teacher = self.updater.outputs(rollouts, algorithm.teacher, of=self.teacher)
             outputs |= _named("teacher", of_teacher)
         if OBSERVATIONS in algorithm.target_inputs:
-            outputs[OBSERVATIONS] = self.policy.observations(rollouts).cpu()
+            outputs[OBSERVATIONS] = own_observations(
+                self.policy.observations(rollouts).cpu(), firsts
+            )
         for_targets = algorithm.old_for_targets
         later = torch.cat([torch.empty(0, dtype=torch.int64), *plan[1:]]).unique()
         names = algorithm.old | for_targets if len(plan) > 1 else for_targets
@@ -234,14 +241,12 @@ class Learner:
 
     # ---- updates
 
-    def _updates(self, rollouts: Rollouts) -> list[Tensor]:
-        """This process's rows for each update: whole groups, in the order of their draws; all turns
-        of a draw together if the algorithm compares them."""
-        groups = rollouts.groups.cpu()
-        if self.algorithm.couples_turns:
-            groups = groups % TURN
-        parts = processes.union(groups).tensor_split(self.settings.updates_per_rollout)
-        return [torch.isin(groups, part).nonzero().flatten() for part in parts if len(part)]
+    def _updates(self, firsts: Sequence[Call]) -> list[Tensor]:
+        """This process's rows for each update: all rollouts of a draw together, in the order of the
+        draws."""
+        draws = torch.tensor([f.episode.group.number for f in firsts], dtype=torch.int64)
+        parts = processes.union(draws).tensor_split(self.settings.updates_per_rollout)
+        return [torch.isin(draws, part).nonzero().flatten() for part in parts if len(part)]
 
     def _make(
         self,
@@ -295,22 +300,6 @@ class Learner:
             self.algorithm.load_state_dict(state["algorithm"])
         if self.replay is not None:
             self.replay.load_state_dict(state.get("replay"))
-
-
-def _usable(firsts: Sequence[Call]) -> list[Call]:
-    """Those that did not fail: algorithms, updates and replay see no others."""
-    return [first for first in firsts if first.score is not None and not first.score.failed]
-
-
-def _rest_of(
-    rest: Sequence[Call] | None, part: Rollouts, like: Scores
-) -> tuple[Rollouts, Scores] | None:
-    """The rest of the groups of these rollouts, with their scores."""
-    if rest is None:
-        return None
-    groups = {*part.groups.tolist()}
-    own = [first for first in _usable(rest) if first.episode.group.number in groups]
-    return by_draw(own), scores_of(own, like)
 
 
 def _advantages(tensors: Mapping[str, Tensor]) -> list[float | None]:

@@ -11,14 +11,15 @@ from accelerate.utils import gather_object
 
 from groupwise import processes
 from groupwise.copies import equal, kept
-from groupwise.environment import ContextRefused
+from groupwise.environment import ContextRefused, Reply
 from groupwise.errors import UserError
 from groupwise.prompt_source import Row
-from groupwise.prompts.seeds import seed_for
-from groupwise.record import Call
-from groupwise.record.call import TURN
-from groupwise.sampler import Purpose, TurnSampler
-from groupwise.training import drawn
+from groupwise.record import Call, Comparison
+from groupwise.record.gather import write
+from groupwise.record.seeds import seed_for
+from groupwise.rollouts import Rollouts
+from groupwise.sampler import Drawn, Purpose, TurnSampler
+from groupwise.tool_call import ToolCall, calls_of
 from groupwise.training.sampling import Sampling
 
 
@@ -94,7 +95,7 @@ class PlayerSampler:
         loop = asyncio.get_running_loop()
         pairs = await loop.run_in_executor(self._threads, self._drawn, *columns)
         if not request[0].episode.over:
-            drawn.write_turns(pairs, calls, self.sampling.turn_sampler)
+            _write_turns(pairs, calls, self.sampling.turn_sampler)
 
     def _drawn(self, *columns: Sequence[Any]) -> list[Any]:
         parts = self.sampling.turns(*columns, purpose=self.purpose)
@@ -104,9 +105,12 @@ class PlayerSampler:
         return seed_for(self.sampling.seed, self.space + call.space, call.number, call.index)
 
     def _group_seed(self, call: Call) -> int:
-        """The seed of the first of the calls that it is compared with, however they are batched."""
-        number = call.comparison.number % TURN
-        return seed_for(self.sampling.seed, self.space + call.group_space, number, 0)
+        """The seed of what all calls share that it is compared with, however they are batched: of
+        candidates that of the first one, of others it is made of their comparison."""
+        if call.is_candidate:
+            return self._seed(call.request[0])
+        space = "" if call.comparison.is_plain else f"/{call.comparison.place}"
+        return seed_for(self.sampling.seed, self.space + space, call.comparison.draw, 0)
 
     def _rows(self, requests: Sequence[Sequence[Call]]) -> Iterator[None]:
         """Each call as a row; yields after each part that was sampled."""
@@ -133,7 +137,7 @@ class PlayerSampler:
         ordered, start = [call for batch in batches for call in batch], 0
         for rollouts in parts:
             part = ordered[start : start + len(rollouts)]
-            drawn.write_rows(rollouts, part, trained=self.purpose == "train")
+            _write_rows(rollouts, part, trained=self.purpose == "train")
             start += len(rollouts)
             del rollouts  # else this frame holds them while the next ones are sampled
             yield
@@ -144,7 +148,7 @@ class PlayerSampler:
         start = 0
         for pairs in self.sampling.turns(*columns, purpose=self.purpose):
             part = calls[start : start + len(pairs)]
-            drawn.write_turns(pairs, part, self.sampling.turn_sampler)
+            _write_turns(pairs, part, self.sampling.turn_sampler)
             start += len(pairs)
             yield
         if any(request[0].error is not None for request in requests):
@@ -190,6 +194,8 @@ class PlayerSampler:
             if replies is not None:
                 for call in request:
                     call.goes_on_from = earlier
+                    if call.follows_all and call.follows(earlier):
+                        call.parent, call.follows_all = earlier, False
                     if call.row.get("tools") is not tools:
                         call.row = {**call.row, "tools": tools}
                 if not replies:
@@ -211,8 +217,8 @@ def _batches(calls: Sequence[Call], *, collective: bool) -> tuple[int, Sequence[
     collective: whether this holds for all processes together.
     """
 
-    def prompt(call: Call) -> tuple[int, int, int, str]:
-        return id(call.row), call.comparison.number, call.number, call.space
+    def prompt(call: Call) -> tuple[int, Comparison, int, str]:
+        return id(call.row), call.comparison, call.number, call.space
 
     batches = [[*same] for _, same in groupby(calls, key=prompt)]
     sizes = {len(batch) for batch in batches}
@@ -238,3 +244,36 @@ def _further(earlier: Call, prompt: Any) -> str | Sequence[Mapping[str, Any]] | 
     if not equal(prompt[:count], [*before, reply.message]):
         return None
     return prompt[count:] or None
+
+
+def _write_rows(rollouts: Rollouts, calls: Sequence[Call], *, trained: bool) -> None:
+    """The completions of these calls, in order, each a rollout of its own; trained: whether a
+    policy is trained on them."""
+    write(rollouts, calls, trained=trained)
+    for call in calls:
+        call.is_drawn = True
+        if call.failure is None:
+            made = calls_of(call.completion)
+            _count(call, made)
+            call.reply = Reply(call.completion, call.label, call.truncated, made, source=call)
+
+
+def _write_turns(
+    pairs: Sequence[tuple[Any, Drawn]], calls: Sequence[Call], sampler: TurnSampler
+) -> None:
+    """The turns of these calls, in order, each with its context afterwards."""
+    for call, (context, turn) in zip(calls, pairs, strict=True):
+        call.context, call.drawn, call.is_drawn = context, turn, True
+        if turn.ended != "failed":
+            made, content = sampler.tool_calls(context)
+            _count(call, made)
+            if not made and call.row.get("tools"):
+                call.unparsed = int(sampler.resembles_call(turn.text))
+            cut = turn.ended == "length"
+            call.reply = Reply(turn.text, call.label, cut, tuple(made), content, source=call)
+
+
+def _count(call: Call, made: Sequence[ToolCall]) -> None:
+    """Count the calls of tools in a turn."""
+    call.parsed = sum(each.fault is None for each in made)
+    call.unparsed = len(made) - call.parsed

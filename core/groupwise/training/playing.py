@@ -3,7 +3,6 @@
 import asyncio
 import contextvars
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
 from inspect import signature
@@ -23,13 +22,11 @@ from groupwise.environment import (
 )
 from groupwise.errors import UserError
 from groupwise.record import Call, Episode
-from groupwise.training import child_tasks
+from groupwise.training import child_tasks, latest
 from groupwise.training.calls import calls_for, row_of
+from groupwise.training.episode_player import EpisodePlayer
 from groupwise.training.places import Places
 from groupwise.training.player_sampler import PlayerSampler
-
-LATEST: ContextVar[tuple[Call | None, "asyncio.Task[Any] | None"]] = ContextVar("latest")
-"""The last call of a task of an episode, or of the task that started it, and which one made it."""
 
 
 @dataclass(eq=False)
@@ -101,7 +98,7 @@ class Playing:
                 self._busy += 1
                 self._start_timer(episode)
         if isinstance(first.error, ContextRefused) and first.parent is not None:
-            first.parent.refused_by = first.label
+            first.parent.refuse(first.label, everything=first.follows_all)
         answer = self._answers.pop(first)
         if answer.done():  # cancelled: `play` waits for it no longer
             return
@@ -153,8 +150,8 @@ class Playing:
         return [request for request in requests if not request[0].episode.over]
 
     async def _play(self, episode: Episode) -> None:
-        players = {label: _Player(self, episode, label) for label in episode.cast}
-        LATEST.set((None, asyncio.current_task()))
+        players = {label: EpisodePlayer(self, episode, label) for label in episode.cast}
+        latest.note(None)
         try:
             seed = {"seed": episode.seed} if self._takes_seed else {}
             row = copied(episode.group.row)
@@ -242,12 +239,12 @@ class Playing:
         if source is not None and source not in episode.calls:
             which = "the context" if after is context else "`after`"
             raise ValueError(f"{which} is a reply of another episode")
-        parent: Call | None = _latest(episode) if source is None else source
+        parent: Call | None = latest.call(episode) if source is None else source
         sampler = self.samplers[label]
         row = row_of(context, episode.group.row, tools)
         if row is not episode.group.row and sampler.sampling.policy.skips(row):
             if parent is not None:
-                parent.refused_by = label
+                parent.refuse(label, everything=source is None)
             raise ContextRefused(f"{label!r} cannot take this context")
         request = calls_for(
             episode,
@@ -256,6 +253,7 @@ class Playing:
             parent,
             grouped=sampler.group_size if grouped else None,
             chosen=chosen,
+            in_turn=source is None,
             limit=limit,
             tools=None if tools is None else row["tools"],
         )
@@ -276,7 +274,7 @@ class Playing:
             self._requests.append(request)
         self._happened()
         await answer
-        LATEST.set((request[-1], asyncio.current_task()))
+        latest.note(request[-1])
         replies = [_copied(call.reply) for call in request if call.reply is not None]
         if not replies:
             raise CompletionFailed(f"the completion of {label!r} failed")
@@ -314,34 +312,3 @@ def _cancel(progress: _Progress) -> None:
 @cache
 def _warn_once(text: str) -> None:
     terminal.say(f"warning: {text}")
-
-
-def _latest(episode: Episode) -> Call | None:
-    """The call that the next one of this task follows, however long other tasks take: its own last
-    one or, if tasks that it waited for went on from there, the last of theirs."""
-    call, task = LATEST.get((None, None))
-    while task is asyncio.current_task() and (followers := episode.followers(call)):
-        call = followers[-1]
-    return call
-
-
-@dataclass(frozen=True)
-class _Player:
-    """A player of one episode; see `groupwise.environment.Player`."""
-
-    playing: Playing
-    episode: Episode
-    label: str
-
-    async def __call__(self, context: Context, **options: Any) -> Reply:
-        (reply,) = await self._replies(context, grouped=False, **options)
-        return reply
-
-    async def group(self, context: Context, **options: Any) -> Sequence[Reply]:
-        return await self._replies(context, grouped=True, **options)
-
-    async def shortened(self, content: Any, most: int) -> Any:
-        return self.playing.samplers[self.label].shortened(content, most)
-
-    async def _replies(self, context: Context, **options: Any) -> list[Reply]:
-        return await self.playing.replies(self.episode, self.label, context, **options)

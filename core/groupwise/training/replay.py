@@ -20,7 +20,7 @@ weights have not yet learned from the replayed completion.
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -68,7 +68,7 @@ class Replay:
         self._judges_steps: frozenset[str] = frozenset()
 
     def fill(
-        self, firsts: Sequence[Call], like: Scores, step: int
+        self, firsts: Sequence[Call], like: Scores, step: int, columns: Collection[str]
     ) -> tuple[list[Call], dict[str, float]]:
         """Put kept completions into groups with fewer right ones than `at_least`; keep new ones.
 
@@ -76,15 +76,17 @@ class Replay:
         those that are replaced, and metrics.
 
         firsts: the first call of each rollout; like: scores of the same rewards; step: training
-        steps done so far, from which the age of kept completions is counted.
+        steps done so far, from which the age of kept completions is counted; columns: of the
+        policy's trajectories.
         """
-        if any(_column(first, "sampler_log_probs") is None for first in firsts):
+        batches = [first.rollouts for first in firsts]
+        if any(batch is None or batch.sampler_log_probs is None for batch in batches):
             raise UserError(
                 "train.replay: the sampler gives no log-probs (`Rollouts.sampler_log_probs`), but "
                 "importance weights of older completions need them; leave train.replay out"
             )
         scores = scores_of(firsts, like)
-        self._expire(step, firsts, scores)
+        self._expire(step, columns, scores)
         right, filled, replayed = self.judge.right(scores).tolist(), [*firsts], 0
         new: list[tuple[int, str, list[KeptCompletion]]] = []
         groups = defaultdict[int, list[int]](list)
@@ -113,15 +115,15 @@ class Replay:
                 self.kept[row] = [*kept, *before][: self.settings.at_least]
         self._drop()
 
-    def _expire(self, step: int, firsts: Sequence[Call], scores: Scores) -> None:
+    def _expire(self, step: int, columns: Collection[str], scores: Scores) -> None:
         """Drop the completions that weights of more than `age` steps ago sampled, and those that
         do not fit the batch: a resumed run may have other rewards, or store other columns."""
         oldest = -math.inf if self.settings.age is None else step - self.settings.age
-        columns = {name for f in firsts if f.rollouts is not None for name in f.rollouts.trajectory}
-        same_rewards = self._names in ((), scores.names)
+        judges_steps = {*map(frozenset, (self._judges_steps, scores.judges_steps))} - {frozenset()}
+        same_rewards = self._names in ((), scores.names) and len(judges_steps) < 2
 
         def fits(kept: KeptCompletion) -> bool:
-            same_columns = not firsts or kept.rollout.trajectory.keys() == columns
+            same_columns = not columns or kept.rollout.trajectory.keys() == columns
             return kept.version >= oldest and same_columns and same_rewards
 
         fitting = {row: [*filter(fits, kept)] for row, kept in self.kept.items()}
@@ -259,10 +261,6 @@ def _in_place_of(wrong: Call, kept: KeptCompletion) -> Call:
     call.turns = None if old.turns is None else old.turns[0]
     call.role = None if old.roles is None else old.roles[0]
     return call
-
-
-def _column(first: Call, name: str) -> Any:
-    return None if first.rollouts is None else getattr(first.rollouts, name)
 
 
 def _moved(column: Any, like: Any, row: int) -> Any:

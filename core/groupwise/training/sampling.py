@@ -176,7 +176,7 @@ class Sampling:
 
     def assemble(self, rows: Sequence[Row], contexts: Sequence[Any]) -> Rollouts:
         """The rollouts of these contexts, checked, with versions."""
-        rollouts = self.turn_sampler.assemble(rows, contexts, groups=[0] * len(rows))
+        rollouts = self.turn_sampler.assemble(rows, contexts, groups=range(len(rows)))
         return replace(rollouts, versions=self._versions(rollouts))
 
     @property

@@ -39,6 +39,7 @@ def describe(
     multi_turn: bool = False,
     columns: Collection[str] = (),
     turns: Tally | None = None,
+    decisions: int | None = None,
 ) -> dict[str, Any]:
     """Means, counts and seconds by name, and what rewards log themselves.
 
@@ -49,7 +50,8 @@ def describe(
     reward tells right from wrong; logged: the policy's facts whose means over decisions are
     metrics; lost: episodes that failed before any rollout, which are counted, too; multi_turn:
     whether shares of why episodes ended are metrics; columns: those of the environment whose means
-    are metrics; turns: what is counted of the episodes' calls.
+    are metrics; turns: what is counted of the episodes' calls;
+    decisions: how many were sampled, if not all are of these rollouts.
     """
     failed = scores.failed
     tally = _of_rollouts(rollouts, scores, no_signal, logged)
@@ -69,7 +71,7 @@ def describe(
     if turns is not None:
         tally.add(turns)
     tally.total("unscored", int((scores.total.isnan() & ~failed).sum()))
-    _count(tally, rollouts, lost)
+    _count(tally, rollouts, lost, decisions)
     longest = rollouts.lengths.cpu()[~failed]
     tally.largest("length_max", float(longest.max()) if len(longest) else 0.0)
     seconds = {f"{Family.REWARD_TIME}/{name}": spent for name, spent in scores.seconds.items()}
@@ -125,10 +127,12 @@ def shares_of_ends(ended: Sequence[str]) -> dict[str, float]:
     }
 
 
-def _count(tally: Tally, rollouts: Rollouts, lost: int = 0) -> None:
-    """Count what was sampled; lost: episodes that failed before any rollout, each as one."""
+def _count(tally: Tally, rollouts: Rollouts, lost: int = 0, decisions: int | None = None) -> None:
+    """Count what was sampled; lost: episodes that failed before any rollout, each as one;
+    decisions: as in `describe`."""
     tally.total("sampled", len(rollouts) + lost)
-    tally.total("sampled_decisions", int(rollouts.lengths.sum()))
+    own = int(rollouts.lengths.sum()) if decisions is None else decisions
+    tally.total("sampled_decisions", own)
     tally.total(FAILED, lost)
 
 

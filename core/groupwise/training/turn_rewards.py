@@ -49,7 +49,7 @@ def write(judged: Sequence[Call], rollouts: Mapping[str, Sequence[Call]]) -> Non
 
 def _write_turns(first: Call, after: Sequence[Call]) -> None:
     """Write the rewards and states of a rollout's turns; after: the later turns of its episode."""
-    inside = first.calls[-1].context_calls
+    inside = first.calls
     counts = [first.length] if first.turns is None else [turn.decisions for turn in first.turns]
     if len(counts) != len(inside):
         raise UserError(

@@ -20,7 +20,7 @@ from groupwise.training.finiteness import Finiteness
 from groupwise.training.signal import light_rows, skeleton
 from groupwise.training.tally import Tally
 
-ACTIVE = "active"
+ACTIVE = "active rollouts"
 """The name among an update's tensors of [B] bool: the rollouts whose loss can have a gradient."""
 
 

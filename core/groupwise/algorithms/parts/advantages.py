@@ -100,7 +100,6 @@ class GroupCentred(Advantages):
                 f"{self.config.credit.name} compares turns; set scale: group or none, or take "
                 f"reinforce_pp_baseline, which divides by the std over all decisions"
             )
-        self.couples_turns = self.config.credit.name == "gigpo"
         self._credited: bool | None = None
 
     @property
