@@ -153,6 +153,8 @@ class Expressions(Units, ABC):
         exponent = self.group()
         if base.kind == "tuple" and exponent in _TRANSPOSED:
             return Node("tuple", base.args, "()")
+        if base.kind == "matrix" and len(base.args) == 1 and exponent in _TRANSPOSED:
+            return Node("matrix", tuple(Node("row", (part,)) for part in base.args[0].args))
         return Node("pow", (base, Node("neg", (exponent,)) if sign else exponent))
 
     def atom(self) -> Node:
@@ -186,7 +188,7 @@ class Expressions(Units, ABC):
 
     def name(self, text: str) -> Node:
         """A name with its index, applied to what stands in brackets behind it."""
-        if text in ("angle", "triangle", "Delta") and self.next.kind == "name":
+        if text in ("angle", "triangle", "ray", "Delta") and self.next.kind == "name":
             letters = ""
             while self.next.kind == "name":
                 letters += self.next.text

@@ -76,6 +76,8 @@ _DIGITS = {
 _DIGIT = rf"(?P<base>[0-9]{{1,2}}(?![0-9])|{'|'.join(_DIGITS)})"
 _ENDS = r"[^\[\]]{1,80}[,;][^\[\]]{1,80}"
 _DOLLARS = "(?:US|AU?|CA?|HK|NZ|S)?"
+_BOLD = r"\\(?:hat|vec|mathbf|bm|boldsymbol)\s*\{\s*(?:\\(?:mathbf|hat|bm|vec)\s*\{?\s*)?"
+_CLOSED = r"\}{1,2}"
 _TEXT = r"\\(?:text|math)[a-z]*\s*\{\s*"
 _BASED = r"(?<![A-Za-z0-9.])(?P<digits>[0-9A-F]+)"
 _REWRITES = tuple(
@@ -83,6 +85,14 @@ _REWRITES = tuple(
     for pattern, replacement in (
         (r"\\(?:color|phantom|hspace|vspace|label|tag)\*?\s*\{[^{}]{0,30}\}", " "),
         (r"\\textcolor\s*\{[^{}]{0,30}\}", " "),
+        # A system of equations, and names of two letters: a vector, a segment.
+        (
+            r"\\left\s*\\\{\s*\\begin\s*\{array\}\s*\{[lcr]{1,3}\}(.{1,400}?)\\end\s*\{array\}"
+            r"\s*\\right\s*\.",
+            lambda m: m[1].replace("&", " "),
+        ),
+        (r"\\(?:overrightarrow|vec|mathbf|bm|boldsymbol)\s*\{\s*([A-Z]{2})\s*\}", r"\\ray \1 "),
+        (rf"{_BOLD}\\?([ij])(?:math)?\s*{_CLOSED}|{_BOLD}(k)\s*{_CLOSED}", r" \1\2 "),
         (rf"\\(?:{_WRAPPERS})(?![a-zA-Z])", " "),
         (r"\\(?:left|right|[bB]igg?[lrm]?|middle|textstyle|limits)(?![a-zA-Z])", " "),
         (r"\\\\\s*\[[^\]]{0,10}\]", r"\\\\"),
@@ -91,6 +101,19 @@ _REWRITES = tuple(
         (r"\{\s*\\(rm|bf|it|sf|tt)(?![a-zA-Z])\s*([^{}]*)\}", r"\\math\1{\2}"),
         (r"\\cr(?![a-zA-Z])", r"\\\\ "),
         (r"\\(?:top|intercal)(?![a-zA-Z])", " T"),
+        (r"\\colon(?![a-zA-Z])", ":"),
+        (r"\\wedge(?![a-zA-Z])", r"\\land "),
+        (r"\\vee(?![a-zA-Z])", r"\\lor "),
+        (r"\\mathbb\s*\{?\s*P\s*\}?|\\Pr(?![a-zA-Z])", "P"),
+        (r"(?<![0-9A-Za-z.])0b([01]+)(?![0-9])", r"\1_{2}"),
+        (r"(?<=[0-9])\s*[xX]\s*(?=10\s*\^)", r"\\times "),
+        (
+            r"(?:\{\s*\}|\\vphantom\{.\})?\s*[_^]\s*\{?([0-9]{1,3})\}?\s*C\s*_\s*\{?([0-9]{1,3})\}?",
+            r"\\binom{\1}{\2}",
+        ),
+        (r"(?<![A-Za-z])([fgh])((?:\^\{-1\})?)\s*:\s*([a-z])\s*\\mapsto", r"\1\2(\3)="),
+        # Items side by side: x = 4 \quad y = 3, and 1 \quad 2.
+        (r"(?<=[0-9}])\s*\\q?quad\s*(?=[a-z](?:_\{?\w\}?)?\s*=|-?[0-9])", ", "),
         (r"\\ast(?![a-zA-Z])", r"\\cdot "),
         (r":=", "="),
         (r"\bper cent\b", "percent"),
@@ -147,10 +170,14 @@ _REWRITES = tuple(
         (r"\\(?:pounds|textsterling)(?![a-zA-Z])", "£"),
         (r"\\(?:text)?euro(?![a-zA-Z])", "€"),
         (r"\\(?:text)?yen(?![a-zA-Z])", "¥"),
-        (r"\\textdollar(?![a-zA-Z])", r"\\$"),
+        (r"\\(?:text|math)dollar(?![a-zA-Z])", r"\\$"),
         (r"\\text[a-z]*\s*\{\s*([€£¥₹])\s*([0-9.,]*)\s*\}", r"\1\2"),
         (r"((?:[0-9]\u0305)+)", lambda m: rf"\overline{{{m[0].replace(chr(0x305), '')}}}"),
-        (r"\.([0-9]*)\\dot\s*\{?([0-9])\}?([0-9]*)\\dot\s*\{?([0-9])\}?", r".\1\\overline{\2\3\4}"),
+        (
+            r"\.([0-9]*)\\(?:dot|bar)\s*\{?([0-9])\}?([0-9]*)\\(?:dot|bar)\s*\{?([0-9])\}?",
+            r".\1\\overline{\2\3\4}",
+        ),
+        (r"\\overline\s*\{([0-9 ]+)\}", lambda m: m[0].replace(" ", "")),
         (r"\\bigcup(?![a-zA-Z])", r"\\cup "),
         (r"\\vert(?![a-zA-Z])", "|"),
         (r"\.\s*\}\s*$", "}"),
@@ -193,6 +220,10 @@ _REWRITES = tuple(
         ),
         (r"(?<!\\)\\(?:[,;:> ]|(?:quad|qquad|enspace|thinspace|hfill)(?![a-zA-Z]))|~|\u00a0", " "),
         (r"\*\*|__(?=\w)|`", " "),
+        (  # a column as a row: (1 0 4)^T
+            r"([(\[])\s*(-?[0-9.]+(?:\s+-?[0-9.]+)+)\s*[)\]]\s*\^\s*\{?\s*T(?![A-Za-z])\s*\}?",
+            lambda m: f"({', '.join(m[2].split())})",
+        ),
     )
 )
 _SCRIPTED = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+|[{''.join(_SUBSCRIPTS)}]+")

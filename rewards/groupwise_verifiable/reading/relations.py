@@ -13,7 +13,7 @@ from groupwise_verifiable.reading.value import NoValueError, equivalent, rationa
 
 _SIDES = re.compile(r"(?:[^={}]|\{(?:[^{}]|\{[^{}]*\})*\})+")
 _UNREAD = re.compile(
-    r"\\(?:i*int|cap|star|circ|oplus|otimes|odot|sum|prod|lim|det|begin|frac\s*\{d)|\]\s*[_^]|[vV]matrix"
+    r"\\(?:i*int|cap|star|circ|oplus|otimes|odot|sum|prod|lim|det|begin|frac\s*\{d)|[\]|]\s*[_^]|[vV]matrix|mod(?![a-z])"
     r"|[a-z]{3}\s*(?:\u00d7|\*|/|\\times|\\cdot)\s*[a-z]{3}"
 )
 

@@ -15,7 +15,7 @@ _GREEK = frozenset({
     "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta",
     "vartheta", "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "phi",
     "varphi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Sigma", "Phi", "Psi",
-    "Omega", "ell", "angle", "triangle", "circ", "prime",
+    "Omega", "ell", "angle", "triangle", "ray", "circ", "prime",
 })  # fmt: skip
 _NAMED = {
     r"\pi": "pi",
@@ -34,6 +34,7 @@ _SHORT_WORDS = frozenset({
     "or", "and", "is", "no", "yes", "to", "if", "of", "in", "per", "mod", "not", "odd", "all",
     "any", "the", "are", "for", "day", "men", "man", "its", "it", "nan",
 })  # fmt: skip
+_CAPITALS = {"LCM": "lcm", "GCD": "gcd", "GCF": "gcd", "HCF": "gcd"}
 _PLAIN = {"pi": "pi", "infinity": "infinity", "inf": "infinity", "theta": "theta"}
 _TOKEN = re.compile(
     r"(?P<periodic>[0-9]{0,50}\.[0-9]{2,50}\s*\\ldots)"
@@ -144,6 +145,8 @@ def _letters(
 ) -> Iterator[Token]:
     if letters in ("sqrt", "frac") and not in_words:
         yield Token("command", f"\\{letters}")
+    elif letters in _CAPITALS:
+        yield Token("function", _CAPITALS[letters])
     elif letters in FUNCTIONS and not (in_words and len(letters) < 3):
         yield Token("function", letters)
     elif letters in _PLAIN:
