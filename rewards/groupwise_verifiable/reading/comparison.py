@@ -14,6 +14,8 @@ from groupwise_verifiable.reading.form import compounds, notation, reducible
 from groupwise_verifiable.reading.intervals import Interval, intervals
 from groupwise_verifiable.reading.items import (
     are_named_differently,
+    are_of_one_name,
+    components,
     in_order,
     is_named,
     is_reduced,
@@ -22,6 +24,7 @@ from groupwise_verifiable.reading.items import (
     matched,
     names_of,
     rows,
+    sole,
     unlabelled,
 )
 from groupwise_verifiable.reading.marks import peeled
@@ -55,8 +58,8 @@ class Comparison:
         gold, answer = unlabelled(gold), unlabelled(answer)
         if not self.values.words_agree(marked_gold, marked_answer):
             return False
-        if gold.kind != "set" and answer.kind == "set" and len(answer.args) == 1:
-            answer = answer.args[0]
+        if gold.kind != "set":
+            answer = sole(answer)
         if key(gold) == key(answer) and not left_to_compute(answer) - left_to_compute(gold):
             return True
         if answer.kind == "relation" and gold.kind == "ratio":
@@ -70,6 +73,10 @@ class Comparison:
             return self._same_items(gold, answer)
         if "relation" in (gold.kind, answer.kind):
             return self._same_relation(gold, answer)
+        if gold.kind in ("matrix", "tuple") and answer.kind in ("add", "neg", "mul"):
+            answer = components(answer) or answer
+        if answer.kind in ("matrix", "tuple") and gold.kind in ("add", "neg", "mul"):
+            gold = components(gold) or gold
         if "matrix" in (gold.kind, answer.kind):
             return self._same_matrix(gold, answer)
         if "tuple" in (gold.kind, answer.kind):
@@ -121,7 +128,9 @@ class Comparison:
                 return False
             if any(map(is_named, answers)) and names_of(golds) != names_of(answers):
                 return False
-        if are_named_differently(golds) or are_named_differently(answers):
+        if are_named_differently(golds) or (
+            are_named_differently(answers) and not are_of_one_name(answers)
+        ):
             return matched(in_order(golds), in_order(answers), self._same)
         left = list(map(last_side, answers))
         for each in map(last_side, golds):

@@ -1,9 +1,10 @@
 """The items of an answer: of lists, sets, pairs and matrices, `\\pm`, values with names."""
 
+import re
 from collections.abc import Callable, Sequence
 from math import gcd
 
-from groupwise_verifiable.reading.node import Node
+from groupwise_verifiable.reading.node import Node, factors, joined, number, terms
 
 # Names whose order is that of a tuple.
 _RUNS = (
@@ -24,6 +25,13 @@ def unlabelled(node: Node) -> Node:
     return node
 
 
+def sole(node: Node) -> Node:
+    """Returns the number in a set of one, as {7} and x \\in {7}; any other node as it is."""
+    inner = node.args[-1] if node.kind == "relation" and node.text == "in" else node
+    single = inner.kind == "set" and len(inner.args) == 1
+    return inner.args[0] if single and inner.args[0] != Node("name", text="empty") else node
+
+
 def is_several(node: Node) -> bool:
     """Returns whether a node has several values: a list, a set, a pair of both signs."""
     return node.kind in ("list", "set") or _both_signs(node) is not None
@@ -36,7 +44,10 @@ def items(node: Node) -> list[Node]:
     if node.kind == "list":
         return [value for part in node.args for value in items(part)]
     if node.kind == "relation" and node.text == "=" and is_several(node.args[-1]):
-        return [Node("relation", (node.args[0], each), "=") for each in items(node.args[-1])]
+        values = items(node.args[-1])
+        first = items(node.args[0]) if is_several(node.args[0]) else []
+        names = first if len(first) == len(values) else [node.args[0]] * len(values)
+        return [Node("relation", pair, "=") for pair in zip(names, values, strict=True)]
     if node.kind == "relation" and node.text == "in" and node.args[-1].kind == "set":
         return items(node.args[-1])
     return _both_signs(node) or [node]
@@ -73,6 +84,12 @@ def are_named_differently(values: Sequence[Node]) -> bool:
     return len(names) == len(values) > 1 and len(set(names)) == len(names)
 
 
+def are_of_one_name(values: Sequence[Node]) -> bool:
+    """Returns whether values have one name, with different indices: x_1 = 2, x_2 = 3."""
+    names = {re.sub("_.*", "", value.args[0].text) for value in values if is_named(value)}
+    return are_named_differently(values) and len(names) == 1
+
+
 def names_of(values: Sequence[Node]) -> set[Node]:
     """Returns the names of values such as x = 2."""
     return {value.args[0] for value in values if is_named(value)}
@@ -101,6 +118,20 @@ def rows(node: Node) -> list[tuple[Node, ...]] | None:
     if node.kind == "tuple" and node.text == "()":
         return [(part,) for part in node.args]
     return None
+
+
+def components(node: Node) -> Node | None:
+    """Returns a sum of unit vectors, 3i - 2j + 5k, as a column; None for anything else."""
+    places = dict.fromkeys("ijk", number(0))
+    for sign, term in terms(node):
+        parts = factors(term)
+        axes = [part.text for part in parts if part.kind == "name" and part.text in places]
+        if len(axes) != 1 or places[axes[0]] != number(0):
+            return None
+        rest = [part for part in parts if part.text != axes[0]] or [number(1)]
+        places[axes[0]] = joined("mul", rest if sign > 0 else [Node("neg", (rest[0],)), *rest[1:]])
+    size = 2 if places["k"] == number(0) else 3
+    return Node("tuple", tuple(places.values())[:size], "()")
 
 
 def is_reduced(ratio: Node) -> bool:

@@ -84,7 +84,7 @@ _ABOUT = {
 
 
 _ANSWER_NAME = re.compile(
-    r"(?:[Ss]olve for\s*\$?|(?:[Ff]ind|[Cc]ompute|value of)\s*\$)"
+    r"(?:[Ss]olve (?:[^.?!]{0,200}\s)?for\s*\$?|(?:[Ff]ind|[Cc]ompute|value of)\s*\$)"
     r"([a-z](?:_\{?[a-z0-9]\}?)?)\$?(?![A-Za-z({^_'])"
 )
 _ANSWER_UNIT = re.compile(r"\b(?:[Hh]ow many|in|[Nn]umber of)\b|\((?=in\b)")
@@ -181,7 +181,9 @@ class Question:
     def base(self) -> int | None:
         """Returns the base in which the prompt wants the answer."""
         match = re.search(r"\b(?:in|to|into) base[- ]*\$?([0-9]+)", self.text)
-        return int(match[1]) if match else None
+        named = re.search(r"\b(?:in|to|into|as an?) (binary|octal|hexadecimal)\b", self.text)
+        names = {names.partition("|")[0]: base for base, names in _BASES.items()}
+        return int(match[1]) if match else names[named[1]] if named else None
 
     def has_base(self, base: str) -> bool:
         """Returns whether the prompt speaks of a base; ten counts where it speaks of any."""
@@ -225,9 +227,14 @@ def read_question(prompt: str) -> Question:
         ),
         units=named_units(plain),
         answer_units=frozenset[Unit]().union(*(units_in(part)[0] for part in wanted)),
-        answer_name=answer_name[1].replace(" ", "") if answer_name else None,
+        answer_name=answer_name[1].replace(" ", "") if answer_name else _sole_unknown(prompt, names),
         stems=_stems(prompt),
     )
+
+
+def _sole_unknown(prompt: str, names: frozenset[str]) -> str | None:
+    """The one letter of a prompt that wants an equation solved."""
+    return next(iter(names)) if len(names) == 1 and re.match(r"\s*Solve\b", prompt) else None
 
 
 def _stems(prompt: str) -> frozenset[str]:

@@ -12,6 +12,7 @@ from groupwise_verifiable.reading.question import Question
 from groupwise_verifiable.reading.value import NoValueError, equivalent, rational, value
 
 _SIDES = re.compile(r"(?:[^={}]|\{(?:[^{}]|\{[^{}]*\})*\})+")
+_UNITS = re.compile(r"(?<=[0-9])(?:\\.|[\s~])*\\(?:text|mathrm)\s*\{[^{}]*\}(?:\s*\^\s*\{?[23]\}?)?|\\?\$")
 _UNREAD = re.compile(
     r"\\(?:i*int|cap|star|circ|oplus|otimes|odot|sum|prod|lim|det|begin|frac\s*\{d)|[\]|]\s*[_^]|[vV]matrix|mod(?![a-z])"
     r"|[a-z]{3}\s*(?:\u00d7|\*|/|\\times|\\cdot)\s*[a-z]{3}"
@@ -53,8 +54,12 @@ def read_chain(text: str, names: frozenset[str]) -> Node | None:
     """
     *before, last = _SIDES.findall(text) or [""]
     end = read(last, names)
+    bare = (_UNITS.sub(" ", side) for side in before)  # 8 m \times 6 m
+    before = [
+        side if read(side, names) else plain for side, plain in zip(before, bare, strict=True)
+    ]
     unread = [side for side in before if read(side, names) is None]
-    if end is None or not unread or not all(_UNREAD.search(side) for side in unread):
+    if end is None or not all(_UNREAD.search(side) for side in unread):
         return None
     if re.search(r"\\n(?:ot|eq?)(?![a-z])", text):
         return None
@@ -82,7 +87,7 @@ def ends_in(
     same: whether an answer is gold.
     """
     *before, last = chain.args
-    if len(before) == 1 and last.kind == "name" and not gold.unknowns:
+    if len(before) == 1 and last.unknowns and last.kind == "name" and not gold.unknowns:
         before, last = [last], before[0]  # 5 = x
     if "approx" in chain.text:  # 1/3 = 0.333 is about the exact side
         sides = [side for side in (*before, last) if not side.unknowns]
@@ -91,9 +96,11 @@ def ends_in(
         )
     if not same(gold, last):
         return False
-    return _may_precede(before[0], last, question) and all(
-        side.unknowns or _equals(side, last) for side in before[1:]
-    )
+    general = before[0].unknowns and not before[0].unknowns & question.names  # n(n-3)/2 = 8(5)/2
+    return (
+        _may_precede(before[0], last, question)
+        or (bool(general) and any(not side.unknowns for side in before[1:]))
+    ) and all(side.unknowns or _equals(side, last) for side in before[1:])
 
 
 def _rounds_to(exact: Node, decimal: Node) -> bool:
@@ -110,6 +117,8 @@ def _rounds_to(exact: Node, decimal: Node) -> bool:
 def _may_precede(first: Node, whole: Node, question: Question) -> bool:  # noqa: PLR0911 - a case for each kind
     """Whether the first side of a chain names the last one, asks for it, or has its value."""
     side, last = peeled(first).node, peeled(whole).node
+    if side.kind == "name" and side.text.startswith("ray "):
+        return side.text.removeprefix("ray ") in question.text
     if side.kind == "name":
         spellings = {side.text, side.text.replace("_", "_{") + "}"}
         is_wanted = question.answer_name is None or question.answer_name in spellings
@@ -139,9 +148,15 @@ def _may_precede(first: Node, whole: Node, question: Question) -> bool:  # noqa:
 def _is_value_of_function(call: Node, last: Node, question: Question) -> bool:
     if call.text in ("abs", "log", "floor", "ceil") or not call.args:
         return not call.unknowns and _equals(call, last)
+    if not (call.unknowns or last.unknowns or _equals(call, last)):
+        return False
+    inverts = "inver" in question.text.lower()
+    if inverts and call.text == "f":
+        return False
     if "'" in call.text and not question.is_about("derivative"):
         return False
-    if "^" in call.text and call.text[1:] not in re.sub("[{}]", "", question.text):
+    named = re.sub("[{}]", "", question.text)
+    if "^" in call.text and call.text[1:] not in named and not (inverts and "^-1" in call.text):
         return False
     if not last.unknowns and _is_defined(call, question):
         return False

@@ -115,7 +115,7 @@ def same_boxes(gold: str, boxes: list[str], question: Question, *, strict: bool 
     if not 1 < len(boxes) <= _MOST_BOXES:
         return False
     node = read(gold, question.names)
-    if node is None or len(items(node)) != len(boxes):
+    if node is None or len(node.args if node.kind == "tuple" else items(node)) != len(boxes):
         return False
     return same_answer(gold, ", ".join(boxes), question, strict=strict)
 
