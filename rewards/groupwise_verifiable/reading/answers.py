@@ -21,8 +21,10 @@ _RETRACTED = re.compile(
 _DOUBTED = re.compile(r"\b(?:no|not|neither|wrong|wait|guess|only|instead|coefficient)\b", re.I)
 _MOST_BOXES = 20
 _ANCHOR = re.compile(
-    r"(?:\banswer\b\**(?:\s+(?:is|would be|should be|=))?|(?<!\S)####|"
-    r"\u7b54\u6848(?:\u662f|\u4e3a|\u70ba|)|\bresult\s+is)\s*[*:_\uff1a]*\s*",
+    r"(?:\banswer\b\**(?:\s+to (?:this|the) (?:question|problem|equation))?"
+    r"(?:\s+(?:is|would be|should be|=))?|(?<!\S)####|"
+    r"\b(?:correct|right|best) (?:option|choice)(?:\s+is)?|"
+    r"\u7b54\u6848(?:\u662f|\u4e3a|\u70ba|)|\bresult\s+is)[\s*:_\uff1a]*",
     re.IGNORECASE,
 )
 _TAIL = 4_000  # characters at the end that are searched for an answer without a box

@@ -23,6 +23,7 @@ _LONGEST = 3_000  # characters of a prompt that are searched for options
 _OPTION = re.compile(r"(?:\(([A-J])\)|([A-J])[.):])\s*(\S.*)", re.DOTALL)
 
 
+@lru_cache(maxsize=4096)
 def choice(text: str) -> str | None:
     """Returns the letter of an option, alone or with its content after it; else None."""
     plain = plain_words(text)
@@ -56,6 +57,7 @@ def stated_word(text: str) -> str:
     return re.sub(rf"^{_STATEMENT}", "", plain_words(text)).strip(_QUOTES)
 
 
+@lru_cache(maxsize=4096)
 def plain_words(text: str) -> str:
     """Returns a text without the signs of LaTeX and Markdown around it."""
     text = tidy(text)

@@ -66,6 +66,10 @@ _ABOUT = {
     "share": re.compile(
         r"\b(?:how (?:many|much)|what)\b[^.?!0-9]*\b(?:each|every|per|apiece|equal)", re.IGNORECASE
     ),
+    "least": re.compile(r"\b(?:least|minimum|minimal|smallest|fewest|lowest)\b", re.IGNORECASE),
+    "most": re.compile(r"\b(?:most|maximum|maximal|largest|greatest|highest|can)\b", re.IGNORECASE),
+    "chance": re.compile(r"probab|chance|likel|odds|fraction|proportion", re.IGNORECASE),
+    "change": re.compile(r"\bby (?:how|what)\b", re.IGNORECASE),
     "remainder": re.compile(r"remainder|modulo|\\p?mod", re.IGNORECASE),
     "times": re.compile(r"\btime\b|clock|\bwhen\b|[0-9]\s?[ap]\.?m\b", re.IGNORECASE),
     "bases": re.compile(r"\bbases?\b|\bbinary|\boctal|hexadecimal", re.IGNORECASE),

@@ -122,7 +122,7 @@ def _may_precede(first: Node, whole: Node, question: Question) -> bool:  # noqa:
     if side.kind == "name":
         spellings = {side.text, side.text.replace("_", "_{") + "}"}
         is_wanted = question.answer_name is None or question.answer_name in spellings
-        return side.text not in last.unknowns and is_wanted
+        return side.text not in last.unknowns and (is_wanted or last.kind == "set")
     if side.kind == "call":
         return _is_value_of_function(side, last, question)
     if side.kind == "tuple" == last.kind:

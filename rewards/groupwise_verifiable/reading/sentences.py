@@ -1,7 +1,8 @@
-"""Sentences around one number, and numbers in words: "so she keeps six marbles", "five eighths".
+"""What sentences state: "so she keeps 6 marbles", "the vertex is at (3, -4)", "Cleo came last".
 
-A sentence states its last number where nothing before it is another value: no word that changes
-one, and no number but the prompt's. Every pattern takes linear time.
+A sentence states what follows its last verb, or its one number that the prompt does not have, where
+nothing beside it is another value: no word that changes or denies one. Every pattern takes linear
+time.
 """
 
 import re
@@ -9,32 +10,33 @@ from collections.abc import Iterator
 
 from groupwise_verifiable.reading.measures import is_currency
 from groupwise_verifiable.reading.question import Question
-from groupwise_verifiable.reading.words import (
-    ASKED,
-    FILLING,
-    LINKING,
-    ORDINALS,
-    changes,
-    number_of,
-    stem,
-)
+from groupwise_verifiable.reading.words import ASKED, FILLING, LINKING, changes, number_of, stem
 
 _MOST_UNKNOWN = 1  # words of a sentence that neither the prompt nor a list has
-_CLAUSE = re.compile(r"[,;:.]\s+(?:and\s+)?(?:so|thus|hence|therefore)\b,?")
-_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\s*\{([^{}]*)\}")
-_NUMBER = re.compile(r"(?:-|\\?[$\u20ac\u00a3\u20b9]\s?){0,2}[0-9][0-9,]*(?:\.[0-9]+)?(?:/[0-9]+)?")
-_PROSE = re.compile(r"[A-Za-z',:\s-]*")
-_ORDINAL = re.compile(
-    r"(?<![\w./^])([0-9]{1,6})\s*\^?\s*\{?\s*(?:\\(?:text|math)[a-z]*\s*\{\s*)?"
-    r"(?:st|nd|rd|th)(?![a-zA-Z])\s*\}{0,2}"
+_LONGEST = 400  # characters of a sentence
+_CLAUSE = re.compile(
+    r"[,;:.]\s+(?:and\s+)?(?:so|thus|hence|therefore|then)\b,?"
+    r"|,\s+(?:and\s+)?(?=(?:he|she|they|we|it|there|you)\s)"
+    r"|\b(?:we|you) (?:have|get|obtain|find|see|conclude)\b(?: that\b)?:?"
+    r"|,\s+(?:giving|leaving|which (?:gives|leaves))\b"
 )
+_REASON = re.compile(r",?\s+\(?(?:because|since)\s[^0-9]*[0-9].*$", re.DOTALL)
+_SUPPOSED = re.compile(r"\b(?:if|unless|suppose|had|would|wish|assuming|claims?|says?)\b", re.I)
+_PREDICATE = re.compile(
+    r"^(?P<subject>.*)\b(?:is|are|was|were|be|equals?|measures|arrives?|ends?)\b\s*:?\s*"
+    r"(?:(?:equal to|given by|located|approximately|about|exactly|simply|just|now|then)\s+){0,2}"
+    r"(?P<rest>.+)$",
+    re.DOTALL,
+)
+_AT = re.compile(r"^(?:at |on )?(?:the (?:line|point|vector|interval|set|equation|number) )?")
+_MARKED = re.compile(r"\\(?:text|textbf|mathrm|mbox)\s*\{([^{}]*)\}")
+_NUMBER = re.compile(
+    r"(?:-|\\?[$\u20ac\u00a3\u20b9]\s?){0,2}[0-9][0-9,]*(?:\.[0-9]+)?(?:/[0-9]+)?(?<!,)"
+)
+_PLAIN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")  # a word that is no command
+_PROSE = re.compile(r"[A-Za-z',:()\s-]*")
 _WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
-_PARTS = re.compile(
-    r"(?<![A-Za-z-])(?P<above>[a-z]+)[ -]"
-    rf"(?P<below>(?:half|halves|(?:quarter|{'|'.join(set(ORDINALS) - {'first', 'second'})})s?))\b",
-    re.IGNORECASE,
-)
-_TENS = re.compile(r"(?:twen|thir|for|fif|six|seven|eigh|nine)ty", re.IGNORECASE)
+_BETWEEN = re.compile(r"\s(?:of|with|for|in|from|to [a-z]{3,}|holding)\s+(?:(?:all|the)\s+)*$")
 # Words before a number by which it is not what the sentence says, and those right before it.
 _DENYING = frozenset({
     "avoid", "avoids", "barely", "could", "denied", "denies", "deny", "doubt", "doubts", "fail",
@@ -46,76 +48,147 @@ _RELATING = frozenset({
     "through", "till", "times", "with", "within",
 })  # fmt: skip
 _PLAIN_ENDS = (("total", "of"), ("left", "with"))
-_SUBJECTS = frozenset(
-    {"he", "she", "it", "they", "we", "you", "i", "there", "s", "so", "to", "must"}
-)
+_SUBJECTS = frozenset({
+    "he", "she", "it", "they", "we", "you", "i", "there", "s", "so", "to", "must", "will", "her",
+    "his", "their", "both", "after", "from", "now", "get", "find", "dividing", "by", "therefore",
+    "then", "came", "come",
+})  # fmt: skip
+_NAMING = frozenset({
+    "remainder", "root", "multiple", "divisor", "reciprocal", "inverse", "least", "greatest",
+    "larger", "smaller", "third", "fourth", "fifth", "sixth", "tenth",
+})  # fmt: skip
+"""Words that change a number, but name what is asked for where the prompt has them."""
+_VERBS = frozenset(map(stem, LINKING))
+_ENDING = frozenset({"a", "an", "be", "by", "called", "named", "on", "the", "to"}) | LINKING
 
 
-def in_digits(text: str, question: Question) -> str:
-    """Returns a text with five eighths as \\frac{5}{8}; 6th and sixth as 6, for a place."""
-    text = _PARTS.sub(lambda match: _part(match, question), text)
-    if not question.is_about("place"):
-        return text
-    text = _ORDINAL.sub(r"\1", text)
-    words = [word for word in _WORD.findall(text) if word.lower() in ORDINALS]
-    if len(words) != 1 or re.search("[0-9]", text):
-        return text
-    return text.replace(words[0], str(ORDINALS[words[0].lower()]))
+def readings(text: str, question: Question) -> Iterator[str]:
+    """Yields what a sentence states: what follows its verb, its one number, its last formula."""
+    if _PLAIN.search(text) is None or len(text) > _LONGEST:
+        return
+    sentence, is_clause = _last_clause(text)
+    if is_clause:
+        yield sentence
+    match = _PREDICATE.match(sentence)
+    if match is not None and _is_subject(match["subject"], question):
+        yield _AT.sub("", _without_verb(match["rest"], question))
+    elif match is None and (rest := _AT.sub("", sentence)) != sentence:
+        yield rest
+    number = _number_stated(sentence, question, is_clause=is_clause)
+    if number is not None:
+        yield number
 
 
-def _part(match: re.Match[str], question: Question) -> str:
-    below = match["below"].lower()
-    size = {"half": 2, "halves": 2, "quarter": 4, "quarters": 4}.get(below)
-    size = size or ORDINALS[below if below in ORDINALS else below.removesuffix("s")]
-    above = number_of(match["above"])
-    counted = stem(below) in question.stems  # three quarters, which are coins
-    if not above or counted or (_TENS.fullmatch(match["above"]) and size < 10):  # the thirty-fifth
-        return match[0]
-    return rf"\frac{{{above}}}{{{size}}}"
+def states(words: str, text: str, question: Question) -> bool:
+    """Returns whether a sentence states words: Cleo by "Cleo came last", yes by "Yes, it is"."""
+    if _PLAIN.search(text) is None or len(text) > _LONGEST:
+        return False
+    sentence, _ = _last_clause(text)
+    plain, wanted = sentence.lower().strip(" ."), words.lower()
+    if wanted in ("yes", "no", "true", "false"):
+        match = re.match(rf"{wanted}\s*[,;:.\u2014-]\s*(.+)$", plain)
+        rest = set(_WORD.findall(match[1])) if match else set()
+        denied = any(map(changes, rest)) and wanted in ("yes", "true")
+        return match is not None and not denied and not rest & {"yes", "but", "or", "however"}
+    if plain.startswith(f"{wanted} "):
+        others, first = sentence[len(wanted) :], ""
+    elif plain.endswith(f" {wanted}"):
+        others, first = sentence[: len(plain) - len(wanted)], wanted.split()[0]
+    else:
+        return False
+    every = _WORD.findall(others)
+    if not every or not _PROSE.fullmatch(_NUMBER.sub(" ", others)):
+        return False
+    named = [word for word in every[1 if first else 0 :] if word[0].isupper()]
+    verbs = LINKING | {"does", "do"}
+    ends = not first or first in verbs or every[-1].lower() in _ENDING
+    return ends and not named and wanted not in others.lower() and _is_subject(others, question)
 
 
-def number_stated(text: str, question: Question) -> str | None:
-    """Returns the number that a sentence states, with what stands behind it; None without one."""
-    plain = _TEXT.sub(r"\1", text).replace("*", "").replace("\u2019", "'")
-    clauses = _CLAUSE.split(plain)
-    sentence = _with_digits(" ".join(clauses[-1].split()))
+def _last_clause(text: str) -> tuple[str, bool]:
+    """The last clause of a sentence without a reason behind it, and whether there are others."""
+    plain = _MARKED.sub(r"\1", text).replace("*", "").replace("\u2019", "'")
+    head = _REASON.sub("", plain) or plain
+    *before, last = _CLAUSE.split(head)
+    if any(_SUPPOSED.search(each) for each in before):
+        before, last = [], plain
+    return _with_digits(" ".join(last.split())), bool(before) or head != plain
+
+
+def _without_verb(rest: str, question: Question) -> str:
+    """What follows a verb without words of the prompt before the formula: "missing 90"."""
+    words = re.match(r"(?:[a-z]{3,}\s+){1,2}(?=[-\\0-9])", rest)
+    if words is None or any(_other_values([*words[0].split(), ""], question)):
+        return rest
+    return rest[words.end() :]
+
+
+def _number_stated(sentence: str, question: Question, *, is_clause: bool) -> str | None:
+    """The number that a sentence states, with what stands behind it; None without one.
+
+    It is the one that the prompt does not have, else the last one.
+    """
     every = list(_NUMBER.finditer(sentence))
-    if not every:
+    known = set(_NUMBER.findall(question.text))
+    new = [match for match in every if match.group() not in known]
+    if not every or len(new) > 1:
         return None
-    last = every[-1]
-    prose = _NUMBER.sub(" ", sentence[: last.start()])
+    number = new[0] if new else every[-1]
+    before, behind = every[: every.index(number)], every[every.index(number) + 1 :]
+    prose = _NUMBER.sub(" ", sentence[: number.start()])
     words = _WORD.findall(prose)
-    if (
-        not (words or len(clauses) > 1)
-        or not _PROSE.fullmatch(prose)
-        or any(_other_values(words, question))
-    ):
+    if not (words or is_clause or behind) or not _PROSE.fullmatch(prose):
         return None
-    others = [match.group() for match in every[:-1]]
-    known = _NUMBER.findall(question.text)
-    linked = LINKING & {word.lower() for word in _WORD.findall(_between(sentence, every))}
-    if others and not (linked and set(others) <= set(known)):
+    if any(_other_values(words, question)):
         return None
-    return sentence[last.start() :]
+    between = sentence[before[-1].end() : number.start()] if before else ""
+    if before and not _VERBS & {stem(word) for word in _WORD.findall(between)}:
+        return None
+    return sentence[number.start() :] if not behind else _first_part(sentence, number, behind[0], question)
 
 
-def _between(sentence: str, numbers: list[re.Match[str]]) -> str:
-    """What stands between the last number and the one before it."""
-    start = numbers[-2].end() if len(numbers) > 1 else 0
-    return sentence[start : numbers[-1].start()]
+def _first_part(
+    sentence: str, number: re.Match[str], other: re.Match[str], question: Question
+) -> str | None:
+    """A number with what it counts, of 8 boxes of 6 eggs; None where another number changes it."""
+    rest = _NUMBER.sub(" ", sentence[number.end() :])
+    counted = sentence[number.end() : other.start()]
+    words = [word.lower() for word in _WORD.findall(rest) if word.lower() not in ("to", "all")]
+    place = _BETWEEN.search(counted)
+    if place is None or not _PROSE.fullmatch(rest) or any(map(changes, words)):
+        return None
+    stems = [stem(word) for word in _WORD.findall(counted)]
+    if _VERBS & set(stems) or stems[0] not in question.stems:
+        return None
+    return number.group() + counted[: place.start()]
+
+
+def _is_subject(text: str, question: Question) -> bool:
+    """Whether what stands before a verb names what is asked for, and denies nothing."""
+    numbers = _NUMBER.findall(text)
+    if not set(numbers) <= set(_NUMBER.findall(question.text)):
+        return False
+    words = [word for word in _WORD.findall(re.sub(r"\\[a-zA-Z]+", " ", text)) if len(word) > 1]
+    return not any(_other_values([*words, ""], question))
 
 
 def _other_values(words: list[str], question: Question) -> Iterator[bool]:
     """For each reason against the words before a number, whether it holds."""
     known = question.stems | {stem(word) for word in LINKING | FILLING} | _SUBJECTS
     yield any(map(is_currency, words))
-    related = words[-1:] != [] and words[-1].lower() in _RELATING
+    related = words[-1:] != [] and words[-1].lower() in _RELATING - (
+        {"by"} if question.is_about("change") else set()
+    )
     yield related and tuple(words[-2:]) not in _PLAIN_ENDS
     words = [word.lower().removesuffix("'s") for word in words]
     yield bool(_DENYING & set(words))
-    others = [word for word in words if word != "with"]  # no ordinal, for all its ending
-    yield any(changes(w, counted=w in ASKED and w in question.stems) for w in others)
-    yield sum(not {stem(w), stem(w) + "e"} & known for w in words) > _MOST_UNKNOWN
+    others = [word for word in words[:-1] if word not in ("all", "to")] + words[-1:]
+    yield any(
+        changes(w, counted=w in ASKED and w in question.stems)
+        and not (w in _NAMING and stem(w) in question.stems)
+        for w in others
+    )
+    yield sum(len(w) > 1 and not {stem(w), stem(w) + "e"} & known for w in words) > _MOST_UNKNOWN
     yield any(number_of(word) is not None for word in words)
 
 

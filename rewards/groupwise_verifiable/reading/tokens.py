@@ -38,7 +38,8 @@ _CAPITALS = {"LCM": "lcm", "GCD": "gcd", "GCF": "gcd", "HCF": "gcd"}
 _PLAIN = {"pi": "pi", "infinity": "infinity", "inf": "infinity", "theta": "theta"}
 _TOKEN = re.compile(
     r"(?P<periodic>[0-9]{0,50}\.[0-9]{2,50}\s*\\ldots)"
-    r"|(?P<based>[0-9A-F]+\s*_\s*(?:[0-9]|\{\s*[0-9]{1,3}\s*\}))"
+    r"|(?P<based>(?:[0-9][0-9A-F]*|[A-F][0-9A-F]*(?=\s*_\s*\{\s*1[1-6]\s*\}))"
+    r"\s*_\s*(?:[0-9]|\{\s*[0-9]{1,3}\s*\}))"
     r"|(?P<repeating>[0-9]{0,50}\.[0-9]{0,50}(?:\\(?:overline|bar|dot)\s*(?:\{[0-9]{1,50}\}|[0-9])"
     r"|\([0-9]{1,50}\)))"
     r"|(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+|\.(?![0-9.]))?"
@@ -49,6 +50,7 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _WORDS = re.compile(r"[^\W\d_]{2,}(?:[\s.,-]+[^\W\d_]+)*\.?")
+_ARTICLE = re.compile(r"\s+[a-z]{2,}")  # behind "a" between two words
 _COUNTED = re.compile(r"(?:[0-9})]|[A-Za-z]{2,})\s+\Z")  # before a word that says what is counted
 
 
@@ -88,6 +90,8 @@ def _tokens(text: str, names: frozenset[str], *, in_words: bool) -> Iterator[Tok
             yield _command(spelling)
         elif kind == "letters":
             counted = _COUNTED.search(text, max(0, match.start() - 9), match.start()) is not None
+            if spelling == "a":
+                counted = counted and _ARTICLE.match(text, match.end()) is not None
             yield from _letters(spelling, names, in_words=in_words, counted=counted)
         else:
             yield Token("sign", spelling)
@@ -143,7 +147,9 @@ def _texts(command: str, content: str, names: frozenset[str]) -> Iterator[Token]
 def _letters(
     letters: str, names: frozenset[str], *, in_words: bool, counted: bool
 ) -> Iterator[Token]:
-    if letters in ("sqrt", "frac") and not in_words:
+    if letters == "a" and counted:
+        yield Token("word", letters)
+    elif letters in ("sqrt", "frac") and not in_words:
         yield Token("command", f"\\{letters}")
     elif letters in _CAPITALS:
         yield Token("function", _CAPITALS[letters])

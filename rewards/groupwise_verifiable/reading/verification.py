@@ -12,7 +12,8 @@ from groupwise_verifiable.reading.node import Node
 from groupwise_verifiable.reading.notation import tidy
 from groupwise_verifiable.reading.question import Question
 from groupwise_verifiable.reading.relations import read_chain
-from groupwise_verifiable.reading.sentences import in_digits, number_stated
+from groupwise_verifiable.reading.numerals import in_digits, mixed
+from groupwise_verifiable.reading.sentences import readings, states
 from groupwise_verifiable.reading.value import rational
 
 _PROSE = re.compile(r"[A-Za-z]{2,}\s+[A-Za-z]{2,}|[?!]\s*$")
@@ -21,6 +22,7 @@ _HUNDREDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
 _CONGRUENCE = re.compile(
     r"\s*([^=\u2261]{1,60}?)\s*(?:\\equiv|\u2261)\s*(-?[0-9]{1,30})\s*(?:\(|\\p|\\b)?mod\s*\{?[0-9]+[})]?\s*$"
 )
+_WORDS = re.compile(r"[A-Za-z]{2,}(?:[ -][A-Za-z]+){0,3}(?: [0-9]{1,2})?")
 _MOST_BOXES = 10
 
 
@@ -40,8 +42,16 @@ def same_answer(gold: str, answer: str, question: Question, *, strict: bool = Tr
     gold, answer = in_digits(gold, question), _residue(in_digits(answer, question), question)
     if _same_as_written(gold, answer, question, strict=strict):
         return True
-    number = number_stated(answer, question) if choice(gold) is None else None
-    return number is not None and _same_as_written(gold, number, question, strict=strict)
+    if choice(gold) is not None:
+        return False
+    words = plain_words(gold)
+    if _WORDS.fullmatch(words) and states(words, answer, question):
+        return True
+    return any(
+        _same_as_written(gold, reading, question, strict=strict)
+        for reading in (*readings(answer, question), mixed(answer))
+        if reading != answer
+    )
 
 
 def _same_as_written(  # noqa: PLR0911 - a case for each kind

@@ -69,6 +69,8 @@ _CHANGING_SIGNS = frozenset(
 )
 _CHANGING_END = re.compile(r"(?:\dth|[a-z]ths?|fold|wards?)$")
 _ENDS = {
+    "both",
+    "with",
     "month",
     "months",
     "width",
