@@ -16,6 +16,12 @@ _OTHERWISE = re.compile(
     r"\([A-J]\)|\b[A-J][.)]|(?:^|,|\b(?:or|and|is|be)\b|/|&)\s*[A-J]\s*(?:$|[,.):])"
     r"|\b(?:wrong|incorrect|false|not|no)\b"
 )
+# A letter behind its content: "Canberra, which is option C", "Canberra (C)".
+_ENDING = re.compile(
+    r"(\S.{0,300}?)(?:[,;:.]?\s+|\s*\()(?:(?:which|that|this|it|so|and|hence|thus|therefore|i\.e\.|is|the"
+    r"|correct|right|final|answer|corresponds|matches|to|with|in|option|choice|letter|answer:)[,:]?\s+)*"
+    r"(?:(?:option|choice|answer|letter)\s*:?\s*\(?|(?<=is\s)\(?|\()([A-J])\)*\.?"
+)
 _QUOTES = "\"'\u201c\u201d\u300c\u300d"
 _LISTED = re.compile(r"(?:^|(?<=\s))(?:\(([A-J])\)|([A-J])[.):](?=\s))")
 _LONGEST = 3_000  # characters of a prompt that are searched for options
@@ -31,9 +37,10 @@ def choice(text: str) -> str | None:
     if match is not None:
         return match[1]
     match = _OPTION.fullmatch(plain)
-    if match is None or _OTHERWISE.search(match[3]):
-        return None
-    return match[1] or match[2]
+    if match is not None:
+        return None if _OTHERWISE.search(match[3]) else match[1] or match[2]
+    match = _ENDING.fullmatch(plain)
+    return None if match is None or _OTHERWISE.search(match[1]) else match[2]
 
 
 @lru_cache(maxsize=512)
@@ -47,9 +54,15 @@ def options(prompt: str) -> dict[str, str]:
 
 
 def content(text: str) -> str:
-    """Returns what follows the letter of an option, or the text itself."""
-    match = _OPTION.fullmatch(plain_words(text))
-    return text if match is None or _LETTER.fullmatch(plain_words(text)) else match[3]
+    """Returns what stands beside the letter of an option, or the text itself."""
+    plain = plain_words(text)
+    if _LETTER.fullmatch(plain):
+        return text
+    match = _OPTION.fullmatch(plain)
+    if match is not None:
+        return match[3]
+    match = _ENDING.fullmatch(plain)
+    return text if match is None else match[1]
 
 
 def stated_word(text: str) -> str:

@@ -91,7 +91,8 @@ class Comparison:
         if answer.kind == "relation" and gold.kind != "relation":
             if answer.text != "in" and intervals(answer) in self.question.regions:
                 return True
-            if set(answer.text.split()) == {"="}:
+            rounds = notation(gold) == "decimal" and "approx" in answer.text
+            if set(answer.text.split()) == {"="} or rounds:
                 answer = peeled(answer.args[-1]).node
         if gold.kind == "relation" and gold.text not in ("=", "in"):
             is_region = answer.kind == "tuple" or answer.text == "in"

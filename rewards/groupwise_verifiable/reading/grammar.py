@@ -98,6 +98,11 @@ class _Answers(Expressions):
             if self.take(")") and rational(inside) == value:
                 return self.marked(inside)
         self.position = after_words
+        if self.take("("):
+            self.bracketed("(")
+            if self.take("="):
+                return Node("label", (self.relation(),), f"{words}:")
+        self.position = after_words
         if _EXCEPT.fullmatch(words.lower()):
             missing = self.relation()
             points = items(missing.args[1] if missing.kind == "relation" else missing)

@@ -102,6 +102,7 @@ _REWRITES = tuple(
         (r"\\cr(?![a-zA-Z])", r"\\\\ "),
         (r"\\(?:top|intercal)(?![a-zA-Z])", " T"),
         (r"\\colon(?![a-zA-Z])", ":"),
+        (r"(?<![A-Za-z])C\s*_\s*\{?([0-9]{1,3})\}?\s*\^\s*\{?([0-9]{1,3})\}?", r"\\binom{\1}{\2}"),
         (r"\\wedge(?![a-zA-Z])", r"\\land "),
         (r"\\vee(?![a-zA-Z])", r"\\lor "),
         (r"\\mathbb\s*\{?\s*P\s*\}?|\\Pr(?![a-zA-Z])", "P"),
@@ -112,6 +113,7 @@ _REWRITES = tuple(
             r"\\binom{\1}{\2}",
         ),
         (r"(?<![A-Za-z])([fgh])((?:\^\{-1\})?)\s*:\s*([a-z])\s*\\mapsto", r"\1\2(\3)="),
+        (r"\(\s*(-?[0-9.]+)\s*\|\s*(-?[0-9.]+)\s*\)", r"(\1, \2)"),
         # Items side by side: x = 4 \quad y = 3, and 1 \quad 2.
         (r"(?:(?<=[0-9])|(?<=[0-9]\}))\s*\\q?quad\s*(?=[a-z](?:_\{?\w\}?)?\s*=|-?[0-9])", ", "),
         (r"\\ast(?![a-zA-Z])", r"\\cdot "),
@@ -201,7 +203,7 @@ _REWRITES = tuple(
         (r"\\mathbbR\s*\\\s*\{([^{}\\]{1,50})\}", r"\\mathbbR \\setminus \\{\1\\}"),
         (r"\\setminus\s*\{([^{}]{1,50})\}", r"\\setminus \\{\1\\}"),
         (r"\\(?:Rightarrow|Longrightarrow|implies|leadsto)(?![a-zA-Z])", r"\\implies "),
-        (r"^.*\\therefore(?![a-zA-Z])|^\s*\\implies|^[^=<>]*[=<>].*(?<!\\not)\\implies", " "),
+        (r"^.*\\therefore(?![a-zA-Z])|^\s*\\implies|^[^=<>a-z]*[0-9][^=<>]*\\implies(?=.*[0-9])|^[^=<>]*[=<>].*(?<!\\not)\\implies", " "),
         (
             r"\\(?:checkmark|blacksquare|square|Box|qed)(?![a-zA-Z])|\\(?:surd|qedhere)\s*$",
             " ",

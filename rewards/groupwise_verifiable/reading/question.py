@@ -70,6 +70,7 @@ _ABOUT = {
     "most": re.compile(r"\b(?:most|maximum|maximal|largest|greatest|highest|can)\b", re.IGNORECASE),
     "chance": re.compile(r"probab|chance|likel|odds|fraction|proportion", re.IGNORECASE),
     "change": re.compile(r"\bby (?:how|what)\b", re.IGNORECASE),
+    "permutation": re.compile("permut|cycle", re.IGNORECASE),
     "remainder": re.compile(r"remainder|modulo|\\p?mod", re.IGNORECASE),
     "times": re.compile(r"\btime\b|clock|\bwhen\b|[0-9]\s?[ap]\.?m\b", re.IGNORECASE),
     "bases": re.compile(r"\bbases?\b|\bbinary|\boctal|hexadecimal", re.IGNORECASE),
@@ -227,7 +228,9 @@ def read_question(prompt: str) -> Question:
         regions=frozenset(
             region
             for part in parts
-            if part.kind in ("relation", "tuple") and (region := intervals(part))
+            if part.kind in ("relation", "tuple")
+            and part.args[0].kind != "call"
+            and (region := intervals(part))
         ),
         units=named_units(plain),
         answer_units=frozenset[Unit]().union(*(units_in(part)[0] for part in wanted)),

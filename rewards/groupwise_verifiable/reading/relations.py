@@ -122,7 +122,8 @@ def _may_precede(first: Node, whole: Node, question: Question) -> bool:  # noqa:
     if side.kind == "name":
         spellings = {side.text, side.text.replace("_", "_{") + "}"}
         is_wanted = question.answer_name is None or question.answer_name in spellings
-        return side.text not in last.unknowns and (is_wanted or last.kind == "set")
+        is_region = last.kind == "set" or last.text in ("R", "empty")
+        return side.text not in last.unknowns and (is_wanted or is_region)
     if side.kind == "call":
         return _is_value_of_function(side, last, question)
     if side.kind == "tuple" == last.kind:

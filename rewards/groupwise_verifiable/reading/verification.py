@@ -1,15 +1,19 @@
 """Whether an answer is the gold one, both as they are written."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from groupwise_verifiable.reading.choice import choice, content, options, plain_words
 from groupwise_verifiable.reading.comparison import Comparison
+from groupwise_verifiable.reading.conditions import conditional, renamed
+from groupwise_verifiable.reading.cycles import cycles
 from groupwise_verifiable.reading.grammar import read
 from groupwise_verifiable.reading.items import items
 from groupwise_verifiable.reading.marks import peeled
+from groupwise_verifiable.reading.moments import moment
 from groupwise_verifiable.reading.node import Node
 from groupwise_verifiable.reading.notation import tidy
+from groupwise_verifiable.reading.piecewise import cases, same_cases
 from groupwise_verifiable.reading.question import Question
 from groupwise_verifiable.reading.relations import read_chain
 from groupwise_verifiable.reading.numerals import in_digits, mixed
@@ -22,6 +26,7 @@ _HUNDREDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
 _CONGRUENCE = re.compile(
     r"\s*([^=\u2261]{1,60}?)\s*(?:\\equiv|\u2261)\s*(-?[0-9]{1,30})\s*(?:\(|\\p|\\b)?mod\s*\{?[0-9]+[})]?\s*$"
 )
+_CONSTANT = re.compile(r"\+\s*(?:[ckK]|(?:\\text\s*\{)?\s*const(?:ant|\.)?\s*\}?)\s*$")
 _WORDS = re.compile(r"[A-Za-z]{2,}(?:[ -][A-Za-z]+){0,3}(?: [0-9]{1,2})?")
 _MOST_BOXES = 10
 
@@ -39,6 +44,9 @@ def is_mathematics(gold: str) -> bool:
 
 def same_answer(gold: str, answer: str, question: Question, *, strict: bool = True) -> bool:
     """Returns whether an answer is the gold one; strict: in form, too, not in value alone."""
+    by_cases = cases(gold), cases(answer)
+    if by_cases[0] is not None and by_cases[1] is not None:
+        return same_cases(*by_cases, lambda one, other: same_answer(one, other, question, strict=strict))
     gold, answer = in_digits(gold, question), _residue(in_digits(answer, question), question)
     if _same_as_written(gold, answer, question, strict=strict):
         return True
@@ -47,11 +55,37 @@ def same_answer(gold: str, answer: str, question: Question, *, strict: bool = Tr
     words = plain_words(gold)
     if _WORDS.fullmatch(words) and states(words, answer, question):
         return True
+    if (first := _permutation_or_moment(gold, question)) is not None:
+        return any(
+            first == _permutation_or_moment(reading, question)
+            for reading in (answer, *readings(answer, question))
+        )
     return any(
-        _same_as_written(gold, reading, question, strict=strict)
-        for reading in (*readings(answer, question), mixed(answer))
-        if reading != answer
+        _same_as_written(*pair, question, strict=strict)
+        for pair in _other_readings(gold, answer, question)
     )
+
+
+def _permutation_or_moment(text: str, question: Question) -> object:
+    """The permutation where the prompt is about one, the date or the time of day; else None."""
+    if question.is_about("permutation") and (images := cycles(text)) is not None:
+        return tuple(sorted(images.items()))
+    return moment(plain_words(text))
+
+
+def _other_readings(gold: str, answer: str, question: Question) -> Iterator[tuple[str, str]]:
+    """Gold and what an answer states beside what is written, as pairs that are one or not."""
+    for reading in (*readings(answer, question), mixed(answer)):
+        if reading != answer:
+            yield gold, reading
+    one, other = conditional(gold), conditional(answer)
+    if (one.name is None and other.name is None) or (one.is_limit and other.is_limit):
+        return
+    free = read(one.value, question.names)
+    unknowns = [name for name in (free.unknowns if free else ()) if name not in question.names]
+    name = one.name or (unknowns[0] if len(unknowns) == 1 and len(unknowns[0]) == 1 else None)
+    is_renamed = name and other.name and name != other.name and not other.is_limit
+    yield one.value, renamed(other.value, other.name, name) if is_renamed else other.value
 
 
 def _same_as_written(  # noqa: PLR0911 - a case for each kind
@@ -133,7 +167,7 @@ def same_boxes(gold: str, boxes: list[str], question: Question, *, strict: bool 
 def _nodes(gold: str, answer: str, question: Question) -> tuple[Node | None, Node | None]:
     """Both as nodes; letters that are unknowns in the prompt or in gold are none of units."""
     if r"\int" in question.text or "integra" in question.text.lower():
-        answer = re.sub(r"\+\s*[ckK]\s*$", "+C", answer)
+        answer = _CONSTANT.sub("+C", answer)
     node = read(gold, question.names)
     names = question.names
     if node is not None:
