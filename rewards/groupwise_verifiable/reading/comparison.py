@@ -147,7 +147,7 @@ class Comparison:
         others = [node for node in (gold, answer) if node.kind != "tuple"]
         if any(node.kind != "list" or node.text == "or" for node in others):
             return False
-        if "[]" in (gold.text, answer.text) or any(
+        if ("[]" in (gold.text, answer.text) and len(parts[0]) == 2) or any(
             any(map(is_named, each)) and not are_named_differently(each) for each in parts
         ):
             return False
@@ -259,7 +259,10 @@ class Comparison:
         gold, answer = on_one_side(gold), on_one_side(answer)
         if self.strict:
             left = left_to_compute(answer) - left_to_compute(gold)
-            if left or compounds(gold) != compounds(answer):
+            any_form = self.question.is_about("equation") and not self.question.is_about("form")
+            if set(left) - ({"term"} if any_form else set()):
+                return False
+            if not any_form and compounds(gold) != compounds(answer):
                 return False
         return proportional(gold, answer)
 

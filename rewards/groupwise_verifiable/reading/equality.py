@@ -11,7 +11,7 @@ from groupwise_verifiable.reading.form import (
     sums,
 )
 from groupwise_verifiable.reading.marks import Marked, peeled
-from groupwise_verifiable.reading.measures import DEGREE, Unit, is_unit
+from groupwise_verifiable.reading.measures import DEGREE, RADIAN, Unit, is_unit
 from groupwise_verifiable.reading.node import Node, key, number, terms
 from groupwise_verifiable.reading.operations import left_to_compute
 from groupwise_verifiable.reading.question import Question
@@ -70,6 +70,12 @@ class Equality:
             return False
         if answer.percent and not gold.units and self.question.answer_units:
             return False
+        has_pi = any(part.text == "pi" for part in gold.node.walk())
+        if answer.degrees and has_pi and not gold.degrees:
+            return False
+        in_radians = any(RADIAN in unit for unit in answer.units)
+        if in_radians and not has_pi and self.question.is_about("degrees") and not gold.units:
+            return self.question.is_about("radians")
         if answer.units and not gold.units and self.question.is_about("percentage"):
             return False
         golds = frozenset[Unit]().union(*gold.units) or frozenset({DEGREE} if gold.degrees else ())
@@ -120,7 +126,7 @@ class Equality:
             return True
         factored = compounds(gold)
         if factored != compounds(answer):
-            return False
+            return self.question.is_about("differentiation") and factored < compounds(answer)
         if factored and len(terms(gold)) == 1 and not _same_factors(gold, answer):
             return False
         quotients = gold.kind == answer.kind == "div" and gold.args[1].unknowns

@@ -76,7 +76,7 @@ class Expressions(Units, ABC):
                 if self.take("/") and self.next.kind == "number":
                     return [self.marked(Node("mixed", (node, above, self.atom())))]
                 raise UnreadableError
-        if self.next.kind == "number" and node.kind != "call":
+        if self.next.kind == "number" and node.kind != "call" and node.text != "i":
             raise UnreadableError  # two numbers side by side
         return [node, self.factor()]
 

@@ -82,6 +82,9 @@ class _Answers(Expressions):
         return joined if self.next is not END else None
 
     def item(self) -> Node:  # noqa: PLR0911 - a case for each kind
+        if self.next.kind == "function" and self.after().text == "=":  # \max = 5
+            self.position += 2
+            return Node("label", (self.relation(),), f"{self.stream[self.position - 2].text}:")
         if self.next.kind != "word" or self.starts_currency():
             return self.relation()
         words = self.words()

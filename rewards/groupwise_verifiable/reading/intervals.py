@@ -132,8 +132,6 @@ def _of_relation(node: Node) -> list[Interval] | None:  # noqa: PLR0911 - a case
     signs, sides = node.text.split(), node.args
     if signs == ["in"] and sides[0].kind == "name":
         return _parts(sides[1])
-    if len(sides) == 2 and sides[0].kind == "call" and sides[0].text == "abs":
-        return _around_zero(sides[0].args[0], signs[0], sides[1])
     names = [n for n, side in enumerate(sides) if side.kind == "name" and side.unknowns]
     if len(names) != 1 or any(s.unknowns for n, s in enumerate(sides) if n != names[0]):
         return None
@@ -152,18 +150,6 @@ def _of_relation(node: Node) -> list[Interval] | None:  # noqa: PLR0911 - a case
         if all(sign in (">", "ge") for sign in signs):
             return [Interval((sides[2], sides[0]), (signs[1] == "ge", signs[0] == "ge"))]
     return None
-
-
-def _around_zero(name: Node, sign: str, limit: Node) -> list[Interval] | None:
-    """The region of |x| < 3, or of |x| > 3."""
-    if name.kind != "name" or limit.kind != "number":
-        return None
-    ends, closed = (Node("neg", (limit,)), limit), sign in ("le", "ge")
-    if sign in ("<", "le"):
-        return [Interval(ends, (closed, closed))]
-    outer = ((_LEAST, ends[0]), (limit, _INFINITY))
-    both = [Interval(outer[0], (False, closed)), Interval(outer[1], (closed, False))]
-    return both if sign in (">", "ge") else None
 
 
 def _place(end: Node) -> float:

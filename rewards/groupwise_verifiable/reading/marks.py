@@ -44,7 +44,6 @@ class Marked:
             if word not in gold.words
             and word != "different"
             and not (word == "to" and before in ("way", "ways"))
-            and not (word == "all" and before == "in")
         )
         return any(changes(word, counted=stem(word) in stems) for word in new)
 
@@ -86,7 +85,7 @@ def peeled(node: Node) -> Marked:  # noqa: PLR0911 - a case for each kind
         return replace(inner, label=tuple(node.text.lower().replace(":", " :").split()))
     if kind == "unit":
         inner = peeled(args[0])
-        names = re.findall(r"[^\W\d_]+", node.text)
+        names = re.findall(r"[^\W\d_]+", node.text.replace("in all", "altogether"))
         units = units_in(re.sub(r"\bin (?=[a-z])", " ", node.text))  # no inch: "5 books in a bag"
         words = (
             name.lower() for name in names if not (is_unit(name) or (units and is_power(name)))

@@ -214,4 +214,21 @@ def _sizes(size: str) -> Iterator[Fraction]:
 
 
 _TABLE = _read_table()
+MECHANICAL = frozenset({"length", "mass", "time"})
+QUANTITIES = {
+    name: next(iter(_product([(_TABLE[sign], power) for sign, power in factors]))).dimension
+    for name, factors in (
+        ("area", [("m", 2)]),
+        ("volume", [("m", 3)]),
+        ("speed", [("m", 1), ("s", -1)]),
+        ("velocity", [("m", 1), ("s", -1)]),
+        ("acceleration", [("m", 1), ("s", -2)]),
+        ("force", [("N", 1)]),
+        ("energy", [("J", 1)]),
+        ("power", [("W", 1)]),
+        ("density", [("kg", 1), ("m", -3)]),
+    )
+}
+"""Quantities that prompts ask for by name, and their dimensions."""
 DEGREE = next(iter(_TABLE["degree"]))
+RADIAN = next(iter(_TABLE["radian"]))

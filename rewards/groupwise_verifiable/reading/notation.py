@@ -14,6 +14,7 @@ from groupwise_verifiable.reading.words import LARGE, changes, number_of
 
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
 _SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
+_GREEK = "alpha beta gamma delta theta lambda mu pi rho sigma tau phi psi omega"
 _SIGNS = str.maketrans(
     {
         **dict.fromkeys("−–‐‑﹣－", "-"),
@@ -25,8 +26,10 @@ _SIGNS = str.maketrans(
         **dict.fromkeys("、，", ","),
         **dict.fromkeys("‘’′", "'"),
         "∶": ":",
-        "π": r"\pi ",
-        "θ": r"\theta ",
+        **{
+            letter: rf"\{name} "
+            for letter, name in zip("αβγδθλμπρστφψω", _GREEK.split(), strict=True)
+        },
         "∞": r"\infty ",
         "≤": r"\le ",
         "⩽": r"\le ",
@@ -113,7 +116,6 @@ _REWRITES = tuple(
             r"\\binom{\1}{\2}",
         ),
         (r"(?<![A-Za-z])([fgh])((?:\^\{-1\})?)\s*:\s*([a-z])\s*\\mapsto", r"\1\2(\3)="),
-        (r"\(\s*(-?[0-9.]+)\s*\|\s*(-?[0-9.]+)\s*\)", r"(\1, \2)"),
         # Items side by side: x = 4 \quad y = 3, and 1 \quad 2.
         (r"(?:(?<=[0-9])|(?<=[0-9]\}))\s*\\q?quad\s*(?=[a-z](?:_\{?\w\}?)?\s*=|-?[0-9])", ", "),
         (r"\\ast(?![a-zA-Z])", r"\\cdot "),
@@ -123,6 +125,10 @@ _REWRITES = tuple(
         (r"\\textsuperscript\s*\{([^{}]{1,9})\}", r"^{\1}"),
         (r"\\textsubscript\s*\{([^{}]{1,9})\}", r"_{\1}"),
         (r"\\\^(?=\s*\{?-?[0-9])", "^"),
+        (
+            r"\\(text|mathrm)\s*\{\s*(k?)ms(?:\}\s*\^\s*\{\s*-([12])\s*\}|\s*\^\s*\{?-([12])\}?\s*\})",
+            lambda m: rf"\text{{ {m[2]}m/s^{m[3] or m[4]}}}",
+        ),
         (r"(?<=[\w)])\*\*(?=[\w(])", "^"),
         (r"\{\s*([-+:.])\s*\}", r"\1"),
         # Bases: (1011)_2, 1011_{(2)}, \text{FF}_{16}, 1011_{\text{base two}}, 1011 (base 2).
@@ -203,7 +209,7 @@ _REWRITES = tuple(
         (r"\\mathbbR\s*\\\s*\{([^{}\\]{1,50})\}", r"\\mathbbR \\setminus \\{\1\\}"),
         (r"\\setminus\s*\{([^{}]{1,50})\}", r"\\setminus \\{\1\\}"),
         (r"\\(?:Rightarrow|Longrightarrow|implies|leadsto)(?![a-zA-Z])", r"\\implies "),
-        (r"^.*\\therefore(?![a-zA-Z])|^\s*\\implies|^[^=<>a-z]*[0-9][^=<>]*\\implies(?=.*[0-9])|^[^=<>]*[=<>].*(?<!\\not)\\implies", " "),
+        (r"^.*\\therefore(?![a-zA-Z])|^\s*\\implies|^-?(?:[0-9]|\\frac)[^=<>]*\\implies(?=.*[0-9])|^[^=<>]*[=<>].*(?<!\\not)\\implies", " "),
         (
             r"\\(?:checkmark|blacksquare|square|Box|qed)(?![a-zA-Z])|\\(?:surd|qedhere)\s*$",
             " ",
@@ -223,6 +229,7 @@ _REWRITES = tuple(
         ),
         (r"(?<!\\)\\(?:[,;:> ]|(?:quad|qquad|enspace|thinspace|hfill)(?![a-zA-Z]))|~|\u00a0", " "),
         (r"\*\*|__(?=\w)|`", " "),
+        (r"\(\s*(-?[0-9.]+)\s*\|\s*(-?[0-9.]+)\s*\)", r"(\1, \2)"),
         (  # a column as a row: (1 0 4)^T
             r"([(\[])\s*(-?[0-9.]+(?:\s+-?[0-9.]+)+)\s*[)\]]\s*\^\s*\{?\s*T(?![A-Za-z])\s*\}?",
             lambda m: f"({', '.join(m[2].split())})",
@@ -231,7 +238,7 @@ _REWRITES = tuple(
 )
 _SCRIPTED = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+|[{''.join(_SUBSCRIPTS)}]+")
 # Words in brackets behind an answer: "2 (the remainder)".
-_ASIDE = re.compile(r"(?<=[^\s=])\s+\(([a-z]{3,}[^()]{0,60})\)$")
+_ASIDE = re.compile(r"(?<=[^\s=])\s+\(((?:[0-9]+ )?[a-z]{3,}[^()=<>]{0,60})\)$")
 _MEANING = {"and", "sin", "cos", "tan", "log", *LARGE}
 _FULL_WIDTH = {0xFF01 + n: 0x21 + n for n in range(94)} | {0x3000: " "}
 FORMULA = re.compile(

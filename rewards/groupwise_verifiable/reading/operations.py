@@ -1,12 +1,14 @@
 """Operations that an expression leaves to compute, as it is written."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import gcd
 
 from groupwise_verifiable.reading.form import coefficient, is_scientific, power_base
 from groupwise_verifiable.reading.node import MARKS, Node, factors, integer, key, terms
 from groupwise_verifiable.reading.value import rational
+
+_IMAGINARY = Node("name", text="i")
 
 
 def left_to_compute(node: Node) -> Counter[str]:
@@ -91,7 +93,7 @@ def _in_product(node: Node) -> Iterator[str]:
     numbers = [part for part in parts if rational(part) is not None]
     if len(numbers) > 1:
         yield from ["product"] * (len(numbers) - 1)
-    elif numbers and rational(numbers[0]) in (0, 1):
+    elif numbers and rational(numbers[0]) in (0, 1) and not _is_imaginary_unit(parts):
         yield "product"
     if any(part.kind == "neg" for part in parts[1:]):
         yield "sign"
@@ -100,6 +102,11 @@ def _in_product(node: Node) -> Iterator[str]:
         yield from ["product"] * (count - 1)
     for part in parts:
         yield from _operations(part)
+
+
+def _is_imaginary_unit(parts: Sequence[Node]) -> bool:
+    """Whether a product is 1i, as a coefficient may be written."""
+    return len(parts) == 2 and parts[1] == _IMAGINARY and rational(parts[0]) == 1
 
 
 def _in_quotient(node: Node) -> Iterator[str]:

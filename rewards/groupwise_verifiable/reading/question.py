@@ -9,6 +9,8 @@ from groupwise_verifiable.reading.form import reducible, unmarked
 from groupwise_verifiable.reading.grammar import read
 from groupwise_verifiable.reading.intervals import intervals
 from groupwise_verifiable.reading.measures import (
+    MECHANICAL,
+    QUANTITIES,
     Meanings,
     Unit,
     composes,
@@ -49,6 +51,7 @@ _ABOUT = {
     "degrees": re.compile(
         r"degree|°|\\circ|\bangle|\\angle|temperature|rotat|\u89d2|\u5ea6", re.IGNORECASE
     ),
+    "radians": re.compile(r"\brad(?:ian)?s?\b|\\pi|\u03c0", re.IGNORECASE),
     "positive": re.compile(
         r"positive|>\s*0|\\ge?q?\s*0|side|length|radius|distance|diagonal", re.I
     ),
@@ -56,6 +59,7 @@ _ABOUT = {
     "derivative": re.compile(
         r"derivative|differentiat|'|slope|rate of change|\u5bfc", re.IGNORECASE
     ),
+    "differentiation": re.compile(r"\bderivative|differentiat", re.IGNORECASE),
     "form": re.compile(r"\bform\b", re.IGNORECASE),
     "equation": re.compile(r"\bequations? (?:of|for)\b", re.IGNORECASE),
     "place": re.compile(
@@ -94,10 +98,10 @@ _ANSWER_NAME = re.compile(
 )
 _ANSWER_UNIT = re.compile(r"\b(?:[Hh]ow many|in|[Nn]umber of)\b|\((?=in\b)")
 _POWERS = {0xB2: "^2", 0xB3: "^3"}
-_POWER_OF = {"area": 2, "volume": 3}
 _MEASURED_SUBJECT = re.compile(
     r"(?:what(?: is|'s)|find|calculate|compute|determine) (?:the |its |their )?"
-    r"(?:total |surface |lateral )*(area|volume)\b",
+    r"(?:total |surface |lateral |average |mean |constant |net |kinetic |potential )*"
+    rf"({'|'.join(QUANTITIES)})\b(?! of the (?:number|ages))",
     re.IGNORECASE,
 )
 _LOSS = re.compile(r"\b(?:how (?:many|much)|what)\b[^.?!]{0,100}\b(lost|missing)\b")
@@ -162,7 +166,7 @@ class Question:
             return False
         power = dict(unit.dimension).get("length") if unit.bases == {"length"} else None
         wanted = _MEASURED_SUBJECT.search(self.text)
-        if power and wanted and power != _POWER_OF[wanted[1].lower()]:
+        if wanted and unit.bases <= MECHANICAL and unit.dimension != QUANTITIES[wanted[1].lower()]:
             return False
         if expected:
             subject = {2: "area", 3: "volume"}.get(power or 0)
@@ -228,9 +232,7 @@ def read_question(prompt: str) -> Question:
         regions=frozenset(
             region
             for part in parts
-            if part.kind in ("relation", "tuple")
-            and part.args[0].kind != "call"
-            and (region := intervals(part))
+            if part.kind in ("relation", "tuple") and (region := intervals(part))
         ),
         units=named_units(plain),
         answer_units=frozenset[Unit]().union(*(units_in(part)[0] for part in wanted)),

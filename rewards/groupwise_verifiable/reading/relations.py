@@ -7,11 +7,13 @@ from fractions import Fraction
 from groupwise_verifiable.reading.grammar import read
 from groupwise_verifiable.reading.items import matched
 from groupwise_verifiable.reading.marks import peeled
-from groupwise_verifiable.reading.node import Node, factors, integer, key, terms
+from groupwise_verifiable.reading.measures import is_unit
+from groupwise_verifiable.reading.node import Node, factors, integer, joined, key, terms
 from groupwise_verifiable.reading.question import Question
 from groupwise_verifiable.reading.value import NoValueError, equivalent, rational, value
 
 _SIDES = re.compile(r"(?:[^={}]|\{(?:[^{}]|\{[^{}]*\})*\})+")
+_OF_SETS = re.compile(r"\\(?:cap|cup)(?![a-z])|\\(?:setminus|backslash)")
 _UNITS = re.compile(r"(?<=[0-9])(?:\\.|[\s~])*\\(?:text|mathrm)\s*\{[^{}]*\}(?:\s*\^\s*\{?[23]\}?)?|\\?\$")
 _UNREAD = re.compile(
     r"\\(?:i*int|cap|star|circ|oplus|otimes|odot|sum|prod|lim|det|begin|frac\s*\{d)|[\]|]\s*[_^]|[vV]matrix|mod(?![a-z])"
@@ -46,12 +48,13 @@ def names_one(gold: Node, answer: Node) -> bool:
     return function.kind == "call" and function.args[0].kind == "name" and "'" not in function.text
 
 
-def read_chain(text: str, names: frozenset[str]) -> Node | None:
+def read_chain(text: str, question: Question) -> Node | None:
     """Reads a chain without the sides that the grammar does not read: an integral, a sum.
 
-    Returns its last side if no other one can be read; None where it is no such chain. names: see
-    `read`.
+    Returns its last side if no other one can be read; None where it is no such chain, or a side
+    has an operation on sets that the prompt lacks.
     """
+    names = question.names
     *before, last = _SIDES.findall(text) or [""]
     end = read(last, names)
     bare = (_UNITS.sub(" ", side) for side in before)  # 8 m \times 6 m
@@ -60,6 +63,8 @@ def read_chain(text: str, names: frozenset[str]) -> Node | None:
     ]
     unread = [side for side in before if read(side, names) is None]
     if end is None or not all(_UNREAD.search(side) for side in unread):
+        return None
+    if not set(_OF_SETS.findall(" ".join(unread))) <= set(_OF_SETS.findall(question.text)):
         return None
     if re.search(r"\\n(?:ot|eq?)(?![a-z])", text):
         return None
@@ -96,11 +101,26 @@ def ends_in(
         )
     if not same(gold, last):
         return False
+    if last.kind == "unit":
+        before = [_without_units(side, question.names) for side in before]
     general = before[0].unknowns and not before[0].unknowns & question.names  # n(n-3)/2 = 8(5)/2
     return (
         _may_precede(before[0], last, question)
         or (bool(general) and any(not side.unknowns for side in before[1:]))
     ) and all(side.unknowns or _equals(side, last) for side in before[1:])
+
+
+def _without_units(node: Node, names: frozenset[str]) -> Node:
+    """A side of a chain without the letters that are units, of 8 m \\times 6.5 m."""
+    args = tuple(_without_units(part, names) for part in node.args)
+    if node.kind == "mul":
+        rest = [
+            part
+            for part in args
+            if part.kind != "name" or part.text in names or not is_unit(part.text)
+        ]
+        return joined("mul", rest) if rest else node
+    return Node(node.kind, args, node.text)
 
 
 def _rounds_to(exact: Node, decimal: Node) -> bool:

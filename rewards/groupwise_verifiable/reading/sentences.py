@@ -86,7 +86,7 @@ def states(words: str, text: str, question: Question) -> bool:
     sentence, _ = _last_clause(text)
     plain, wanted = sentence.lower().strip(" ."), words.lower()
     if wanted in ("yes", "no", "true", "false"):
-        match = re.match(rf"{wanted}\s*[,;:.\u2014-]\s*(.+)$", plain)
+        match = re.match(rf"{wanted}\s*[,;:.\u2014-]\s*(.+)$", _MARKED.sub(r"\1", text).lower())
         rest = set(_WORD.findall(match[1])) if match else set()
         denied = any(map(changes, rest)) and wanted in ("yes", "true")
         return match is not None and not denied and not rest & {"yes", "but", "or", "however"}

@@ -24,7 +24,8 @@ _PROSE = re.compile(r"[A-Za-z]{2,}\s+[A-Za-z]{2,}|[?!]\s*$")
 _COMMANDS = re.compile(r"\\[a-zA-Z]+(?:\s*\{[^{}]*\})?|\b(?:and|or)\b")
 _HUNDREDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
 _CONGRUENCE = re.compile(
-    r"\s*([^=\u2261]{1,60}?)\s*(?:\\equiv|\u2261)\s*(-?[0-9]{1,30})\s*(?:\(|\\p|\\b)?mod\s*\{?[0-9]+[})]?\s*$"
+    r"\s*(?:([^=\u2261]{1,60}?)\s*(?:\\equiv|\u2261)\s*)?(?:[^=\u2261]{1,60}(?:\\equiv|\u2261)\s*){0,3}"
+    r"(-?[0-9]{1,30})\s*(?:\(|\\p|\\b)?mod\s*\{?([0-9]+)[})]?\s*$"
 )
 _CONSTANT = re.compile(r"\+\s*(?:[ckK]|(?:\\text\s*\{)?\s*const(?:ant|\.)?\s*\}?)\s*$")
 _WORDS = re.compile(r"[A-Za-z]{2,}(?:[ -][A-Za-z]+){0,3}(?: [0-9]{1,2})?")
@@ -110,7 +111,7 @@ def _same_as_written(  # noqa: PLR0911 - a case for each kind
         return True
     gold_node, answer_node = _nodes(gold, answer, question)
     if answer_node is None:
-        answer_node = read_chain(answer, question.names)
+        answer_node = read_chain(answer, question)
     if gold_node is None or answer_node is None:
         return False
     if gold_node.kind == "based" and plain_words(answer) == gold_node.text.partition("_")[0]:
@@ -124,11 +125,11 @@ def _same_as_written(  # noqa: PLR0911 - a case for each kind
 def _residue(text: str, question: Question) -> str:
     """The right side of a congruence about what the prompt names; any other text as it is."""
     match = _CONGRUENCE.match(text) if question.is_about("remainder") else None
-    if match is None or not re.search("[0-9]", match[1]):
+    if match is None or not re.search(rf"(?:mod|by)[^0-9]{{0,12}}{match[3]}(?![0-9])", question.text):
         return text
-    if "".join(match[1].split()) not in "".join(question.text.split()):
-        return text
-    return match[2]
+    left = "".join((match[1] or "").split())
+    stands = left in "".join(question.text.split()) and (not left or re.search("[0-9]", left))
+    return match[2] if stands else text
 
 
 def _is_another(letter: str, stated: str, listed: Mapping[str, str], question: Question) -> bool:
