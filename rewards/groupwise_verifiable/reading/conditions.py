@@ -28,7 +28,7 @@ _REGION = re.compile(r"[<>\u2264\u2265\u2260]|\\(?:in|le|ge|ne|leq|geq|neq|lt|gt
 class Conditional(NamedTuple):
     """value: an answer without its condition; name: the letter of that, None without one.
 
-    is_limit: whether it excludes or bounds numbers, as x \\ne 2 does, and is no choice of an integer.
+    is_limit: whether it excludes or bounds numbers, as x \\ne 2 does, and names no integer.
     """
 
     value: str

@@ -2,7 +2,9 @@
 
 import re
 
-_CYCLES = re.compile(r"(?:[A-Za-z\\]{1,8}\s*=\s*)?((?:\(\s*[0-9](?:[\s,~]|\\[,; ]|[0-9]){1,80}\)\s*){1,20})")
+_CYCLES = re.compile(
+    r"(?:[A-Za-z\\]{1,8}\s*=\s*)?((?:\(\s*[0-9](?:[\s,~]|\\[,; ]|[0-9]){1,80}\)\s*){1,20})"
+)
 
 
 def cycles(text: str) -> dict[int, int] | None:

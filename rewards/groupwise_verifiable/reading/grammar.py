@@ -82,9 +82,6 @@ class _Answers(Expressions):
         return joined if self.next is not END else None
 
     def item(self) -> Node:  # noqa: PLR0911 - a case for each kind
-        if self.next.kind == "function" and self.after().text == "=":  # \max = 5
-            self.position += 2
-            return Node("label", (self.relation(),), f"{self.stream[self.position - 2].text}:")
         if self.next.kind != "word" or self.starts_currency():
             return self.relation()
         words = self.words()
@@ -101,10 +98,8 @@ class _Answers(Expressions):
             if self.take(")") and rational(inside) == value:
                 return self.marked(inside)
         self.position = after_words
-        if self.take("("):
-            self.bracketed("(")
-            if self.take("="):
-                return Node("label", (self.relation(),), f"{words}:")
+        if self.take("(") and self.bracketed("(") and self.take("="):  # Area(ABC) = 5
+            return Node("label", (self.relation(),), f"{words}:")
         self.position = after_words
         if _EXCEPT.fullmatch(words.lower()):
             missing = self.relation()

@@ -9,6 +9,7 @@ import re
 from functools import lru_cache
 from unicodedata import normalize
 
+from groupwise_verifiable.reading.commands import spelled_out
 from groupwise_verifiable.reading.siunitx import without_siunitx
 from groupwise_verifiable.reading.words import LARGE, changes, number_of
 
@@ -67,10 +68,6 @@ _SIGNS = str.maketrans(
         "％": "%",
     }
 )
-_WRAPPERS = (
-    r"textcolor|colorbox|underline|underbrace|overbrace|bm|boldsymbol|mathcal|mathscr|mathnormal|"
-    r"ensuremath|displaystyle|boxed|fbox|uline|vec|bold|mathopen|mathclose|mathbin|mathrel|mathord"
-)
 _SPACE = r"(?:\\[,;:! ]|~|[\s\u00a0\u2009\u202f]|'|\\?_|\\thinspace\s?|\\(?:text|mbox)\s*\{\s*\})"
 _DIGITS = {
     "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
@@ -83,32 +80,31 @@ _BOLD = r"\\(?:hat|vec|mathbf|bm|boldsymbol)\s*\{\s*(?:\\(?:mathbf|hat|bm|vec)\s
 _CLOSED = r"\}{1,2}"
 _TEXT = r"\\(?:text|math)[a-z]*\s*\{\s*"
 _BASED = r"(?<![A-Za-z0-9.])(?P<digits>[0-9A-F]+)"
-_REWRITES = tuple(
+_LOOKS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\\(?:color|phantom|hspace|vspace|label|tag)\*?\s*\{[^{}]{0,30}\}", " "),
         (r"\\textcolor\s*\{[^{}]{0,30}\}", " "),
         # A system of equations, and names of two letters: a vector, a segment.
         (
-            r"\\left\s*\\\{\s*\\begin\s*\{array\}\s*\{[lcr]{1,3}\}(.{1,400}?)\\end\s*\{array\}"
-            r"\s*\\right\s*\.",
+            (
+                r"\\left\s*\\\{\s*\\begin\s*\{array\}\s*\{[lcr]{1,3}\}(.{1,400}?)"
+                r"\\end\s*\{array\}\s*\\right\s*\."
+            ),
             lambda m: m[1].replace("&", " "),
         ),
         (r"\\(?:overrightarrow|vec|mathbf|bm|boldsymbol)\s*\{\s*([A-Z]{2})\s*\}", r"\\ray \1 "),
         (rf"{_BOLD}\\?([ij])(?:math)?\s*{_CLOSED}|{_BOLD}(k)\s*{_CLOSED}", r" \1\2 "),
-        (rf"\\(?:{_WRAPPERS})(?![a-zA-Z])", " "),
-        (r"\\(?:left|right|[bB]igg?[lrm]?|middle|textstyle|limits)(?![a-zA-Z])", " "),
+    )
+)
+_REWRITES = tuple(
+    (re.compile(pattern), replacement, pattern.startswith(r"\\") and "|" not in pattern)
+    for pattern, replacement in (
         (r"\\\\\s*\[[^\]]{0,10}\]", r"\\\\"),
-        (r"\\(?:tiny|small|normalsize|[lL]arge|LARGE|[hH]uge)(?![a-zA-Z])", " "),
         (r"\\(?:begin|end)\s*\{(?:aligned|align\*?|gathered|split|cases|equation\*?)\}", " "),
         (r"\{\s*\\(rm|bf|it|sf|tt)(?![a-zA-Z])\s*([^{}]*)\}", r"\\math\1{\2}"),
-        (r"\\cr(?![a-zA-Z])", r"\\\\ "),
-        (r"\\(?:top|intercal)(?![a-zA-Z])", " T"),
-        (r"\\colon(?![a-zA-Z])", ":"),
         (r"(?<![A-Za-z])C\s*_\s*\{?([0-9]{1,3})\}?\s*\^\s*\{?([0-9]{1,3})\}?", r"\\binom{\1}{\2}"),
-        (r"\\wedge(?![a-zA-Z])", r"\\land "),
-        (r"\\vee(?![a-zA-Z])", r"\\lor "),
-        (r"\\mathbb\s*\{?\s*P\s*\}?|\\Pr(?![a-zA-Z])", "P"),
+        (r"\\mathbb\s*\{?\s*P\s*\}?", "P"),
         (r"(?<![0-9A-Za-z.])0b([01]+)(?![0-9])", r"\1_{2}"),
         (r"(?<=[0-9])\s*[xX]\s*(?=10\s*\^)", r"\\times "),
         (
@@ -118,7 +114,6 @@ _REWRITES = tuple(
         (r"(?<![A-Za-z])([fgh])((?:\^\{-1\})?)\s*:\s*([a-z])\s*\\mapsto", r"\1\2(\3)="),
         # Items side by side: x = 4 \quad y = 3, and 1 \quad 2.
         (r"(?:(?<=[0-9])|(?<=[0-9]\}))\s*\\q?quad\s*(?=[a-z](?:_\{?\w\}?)?\s*=|-?[0-9])", ", "),
-        (r"\\ast(?![a-zA-Z])", r"\\cdot "),
         (r":=", "="),
         (r"\bper cent\b", "percent"),
         (r"\bDNE\b", "does not exist"),
@@ -151,35 +146,22 @@ _REWRITES = tuple(
             lambda m: f"{m['digits']}_{{{_DIGITS.get(m['base'], m['base'])}}}",
         ),
         # Open ends of intervals by brackets that look away: ]0,1[ and [0,1[.
-        (rf"(?:(?<=[\s=,;pns])|^)\]({_ENDS})\[", r"(\1)"),
-        (rf"(?:(?<=[\s=,;pns])|^)\]({_ENDS})\]", r"(\1]"),
+        (
+            rf"(?:(?<=[\s=,;pns])|^)\]({_ENDS})([\[\]])",
+            lambda m: f"({m[1]}{')' if m[2] == '[' else ']'}",
+        ),
         (rf"\[({_ENDS})\[(?=\s*(?:$|[,;)}}]|\\cup|\\setminus))", r"[\1)"),
         (r"\bequals\b|\bis equal to\b", " = "),
-        (r"\\(?:n|d|t|c|s|nice|x)frac(?![a-zA-Z])", r"\\frac"),
-        (r"\\nicefrac|\\tfrac", r"\\frac"),
-        (r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
-        (r"\\(?:lbrace|\{)(?![a-zA-Z])", r"\\{"),
-        (r"\\(?:rbrace|\})(?![a-zA-Z])", r"\\}"),
-        (r"\\[lr]brack(?![a-zA-Z])", lambda m: "[" if m[0][1] == "l" else "]"),
-        (r"\\[lr]vert(?![a-zA-Z])", "|"),
-        (r"\\leq?(?:slant|q)?(?![a-zA-Z])|<=", r" \\le "),
-        (r"\\geq?(?:slant|q)?(?![a-zA-Z])|>=", r" \\ge "),
-        (r"\\neq(?![a-zA-Z])|!=", r" \\ne "),
-        (r"\\lt(?![a-zA-Z])", "<"),
-        (r"\\gt(?![a-zA-Z])", ">"),
-        (r"\\(?:ldots|dots|cdots|dotsc)(?![a-zA-Z])|\.\.\.", r"\\ldots "),
-        (r"\\(?:varnothing|empty)(?![a-zA-Z])", r"\\emptyset "),
-        (r"\\mathbb\s*\{?\s*([RNZQC])\s*\}?|\\(Reals)(?![a-zA-Z])", r"\\mathbb\1 "),
-        (r"\\(?:text)?degrees?(?![a-zA-Z])|\^\s*\{\s*\\circ\s*\}", r"^\\circ "),
+        ("<=", r" \\le "),
+        (">=", r" \\ge "),
+        ("!=", r" \\ne "),
+        (r"\.\.\.", r"\\ldots "),
+        (r"\\mathbb\s*\{?\s*([RNZQC])\s*\}?", r"\\mathbb\1 "),
+        (r"\^\s*\{\s*(?:\\circ|\^\\circ)\s*\}", r"^\\circ "),
         (
             r"\^\s*\\circ\s*(?:\\(?:text|math)[a-z]*\s*\{\s*)?([CF])(?![A-Za-z])\s*\}?",
             lambda m: rf"\text{{ {'celsius' if m[1] == 'C' else 'fahrenheit'}}}",
         ),
-        (r"\\(?:simeq|doteq|sim)(?![a-zA-Z])", r"\\approx "),
-        (r"\\(?:pounds|textsterling)(?![a-zA-Z])", "£"),
-        (r"\\(?:text)?euro(?![a-zA-Z])", "€"),
-        (r"\\(?:text)?yen(?![a-zA-Z])", "¥"),
-        (r"\\(?:text|math)dollar(?![a-zA-Z])", r"\\$"),
         (r"\\text[a-z]*\s*\{\s*([€£¥₹])\s*([0-9.,]*)\s*\}", r"\1\2"),
         (r"((?:[0-9]\u0305)+)", lambda m: rf"\overline{{{m[0].replace(chr(0x305), '')}}}"),
         (
@@ -187,16 +169,7 @@ _REWRITES = tuple(
             r".\1\\overline{\2\3\4}",
         ),
         (r"\\overline\s*\{([0-9 ]+)\}", lambda m: m[0].replace(" ", "")),
-        (r"\\bigcup(?![a-zA-Z])", r"\\cup "),
-        (r"\\vert(?![a-zA-Z])", "|"),
         (r"\.\s*\}\s*$", "}"),
-        (
-            (
-                r",?\s*(?:\\text\s*\{\s*)?(?:where |with )?\$?\s*[a-z]\s*\\in\s*\\mathbb\s*"
-                r"\{?[ZN]\}?\s*\$?\s*\}?\s*$"
-            ),
-            "",
-        ),
         (
             (
                 r"\\text\s*\{,?\s*for (?:all|any|every)(?: real| integer)?s?\s*\}?"
@@ -204,16 +177,14 @@ _REWRITES = tuple(
             ),
             "",
         ),
-        (r"\\mathbbR\s*\^\s*\{?\s*(?:\*|\\ast|\\times)\s*\}?", r"\\mathbbR \\setminus \\{0\\}"),
-        (r"\\smallsetminus|\\backslash", r"\\setminus "),
+        (r"\\mathbbR\s*\^\s*\{?\s*(?:\*|\\cdot|\\times)\s*\}?", r"\\mathbbR \\setminus \\{0\\}"),
         (r"\\mathbbR\s*\\\s*\{([^{}\\]{1,50})\}", r"\\mathbbR \\setminus \\{\1\\}"),
         (r"\\setminus\s*\{([^{}]{1,50})\}", r"\\setminus \\{\1\\}"),
-        (r"\\(?:Rightarrow|Longrightarrow|implies|leadsto)(?![a-zA-Z])", r"\\implies "),
-        (r"^.*\\therefore(?![a-zA-Z])|^\s*\\implies|^-?(?:[0-9]|\\frac)[^=<>]*\\implies(?=.*[0-9])|^[^=<>]*[=<>].*(?<!\\not)\\implies", " "),
         (
-            r"\\(?:checkmark|blacksquare|square|Box|qed)(?![a-zA-Z])|\\(?:surd|qedhere)\s*$",
+            r"^.*\\therefore(?![a-zA-Z])|^\s*\\implies|^-?(?:[0-9]|\\frac)[^=<>]*\\implies(?=.*[0-9])|^[^=<>]*[=<>].*(?<!\\not)\\implies",
             " ",
         ),
+        (r"\\(?:surd|qedhere)\s*$", " "),
         (r"\\exp(?![a-zA-Z])\s*\(([^()]{1,50})\)", r"e^{\1}"),
         (r"\(\s*([\u4e00-\u9fff]{1,4})\s*\)\s*$", r"\1"),
         (rf"{_TEXT}{_DOLLARS}\\?\$\s*([0-9.,]*)\s*\}}", r"\\$\1"),
@@ -262,8 +233,13 @@ def tidy(text: str) -> str:
         .replace("∛", r"\sqrt[3] ")
     )
     text = _STYLED.sub(lambda match: normalize("NFKC", match[0]), half_width(text))
-    for pattern, replacement in _REWRITES:
-        text = pattern.sub(replacement, text)
+    if "\\" in text:
+        for pattern, replacement in _LOOKS:
+            text = pattern.sub(replacement, text)
+        text = spelled_out(text)
+    for pattern, replacement, is_of_command in _REWRITES:
+        if not is_of_command or "\\" in text:
+            text = pattern.sub(replacement, text)
     if "&" in text and "matrix" not in text and "array" not in text:
         text = text.replace("&", " ")  # of aligned equations
     return " ".join(_ASIDE.sub(_aside, undelimited(text)).split())

@@ -23,6 +23,7 @@ _PARTS = re.compile(
     re.IGNORECASE,
 )
 _TENS = re.compile(r"(?:twen|thir|for|fif|six|seven|eigh|nine)ty", re.IGNORECASE)
+_PLAIN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")  # a word that is no command
 _MIXED = re.compile(r"^([0-9]+) and ([0-9]+)/([0-9]+)(?![0-9/])")
 _LEAST = re.compile(r"\b(?:at least|a minimum of|no (?:fewer|less) than) (?=[0-9])", re.IGNORECASE)
 _MOST = re.compile(r"\b(?:at most|a maximum of|no more than|up to) (?=[0-9])", re.IGNORECASE)
@@ -34,12 +35,15 @@ _TERM = re.compile(r"^a_\{?([0-9]{1,9})\}?$")
 _COMPOUND = re.compile(
     r"(?<![\w.,/])([0-9]{1,9})\s*([a-z]{1,12})\s*,?\s*(?:and\s*)?([0-9]{1,9})\s*([a-z]{1,12})\.?$"
 )
+_TWO = re.compile(r"[0-9][^0-9]*[a-z][^0-9]*[0-9]")
 _TEXT = re.compile(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}|\\[,;: ]")
 
 
 @lru_cache(maxsize=4096)
 def in_digits(text: str, question: Question) -> str:
     """Returns a text with five eighths as \\frac{5}{8}; 6th and sixth as 6, for a place."""
+    if _PLAIN.search(text) is None and not question.is_about("place"):
+        return text
     text = _MINUS.sub("-", _PARTS.sub(lambda match: _part(match, question), text))
     if "below" in text:
         text = _FREEZING.sub(r"-\1", text)
@@ -88,6 +92,8 @@ def _place(text: str, question: Question) -> str:
 
 def _one_unit(text: str) -> str:
     """A quantity in two units in the first of them: 2 hours 15 minutes as 9/4 hours."""
+    if _TWO.search(text) is None:
+        return text
     match = _COMPOUND.search(" ".join(_TEXT.sub(r"\1 ", text).split()))
     if match is None:
         return text

@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 _CASES = re.compile(r"\\begin\s*\{cases\}(.{1,600}?)\\end\s*\{cases\}", re.DOTALL)
 _ROW = re.compile(r"\\\\(?:\s*\[[^\]]{0,10}\])?")
-_IF = re.compile(r"\\(?:text|mathrm|mbox)\s*\{\s*,?\s*(?:if|for|when|where)?\s*\}|\b(?:if|for|when)\b")
+_IF = re.compile(
+    r"\\(?:text|mathrm|mbox)\s*\{\s*,?\s*(?:if|for|when|where)?\s*\}|\b(?:if|for|when)\b"
+)
 _END = " ,.;$\\\n"
 
 

@@ -236,7 +236,9 @@ def read_question(prompt: str) -> Question:
         ),
         units=named_units(plain),
         answer_units=frozenset[Unit]().union(*(units_in(part)[0] for part in wanted)),
-        answer_name=answer_name[1].replace(" ", "") if answer_name else _sole_unknown(prompt, names),
+        answer_name=answer_name[1].replace(" ", "")
+        if answer_name
+        else _sole_unknown(prompt, names),
         stems=_stems(prompt),
     )
 

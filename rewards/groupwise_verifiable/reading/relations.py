@@ -14,7 +14,9 @@ from groupwise_verifiable.reading.value import NoValueError, equivalent, rationa
 
 _SIDES = re.compile(r"(?:[^={}]|\{(?:[^{}]|\{[^{}]*\})*\})+")
 _OF_SETS = re.compile(r"\\(?:cap|cup)(?![a-z])|\\(?:setminus|backslash)")
-_UNITS = re.compile(r"(?<=[0-9])(?:\\.|[\s~])*\\(?:text|mathrm)\s*\{[^{}]*\}(?:\s*\^\s*\{?[23]\}?)?|\\?\$")
+_UNITS = re.compile(
+    r"(?<=[0-9])(?:\\.|[\s~])*\\(?:text|mathrm)\s*\{[^{}]*\}(?:\s*\^\s*\{?[23]\}?)?|\\?\$"
+)
 _UNREAD = re.compile(
     r"\\(?:i*int|cap|star|circ|oplus|otimes|odot|sum|prod|lim|det|begin|frac\s*\{d)|[\]|]\s*[_^]|[vV]matrix|mod(?![a-z])"
     r"|[a-z]{3}\s*(?:\u00d7|\*|/|\\times|\\cdot)\s*[a-z]{3}"
@@ -137,13 +139,8 @@ def _rounds_to(exact: Node, decimal: Node) -> bool:
 def _may_precede(first: Node, whole: Node, question: Question) -> bool:  # noqa: PLR0911 - a case for each kind
     """Whether the first side of a chain names the last one, asks for it, or has its value."""
     side, last = peeled(first).node, peeled(whole).node
-    if side.kind == "name" and side.text.startswith("ray "):
-        return side.text.removeprefix("ray ") in question.text
     if side.kind == "name":
-        spellings = {side.text, side.text.replace("_", "_{") + "}"}
-        is_wanted = question.answer_name is None or question.answer_name in spellings
-        is_region = last.kind == "set" or last.text in ("R", "empty")
-        return side.text not in last.unknowns and (is_wanted or is_region)
+        return _is_name_of(side.text, last, question)
     if side.kind == "call":
         return _is_value_of_function(side, last, question)
     if side.kind == "tuple" == last.kind:
@@ -166,7 +163,19 @@ def _may_precede(first: Node, whole: Node, question: Question) -> bool:  # noqa:
     return _equals(side, last) or _equals(first, whole)
 
 
-def _is_value_of_function(call: Node, last: Node, question: Question) -> bool:
+def _is_name_of(name: str, last: Node, question: Question) -> bool:
+    """Whether a name may be that of a value: the one that is asked for, of a vector, of a set."""
+    if name.startswith("ray "):
+        return name.removeprefix("ray ") in question.text
+    spellings = {name, name.replace("_", "_{") + "}"}
+    is_wanted = question.answer_name is None or question.answer_name in spellings
+    is_region = last.kind == "set" or last.text in ("R", "empty")
+    return name not in last.unknowns and (is_wanted or is_region)
+
+
+def _is_value_of_function(  # noqa: PLR0911 - a case for each kind
+    call: Node, last: Node, question: Question
+) -> bool:
     if call.text in ("abs", "log", "floor", "ceil") or not call.args:
         return not call.unknowns and _equals(call, last)
     if not (call.unknowns or last.unknowns or _equals(call, last)):

@@ -144,7 +144,11 @@ def _number_stated(sentence: str, question: Question, *, is_clause: bool) -> str
     between = sentence[before[-1].end() : number.start()] if before else ""
     if before and not _VERBS & {stem(word) for word in _WORD.findall(between)}:
         return None
-    return sentence[number.start() :] if not behind else _first_part(sentence, number, behind[0], question)
+    return (
+        sentence[number.start() :]
+        if not behind
+        else _first_part(sentence, number, behind[0], question)
+    )
 
 
 def _first_part(

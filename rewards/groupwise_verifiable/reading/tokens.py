@@ -90,8 +90,7 @@ def _tokens(text: str, names: frozenset[str], *, in_words: bool) -> Iterator[Tok
             yield _command(spelling)
         elif kind == "letters":
             counted = _COUNTED.search(text, max(0, match.start() - 9), match.start()) is not None
-            if spelling == "a":
-                counted = counted and _ARTICLE.match(text, match.end()) is not None
+            counted = counted and (spelling != "a" or _ARTICLE.match(text, match.end()) is not None)
             yield from _letters(spelling, names, in_words=in_words, counted=counted)
         else:
             yield Token("sign", spelling)

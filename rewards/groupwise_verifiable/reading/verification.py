@@ -13,10 +13,10 @@ from groupwise_verifiable.reading.marks import peeled
 from groupwise_verifiable.reading.moments import moment
 from groupwise_verifiable.reading.node import Node
 from groupwise_verifiable.reading.notation import tidy
+from groupwise_verifiable.reading.numerals import in_digits, mixed
 from groupwise_verifiable.reading.piecewise import cases, same_cases
 from groupwise_verifiable.reading.question import Question
 from groupwise_verifiable.reading.relations import read_chain
-from groupwise_verifiable.reading.numerals import in_digits, mixed
 from groupwise_verifiable.reading.sentences import readings, states
 from groupwise_verifiable.reading.value import rational
 
@@ -47,7 +47,9 @@ def same_answer(gold: str, answer: str, question: Question, *, strict: bool = Tr
     """Returns whether an answer is the gold one; strict: in form, too, not in value alone."""
     by_cases = cases(gold), cases(answer)
     if by_cases[0] is not None and by_cases[1] is not None:
-        return same_cases(*by_cases, lambda one, other: same_answer(one, other, question, strict=strict))
+        return same_cases(
+            *by_cases, lambda one, other: same_answer(one, other, question, strict=strict)
+        )
     gold, answer = in_digits(gold, question), _residue(in_digits(answer, question), question)
     if _same_as_written(gold, answer, question, strict=strict):
         return True
@@ -125,7 +127,9 @@ def _same_as_written(  # noqa: PLR0911 - a case for each kind
 def _residue(text: str, question: Question) -> str:
     """The right side of a congruence about what the prompt names; any other text as it is."""
     match = _CONGRUENCE.match(text) if question.is_about("remainder") else None
-    if match is None or not re.search(rf"(?:mod|by)[^0-9]{{0,12}}{match[3]}(?![0-9])", question.text):
+    if match is None or not re.search(
+        rf"(?:mod|by)[^0-9]{{0,12}}{match[3]}(?![0-9])", question.text
+    ):
         return text
     left = "".join((match[1] or "").split())
     stands = left in "".join(question.text.split()) and (not left or re.search("[0-9]", left))
