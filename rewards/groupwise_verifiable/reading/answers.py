@@ -30,7 +30,8 @@ _ANCHOR = re.compile(
 _TAIL = 4_000  # characters at the end that are searched for an answer without a box
 _LONGEST_LINE = 1_000
 _DOTS = re.compile(r"(?<=[0-9])\.\.\.")
-_SENTENCE = re.compile(r"\.(?=\s+[A-Z])|\u3002(?=.)|\.(?=\s*\**\s*\Z)")
+_REASONED = re.compile(r"([*(]*[A-J][*)]*)\.[*\s]+(?:[A-Z]\S*|\S+)(?:\s+\S+){5}")  # B. This is why
+_SENTENCE = re.compile(r"(?<!\b[A-J])\.(?=\s+[A-Z])|\u3002(?=.)|\.(?=\s*\**\s*\Z)")
 
 
 class Box(NamedTuple):
@@ -126,6 +127,8 @@ def _sentence(text: str) -> str:
         text = " ".join(start.group().split()) + text[start.end() :]
     text = _DOTS.sub(r"\\ldots ", text)
     line = _SENTENCE.split(text.partition("\n")[0])[0].strip().rstrip("*_.!\u3002 \t")
+    if reasoned := _REASONED.match(line):
+        line = reasoned[1]
     if len(re.findall(r"(?<!\\)\$", line)) % 2 == 0:
         line = re.sub(r"(?<!\\)\$", " ", line)
     return re.sub(r"\\[()\[\]](?!\s*[0-9.]+\s*pt)", " ", line).strip().rstrip(". ")

@@ -26,7 +26,11 @@ _QUOTES = "\"'\u201c\u201d\u300c\u300d"
 _LISTED = re.compile(r"(?:^|(?<=\s))(?:\(([A-J])\)|([A-J])[.):](?=\s))")
 _LONGEST = 3_000  # characters of a prompt that are searched for options
 # An option and its content: \textbf{(C) }12, (C) 12, C. 12, C) 12.
-_OPTION = re.compile(r"(?:\(([A-J])\)|([A-J])[.):])\s*(\S.*)", re.DOTALL)
+_OPTION = re.compile(
+    r"(?:(?i:option|choice)\s+)?(?:\(([A-J])\)|([A-J])(?:[.):]|(?:,|\s[-\u2013\u2014])(?=\s[A-Za-z]{3})))"
+    r"\s*(\S.*)",
+    re.DOTALL,
+)
 
 
 @lru_cache(maxsize=4096)

@@ -10,16 +10,20 @@ _INTEGERS = re.compile(
     rf"{_START}(?P<name>[a-zA-Z])(?:\\[,; ]|[\s$])*"
     r"(?:(?:\\in|\u2208)\s*(?:\\mathbb\s*\{?\s*[ZNR]\s*\}?|\\mathbf\s*\{?[ZN]\}?|[\u2124\u2115\u211d])"
     r"(?:\s*[_^]\s*\{?[+0*]\}?)?"
-    r"|(?:\\text\s*\{)?\s*(?:is |being )?(?:an |any )?(?:arbitrary )?(?:integer|constant)s?\s*\}?)"
+    r"|(?:\\text\s*\{)?\s*(?:is |being )?(?:an? |any )?(?:arbitrary )?(?:integer|constant)s?\s*\}?)"
     r"[\s$)}.]*$"
+)
+_EVERY = re.compile(
+    r"(?:\\text\s*\{)?[\s,]*for (?:any|all|every|each|some) integers?\s*\}?(?:\\[,; ]|[\s$])*"
+    r"(?P<name>[a-z])[\s$)}.]*$"
 )
 _LIMIT = re.compile(
     rf"{_START}(?P<name>[a-z])\s*(?P<sign>\\neq?(?![a-z])|\\geq?(?:slant)?(?![a-z])|[\u2260\u2265>])"
     r"[^=<>\\,]{1,20}[\s$)}]*$"
 )
 _BUILT = re.compile(
-    r"^\\?\{(?P<value>.{1,200}?)(?:\\mid|\||:)\s*(?P<name>[a-z])\s*(?:\\in|\u2208)\s*"
-    r"(?:\\mathbb\s*\{?\s*Z\s*\}?|\u2124)\s*\\?\}$",
+    r"^(?:\\left\s*)?\\?\{(?P<value>.{1,200}?)(?:\\mid|\||:)\s*(?P<name>[a-z])\s*(?:\\in|\u2208)\s*"
+    r"(?:\\mathbb\s*\{?\s*Z\s*\}?|\u2124)\s*(?:\\right\s*)?\\?\}$",
     re.DOTALL,
 )
 _REGION = re.compile(r"[<>\u2264\u2265\u2260]|\\(?:in|le|ge|ne|leq|geq|neq|lt|gt|mathbb)(?![a-z])")
@@ -39,7 +43,7 @@ class Conditional(NamedTuple):
 def conditional(text: str) -> Conditional:
     r"""Returns an answer and the condition behind it; x > 1 and x \ne 2 are answers themselves."""
     stripped = text.strip()
-    for pattern in (_INTEGERS, _LIMIT):
+    for pattern in (_INTEGERS, _EVERY, _LIMIT):
         match = pattern.search(stripped)
         if match is None or not match.start():
             continue

@@ -150,7 +150,11 @@ class Expressions(Units, ABC):
         if self.take("'"):
             raise UnreadableError
         sign = self.take("-")
-        exponent = self.group()
+        if self.next.kind == "name" and self.after().text == "(":  # e^x(x-1)
+            exponent = Node("name", text=self.next.text)
+            self.position += 1
+        else:
+            exponent = self.group()
         if base.kind == "tuple" and exponent in _TRANSPOSED:
             return Node("tuple", base.args, "()")
         if base.kind == "matrix" and len(base.args) == 1 and exponent in _TRANSPOSED:
@@ -209,7 +213,12 @@ class Expressions(Units, ABC):
         inside = self.bracketed("(")
         if node.kind == "pow":
             text = f"{text}^{spelling(node.args[1])}"
-        if self.next.text == "=" or (inside.kind == "relation" and text in ("P", "p", "F", "f")):
+        compared = self.next.text in ("=", r"\le", r"\ge", r"\in", "<", ">")
+        if (
+            self.next.text == "="
+            or (compared and text in ("f", "g", "h"))
+            or (inside.kind == "relation" and text in ("P", "p", "F", "f"))
+        ):
             return Node("call", (inside,), text)
         if text[0].isupper() and inside.kind == "tuple":
             return Node("label", (inside,), f"{text}:")

@@ -16,7 +16,7 @@ import re
 from functools import lru_cache
 
 from groupwise_verifiable.reading.expressions import Expressions
-from groupwise_verifiable.reading.items import items
+from groupwise_verifiable.reading.items import items, last_side
 from groupwise_verifiable.reading.node import Node, number
 from groupwise_verifiable.reading.notation import tidy
 from groupwise_verifiable.reading.stream import END, UnreadableError
@@ -33,7 +33,7 @@ _EXCEPT = re.compile(
     r"(?:all )?(?:the )?reals?(?: numbers?)?(?: x)?(?: except(?: for)?| excluding| other than| but)"
 )
 _EVERY = re.compile(
-    r"(?:for )?all reals?(?: numbers?| values?)?(?: of)?(?: with| such that| where)?"
+    r"(?:for )?(?:all|every|any)(?: reals?(?: numbers?| values?)?)?(?: of)?(?: with| such that| where)?"
 )
 _NOTHING = re.compile(r"no (?:real )?solutions?", re.IGNORECASE)
 _CLOSING = {"(": ")]", "[": ")]", r"\{": (r"\}",), r"\langle": (r"\rangle",), "{": "}"}
@@ -102,8 +102,7 @@ class _Answers(Expressions):
             return Node("label", (self.relation(),), f"{words}:")
         self.position = after_words
         if _EXCEPT.fullmatch(words.lower()):
-            missing = self.relation()
-            points = items(missing.args[1] if missing.kind == "relation" else missing)
+            points = [last_side(point) for point in items(self.items())]
             return Node("minus", (Node("name", text="R"), Node("set", tuple(points))))
         if _EVERY.fullmatch(words.lower()) and (region := self.relation()).kind == "relation":
             return region

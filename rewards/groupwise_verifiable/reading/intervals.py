@@ -130,6 +130,9 @@ def _is_kept(missing: Interval, end: int) -> bool:
 
 def _of_relation(node: Node) -> list[Interval] | None:  # noqa: PLR0911 - a case for each kind
     signs, sides = node.text.split(), node.args
+    if sides[0].kind == "call" and len(sides[0].text) == 1:  # f(x) >= 1
+        name = sides[0].args[0]
+        return _of_relation(Node("relation", (name, *sides[1:]), node.text))
     if signs == ["in"] and sides[0].kind == "name":
         return _parts(sides[1])
     names = [n for n, side in enumerate(sides) if side.kind == "name" and side.unknowns]

@@ -28,6 +28,8 @@ def unlabelled(node: Node) -> Node:
 def sole(node: Node) -> Node:
     """Returns the number in a set of one, as {7} and x \\in {7}; any other node as it is."""
     inner = node.args[-1] if node.kind == "relation" and node.text == "in" else node
+    if inner == Node("name", text="empty"):
+        return inner
     single = inner.kind == "set" and len(inner.args) == 1
     return inner.args[0] if single and inner.args[0] != Node("name", text="empty") else node
 
@@ -42,6 +44,13 @@ def items(node: Node) -> list[Node]:
     if node.kind == "set":
         return [value for part in node.args for value in (_both_signs(part) or [part])]
     if node.kind == "list":
+        first = node.args[0]
+        if first.kind == "relation" and set(first.text.split()) == {"="} and len(first.args) > 2:
+            middle = items(first.args[-2])  # x = (5 \\pm 7)/4 = 3, -1/2
+            values = [first.args[-1], *node.args[1:]]
+            if 1 < len(middle) == len(values):
+                pairs = zip(middle, values, strict=True)
+                return [Node("relation", (first.args[0], *pair), "= =") for pair in pairs]
         return [value for part in node.args for value in items(part)]
     if node.kind == "relation" and node.text == "=" and is_several(node.args[-1]):
         values = items(node.args[-1])
@@ -75,7 +84,8 @@ def last_side(node: Node) -> Node:
 
 def is_named(node: Node) -> bool:
     """Returns whether a node is a value with its name, as x = 2."""
-    return node.kind == "relation" and node.text == "=" and node.args[0].kind in ("name", "call")
+    signs = node.text.split()
+    return node.kind == "relation" and {*signs} == {"="} and node.args[0].kind in ("name", "call")
 
 
 def are_named_differently(values: Sequence[Node]) -> bool:

@@ -227,6 +227,8 @@ QUANTITIES = {
         ("energy", [("J", 1)]),
         ("power", [("W", 1)]),
         ("density", [("kg", 1), ("m", -3)]),
+        *((name, [("m", 1)]) for name in ("length", "distance", "height", "perimeter")),
+        *((name, [("m", 1)]) for name in ("hypotenuse", "radius", "diameter", "circumference")),
     )
 }
 """Quantities that prompts ask for by name, and their dimensions."""

@@ -95,7 +95,7 @@ def _one_unit(text: str) -> str:
     if _TWO.search(text) is None:
         return text
     match = _COMPOUND.search(" ".join(_TEXT.sub(r"\1 ", text).split()))
-    if match is None:
+    if match is None or re.search("[0-9]", match.string[: match.start()]):
         return text
     units = [units_in(match[2]), units_in(match[4])]
     if any(len(each) != 1 or len(each[0]) != 1 for each in units):

@@ -27,7 +27,7 @@ _LONGEST = 20_000  # characters of a prompt that are read, from its end
 _MOST = 60  # formulas of a prompt
 # Formulas in prose without delimiters: runs of numbers, single letters, brackets and signs.
 _PLAIN = re.compile(
-    r"(?:[0-9.,:%]|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|[-+*/^()=!|<>{}\[\] \u2212\u00d7\u00f7\u2264"
+    r"(?:[0-9.,:%]|(?<![A-Za-z'])(?!a\s+[a-z]{2})[A-Za-z](?![A-Za-z])|[-+*/^()=!|<>{}\[\] \u2212\u00d7\u00f7\u2264"
     r"\u2265\u221a\u00b2\u00b3\u00bc-\u00be]){1,300}"
 )
 _NUMBER = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?(?:\s*/\s*[0-9]+|\s*[eE][-+]?[0-9]+|\s*%|)")
@@ -53,13 +53,14 @@ _ABOUT = {
     ),
     "radians": re.compile(r"\brad(?:ian)?s?\b|\\pi|\u03c0", re.IGNORECASE),
     "positive": re.compile(
-        r"positive|>\s*0|\\ge?q?\s*0|side|length|radius|distance|diagonal", re.I
+        r"positive|>\s*0|\\ge?q?\s*0|side|length|radius|distance|diagonal|hypoten", re.I
     ),
     "rationalizing": re.compile(r"rationali[sz]", re.IGNORECASE),
     "derivative": re.compile(
         r"derivative|differentiat|'|slope|rate of change|\u5bfc", re.IGNORECASE
     ),
-    "differentiation": re.compile(r"\bderivative|differentiat", re.IGNORECASE),
+    "calculus": re.compile(r"\bderivative|differentiat|integra|\\i*int(?![a-z])", re.IGNORECASE),
+    "size": re.compile(r"determinant|\\?det\b|modulus|norm\b|magnitude|absolute", re.IGNORECASE),
     "form": re.compile(r"\bform\b", re.IGNORECASE),
     "equation": re.compile(r"\bequations? (?:of|for)\b", re.IGNORECASE),
     "place": re.compile(
@@ -96,10 +97,12 @@ _ANSWER_NAME = re.compile(
     r"(?:[Ss]olve (?:[^.?!]{0,200}\s)?for\s*\$?|(?:[Ff]ind|[Cc]ompute|value of)\s*\$)"
     r"([a-z](?:_\{?[a-z0-9]\}?)?)\$?(?![A-Za-z({^_'])"
 )
-_ANSWER_UNIT = re.compile(r"\b(?:[Hh]ow many|in|[Nn]umber of)\b|\((?=in\b)")
+_ANSWER_UNIT = re.compile(
+    r"\b(?:[Hh]ow many|in|[Nn]umber of|[Cc]onvert [^.?!]{1,60}? to)\b|\((?=in\b)"
+)
 _POWERS = {0xB2: "^2", 0xB3: "^3"}
 _MEASURED_SUBJECT = re.compile(
-    r"(?:what(?: is|'s)|find|calculate|compute|determine) (?:the |its |their )?"
+    r"(?:what(?: is|'s|)|how long is|find|calculate|compute|determine) (?:the |its |their )?"
     r"(?:total |surface |lateral |average |mean |constant |net |kinetic |potential )*"
     rf"({'|'.join(QUANTITIES)})\b(?! of the (?:number|ages))",
     re.IGNORECASE,
@@ -285,6 +288,9 @@ def _unit_letters(wanted: list[str], plain: str) -> frozenset[str]:
         rest = rest.replace(unit, " ") if len(unit) > 1 else rest
     letters = re.findall(_LETTER, " ".join(unit for unit in wanted if len(unit) > 1))
     letters += filter(is_unit, _PROSE_UNIT.findall(plain))
+    for measured in _MEASURED.findall(plain):  # 340 m/s
+        parts = re.findall(_LETTER, measured)
+        letters += parts if len(parts) > 1 and all(map(is_unit, parts)) else []
     return frozenset(letters) - set(re.findall(_LETTER, rest))
 
 

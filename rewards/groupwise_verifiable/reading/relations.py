@@ -8,17 +8,18 @@ from groupwise_verifiable.reading.grammar import read
 from groupwise_verifiable.reading.items import matched
 from groupwise_verifiable.reading.marks import peeled
 from groupwise_verifiable.reading.measures import is_unit
-from groupwise_verifiable.reading.node import Node, factors, integer, joined, key, terms
+from groupwise_verifiable.reading.node import Node, factors, integer, joined, key, spelling, terms
 from groupwise_verifiable.reading.question import Question
 from groupwise_verifiable.reading.value import NoValueError, equivalent, rational, value
 
 _SIDES = re.compile(r"(?:[^={}]|\{(?:[^{}]|\{[^{}]*\})*\})+")
+_COMPOSED = re.compile(r"\b([fgh])\s*(?:\\circ|\u2218)|\b([fgh])\([fgh]\(")
 _OF_SETS = re.compile(r"\\(?:cap|cup)(?![a-z])|\\(?:setminus|backslash)")
 _UNITS = re.compile(
     r"(?<=[0-9])(?:\\.|[\s~])*\\(?:text|mathrm)\s*\{[^{}]*\}(?:\s*\^\s*\{?[23]\}?)?|\\?\$"
 )
 _UNREAD = re.compile(
-    r"\\(?:i*int|cap|star|circ|oplus|otimes|odot|sum|prod|lim|det|begin|frac\s*\{d)|[\]|]\s*[_^]|[vV]matrix|mod(?![a-z])"
+    r"\\(?:i*int|cap|star|circ|oplus|otimes|odot|sum|prod|lim|det|begin|frac\s*\{d)|[\]|]\s*[_^]|[vV]matrix|mod(?![a-z])|^\s*P\s*\("
     r"|[a-z]{3}\s*(?:\u00d7|\*|/|\\times|\\cdot)\s*[a-z]{3}"
 )
 
@@ -154,6 +155,16 @@ def _may_precede(first: Node, whole: Node, question: Question) -> bool:  # noqa:
         return True
     if question.is_about("derivative") and _is_differential(side):
         return True
+    parts = factors(side)
+    if "circ" in {part.text for part in parts} and r"\circ" in question.text:  # f \\circ g
+        composed = _COMPOSED.search(question.text)
+        return composed is None or parts[0].text == (composed[1] or composed[2])
+    if len(parts) == 2 and all(part.kind == "name" for part in parts):
+        is_segment = "".join(part.text for part in parts).isupper()
+        if last.kind in ("tuple", "matrix") or (is_segment and question.is_about("positive")):
+            return True
+    if side.kind == "union" and r"\cup" in question.text:
+        return True
     signs = {sign for sign, _ in terms(side)}
     names = all(term.kind == "name" for _, term in terms(side)) and len(terms(side)) > 1
     if (names and signs == {1}) or key(side) in question.formulas:
@@ -176,6 +187,8 @@ def _is_name_of(name: str, last: Node, question: Question) -> bool:
 def _is_value_of_function(  # noqa: PLR0911 - a case for each kind
     call: Node, last: Node, question: Question
 ) -> bool:
+    if call.text == "abs" and call.args[0].kind == "name" and question.is_about("size"):
+        return True
     if call.text in ("abs", "log", "floor", "ceil") or not call.args:
         return not call.unknowns and _equals(call, last)
     if not (call.unknowns or last.unknowns or _equals(call, last)):
@@ -190,6 +203,12 @@ def _is_value_of_function(  # noqa: PLR0911 - a case for each kind
         return False
     if not last.unknowns and _is_defined(call, question):
         return False
+    argument = spelling(call.args[0])
+    if f"{call.text}'(" in question.text and f"{call.text}({argument})" not in question.text:
+        return False
+    composed = _COMPOSED.search(question.text)
+    if composed is not None and last.unknowns:
+        return call.text == (composed[1] or composed[2])
     return not last.unknowns or call.args[0].kind in ("name", "number", "tuple")
 
 

@@ -10,7 +10,15 @@ from collections.abc import Iterator
 
 from groupwise_verifiable.reading.measures import is_currency
 from groupwise_verifiable.reading.question import Question
-from groupwise_verifiable.reading.words import ASKED, FILLING, LINKING, changes, number_of, stem
+from groupwise_verifiable.reading.words import (
+    ASKED,
+    FILLING,
+    LINKING,
+    changes,
+    number_of,
+    rises,
+    stem,
+)
 
 _MOST_UNKNOWN = 1  # words of a sentence that neither the prompt nor a list has
 _LONGEST = 400  # characters of a sentence
@@ -21,17 +29,25 @@ _CLAUSE = re.compile(
     r"|,\s+(?:giving|leaving|which (?:gives|leaves))\b"
 )
 _REASON = re.compile(r",?\s+\(?(?:because|since)\s[^0-9]*[0-9].*$", re.DOTALL)
+_INTRODUCTION = re.compile(
+    r"^(?:for|with|after|in|from|at|of|to|out of|using|by|dividing|adding)\b[^,=]{1,80},\s+(?=[a-z0-9])",
+    re.IGNORECASE,
+)
 _SUPPOSED = re.compile(r"\b(?:if|unless|suppose|had|would|wish|assuming|claims?|says?)\b", re.I)
 _PREDICATE = re.compile(
-    r"^(?P<subject>.*)\b(?:is|are|was|were|be|equals?|measures|arrives?|ends?)\b\s*:?\s*"
+    r"^(?P<subject>.*)\b(?:is|are|was|were|be|has|have|equals?|measures|arrives?|ends?|shows?"
+    r"|(?:converges|comes|amounts) to|approaches)\b\s*:?\s*"
     r"(?:(?:equal to|given by|located|approximately|about|exactly|simply|just|now|then)\s+){0,2}"
     r"(?P<rest>.+)$",
     re.DOTALL,
 )
-_AT = re.compile(r"^(?:at |on )?(?:the (?:line|point|vector|interval|set|equation|number) )?")
+_AT = re.compile(
+    r"^(?:all +[a-z] +(?:with|such that|where) +)?(?:at |on )?(?:the (?:line|point|vector|interval|set|equation|number) )?",
+    re.IGNORECASE,
+)
 _MARKED = re.compile(r"\\(?:text|textbf|mathrm|mbox)\s*\{([^{}]*)\}")
 _NUMBER = re.compile(
-    r"(?:-|\\?[$\u20ac\u00a3\u20b9]\s?){0,2}[0-9][0-9,]*(?:\.[0-9]+)?(?:/[0-9]+)?(?<!,)"
+    r"(?:-|\\?[$\u20ac\u00a3\u20b9]\s?){0,2}[0-9][0-9,]*(?::[0-9]{2})*(?:\.[0-9]+)?(?:/[0-9]+)?(?<!,)"
 )
 _PLAIN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")  # a word that is no command
 _PROSE = re.compile(r"[A-Za-z',:()\s-]*")
@@ -55,10 +71,11 @@ _SUBJECTS = frozenset({
 })  # fmt: skip
 _NAMING = frozenset({
     "remainder", "root", "multiple", "divisor", "reciprocal", "inverse", "least", "greatest",
-    "larger", "smaller", "third", "fourth", "fifth", "sixth", "tenth",
+    "larger", "smaller", "third", "fourth", "fifth", "sixth", "tenth", "pair", "pairs",
 })  # fmt: skip
 """Words that change a number, but name what is asked for where the prompt has them."""
 _VERBS = frozenset(map(stem, LINKING))
+_QUANTITIES = LINKING | {"force", "speed", "rate", "distance", "height", "mass", "minimum"}
 _ENDING = frozenset({"a", "an", "be", "by", "called", "named", "on", "the", "to"}) | LINKING
 
 
@@ -85,11 +102,19 @@ def states(words: str, text: str, question: Question) -> bool:
         return False
     sentence, _ = _last_clause(text)
     plain, wanted = sentence.lower().strip(" ."), words.lower()
+    if plain == wanted and len(wanted) > 2:
+        return True
     if wanted in ("yes", "no", "true", "false"):
         match = re.match(rf"{wanted}\s*[,;:.\u2014-]\s*(.+)$", _MARKED.sub(r"\1", text).lower())
         rest = set(_WORD.findall(match[1])) if match else set()
         denied = any(map(changes, rest)) and wanted in ("yes", "true")
         return match is not None and not denied and not rest & {"yes", "but", "or", "however"}
+    counted = _WORD.findall(sentence)[-1:]
+    if counted and not plain.endswith(wanted) and stem(counted[0]) in question.stems:
+        plain = plain.removesuffix(counted[0].lower()).strip()  # an isosceles triangle
+        sentence = sentence[: len(plain)]
+    if plain == wanted:
+        return True
     if plain.startswith(f"{wanted} "):
         others, first = sentence[len(wanted) :], ""
     elif plain.endswith(f" {wanted}"):
@@ -99,16 +124,17 @@ def states(words: str, text: str, question: Question) -> bool:
     every = _WORD.findall(others)
     if not every or not _PROSE.fullmatch(_NUMBER.sub(" ", others)):
         return False
-    named = [word for word in every[1 if first else 0 :] if word[0].isupper()]
-    verbs = LINKING | {"does", "do"}
-    ends = not first or first in verbs or every[-1].lower() in _ENDING
+    named = [word for word in every[1 if first else 0 : -1] if word[0].isupper()]
+    verbs = LINKING | {"does", "do", "diverges", "converges", "exists"}
+    kind = stem(every[-1]) in question.stems and {w.lower() for w in every[-2:-1]} <= {"in", "the"}
+    ends = not first or first in verbs or every[-1].lower() in _ENDING or (bool(first) and kind)
     return ends and not named and wanted not in others.lower() and _is_subject(others, question)
 
 
 def _last_clause(text: str) -> tuple[str, bool]:
     """The last clause of a sentence without a reason behind it, and whether there are others."""
     plain = _MARKED.sub(r"\1", text).replace("*", "").replace("\u2019", "'")
-    head = _REASON.sub("", plain) or plain
+    head = _INTRODUCTION.sub("", _REASON.sub("", plain)) or plain
     *before, last = _CLAUSE.split(head)
     if any(_SUPPOSED.search(each) for each in before):
         before, last = [], plain
@@ -117,8 +143,10 @@ def _last_clause(text: str) -> tuple[str, bool]:
 
 def _without_verb(rest: str, question: Question) -> str:
     """What follows a verb without words of the prompt before the formula: "missing 90"."""
-    words = re.match(r"(?:[a-z]{3,}\s+){1,2}(?=[-\\0-9])", rest)
-    if words is None or any(_other_values([*words[0].split(), ""], question)):
+    words = re.match(r"(?:[a-z]{2,}\s+){1,3}(?=[-\\0-9A-Z(])", rest)
+    spelled = words[0].split() if words else ["to"]
+    changed = "by" in spelled and not question.is_about("change")
+    if words is None or changed or "to" in spelled or any(_other_values([*spelled, ""], question)):
         return rest
     return rest[words.end() :]
 
@@ -183,7 +211,9 @@ def _other_values(words: list[str], question: Question) -> Iterator[bool]:
     related = words[-1:] != [] and words[-1].lower() in _RELATING - (
         {"by"} if question.is_about("change") else set()
     )
-    yield related and tuple(words[-2:]) not in _PLAIN_ENDS
+    of_quantity = words[-1:] == ["of"] and words[-2:-1] and words[-2].lower() in _QUANTITIES
+    yield related and not of_quantity and tuple(words[-2:]) not in _PLAIN_ENDS
+    yield {rises(" ".join(words)), rises(question.text)} == {True, False}
     words = [word.lower().removesuffix("'s") for word in words]
     yield bool(_DENYING & set(words))
     others = [word for word in words[:-1] if word not in ("all", "to")] + words[-1:]

@@ -51,7 +51,9 @@ _TOKEN = re.compile(
 )
 _WORDS = re.compile(r"[^\W\d_]{2,}(?:[\s.,-]+[^\W\d_]+)*\.?")
 _ARTICLE = re.compile(r"\s+[a-z]{2,}")  # behind "a" between two words
-_COUNTED = re.compile(r"(?:[0-9})]|[A-Za-z]{2,})\s+\Z")  # before a word that says what is counted
+_COUNTED = re.compile(
+    r"(?:[0-9})]|[A-Za-z]{2,}(?:\s+a)?)\s+\Z"
+)  # before a word that says what is counted
 
 
 @dataclass(frozen=True)

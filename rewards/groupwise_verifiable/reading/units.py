@@ -85,7 +85,9 @@ class Units(Stream):
         token, following = self.next, self.after()
         text = _NAMED.get(token.text, token.text)
         if token.kind in ("word", "function") and (is_unit(text) or is_power(text.lower())):
-            if token.kind == "function" and (text != "min" or following.text in ("(", r"\{")):
+            if token.kind == "function" and (
+                text not in ("min", "sec") or following.text in ("(", r"\{")
+            ):
                 return ""
             if text == "in" and following.kind in ("word", "name"):
                 return ""
