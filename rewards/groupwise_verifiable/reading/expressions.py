@@ -16,6 +16,10 @@ from groupwise_verifiable.reading.units import Units
 _TIMES = ("*", r"\cdot", r"\times")
 MATRICES = (r"\matrix", r"\pmatrix", r"\bmatrix")
 _TRANSPOSED = (Node("name", text="T"), Node("text", text="T"), Node("name", text="top"))
+_STARTING = frozenset({
+    "(", "[", "{", r"\frac", r"\sqrt", r"\binom", r"\langle", r"\begin", *MATRICES, r"\$", "$",
+    "\u20ac", "\u00a3",
+})  # fmt: skip
 OPENING = ("(", "[", r"\{", r"\langle", "{")
 
 
@@ -86,22 +90,7 @@ class Expressions(Units, ABC):
             return True
         if token.text == "|":
             return self.bars == 0 and self.after() is not END
-        starts = (
-            "(",
-            "[",
-            "{",
-            r"\frac",
-            r"\sqrt",
-            r"\binom",
-            r"\langle",
-            r"\begin",
-            *MATRICES,
-            r"\$",
-            "$",
-            "€",
-            "£",
-        )
-        return token.text in starts and not (token.text == "[" and self.depth == 0)
+        return token.text in _STARTING and not (token.text == "[" and self.depth == 0)
 
     def factor(self) -> Node:
         if self.take("-"):

@@ -33,7 +33,8 @@ _EXCEPT = re.compile(
     r"(?:all )?(?:the )?reals?(?: numbers?)?(?: x)?(?: except(?: for)?| excluding| other than| but)"
 )
 _EVERY = re.compile(
-    r"(?:for )?(?:all|every|any)(?: reals?(?: numbers?| values?)?)?(?: of)?(?: with| such that| where)?"
+    r"(?:for )?(?:all|every|any)(?: reals?(?: numbers?| values?)?)?(?: of)?"
+    r"(?: with| such that| where)?"
 )
 _NOTHING = re.compile(r"no (?:real )?solutions?", re.IGNORECASE)
 _CLOSING = {"(": ")]", "[": ")]", r"\{": (r"\}",), r"\langle": (r"\rangle",), "{": "}"}

@@ -21,78 +21,18 @@ from groupwise_verifiable.reading.measures import (
 )
 from groupwise_verifiable.reading.node import Node, key
 from groupwise_verifiable.reading.notation import FORMULA
+from groupwise_verifiable.reading.subjects import NOTATIONS, SUBJECTS
 from groupwise_verifiable.reading.words import ASKED, LARGE, stem
 
 _LONGEST = 20_000  # characters of a prompt that are read, from its end
 _MOST = 60  # formulas of a prompt
 # Formulas in prose without delimiters: runs of numbers, single letters, brackets and signs.
 _PLAIN = re.compile(
-    r"(?:[0-9.,:%]|(?<![A-Za-z'])(?!a\s+[a-z]{2})[A-Za-z](?![A-Za-z])|[-+*/^()=!|<>{}\[\] \u2212\u00d7\u00f7\u2264"
-    r"\u2265\u221a\u00b2\u00b3\u00bc-\u00be]){1,300}"
+    r"(?:[0-9.,:%]|(?<![A-Za-z'])(?!a\s+[a-z]{2})[A-Za-z](?![A-Za-z])"
+    r"|[-+*/^()=!|<>{}\[\] \u2212\u00d7\u00f7\u2264\u2265\u221a\u00b2\u00b3\u00bc-\u00be]){1,300}"
 )
 _NUMBER = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?(?:\s*/\s*[0-9]+|\s*[eE][-+]?[0-9]+|\s*%|)")
-_NOTATIONS = {
-    "fraction": re.compile(
-        r"\b(?:as|to|into) an? (?:[a-z]+ ){0,3}fraction|\bcommon fraction", re.I
-    ),
-    "decimal": re.compile(
-        r"\b(?:as|to|into) an? (?:[a-z]+ ){0,2}decimal|in decimal (?:form|not)", re.I
-    ),
-    "mixed": re.compile(r"\bmixed (?:number|fraction)", re.IGNORECASE),
-    "percent": re.compile(r"\b(?:as an?|in) (?:[a-z]+ )?percent|\bas %", re.IGNORECASE),
-    "scientific": re.compile(r"\b(?:scientific|exponential|standard) (?:notation|form)", re.I),
-    "simplest": re.compile(r"simplest|simplif|lowest terms|reduced? |irreducible", re.IGNORECASE),
-}
 _BASES = {2: "binary|two", 8: "octal|eight", 16: "hexadecimal|sixteen", 10: "decimal|ten"}
-_ABOUT = {
-    "percent": re.compile(
-        r"(?<![0-9])(?<![0-9]\s)(?:%\s*\?|\bper\s?cent)|\u767e\u5206", re.IGNORECASE
-    ),
-    "degrees": re.compile(
-        r"degree|°|\\circ|\bangle|\\angle|temperature|rotat|\u89d2|\u5ea6", re.IGNORECASE
-    ),
-    "radians": re.compile(r"\brad(?:ian)?s?\b|\\pi|\u03c0", re.IGNORECASE),
-    "positive": re.compile(
-        r"positive|>\s*0|\\ge?q?\s*0|side|length|radius|distance|diagonal|hypoten", re.I
-    ),
-    "rationalizing": re.compile(r"rationali[sz]", re.IGNORECASE),
-    "derivative": re.compile(
-        r"derivative|differentiat|'|slope|rate of change|\u5bfc", re.IGNORECASE
-    ),
-    "calculus": re.compile(r"\bderivative|differentiat|integra|\\i*int(?![a-z])", re.IGNORECASE),
-    "size": re.compile(r"determinant|\\?det\b|modulus|norm\b|magnitude|absolute", re.IGNORECASE),
-    "form": re.compile(r"\bform\b", re.IGNORECASE),
-    "equation": re.compile(r"\bequations? (?:of|for)\b", re.IGNORECASE),
-    "place": re.compile(
-        r"\b(?:which|what) (?:[a-z]+ ){0,2}(?:position|place|rank|row|floor|day|term|month|year)\b"
-        r"|\bwhere in (?:the|a)\b",
-        re.IGNORECASE,
-    ),
-    "share": re.compile(
-        r"\b(?:how (?:many|much)|what)\b[^.?!0-9]*\b(?:each|every|per|apiece|equal)", re.IGNORECASE
-    ),
-    "least": re.compile(r"\b(?:least|minimum|minimal|smallest|fewest|lowest)\b", re.IGNORECASE),
-    "most": re.compile(r"\b(?:most|maximum|maximal|largest|greatest|highest|can)\b", re.IGNORECASE),
-    "chance": re.compile(r"probab|chance|likel|odds|fraction|proportion", re.IGNORECASE),
-    "change": re.compile(r"\bby (?:how|what)\b", re.IGNORECASE),
-    "permutation": re.compile("permut|cycle", re.IGNORECASE),
-    "remainder": re.compile(r"remainder|modulo|\\p?mod", re.IGNORECASE),
-    "times": re.compile(r"\btime\b|clock|\bwhen\b|[0-9]\s?[ap]\.?m\b", re.IGNORECASE),
-    "bases": re.compile(r"\bbases?\b|\bbinary|\boctal|hexadecimal", re.IGNORECASE),
-    "points": re.compile(
-        r"\bpoints?\b|\bordered\b|coordinate|vert(?:ex|ices)|vector|intersect|\bpairs?\b|system",
-        re.IGNORECASE,
-    ),
-    "ratio": re.compile(r"\bratio|proportion|odds", re.IGNORECASE),
-    "percentage": re.compile(
-        r"\b(?:what|which|how many)(?: is the)?(?: [a-z]+)? (?:%|per\s?cent)", re.IGNORECASE
-    ),
-    "area": re.compile(r"\barea|surface|square|region", re.IGNORECASE),
-    "rate": re.compile(r"\bper\b|\brate|speed|velocity|\beach\b|\bevery\b", re.IGNORECASE),
-    "volume": re.compile(r"volume|capacity|cub(?:e|ic)|space", re.IGNORECASE),
-}
-
-
 _ANSWER_NAME = re.compile(
     r"(?:[Ss]olve (?:[^.?!]{0,200}\s)?for\s*\$?|(?:[Ff]ind|[Cc]ompute|value of)\s*\$)"
     r"([a-z](?:_\{?[a-z0-9]\}?)?)\$?(?![A-Za-z({^_'])"
@@ -146,11 +86,11 @@ class Question:
 
     def asks_for(self, notation: str) -> bool:
         """Returns whether the prompt asks for a notation: `fraction`, `decimal`, `simplest` ..."""
-        return _NOTATIONS[notation].search(self.text) is not None
+        return NOTATIONS[notation].search(self.text) is not None
 
     def is_about(self, subject: str) -> bool:
         """Returns whether the prompt speaks of percent, degrees, bases and so on."""
-        return _ABOUT[subject].search(self.text) is not None
+        return SUBJECTS[subject].search(self.text) is not None
 
     def fits(self, meanings: Meanings, golds: frozenset[Unit] = frozenset()) -> bool:
         """Returns whether an answer's unit is that of gold, or one that the prompt allows.
@@ -254,7 +194,7 @@ def _sole_unknown(prompt: str, names: frozenset[str]) -> str | None:
 def _stems(prompt: str) -> frozenset[str]:
     """The stems of a prompt's words; of `ASKED` those alone that it asks for, not $3 each."""
     stems = {stem(word) for word in re.findall(r"[A-Za-z]+", prompt)} - ASKED
-    if _ABOUT["share"].search(prompt):
+    if SUBJECTS["share"].search(prompt):
         stems |= {"each", "apiece"}
     return frozenset(stems | set(_LOSS.findall(prompt.lower())))
 

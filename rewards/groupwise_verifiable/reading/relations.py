@@ -151,19 +151,7 @@ def _may_precede(first: Node, whole: Node, question: Question) -> bool:  # noqa:
         return True
     if side.kind == "pow" and side.args[0].kind == "name" and last.kind == "matrix":
         return _is_named_power(side, question)
-    if side.unknowns and any(factor.text.startswith("angle") for factor in factors(side)):
-        return True
-    if question.is_about("derivative") and _is_differential(side):
-        return True
-    parts = factors(side)
-    if "circ" in {part.text for part in parts} and r"\circ" in question.text:  # f \\circ g
-        composed = _COMPOSED.search(question.text)
-        return composed is None or parts[0].text == (composed[1] or composed[2])
-    if len(parts) == 2 and all(part.kind == "name" for part in parts):
-        is_segment = "".join(part.text for part in parts).isupper()
-        if last.kind in ("tuple", "matrix") or (is_segment and question.is_about("positive")):
-            return True
-    if side.kind == "union" and r"\cup" in question.text:
+    if _is_named_by_parts(side, last, question):
         return True
     signs = {sign for sign, _ in terms(side)}
     names = all(term.kind == "name" for _, term in terms(side)) and len(terms(side)) > 1
@@ -172,6 +160,24 @@ def _may_precede(first: Node, whole: Node, question: Question) -> bool:  # noqa:
     if side.unknowns:
         return equivalent(side, last)
     return _equals(side, last) or _equals(first, whole)
+
+
+def _is_named_by_parts(side: Node, last: Node, question: Question) -> bool:
+    """Whether a side names something by several letters: angle ABC, dy/dx, f \\circ g, AB."""
+    parts = factors(side)
+    letters = [part.text for part in parts]
+    if any(text.startswith("angle") for text in letters):
+        return bool(side.unknowns)
+    if "circ" in letters and r"\circ" in question.text:
+        composed = _COMPOSED.search(question.text)
+        return composed is None or letters[0] == (composed[1] or composed[2])
+    if len(parts) == 2 and all(part.kind == "name" for part in parts):
+        if "".join(letters).isupper():  # a segment
+            return last.kind not in ("tuple", "matrix") and question.is_about("positive")
+        return last.kind in ("tuple", "matrix")  # a product of vectors
+    if side.kind == "union":
+        return r"\cup" in question.text
+    return question.is_about("derivative") and _is_differential(side)
 
 
 def _is_name_of(name: str, last: Node, question: Question) -> bool:

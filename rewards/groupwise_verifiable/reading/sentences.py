@@ -30,7 +30,8 @@ _CLAUSE = re.compile(
 )
 _REASON = re.compile(r",?\s+\(?(?:because|since)\s[^0-9]*[0-9].*$", re.DOTALL)
 _INTRODUCTION = re.compile(
-    r"^(?:for|with|after|in|from|at|of|to|out of|using|by|dividing|adding)\b[^,=]{1,80},\s+(?=[a-z0-9])",
+    r"^(?:for|with|after|in|from|at|of|to|out of|using|by|dividing|adding)\b[^,=]{1,80},\s+"
+    r"(?=[a-z0-9])",
     re.IGNORECASE,
 )
 _SUPPOSED = re.compile(r"\b(?:if|unless|suppose|had|would|wish|assuming|claims?|says?)\b", re.I)
@@ -42,7 +43,8 @@ _PREDICATE = re.compile(
     re.DOTALL,
 )
 _AT = re.compile(
-    r"^(?:all +[a-z] +(?:with|such that|where) +)?(?:at |on )?(?:the (?:line|point|vector|interval|set|equation|number) )?",
+    r"^(?:all +[a-z] +(?:with|such that|where) +)?(?:at |on )?"
+    r"(?:the (?:line|point|vector|interval|set|equation|number) )?",
     re.IGNORECASE,
 )
 _MARKED = re.compile(r"\\(?:text|textbf|mathrm|mbox)\s*\{([^{}]*)\}")
@@ -75,6 +77,7 @@ _NAMING = frozenset({
 })  # fmt: skip
 """Words that change a number, but name what is asked for where the prompt has them."""
 _VERBS = frozenset(map(stem, LINKING))
+_STATING = LINKING | {"does", "do", "diverges", "converges", "exists"}
 _QUANTITIES = LINKING | {"force", "speed", "rate", "distance", "height", "mass", "minimum"}
 _ENDING = frozenset({"a", "an", "be", "by", "called", "named", "on", "the", "to"}) | LINKING
 
@@ -96,7 +99,9 @@ def readings(text: str, question: Question) -> Iterator[str]:
         yield number
 
 
-def states(words: str, text: str, question: Question) -> bool:
+def states(  # noqa: PLR0911 - a case for each kind
+    words: str, text: str, question: Question
+) -> bool:
     """Returns whether a sentence states words: Cleo by "Cleo came last", yes by "Yes, it is"."""
     if _PLAIN.search(text) is None or len(text) > _LONGEST:
         return False
@@ -105,15 +110,12 @@ def states(words: str, text: str, question: Question) -> bool:
     if plain == wanted and len(wanted) > 2:
         return True
     if wanted in ("yes", "no", "true", "false"):
-        match = re.match(rf"{wanted}\s*[,;:.\u2014-]\s*(.+)$", _MARKED.sub(r"\1", text).lower())
-        rest = set(_WORD.findall(match[1])) if match else set()
-        denied = any(map(changes, rest)) and wanted in ("yes", "true")
-        return match is not None and not denied and not rest & {"yes", "but", "or", "however"}
+        return _affirms(wanted, text)
     counted = _WORD.findall(sentence)[-1:]
     if counted and not plain.endswith(wanted) and stem(counted[0]) in question.stems:
         plain = plain.removesuffix(counted[0].lower()).strip()  # an isosceles triangle
         sentence = sentence[: len(plain)]
-    if plain == wanted:
+    if plain == wanted and len(wanted) > 2:
         return True
     if plain.startswith(f"{wanted} "):
         others, first = sentence[len(wanted) :], ""
@@ -124,11 +126,19 @@ def states(words: str, text: str, question: Question) -> bool:
     every = _WORD.findall(others)
     if not every or not _PROSE.fullmatch(_NUMBER.sub(" ", others)):
         return False
-    named = [word for word in every[1 if first else 0 : -1] if word[0].isupper()]
-    verbs = LINKING | {"does", "do", "diverges", "converges", "exists"}
     kind = stem(every[-1]) in question.stems and {w.lower() for w in every[-2:-1]} <= {"in", "the"}
-    ends = not first or first in verbs or every[-1].lower() in _ENDING or (bool(first) and kind)
-    return ends and not named and wanted not in others.lower() and _is_subject(others, question)
+    ends = not first or first in _STATING or every[-1].lower() in _ENDING or kind
+    others_named = every[1 : -1 if kind else None] if first else every
+    is_alone = not any(word[0].isupper() for word in others_named)
+    return ends and is_alone and wanted not in others.lower() and _is_subject(others, question)
+
+
+def _affirms(wanted: str, text: str) -> bool:
+    """Whether a sentence begins by yes, no, true or false, and does not take it back."""
+    match = re.match(rf"{wanted}\s*[,;:.\u2014-]\s*(.+)$", _MARKED.sub(r"\1", text).lower())
+    rest = set(_WORD.findall(match[1])) if match else set()
+    denied = wanted in ("yes", "true") and any(map(changes, rest))
+    return match is not None and not denied and not rest & {"yes", "but", "or", "however"}
 
 
 def _last_clause(text: str) -> tuple[str, bool]:

@@ -50,6 +50,8 @@ def same_answer(gold: str, answer: str, question: Question, *, strict: bool = Tr
         return same_cases(
             *by_cases, lambda one, other: same_answer(one, other, question, strict=strict)
         )
+    if question.base() == 16 and re.fullmatch("[0-9A-F]*[A-F][0-9A-F]*", gold):
+        gold = f"{gold}_{{16}}"
     gold, answer = in_digits(gold, question), _residue(in_digits(answer, question), question)
     if _same_as_written(gold, answer, question, strict=strict):
         return True
@@ -91,13 +93,30 @@ def _other_readings(gold: str, answer: str, question: Question) -> Iterator[tupl
     yield one.value, renamed(other.value, other.name, name) if is_renamed else other.value
 
 
-def _same_as_written(  # noqa: PLR0911 - a case for each kind
-    gold: str, answer: str, question: Question, *, strict: bool
-) -> bool:
-    if question.base() == 16 and re.fullmatch("[0-9A-F]*[A-F][0-9A-F]*", gold):
-        gold = f"{gold}_{{16}}"
+def _same_as_written(gold: str, answer: str, question: Question, *, strict: bool) -> bool:
     if _WORDS.fullmatch(gold) and plain_words(answer) == gold:  # II, which is no product
         return True
+    verdict = _same_option(gold, answer, question)
+    if verdict is not None:
+        return verdict
+    answer = content(answer)
+    if _spelling(answer) == _spelling(gold):
+        return True
+    gold_node, answer_node = _nodes(gold, answer, question)
+    if answer_node is None:
+        answer_node = read_chain(answer, question)
+    if gold_node is None or answer_node is None:
+        return False
+    if gold_node.kind == "based" and plain_words(answer) == gold_node.text.partition("_")[0]:
+        return True  # FF, which is no product here
+    if _HUNDREDS.fullmatch(gold.strip()) and answer_node.kind in ("list", "set"):  # 100,200
+        gold_node = read(gold.replace(",", ", "))
+        assert gold_node is not None
+    return Comparison(question, strict).same(gold_node, answer_node)
+
+
+def _same_option(gold: str, answer: str, question: Question) -> bool | None:
+    """Whether the letters of two options are one; None where gold is no option."""
     letter, stated = choice(gold), choice(answer)
     contents = (content(gold), content(answer))
     if letter is not None and stated is not None:
@@ -112,20 +131,7 @@ def _same_as_written(  # noqa: PLR0911 - a case for each kind
         listed = options(question.text)
         if stated in listed and not _are_one(gold, listed[stated], question):
             return False
-    answer = contents[1]
-    if _spelling(answer) == _spelling(gold):
-        return True
-    gold_node, answer_node = _nodes(gold, answer, question)
-    if answer_node is None:
-        answer_node = read_chain(answer, question)
-    if gold_node is None or answer_node is None:
-        return False
-    if gold_node.kind == "based" and plain_words(answer) == gold_node.text.partition("_")[0]:
-        return True  # FF, which is no product here
-    if _HUNDREDS.fullmatch(gold.strip()) and answer_node.kind in ("list", "set"):  # 100,200
-        gold_node = read(gold.replace(",", ", "))
-        assert gold_node is not None
-    return Comparison(question, strict).same(gold_node, answer_node)
+    return None
 
 
 def _residue(text: str, question: Question) -> str:
