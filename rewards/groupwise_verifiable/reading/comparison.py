@@ -148,6 +148,8 @@ class Comparison:
         """A tuple and a list without brackets: 1, 2 or x = 1, y = 2 for (1, 2)."""
         parts = [node.args if node.kind == "tuple" else items(node) for node in (gold, answer)]
         others = [node for node in (gold, answer) if node.kind != "tuple"]
+        if answer.kind == "set" and are_named_differently(answer.args):
+            others = []  # {a = 3, b = 1}
         if any(node.kind != "list" or node.text == "or" for node in others):
             return False
         if ("[]" in (gold.text, answer.text) and len(parts[0]) == 2) or any(

@@ -214,6 +214,8 @@ class Expressions(Units, ABC):
         return Node("mul", (node, self.marked(inside)))
 
     def call(self, text: str) -> Node:
+        if self.next.text == "=":  # \max = 5
+            return Node("text", text=text)
         base: tuple[Node, ...] = ()
         if text in ("log", "lg") and self.take("_"):
             base = (self.group(),)

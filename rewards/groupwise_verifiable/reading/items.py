@@ -46,17 +46,17 @@ def items(node: Node) -> list[Node]:
     if node.kind == "list":
         first = node.args[0]
         if first.kind == "relation" and set(first.text.split()) == {"="} and len(first.args) > 2:
-            middle = items(first.args[-2])  # x = (5 \\pm 7)/4 = 3, -1/2
+            middles = items(first.args[-2])  # x = (5 \\pm 7)/4 = 3, -1/2
             values = [first.args[-1], *node.args[1:]]
-            if 1 < len(middle) == len(values):
-                pairs = zip(middle, values, strict=True)
+            if 1 < len(middles) == len(values):
+                pairs = zip(middles, values, strict=True)
                 return [Node("relation", (first.args[0], *pair), "= =") for pair in pairs]
         return [value for part in node.args for value in items(part)]
-    if node.kind == "relation" and node.text == "=" and is_several(node.args[-1]):
-        values = items(node.args[-1])
-        first = items(node.args[0]) if is_several(node.args[0]) else []
-        names = first if len(first) == len(values) else [node.args[0]] * len(values)
-        return [Node("relation", pair, "=") for pair in zip(names, values, strict=True)]
+    if node.kind == "relation" and set(node.text.split()) == {"="} and is_several(node.args[-1]):
+        count = len(items(node.args[-1]))
+        sides = [items(side) if is_several(side) else [side] for side in node.args]
+        columns = [side if len(side) == count else side[:1] * count for side in sides]
+        return [Node("relation", parts, node.text) for parts in zip(*columns, strict=True)]
     if node.kind == "relation" and node.text == "in" and node.args[-1].kind == "set":
         return items(node.args[-1])
     return _both_signs(node) or [node]

@@ -36,7 +36,8 @@ class Marked:
 
         stems: those of the prompt's words, which may say what is counted: 5 pairs.
         """
-        if self.label != gold.label and not (self.has_plain_label and gold.has_plain_label):
+        is_plain = self.has_plain_label or self._repeats(stems)
+        if self.label != gold.label and not (is_plain and gold.has_plain_label):
             return True
         new = (
             word
@@ -46,6 +47,10 @@ class Marked:
             and not (word == "to" and before in ("way", "ways"))
         )
         return any(changes(word, counted=stem(word) in stems) for word in new)
+
+    def _repeats(self, stems: frozenset[str]) -> bool:
+        """Whether the words before the number are the prompt's, and change nothing."""
+        return not any(changes(word) or stem(word) not in stems for word in self.label)
 
     @property
     def has_plain_label(self) -> bool:
@@ -85,7 +90,7 @@ def peeled(node: Node) -> Marked:  # noqa: PLR0911 - a case for each kind
         return replace(inner, label=tuple(node.text.lower().replace(":", " :").split()))
     if kind == "unit":
         inner = peeled(args[0])
-        names = re.findall(r"[^\W\d_]+", node.text.replace("in all", "altogether"))
+        names = re.findall(r"[^\W\d_]+", re.sub(r"\bin all\b|\bleft over\b", "left", node.text))
         units = units_in(re.sub(r"\bin (?=[a-z])", " ", node.text))  # no inch: "5 books in a bag"
         words = (
             name.lower() for name in names if not (is_unit(name) or (units and is_power(name)))

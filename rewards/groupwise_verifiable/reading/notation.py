@@ -88,24 +88,37 @@ _LOOKS = tuple(
         # A system of equations, and names of two letters: a vector, a segment.
         (
             (
-                r"\\left\s*\\\{\s*\\begin\s*\{array\}\s*\{[lcr]{1,3}\}(.{1,400}?)"
-                r"\\end\s*\{array\}\s*\\right\s*\."
+                r"\\left\s*\\\{\s*\\begin\s*\{(array|aligned|matrix|split)\}\s*(?:\{[lcr]{1,3}\})?"
+                r"(.{1,400}?)\\end\s*\{\1\}\s*\\right\s*\."
             ),
-            lambda m: m[1].replace("&", " "),
+            lambda m: m[2].replace("&", " "),
         ),
         (r"\\(?:overrightarrow|vec|mathbf|bm|boldsymbol)\s*\{\s*([A-Z]{2})\s*\}", r"\\ray \1 "),
         (rf"{_BOLD}\\?([ij])(?:math)?\s*{_CLOSED}|{_BOLD}(k)\s*{_CLOSED}", r" \1\2 "),
     )
 )
+
+
+def _selections(kind: str, total: int, chosen: int) -> str:
+    """How many selections, C, or arrangements, P or A, there are."""
+    if kind == "C":
+        return rf"\binom{{{total}}}{{{chosen}}}"
+    return rf"\frac{{{total}!}}{{{max(0, total - chosen)}!}}"
+
+
 _REWRITES = tuple(
     (re.compile(pattern), replacement, pattern.startswith(r"\\") and "|" not in pattern)
     for pattern, replacement in (
         (r"\\\\\s*\[[^\]]{0,10}\]", r"\\\\"),
         (r"\\(?:begin|end)\s*\{(?:aligned|align\*?|gathered|split|cases|equation\*?)\}", " "),
         (r"\{\s*\\(rm|bf|it|sf|tt)(?![a-zA-Z])\s*([^{}]*)\}", r"\\math\1{\2}"),
-        (r"(?<![A-Za-z])C\s*_\s*\{?([0-9]{1,3})\}?\s*\^\s*\{?([0-9]{1,3})\}?", r"\\binom{\1}{\2}"),
-        (r"\\mathbb\s*\{?\s*([PLDWS])\s*\}?", r"\1"),
+        (
+            r"(?<![A-Za-z])([CPA])\s*_\s*\{?([0-9]{1,3})\}?\s*\^\s*\{?([0-9]{1,3})\}?",
+            lambda m: _selections(m[1], int(m[2]), int(m[3])),
+        ),
+        (r"\\mathbb\s*\{?\s*([PLDWSE])\s*\}?", r"\1"),
         (r"\\(?:bar|tilde|hat|widehat)\s*\{?\s*([a-y])\s*\}?(?![a-zA-Z])", r" \1 "),
+        (r"(?<![A-Za-z])E\s*\[([^\[\]]{1,30})\](?=\s*=)", r"E(\1)"),
         (r"\^\s*\{?\s*\\prime(?![a-z])\s*\}?", "'"),
         (r"(?<![0-9A-Za-z.])0b([01]+)(?![0-9])", r"\1_{2}"),
         (r"(?<![0-9A-Za-z.])0x([0-9A-F]+)(?![0-9A-Z])", r"\1_{16}"),
@@ -118,8 +131,11 @@ _REWRITES = tuple(
         ),
         (r"(?<=[0-9])\s*[xX]\s*(?=10\s*\^)", r"\\times "),
         (
-            r"(?:\{\s*\}|\\vphantom\{.\})?\s*[_^]\s*\{?([0-9]{1,3})\}?\s*C\s*_\s*\{?([0-9]{1,3})\}?",
-            r"\\binom{\1}{\2}",
+            (
+                r"(?:\{\s*\}|\\vphantom\{.\})?\s*[_^]\s*\{?([0-9]{1,3})\}?\s*([CP])\s*"
+                r"_\s*\{?([0-9]{1,3})\}?"
+            ),
+            lambda m: _selections(m[2], int(m[1]), int(m[3])),
         ),
         (r"(?<![A-Za-z])([fgh])((?:\^\{-1\})?)\s*:\s*([a-z])\s*\\mapsto", r"\1\2(\3)="),
         # Items side by side: x = 4 \quad y = 3, and 1 \quad 2.
@@ -220,7 +236,7 @@ _REWRITES = tuple(
 _SCRIPTED = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+|[{''.join(_SUBSCRIPTS)}]+")
 # Words in brackets behind an answer: "2 (the remainder)".
 _ASIDE = re.compile(r"(?<=[^\s=])\s+\(((?:[0-9]+ )?[a-z]{3,}[^()=<>]{0,60})\)$")
-_MEANING = {"and", "sin", "cos", "tan", "log", *LARGE}
+_MEANING = {"and", "option", "choice", "sin", "cos", "tan", "log", *LARGE}
 _FULL_WIDTH = {0xFF01 + n: 0x21 + n for n in range(94)} | {0x3000: " "}
 FORMULA = re.compile(
     r"\$\$?([^$]{1,1000})\$\$?|\\\((.{1,1000}?)\\\)|\\\[(.{1,1000}?)\\\]", re.DOTALL

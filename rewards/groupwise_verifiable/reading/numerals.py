@@ -6,6 +6,7 @@ Every pattern takes linear time.
 import re
 from fractions import Fraction
 from functools import lru_cache
+from itertools import product
 
 from groupwise_verifiable.reading.measures import units_in
 from groupwise_verifiable.reading.question import Question
@@ -97,12 +98,14 @@ def _one_unit(text: str) -> str:
     match = _COMPOUND.search(" ".join(_TEXT.sub(r"\1 ", text).split()))
     if match is None or re.search("[0-9]", match.string[: match.start()]):
         return text
-    units = [units_in(match[2]), units_in(match[4])]
-    if any(len(each) != 1 or len(each[0]) != 1 for each in units):
-        return text
-    large, small = (next(iter(each[0])) for each in units)
-    share = (small.size / large.size).limit_denominator(10_000)
-    if large.dimension != small.dimension or not 0 < share < 1 or int(match[3]) * share >= 1:
+    pairs = product(
+        *(each[0] if len(each) == 1 else () for each in map(units_in, match.group(2, 4)))
+    )
+    share = next(
+        (two.size / one.size for one, two in pairs if one.dimension == two.dimension), None
+    )
+    share = share and share.limit_denominator(10_000)
+    if not share or share >= 1 or int(match[3]) * share >= 1:
         return text
     above, below = (int(match[1]) + Fraction(match[3]) * share).as_integer_ratio()
     return rf"{match.string[: match.start()]}\frac{{{above}}}{{{below}}} {match[2]}"

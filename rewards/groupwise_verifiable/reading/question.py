@@ -42,13 +42,13 @@ _ANSWER_UNIT = re.compile(
 )
 _POWERS = {0xB2: "^2", 0xB3: "^3"}
 _MEASURED_SUBJECT = re.compile(
-    r"(?:what(?: is|'s|)|how long is|find|calculate|compute|determine) (?:the |its |their )?"
+    r"(?:what(?: is|'s|)|how long is|find|calculate|compute|determine) (?:the |its |their )?(?:[a-z]+'s )?"
     r"(?:total |surface |lateral |average |mean |constant |net |kinetic |potential )*"
     rf"({'|'.join(QUANTITIES)})\b(?! of the (?:number|ages))",
     re.IGNORECASE,
 )
 _LOSS = re.compile(r"\b(?:how (?:many|much)|what)\b[^.?!]{0,100}\b(lost|missing)\b")
-_LETTER = r"(?<![A-Za-z])[A-Za-z](?![A-Za-z])"
+_LETTER = r"(?<![A-Za-z'])[A-Za-z](?![A-Za-z])"
 _MEASURED = re.compile(rf"(?<=[0-9])\s*{_LETTER}(?:\s?[/^*]\s*-?(?:[0-9]+|{_LETTER}))*")
 _PROSE_UNIT = re.compile(r"(?<=[0-9]) ([A-Za-z])(?:\^[23])?(?=\s+[a-z]{2,}|[.,;?](?:\s|\Z))")
 _DRESSING = re.compile(r"\\(?:text|math)[a-z]*|\\[,;: ]|[{}~]|(?<!\\)\$(?![0-9])|\\(?=\$)")

@@ -175,6 +175,8 @@ def _is_named_by_parts(side: Node, last: Node, question: Question) -> bool:
         if "".join(letters).isupper():  # a segment
             return last.kind not in ("tuple", "matrix") and question.is_about("positive")
         return last.kind in ("tuple", "matrix")  # a product of vectors
+    if any(part.kind == "dots" for part in side.walk()):
+        return True
     if side.kind == "union":
         return r"\cup" in question.text
     return question.is_about("derivative") and _is_differential(side)
@@ -193,8 +195,11 @@ def _is_name_of(name: str, last: Node, question: Question) -> bool:
 def _is_value_of_function(  # noqa: PLR0911 - a case for each kind
     call: Node, last: Node, question: Question
 ) -> bool:
-    if call.text == "abs" and call.args[0].kind == "name" and question.is_about("size"):
+    names = all(part.kind == "name" for argument in call.args for part in factors(argument))
+    if call.text == "abs" and names and question.is_about("size"):
         return True
+    if call.text == "det" and not question.is_about("size"):
+        return False
     if call.text in ("abs", "log", "floor", "ceil") or not call.args:
         return not call.unknowns and _equals(call, last)
     if not (call.unknowns or last.unknowns or _equals(call, last)):

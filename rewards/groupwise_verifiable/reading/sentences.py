@@ -30,7 +30,8 @@ _CLAUSE = re.compile(
 )
 _REASON = re.compile(r",?\s+\(?(?:because|since)\s[^0-9]*[0-9].*$", re.DOTALL)
 _INTRODUCTION = re.compile(
-    r"^(?:for|with|after|in|from|at|of|to|out of|using|by|dividing|adding)\b[^,=]{1,80},\s+"
+    r"^(?:(?:for|with|after|in|from|at|of|to|out of|using|by|dividing|adding)\b[^,=]{1,80}"
+    r"|(?:since|because|as)\b[^,]{1,120}),\s+"
     r"(?=[a-z0-9])",
     re.IGNORECASE,
 )
@@ -43,7 +44,7 @@ _PREDICATE = re.compile(
     re.DOTALL,
 )
 _AT = re.compile(
-    r"^(?:all +[a-z] +(?:with|such that|where) +)?(?:at |on )?"
+    r"^(?:for )?(?:all +[a-z] +(?:with|such that|where) +)?(?:at |on )?"
     r"(?:the (?:line|point|vector|interval|set|equation|number) )?",
     re.IGNORECASE,
 )

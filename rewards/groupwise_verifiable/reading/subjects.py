@@ -32,9 +32,12 @@ SUBJECTS = {
         r"derivative|differentiat|'|slope|rate of change|\u5bfc", re.IGNORECASE
     ),
     "calculus": re.compile(r"\bderivative|differentiat|integra|\\i*int(?![a-z])", re.IGNORECASE),
-    "size": re.compile(r"determinant|\\?det\b|modulus|norm\b|magnitude|absolute", re.IGNORECASE),
+    "size": re.compile(
+        r"determinant|\\?det\b|modulus|\\bsize|how many|number of|norm\b|magnitude|absolute",
+        re.IGNORECASE,
+    ),
     "form": re.compile(r"\bform\b", re.IGNORECASE),
-    "equation": re.compile(r"\bequations? (?:of|for)\b", re.IGNORECASE),
+    "equation": re.compile(r"\bequations? (?:of|for)\b|\b(?:tangent|normal) line", re.IGNORECASE),
     "place": re.compile(
         r"\b(?:which|what) (?:[a-z]+ ){0,2}(?:position|place|rank|row|floor|day|term|month|year)\b"
         r"|\bwhere in (?:the|a)\b",
