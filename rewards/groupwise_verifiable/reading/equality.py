@@ -16,7 +16,7 @@ from groupwise_verifiable.reading.node import Node, key, number, terms
 from groupwise_verifiable.reading.operations import left_to_compute
 from groupwise_verifiable.reading.question import Question
 from groupwise_verifiable.reading.value import equivalent, proportional, rational
-from groupwise_verifiable.reading.words import FILLING, stem
+from groupwise_verifiable.reading.words import FILLING, rises, stem
 
 _SHORT = frozenset({"No", "NO", "no"})
 
@@ -88,6 +88,8 @@ class Equality:
         and of gold, and one more: what is counted.
         """
         if answer.is_changed(gold, self.question.stems):
+            return False
+        if {rises(" ".join(answer.label)), rises(self.question.text)} == {True, False}:
             return False
         new = [word for word in answer.words if word not in gold.words]
         counted = {stem(word) for word in gold.words if not is_unit(word) and word not in FILLING}

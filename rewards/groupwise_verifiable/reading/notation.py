@@ -1,4 +1,3 @@
-# ruff: noqa: RUF001 - signs that models write
 r"""Takes the dressing off mathematics: one spelling for what looks alike.
 
 `\dfrac`, `\nicefrac` and ¾ become `\frac`; sizes, colours, bold type, spaces and the punctuation of
@@ -7,67 +6,12 @@ other scripts go. Every pattern takes linear time: the trained model writes thes
 
 import re
 from functools import lru_cache
-from unicodedata import normalize
 
 from groupwise_verifiable.reading.commands import spelled_out
+from groupwise_verifiable.reading.signs import in_latex
 from groupwise_verifiable.reading.siunitx import without_siunitx
 from groupwise_verifiable.reading.words import LARGE, changes, number_of
 
-_SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
-_SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
-_GREEK = "alpha beta gamma delta theta lambda mu pi rho sigma tau phi psi omega"
-_SIGNS = str.maketrans(
-    {
-        **dict.fromkeys("−–‐‑﹣－", "-"),
-        **dict.fromkeys("×✕∗", r"\times "),
-        **dict.fromkeys("·⋅∙•", r"\cdot "),
-        **dict.fromkeys("÷", r"\div "),
-        **dict.fromkeys("⁄∕／", "/"),
-        **dict.fromkeys("。．", "."),
-        **dict.fromkeys("、，", ","),
-        **dict.fromkeys("‘’′", "'"),
-        "∶": ":",
-        **{
-            letter: rf"\{name} "
-            for letter, name in zip("αβγδθλμπρστφψω", _GREEK.split(), strict=True)
-        },
-        "∞": r"\infty ",
-        "≤": r"\le ",
-        "⩽": r"\le ",
-        "≥": r"\ge ",
-        "⩾": r"\ge ",
-        "≠": r"\ne ",
-        "≈": r"\approx ",
-        "≡": r"\equiv ",
-        "°": r"^\circ ",
-        "±": r"\pm ",
-        "∪": r"\cup ",
-        "∩": r"\cap ",
-        "∈": r"\in ",
-        "∅": r"\emptyset ",
-        "∖": r"\setminus ",
-        "ℝ": r"\mathbb{R}",
-        "⟨": r"\langle ",
-        "⟩": r"\rangle ",
-        "…": r"\ldots ",
-        "⋯": r"\ldots ",
-        "∠": r"\angle ",
-        "∴": r"\therefore ",
-        **dict.fromkeys("⇒⟹", r"\implies "),
-        **dict.fromkeys("✓✔✅☑■□∎", r"\checkmark "),
-        "\ufe0f": "",
-        "℃": r"\text{ celsius}",
-        "℉": r"\text{ fahrenheit}",
-        "∧": r"\land ",
-        "∨": r"\lor ",
-        "或": r" \lor ",
-        **dict.fromkeys("和与且及", r" \land "),
-        "㎝": "cm",
-        "㎡": "m^2",
-        "￥": "¥",
-        "％": "%",
-    }
-)
 _SPACE = r"(?:\\[,;:! ]|~|[\s\u00a0\u2009\u202f]|'|\\?_|\\thinspace\s?|\\(?:text|mbox)\s*\{\s*\})"
 _DIGITS = {
     "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
@@ -233,32 +177,19 @@ _REWRITES = tuple(
         ),
     )
 )
-_SCRIPTED = re.compile(f"[{''.join(_SUPERSCRIPTS)}]+|[{''.join(_SUBSCRIPTS)}]+")
 # Words in brackets behind an answer: "2 (the remainder)".
 _ASIDE = re.compile(r"(?<=[^\s=])\s+\(((?:[0-9]+ )?[a-z]{3,}[^()=<>]{0,60})\)$")
 _MEANING = {"and", "option", "choice", "sin", "cos", "tan", "log", *LARGE}
-_FULL_WIDTH = {0xFF01 + n: 0x21 + n for n in range(94)} | {0x3000: " "}
 FORMULA = re.compile(
     r"\$\$?([^$]{1,1000})\$\$?|\\\((.{1,1000}?)\\\)|\\\[(.{1,1000}?)\\\]", re.DOTALL
 )
 """A formula in prose, with its delimiters; it matches one of three groups."""
 
-_STYLED = re.compile("[\U0001d400-\U0001d7ff]+")  # mathematical letters and digits
-_VULGAR = re.compile("[¼-¾⅐-⅞]")
-_ROOT = re.compile(r"√\s*(\d+(?:\.\d+)?|[a-zA-Z])")
-
 
 @lru_cache(maxsize=4096)
 def tidy(text: str) -> str:
     """Returns the text in the spelling that the grammar reads."""
-    text = _SCRIPTED.sub(_script, without_siunitx(text))
-    text = _VULGAR.sub(_vulgar, text)
-    text = (
-        _ROOT.sub(r"\\sqrt{\1}", text.translate(_SIGNS))
-        .replace("√", r"\sqrt ")
-        .replace("∛", r"\sqrt[3] ")
-    )
-    text = _STYLED.sub(lambda match: normalize("NFKC", match[0]), half_width(text))
+    text = in_latex(without_siunitx(text))
     if "\\" in text:
         for pattern, replacement in _LOOKS:
             text = pattern.sub(replacement, text)
@@ -280,11 +211,6 @@ def _aside(match: re.Match[str]) -> str:
     return match[0] if kept or (len(words) == 1 and len(words[0]) < 4) else ""
 
 
-def half_width(text: str) -> str:
-    """Returns the text with full-width digits, letters and signs as ASCII."""
-    return text.translate(_FULL_WIDTH)
-
-
 def undelimited(text: str) -> str:
     """Returns the text without signs of a formula around it and without a full stop after it."""
     before = None
@@ -303,14 +229,3 @@ def undelimited(text: str) -> str:
             ):
                 text = inside
     return text
-
-
-def _script(match: re.Match[str]) -> str:
-    mapping = _SUPERSCRIPTS if match[0][0] in _SUPERSCRIPTS else _SUBSCRIPTS
-    sign = "^" if mapping is _SUPERSCRIPTS else "_"
-    return f"{sign}{{{''.join(mapping[character] for character in match[0])}}}"
-
-
-def _vulgar(match: re.Match[str]) -> str:
-    above, below = normalize("NFKC", match[0]).split("\u2044")
-    return rf"\frac{{{above}}}{{{below}}}"

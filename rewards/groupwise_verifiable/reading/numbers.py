@@ -15,9 +15,9 @@ from groupwise_verifiable.reading.items import unlabelled
 from groupwise_verifiable.reading.marks import Marked, peeled
 from groupwise_verifiable.reading.measures import Meanings
 from groupwise_verifiable.reading.node import Node
-from groupwise_verifiable.reading.notation import half_width
 from groupwise_verifiable.reading.operations import left_to_compute
 from groupwise_verifiable.reading.relations import end_of_chain
+from groupwise_verifiable.reading.signs import half_width
 from groupwise_verifiable.reading.value import rational
 from groupwise_verifiable.reading.words import LARGE
 

@@ -14,7 +14,7 @@ from groupwise_verifiable.reading.words import ORDINALS, number_of, stem
 
 _ORDINAL = re.compile(
     r"(?<![\w./^])([0-9]{1,6})\s*\^?\s*\{?\s*(?:\\(?:text|math)[a-z]*\s*\{\s*)?"
-    r"(?:st|nd|rd|th)(?![a-zA-Z])((?:\s+[a-z]+)?)\s*\}{0,2}"
+    r"(?:st|nd|rd|th)(?![a-zA-Z])((?:\s+[a-z]+)?)(?:\s*\}){0,2}"
 )
 _WORD = re.compile(r"[A-Za-z]+")
 _DIGITS = re.compile(r"[0-9]+")

@@ -42,7 +42,8 @@ _ANSWER_UNIT = re.compile(
 )
 _POWERS = {0xB2: "^2", 0xB3: "^3"}
 _MEASURED_SUBJECT = re.compile(
-    r"(?:what(?: is|'s|)|how long is|find|calculate|compute|determine) (?:the |its |their )?(?:[a-z]+'s )?"
+    r"(?:what(?: is|'s|)|how long is|find|calculate|compute|determine) "
+    r"(?:the |its |their )?(?:[a-z]+'s )?"
     r"(?:total |surface |lateral |average |mean |constant |net |kinetic |potential )*"
     rf"({'|'.join(QUANTITIES)})\b(?! of the (?:number|ages))",
     re.IGNORECASE,

@@ -162,7 +162,9 @@ def _may_precede(first: Node, whole: Node, question: Question) -> bool:  # noqa:
     return _equals(side, last) or _equals(first, whole)
 
 
-def _is_named_by_parts(side: Node, last: Node, question: Question) -> bool:
+def _is_named_by_parts(  # noqa: PLR0911 - a case for each kind
+    side: Node, last: Node, question: Question
+) -> bool:
     """Whether a side names something by several letters: angle ABC, dy/dx, f \\circ g, AB."""
     parts = factors(side)
     letters = [part.text for part in parts]
@@ -192,7 +194,7 @@ def _is_name_of(name: str, last: Node, question: Question) -> bool:
     return name not in last.unknowns and (is_wanted or is_region)
 
 
-def _is_value_of_function(  # noqa: PLR0911 - a case for each kind
+def _is_value_of_function(  # noqa: C901, PLR0911 - a case for each kind
     call: Node, last: Node, question: Question
 ) -> bool:
     names = all(part.kind == "name" for argument in call.args for part in factors(argument))

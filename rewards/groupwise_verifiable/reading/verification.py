@@ -45,10 +45,12 @@ def is_mathematics(gold: str) -> bool:
 
 def same_answer(gold: str, answer: str, question: Question, *, strict: bool = True) -> bool:
     """Returns whether an answer is the gold one; strict: in form, too, not in value alone."""
-    by_cases = cases(gold), cases(answer)
-    if by_cases[0] is not None and by_cases[1] is not None:
+    gold_cases, answer_cases = cases(gold), cases(answer)
+    if gold_cases is not None and answer_cases is not None:
         return same_cases(
-            *by_cases, lambda one, other: same_answer(one, other, question, strict=strict)
+            gold_cases,
+            answer_cases,
+            lambda one, other: same_answer(one, other, question, strict=strict),
         )
     if question.base() == 16 and re.fullmatch("[0-9A-F]*[A-F][0-9A-F]*", gold):
         gold = f"{gold}_{{16}}"
@@ -89,8 +91,10 @@ def _other_readings(gold: str, answer: str, question: Question) -> Iterator[tupl
     free = read(one.value, question.names)
     unknowns = [name for name in (free.unknowns if free else ()) if name not in question.names]
     name = one.name or (unknowns[0] if len(unknowns) == 1 and len(unknowns[0]) == 1 else None)
-    is_renamed = name and other.name and name != other.name and not other.is_limit
-    yield one.value, renamed(other.value, other.name, name) if is_renamed else other.value
+    if name and other.name and name != other.name and not other.is_limit:
+        yield one.value, renamed(other.value, other.name, name)
+    else:
+        yield one.value, other.value
 
 
 def _same_as_written(gold: str, answer: str, question: Question, *, strict: bool) -> bool:
