@@ -30,7 +30,9 @@ _ANCHOR = re.compile(
 _TAIL = 4_000  # characters at the end that are searched for an answer without a box
 _LONGEST_LINE = 1_000
 _DOTS = re.compile(r"(?<=[0-9])\.\.\.")
-_REASONED = re.compile(r"([*(]*[A-J][*)]*)\.[*\s]+(?:[A-Z]\S*|\S+)(?:\s+\S+){5}")  # B. This is why
+_REASONED = re.compile(
+    r"([*(]*[A-J][*)]*)(?:\.|,?\s+(?:because|since|as)\b)[*\s]+(?:[A-Z]\S*|\S+)(?:\s+\S+){5}"
+)  # B. This is why
 _SENTENCE = re.compile(r"(?<!\b[A-J])\.(?=\s+[A-Z])|\u3002(?=.)|\.(?=\s*\**\s*\Z)")
 
 

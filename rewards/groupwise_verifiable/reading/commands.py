@@ -29,7 +29,7 @@ _COMMANDS = {
     **dict.fromkeys(("textdollar", "mathdollar"), r"\$"),
     **dict.fromkeys(("degree", "degrees", "textdegree"), r"^\circ "),
     **dict.fromkeys(("top", "intercal"), " T"),
-    **dict.fromkeys(("vert", "lvert", "rvert"), "|"),
+    **dict.fromkeys(("vert", "lvert", "rvert", "lVert", "rVert", "Vert"), "|"),
     **dict.fromkeys(("smallsetminus", "backslash"), r"\setminus "),
     "neq": r" \ne ",
     "lt": "<",

@@ -28,7 +28,7 @@ from groupwise_verifiable.reading.items import (
     unlabelled,
 )
 from groupwise_verifiable.reading.marks import peeled
-from groupwise_verifiable.reading.node import Node, key
+from groupwise_verifiable.reading.node import Node, key, spelling
 from groupwise_verifiable.reading.operations import left_to_compute
 from groupwise_verifiable.reading.question import Question
 from groupwise_verifiable.reading.relations import ends_in, is_solved, names_one, on_one_side
@@ -53,7 +53,7 @@ class Comparison:
             return False
         return self._same(gold, answer)
 
-    def _same(self, gold: Node, answer: Node) -> bool:  # noqa: C901, PLR0911 - a case for each kind
+    def _same(self, gold: Node, answer: Node) -> bool:  # noqa: C901, PLR0911, PLR0912 - a case for each kind
         marked_gold, marked_answer = peeled(gold), peeled(answer)
         gold, answer = unlabelled(gold), unlabelled(answer)
         if not self.values.words_agree(marked_gold, marked_answer):
@@ -120,6 +120,8 @@ class Comparison:
         if "tuple" in (gold.kind, answer.kind):
             return self._same_in_order(gold, answer)
         golds, answers = items(gold), items(answer)
+        if len(golds) == 1 and answer.kind == "list" and self._states_last(answer):
+            return self._same(gold, answer.args[-1])
         if len(golds) == 1 and gold.kind != "set" and answer.kind == "list" and answer.text == "or":
             return all(self._same(gold, each) for each in answers)  # 1/4, or 25%
         if len(golds) != len(answers):
@@ -145,6 +147,17 @@ class Comparison:
                 return False
             del left[place]
         return True
+
+    def _states_last(self, answer: Node) -> bool:
+        """Whether the last of several equations alone is of what is asked for: x + 1 = 5, x = 4."""
+        equations = all(part.kind == "relation" and part.text == "=" for part in answer.args)
+        asked = [
+            spelling(part.args[0]) == self.question.answer_name
+            or (part.args[0].kind == "call" and key(part.args[0]) in self.question.formulas)
+            for part in answer.args
+            if equations
+        ]
+        return equations and asked[-1] and sum(asked) == 1
 
     def _same_in_order(self, gold: Node, answer: Node) -> bool:
         """A tuple and a list without brackets: 1, 2 or x = 1, y = 2 for (1, 2)."""
@@ -213,7 +226,8 @@ class Comparison:
     ) -> bool:
         if (gold.kind == "tuple") != (answer.kind == "tuple") and self.question.is_about("points"):
             return False
-        if "[]" in (gold.text, answer.text) and "list" in (gold.kind, answer.kind):
+        related = any(part.kind == "relation" for part in (*gold.args, *answer.args))
+        if "[]" in (gold.text, answer.text) and "list" in (gold.kind, answer.kind) and not related:
             return False
         if gold.kind == "relation" and answer.kind == "relation":
             names = [node.unknowns for node in (gold, answer)]

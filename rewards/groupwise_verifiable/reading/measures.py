@@ -173,7 +173,7 @@ def _meanings(word: str) -> tuple[Meanings, int]:
     power = _BEFORE.get(word[:2], 1) if len(word) > 2 and not word.isascii() else 1
     plain = word[2:] if power > 1 else word
     lower = plain.lower()
-    long = (lower, lower.removesuffix("s")) if len(lower) > 2 else ()
+    long = (lower, lower.removesuffix("s")) if len(lower) > 2 and lower != "has" else ()
     return next((_TABLE[form] for form in (plain, *long) if form in _TABLE), frozenset()), power
 
 

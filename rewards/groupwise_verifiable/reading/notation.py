@@ -84,6 +84,8 @@ _REWRITES = tuple(
         (r"(?<![A-Za-z])([fgh])((?:\^\{-1\})?)\s*:\s*([a-z])\s*\\mapsto", r"\1\2(\3)="),
         # Items side by side: x = 4 \quad y = 3, and 1 \quad 2.
         (r"(?:(?<=[0-9])|(?<=[0-9]\}))\s*\\q?quad\s*(?=[a-z](?:_\{?\w\}?)?\s*=|-?[0-9])", ", "),
+        (r"\\\|", "|"),
+        (r"_\s*\{?\s*\\(max|min)(?![a-z])\s*\}?", r"_{\\text{\1}}"),
         (r":=", "="),
         (r"\bper cent\b", "percent"),
         (r"\bDNE\b", "does not exist"),

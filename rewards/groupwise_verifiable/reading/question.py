@@ -212,7 +212,8 @@ def _is_rate(unit: Unit, expected: frozenset[Unit]) -> bool:
 def _plain(prompt: str) -> str:
     """A prompt without the dressing of its units, and dollar signs only where they are money."""
     plain = _DRESSING.sub(" ", prompt.translate(_POWERS))
-    return plain if _MONEY.search(prompt) else plain.replace("$", " ")
+    is_money = _MONEY.search(prompt) or len(re.findall(r"(?<!\\)\$", prompt)) % 2
+    return plain if is_money else plain.replace("$", " ")
 
 
 def _wanted_units(plain: str, names: frozenset[str]) -> list[str]:

@@ -19,7 +19,7 @@ _UNITS = re.compile(
     r"(?<=[0-9])(?:\\.|[\s~])*\\(?:text|mathrm)\s*\{[^{}]*\}(?:\s*\^\s*\{?[23]\}?)?|\\?\$"
 )
 _UNREAD = re.compile(
-    r"\\(?:i*int|cap|star|circ|oplus|otimes|odot|sum|prod|lim|det|begin|frac\s*\{d)|[\]|]\s*[_^]|[vV]matrix|mod(?![a-z])|^\s*P\s*\("
+    r"\\(?:i*int|cap|partial|star|circ|oplus|otimes|odot|sum|prod|lim|det|begin|frac\s*\{d)|[\]|]\s*[_^]|[vV]matrix|mod(?![a-z])|^\s*P\s*\("
     r"|[a-z]{3}\s*(?:\u00d7|\*|/|\\times|\\cdot)\s*[a-z]{3}"
 )
 
@@ -98,10 +98,11 @@ def ends_in(
     if len(before) == 1 and last.unknowns and last.kind == "name" and not gold.unknowns:
         before, last = [last], before[0]  # 5 = x
     if "approx" in chain.text:  # 1/3 = 0.333 is about the exact side
-        sides = [side for side in (*before, last) if not side.unknowns]
-        return bool(sides) and (
-            same(gold, sides[0]) or (same(gold, last) and _rounds_to(sides[0], last))
-        )
+        count = chain.text.split().index("approx") + 1
+        sides = [side for side in chain.args[:count] if not side.unknowns] or [last]
+        if not all(_equals(side, sides[-1]) for side in sides):
+            return False
+        return same(gold, sides[-1]) or (same(gold, last) and _rounds_to(sides[-1], last))
     if not same(gold, last):
         return False
     if last.kind == "unit":
@@ -176,7 +177,7 @@ def _is_named_by_parts(  # noqa: PLR0911 - a case for each kind
     if len(parts) == 2 and all(part.kind == "name" for part in parts):
         if "".join(letters).isupper():  # a segment
             return last.kind not in ("tuple", "matrix") and question.is_about("positive")
-        return last.kind in ("tuple", "matrix")  # a product of vectors
+        return last.kind in ("tuple", "matrix") or r"\cdot" in question.text  # of vectors
     if any(part.kind == "dots" for part in side.walk()):
         return True
     if side.kind == "union":
@@ -199,6 +200,8 @@ def _is_value_of_function(  # noqa: C901, PLR0911 - a case for each kind
 ) -> bool:
     names = all(part.kind == "name" for argument in call.args for part in factors(argument))
     if call.text == "abs" and names and question.is_about("size"):
+        return True
+    if call.text == "abs" and call.unknowns and key(call) in question.formulas:
         return True
     if call.text == "det" and not question.is_about("size"):
         return False

@@ -7,6 +7,7 @@ time.
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from groupwise_verifiable.reading.measures import is_currency
 from groupwise_verifiable.reading.question import Question
@@ -34,6 +35,10 @@ _INTRODUCTION = re.compile(
     r"|(?:since|because|as)\b[^,]{1,120}),\s+"
     r"(?=[a-z0-9])",
     re.IGNORECASE,
+)
+_WHERE = re.compile(
+    r"(?<=[0-9}])\s*,?\s+(?:(?:attained|achieved|reached|which occurs) )?"
+    r"(?:at|when|for) +[a-z] *=[^,]{1,40}$"
 )
 _SUPPOSED = re.compile(r"\b(?:if|unless|suppose|had|would|wish|assuming|claims?|says?)\b", re.I)
 _PREDICATE = re.compile(
@@ -75,6 +80,7 @@ _SUBJECTS = frozenset({
 _NAMING = frozenset({
     "remainder", "root", "multiple", "divisor", "reciprocal", "inverse", "least", "greatest",
     "larger", "smaller", "third", "fourth", "fifth", "sixth", "tenth", "pair", "pairs",
+    "between", "hundredth", "thousandth",
 })  # fmt: skip
 """Words that change a number, but name what is asked for where the prompt has them."""
 _VERBS = frozenset(map(stem, LINKING))
@@ -145,7 +151,7 @@ def _affirms(wanted: str, text: str) -> bool:
 def _last_clause(text: str) -> tuple[str, bool]:
     """The last clause of a sentence without a reason behind it, and whether there are others."""
     plain = _MARKED.sub(r"\1", text).replace("*", "").replace("\u2019", "'")
-    head = _INTRODUCTION.sub("", _REASON.sub("", plain)) or plain
+    head = _WHERE.sub("", _INTRODUCTION.sub("", _REASON.sub("", plain))) or plain
     *before, last = _CLAUSE.split(head)
     if any(_SUPPOSED.search(each) for each in before):
         before, last = [], plain
@@ -168,7 +174,7 @@ def _number_stated(sentence: str, question: Question, *, is_clause: bool) -> str
     It is the one that the prompt does not have, else the last one.
     """
     every = list(_NUMBER.finditer(sentence))
-    known = set(_NUMBER.findall(question.text))
+    known = _known_numbers(question.text)
     new = [match for match in every if match.group() not in known]
     if not every or len(new) > 1:
         return None
@@ -206,10 +212,17 @@ def _first_part(
     return number.group() + counted[: place.start()]
 
 
+@lru_cache(maxsize=512)
+def _known_numbers(prompt: str) -> frozenset[str]:
+    """The numbers of a prompt, in digits and in words."""
+    named = (number_of(word) for word in _WORD.findall(prompt))
+    return frozenset((*_NUMBER.findall(prompt), *(str(n) for n in named if n is not None)))
+
+
 def _is_subject(text: str, question: Question) -> bool:
     """Whether what stands before a verb names what is asked for, and denies nothing."""
     numbers = _NUMBER.findall(text)
-    if not set(numbers) <= set(_NUMBER.findall(question.text)):
+    if not set(numbers) <= _known_numbers(question.text):
         return False
     words = [word for word in _WORD.findall(re.sub(r"\\[a-zA-Z]+", " ", text)) if len(word) > 1]
     return not any(_other_values([*words, ""], question))
@@ -226,6 +239,8 @@ def _other_values(words: list[str], question: Question) -> Iterator[bool]:
     yield related and not of_quantity and tuple(words[-2:]) not in _PLAIN_ENDS
     yield {rises(" ".join(words)), rises(question.text)} == {True, False}
     words = [word.lower().removesuffix("'s") for word in words]
+    if words[:1] == ["each"] and stem(words[1] if len(words) > 1 else "") in question.stems:
+        words = words[1:]
     yield bool(_DENYING & set(words))
     others = [word for word in words[:-1] if word not in ("all", "to")] + words[-1:]
     yield any(

@@ -44,7 +44,8 @@ SUBJECTS = {
         re.IGNORECASE,
     ),
     "share": re.compile(
-        r"\b(?:how (?:many|much)|what)\b[^.?!0-9]*\b(?:each|every|per|apiece|equal)", re.IGNORECASE
+        r"\b(?:how (?:many|much|far|long|fast)|what)\b[^.?!0-9]*\b(?:each|every|per|apiece|equal)",
+        re.IGNORECASE,
     ),
     "least": re.compile(r"\b(?:least|minimum|minimal|smallest|fewest|lowest)\b", re.IGNORECASE),
     "most": re.compile(r"\b(?:most|maximum|maximal|largest|greatest|highest|can)\b", re.IGNORECASE),

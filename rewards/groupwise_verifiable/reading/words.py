@@ -68,8 +68,12 @@ _CHANGING_SIGNS = frozenset(
     "\u534a\u500d\u4e0d\u4ee5\u81f3\u8d85\u8d1f\u6839\u5927\u5c0f\u5c11\u591a\u5bf9\u6253\u5012\u53cd\u5341\u975e\u65b9"
 )
 _CHANGING_END = re.compile(r"(?:\dth|[a-z]ths?|fold|wards?)$")
-_UP = re.compile(r"\b(?:increas|ris(?:e|es|ing)\b|rose\b|gain|grow|grew)", re.IGNORECASE)
-_DOWN = re.compile(r"\b(?:decreas|fall|fell|drop|shrink|shrank|los[et])", re.IGNORECASE)
+_UP = re.compile(
+    r"\b(?:increas|ris(?:e|es|ing)\b|rose\b|gain|grow|grew|maxim|highest)", re.IGNORECASE
+)
+_DOWN = re.compile(
+    r"\b(?:decreas|fall|fell|drop|shrink|shrank|los[et]|minim|lowest)", re.IGNORECASE
+)
 _ENDS = {
     "both",
     "with",
