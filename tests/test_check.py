@@ -308,3 +308,36 @@ def test_a_gold_of_several_values_is_refused_with_its_row(config):
         code, text = checked_gold(config, "rows.jsonl", alone, reward)
         assert code == 2
         assert "(prompts, row 0)" in text
+
+
+@pytest.mark.parametrize(
+    ("judges", "named"), [("judges = True", True), ("", True), ("judges = False", False)]
+)
+def test_a_reward_whose_right_completion_gets_less_than_1_is_named_with_the_row(
+    config, judges, named
+):
+    """Unless it says that 1 does not mean right: a length has no perfect value."""
+    Path("letters.py").write_text(
+        f"""
+class Letters:
+    {judges or "pass"}
+    required_columns = {{"gold": "answer"}}
+
+    def gold_completion(self, row):
+        return row["answer"]
+
+    def __call__(self, prompts, completions, *, answer, **columns):
+        return [float(text == gold) * (1 - 0.2 * ("e" in gold)) for text, gold in
+                zip(completions, answer, strict=True)]
+"""
+    )
+    rows = "".join(
+        json.dumps({"prompt": f"p{n}", "answer": gold}) + "\n" for n, gold in enumerate("abcde")
+    )
+    code, text = checked_gold(config, "rows.jsonl", rows, "letters:Letters")
+    assert code == 0, text
+    note = (
+        "reward 'Letters' gives less than 1 to the gold answer of 1 of the first 5 "
+        "prompts itself: 'e' gets 0.8 (prompts, row 4)"
+    )
+    assert (note in text) == named, text

@@ -57,14 +57,14 @@ def gold_notes(parts: Parts) -> Iterator[str]:
             )
         if refused:
             yield (
-                f"reward {reward.name!r} does not accept the gold answer of {len(refused)} of the "
-                f"first {len(rows)} prompts itself: {refused[0].why} ({refused[0].place})"
+                f"reward {reward.name!r} gives less than 1 to the gold answer of {len(refused)} of "
+                f"the first {len(rows)} prompts itself: {refused[0].why} ({refused[0].place})"
             )
 
 
 def tried(reward: Reward, rows: Sequence[PlacedRow]) -> tuple[list[Unusable], list[Unusable]]:
     """The rows to which the reward does not apply, and those whose gold answer it gives less than
-    1, if 1 means right."""
+    1, unless it says that 1 does not mean right."""
     make, check = reward.members.gold_completion, reward.members.check_row
     blank = list[Unusable]()
     usable: list[tuple[PlacedRow, str]] = []
@@ -87,7 +87,7 @@ def tried(reward: Reward, rows: Sequence[PlacedRow]) -> tuple[list[Unusable], li
     for (row, text), value in zip(usable, _values(reward, usable), strict=True):
         if value != value:  # NaN: it does not apply  # noqa: PLR0124
             blank.append(Unusable(place=row.place, why=f"it cannot read {text!r:.80}"))
-        elif reward.members.judges and value < 1:
+        elif reward.members.judges is not False and value < 1:
             refused.append(Unusable(place=row.place, why=f"{text!r:.80} gets {value:g}"))
     return blank, refused
 
