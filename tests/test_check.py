@@ -317,7 +317,8 @@ def test_a_reward_whose_right_completion_gets_less_than_1_is_named_with_the_row(
     config, judges, named
 ):
     """Unless it says that 1 does not mean right: a length has no perfect value."""
-    Path("letters.py").write_text(
+    module = f"letters_{len(judges)}"  # imported once in a process
+    Path(f"{module}.py").write_text(
         f"""
 class Letters:
     {judges or "pass"}
@@ -334,7 +335,7 @@ class Letters:
     rows = "".join(
         json.dumps({"prompt": f"p{n}", "answer": gold}) + "\n" for n, gold in enumerate("abcde")
     )
-    code, text = checked_gold(config, "rows.jsonl", rows, "letters:Letters")
+    code, text = checked_gold(config, "rows.jsonl", rows, f"{module}:Letters")
     assert code == 0, text
     note = (
         "reward 'Letters' gives less than 1 to the gold answer of 1 of the first 5 "
