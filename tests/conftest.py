@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -28,8 +28,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 LONGEST = (
-    *("test_ray", "test_torchrun", "test_training", "test_docs", "test_ppo", "test_device"),
-    *("test_damage", "test_kills", "test_real"),
+    *("test_ray", "test_shard", "test_sharding", "test_real", "test_site", "test_training"),
+    *("test_notebooks", "test_invariance", "test_processes", "test_third_party", "test_torchrun"),
+    *("test_failed", "test_isolated_rewards", "test_kills", "test_ppo", "test_device"),
 )
 """Files with tests of 20 s and more, which start first, so that no worker waits for them."""
 
@@ -43,20 +44,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--few", action="store_true", help="the last case of each test alone")
+    parser.addoption("--few", action="store_true", help="the last case of each test without a folder, or the last test of a file")
+
+
+def _fixtures(item: pytest.Item) -> Collection[str]:
+    return getattr(item, "fixturenames", ())
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if "rounding" in getattr(item, "fixturenames", ()):
+        if "rounding" in _fixtures(item):
             item.add_marker("rounding")
     if config.getoption("few"):
-        cases: dict[str, list[pytest.Item]] = {}
-        for item in items:
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-        config.hook.pytest_deselected(items=[item for own in cases.values() for item in own[:-1]])
-        items[:] = [own[-1] for own in cases.values()]
+        # A folder is for what takes long: a run, its checkpoints, a process of its own.
+        cases = {i.nodeid.partition("[")[0]: i for i in items if "tmp_path" not in _fixtures(i)}
+        files = {item.path for item in cases.values()}
+        few = [*cases.values(), *{i.path: i for i in items if i.path not in files}.values()]
+        config.hook.pytest_deselected(items=[item for item in items if item not in few])
+        items[:] = few
     items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 

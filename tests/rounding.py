@@ -61,11 +61,12 @@ class Moved(TorchDispatchMode):
     def _moved(self, value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.is_meta:
             return value
-        if bool((value == value.round()).all()):
+        if value.equal(value.round()):
             return value  # sums of whole numbers, such as counts, are exact
-        shares = torch.rand(value.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
-        factors = 1 + torch.finfo(value.dtype).eps * shares.to(value.device)
-        return (value.double() * factors).to(value.dtype)
+        unit = torch.finfo(value.dtype).eps
+        shares = torch.empty(value.shape, dtype=value.dtype)
+        shares.uniform_(-unit, unit, generator=self.generator)
+        return torch.addcmul(value, value, shares.to(value.device))
 
 
 def bounds(
