@@ -8,6 +8,7 @@ depends on them: a difference of large numbers, or a division by a small one.
 """
 
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 import torch
@@ -38,6 +39,8 @@ FUNCTIONS = (
     *("softplus", "softplus_backward", "log_sigmoid_forward", "log_sigmoid_backward", "pow"),
     *("rsqrt", "_foreach_norm"),
 )
+SHARES = 2 * torch.rand(2**18, generator=torch.Generator().manual_seed(0)) - 1
+"""By which share of a unit numbers are moved; drawn once, since each operand takes many."""
 ATTENTION = "_scaled_dot_product"  # of several kernels
 ROUNDED = {f"aten::{name}" for name in (*SUMS, *FUNCTIONS)}
 """Operations whose result IEEE 754 leaves to the processor, other than additions, products, ..."""
@@ -48,7 +51,7 @@ class Moved(TorchDispatchMode):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self.generator = torch.Generator().manual_seed(seed)
+        self.draws = Random(seed)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -63,22 +66,29 @@ class Moved(TorchDispatchMode):
             return value
         if value.equal(value.round()):
             return value  # sums of whole numbers, such as counts, are exact
-        unit = torch.finfo(value.dtype).eps
-        shares = torch.empty(value.shape, dtype=value.dtype)
-        shares.uniform_(-unit, unit, generator=self.generator)
-        return torch.addcmul(value, value, shares.to(value.device))
+        start, size = self.draws.randrange(len(SHARES)), value.numel()
+        shares = SHARES.roll(-start) if size > len(SHARES) - start else SHARES[start:]
+        if size > len(shares):
+            shares = shares.repeat(-(-size // len(shares)))
+        factors = shares[:size].view(value.shape) * torch.finfo(value.dtype).eps
+        return torch.addcmul(value, value, factors.to(value.device, value.dtype))
 
 
 def bounds(
-    compute: Callable[[], Any], *, unit: float = 0.0, digits: int | None = None
+    compute: Callable[[], Any],
+    *,
+    result: Any = None,
+    unit: float = 0.0,
+    digits: int | None = None,
 ) -> list[float]:
     """How far each tensor or number of a result may lie from another computation of it.
 
     compute: gives the result, a tensor, a number or a nest of them, the same at each call.
+    result: what it gave before, if it takes long.
     unit: the least size of what is compared, for a sum whose terms, of this size, may cancel.
     digits: significant digits of numbers, where they are fewer than a float's, as in logs.
     """
-    return _bounds(compute(), compute, unit, digits)
+    return _bounds(compute() if result is None else result, compute, unit, digits)
 
 
 def same(

@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers import (
+    DiffusionPipeline,
     FlowMatchEulerDiscreteScheduler,
     FluxPipeline,
     FluxTransformer2DModel,
@@ -170,6 +173,7 @@ class Folders(dict[str, Path]):
     def __init__(self, root: Path) -> None:
         super().__init__()
         self.root = root
+        self.loaded: dict[str, Any] = {}
 
     def __missing__(self, name: str) -> Path:
         path = self.root / name.replace(" ", "_")
@@ -179,6 +183,23 @@ class Folders(dict[str, Path]):
             MAKERS[name]().save_pretrained(path)
         self[name] = path
         return path
+
+    @contextmanager
+    def loaded_once(self) -> Iterator[None]:
+        """Within it, a pipeline of these is loaded at the first time, and copied at others."""
+        load = DiffusionPipeline.from_pretrained
+
+        def copied(path: Any, **options: Any) -> Any:
+            if Path(path) not in self.values() or "transformer" in options or "unet" in options:
+                return load(path, **options)
+            key = f"{path} {options}"
+            with torch.random.fork_rng():
+                pipeline = self.loaded.get(key) or load(path, **options)
+            return deepcopy(self.loaded.setdefault(key, pipeline))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(DiffusionPipeline, "from_pretrained", copied)
+            yield
 
 
 @pytest.fixture(scope="session")
@@ -311,7 +332,8 @@ def lab(folders: Folders) -> SimpleNamespace:
     ) -> Any:
         torch.manual_seed(1)
         instance = kind(settings(architecture, kind=kind, **options))
-        instance.place("cpu")
+        with folders.loaded_once():
+            instance.place("cpu")
         return instance
 
     rows = [{"prompt": "a cat"}, {"prompt": "two dogs"}]

@@ -96,8 +96,11 @@ def shown(rollouts):
 
 
 def shares(one, other, compute):
-    """By name, the difference of two results as a share of what rounding explains."""
-    allowed = dict(zip(one, rounding.bounds(compute), strict=True))
+    """By name, the difference of two results as a share of what rounding explains.
+
+    compute: gives the first one again.
+    """
+    allowed = dict(zip(one, rounding.bounds(compute, result=one), strict=True))
     return {
         name: rounding.excess(full(one[name]), full(other[name]), [bound])
         for name, bound in allowed.items()
@@ -208,10 +211,9 @@ def update(name, unsharded, sharded, rollouts, world):
         measurements["passes by other weights"] = len(passes)
         measurements["negative change"] = -max_difference(moved, before)
         with kept.using("reference"):
-            by_reference = {"reference": sharded(rollouts).log_probs}
-        measurements |= shares(
-            by_reference, {"reference": before}, lambda: unsharded(rollouts).log_probs
-        )
+            by_reference = sharded(rollouts).log_probs
+        allowed = rounding.bounds(lambda: unsharded(rollouts).log_probs)
+        measurements["reference"] = rounding.excess(by_reference, before, allowed)
         measurements["back"] = max_difference(sharded(rollouts).log_probs, moved)
     return measurements | save(name, unsharded, sharded, rollouts, moved)
 

@@ -64,17 +64,12 @@ def test_chat_template_and_end_tokens(policy, rollouts):
     assert policy.tokenizer.convert_tokens_to_ids("<|im_end|>") in policy.ends
 
 
-def test_shared_prompts_give_the_log_probs_of_transformers(
+def test_shared_prompts_give_the_log_probs_of_transformers_and_of_the_sampler(
     policy, rollouts, transformers_log_probs, rounding
 ):
     with torch.no_grad():
         theirs = transformers_log_probs(policy, rollouts)
-        rounding.same(lambda: policy(rollouts).log_probs, theirs)
-
-
-def test_the_ratio_is_one(policy, rollouts, rounding):
-    with torch.no_grad():
-        rounding.same(lambda: policy(rollouts).log_probs, rollouts.sampler_log_probs)
+        rounding.same(lambda: policy(rollouts).log_probs, theirs, rollouts.sampler_log_probs)
 
 
 def test_greedy_is_generate(policy):
