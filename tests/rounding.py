@@ -8,6 +8,7 @@ depends on them: a difference of large numbers, or a division by a small one.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -56,8 +57,7 @@ class Moved(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        name = func._schema.name
-        if not func._schema.is_mutable and (name in ROUNDED or ATTENTION in name):
+        if _is_rounded(func):
             args = tree_map(self._moved, args)
         return func(*args, **(kwargs or {}))
 
@@ -72,6 +72,12 @@ class Moved(TorchDispatchMode):
             shares = shares.repeat(-(-size // len(shares)))
         factors = shares[:size].view(value.shape) * torch.finfo(value.dtype).eps
         return torch.addcmul(value, value, factors.to(value.device, value.dtype))
+
+
+@cache
+def _is_rounded(func: Any) -> bool:
+    name = func._schema.name
+    return not func._schema.is_mutable and (name in ROUNDED or ATTENTION in name)
 
 
 def bounds(
