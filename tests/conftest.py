@@ -44,7 +44,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--few", action="store_true", help="the last case of each test without a folder, or the last test of a file")
+    parser.addoption(
+        "--few",
+        action="store_true",
+        help="the last case of each test without a folder, or the last test of a file",
+    )
 
 
 def _fixtures(item: pytest.Item) -> Collection[str]:

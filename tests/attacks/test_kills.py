@@ -69,8 +69,8 @@ def operation_count(home: Path) -> Path:
 
 
 def operation_numbers(count: int, full: bool) -> Iterator[int]:
-    """All numbers with --full, else about 7, spread over the run."""
-    return iter(range(1, count + 1)) if full else iter(range(5, count, max(1, count // 7)))
+    """All numbers with --full, else about 5, spread over the run."""
+    return iter(range(1, count + 1)) if full else iter(range(5, count, max(1, count // 5)))
 
 
 def resume_to_the_end(home: Path) -> None:

@@ -23,9 +23,14 @@ def sample(policy, rows, interval, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"top_k": 40, "repetition_penalty": 1.2}, {"stop": ["e"]}]
+    ("interval", "settings"),
+    [
+        (3, {}),
+        (100, {}),
+        (7, {"top_k": 40, "repetition_penalty": 1.2}),
+        (100, {"stop": ["e"]}),
+    ],
 )
-@pytest.mark.parametrize("interval", [3, 7, 100])
 def test_decoding_ended_rows_further_has_no_effect(
     make, rows, monkeypatch, settings, interval, rounding
 ):

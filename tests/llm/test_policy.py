@@ -245,8 +245,9 @@ def test_a_reference_without_adapters_can_be_blended_with_the_policy(
     assert kept.copies("reference")
 
 
-@pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])
-@pytest.mark.parametrize("lora", [None, LORA])
+@pytest.mark.parametrize(
+    ("architecture", "lora"), [("qwen2", None), ("gpt2", None), ("gemma3", None), ("qwen2", LORA)]
+)
 def test_the_estimate_counts_the_parameters_exactly(make, architecture, lora):
     policy = make(architecture, lora=lora)
     sizes = estimate(policy.config)

@@ -296,8 +296,13 @@ def test_evaluation_samples_by_its_own_settings(make, rows, transformers_log_pro
 # ---- a limit of the cache
 
 
-@pytest.mark.parametrize("decoding", [{}, {"shared": False}, {"padded": False}, {"cached": False}])
-@pytest.mark.parametrize("cache_tokens", [1, 60, 150, 400])
+@pytest.mark.parametrize(
+    ("cache_tokens", "decoding"),
+    [
+        *((tokens, {}) for tokens in (1, 60, 150, 400)),
+        *((60, {name: False}) for name in ("shared", "padded", "cached")),
+    ],
+)
 def test_a_limit_of_the_cache_changes_no_completion(
     make, allow, batch_shapes, cache_tokens, decoding, rounding
 ):
