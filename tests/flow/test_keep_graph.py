@@ -171,15 +171,8 @@ KEPT = (PASS, PLACE, "unconditional", "version")
 EXCHANGES = [using(REFERENCE), blended, moved, restored, ahead, replayed]
 
 
-@pytest.mark.parametrize(
-    ("keeping", "exchange"),
-    [
-        *(("graphs", exchange) for exchange in EXCHANGES),
-        *(("constants, lora", exchange) for exchange in EXCHANGES),
-        *(("graphs, lora", moved), ("graphs, lora", replayed)),
-        *(("constants", moved), ("constants", replayed)),
-    ],
-)
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("keeping", KEEPING)
 def test_what_sampling_kept_is_right_whatever_comes_before_the_update(
     lab, keeping, exchange, rounding
 ):
