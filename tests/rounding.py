@@ -71,7 +71,8 @@ class Moved(TorchDispatchMode):
         if size > len(shares):
             shares = shares.repeat(-(-size // len(shares)))
         factors = shares[:size].view(value.shape) * torch.finfo(value.dtype).eps
-        return torch.addcmul(value, value, factors.to(value.device, value.dtype))
+        moved = torch.addcmul(value, value, factors.to(value.device, value.dtype))
+        return moved.where(value.isfinite(), value)  # masks hold infinity
 
 
 @cache

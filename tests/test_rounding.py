@@ -105,6 +105,14 @@ def test_the_bound_follows_the_condition_and_the_type(rounding: Any) -> None:
     assert half > 1000 * one
 
 
+def test_masked_scores_have_the_bound_of_the_others(rounding: Any) -> None:
+    x = torch.rand(100, generator=torch.Generator().manual_seed(0))
+    masked = torch.cat([x, torch.full((9,), -torch.inf)])
+    (one,) = rounding.bounds(lambda: 1000 * (x.log_softmax(0) + 4.6))
+    (other,) = rounding.bounds(lambda: 1000 * (masked.log_softmax(0)[:100] + 4.6))
+    assert other == pytest.approx(one, rel=0.5)
+
+
 def test_a_bound_that_would_allow_an_error_of_a_tenth_is_refused(rounding: Any) -> None:
     x = 1000 * torch.rand(1000, generator=torch.Generator().manual_seed(0))
     cancelling = torch.cat([x, -x])
