@@ -204,6 +204,16 @@ class _Popen(popen_spawn_posix.Popen):
 
 
 class _Process(SpawnProcess):
+    """Its end is seen at the second look. Pebble learns in one thread that a worker took an item,
+    and in another that it has ended: where it sees the end first, it takes the pool for broken, and
+    no item for the one that ended it. It looks ten times a second."""
+
+    _has_ended = False
+
+    def is_alive(self) -> bool:
+        seen, self._has_ended = self._has_ended, not super().is_alive()
+        return not (seen and self._has_ended)
+
     @staticmethod
     def _Popen(process_obj: BaseProcess) -> _Popen:  # noqa: N802 - multiprocessing's name
         return _Popen(process_obj)
