@@ -44,6 +44,7 @@ def needs(completions, email):
 async def waits(completions):
     raise ZeroDivisionError("division by zero")
 """
+MODULES = ("my_rewards", "broken", "nowhere")
 DATASET = {"name": "dataset", "path": "sums.jsonl", "prompt": "question", "held_out": 0.3}
 
 
@@ -52,7 +53,7 @@ def folder(tmp_path, monkeypatch):
     """The current folder, with data and rewards; no policy can be loaded."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in ("my_rewards", "broken", "nowhere"):
+    for name in MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(LanguageModel, "__init__", lambda *_: pytest.fail("a model is loaded"))
     write("sums.jsonl", SUMS)
@@ -63,7 +64,9 @@ def folder(tmp_path, monkeypatch):
     Path("empty.jsonl").write_text("")
     Path("my_rewards.py").write_text(REWARDS)
     Path("broken.py").write_text("import groupwise\n\nvalue = undefined_name\n")
-    return tmp_path
+    yield tmp_path
+    for name in MODULES:  # others write modules of these names, too
+        sys.modules.pop(name, None)
 
 
 def write(name, rows):
