@@ -1,5 +1,6 @@
 """Rollouts as the calls of groups, and back."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,23 @@ def score(episodes: Any, scores: Scores) -> dict[str, Scores]:
     return {label: scores_of(episodes.firsts(label), scores) for label in episodes.labels}
 
 
+def episode_of(group: Group, cast: Sequence[str], *, size: int, plain: bool) -> Episode:
+    """A further episode of a group, whose players may all begin."""
+    episode = Episode(
+        group=group,
+        place=0,
+        index=len(group.episodes),
+        size=size,
+        cast=cast,
+        seed=0,
+        plain=plain,
+        compared=False,
+        receivers=cast,
+    )
+    group.episodes.append(episode)
+    return episode
+
+
 def calls_of(rollouts: Rollouts, scores: Scores) -> list[Call]:
     """Rollouts as the calls of groups, with their scores."""
     groups = {n: Group(n, {}) for n in rollouts.groups.tolist()}
@@ -33,21 +51,7 @@ def calls_of(rollouts: Rollouts, scores: Scores) -> list[Call]:
     for number, row in zip(rollouts.groups.tolist(), rollouts.prompts, strict=True):
         group = groups[number]
         group.row = row
-        index = len(group.episodes)
-        cast = ("policy",)
-        group.episodes.append(
-            Episode(
-                group=group,
-                place=0,
-                index=index,
-                size=8,
-                cast=cast,
-                seed=0,
-                plain=True,
-                compared=False,
-                receivers=cast,
-            )
-        )
+        episode_of(group, ("policy",), size=8, plain=True)
         calls += calls_for(group.episodes[-1], "policy", row, None, grouped=None)
     write(rollouts, calls, trained=True)
     for call, score in zip(calls, scores.rows, strict=True):
@@ -79,19 +83,7 @@ def credited(
     """The scores of the completions that judged ones follow; parents: of the judged ones."""
     count = max(max(parents) + 1, len(failed or ()), len(refused or ()))
     group = Group(0, {})
-    cast = ("first", "second")
-    episode = Episode(
-        group=group,
-        place=0,
-        index=0,
-        size=1,
-        cast=cast,
-        seed=0,
-        plain=False,
-        compared=False,
-        receivers=cast,
-    )
-    group.episodes.append(episode)
+    episode = episode_of(group, ("first", "second"), size=1, plain=False)
 
     def call(label: str, row: int, parent: Call | None = None) -> Call:
         (one,) = calls_for(episode, label, {}, parent, grouped=None)

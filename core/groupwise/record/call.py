@@ -58,14 +58,14 @@ class Call:
     tools: Tools | None = field(default=None, repr=False)
     """Shown from this context on; None for those of the earlier one."""
 
-    # ---- its identity: the seed is a function of player, turn, branch, number and index
-    # (two calls of a run that are equal in these do not exist)
+    # ---- its identity: the seed is a function of player, turn, branch, number and index, in all of
+    # which no two calls of a run are equal
 
     turn: int
     """How many completions of the same player it follows, or that of the completion which `play`
     names as the one before, if it is higher."""
     branch: str
-    """Tells apart calls that are equal in the others."""
+    """Marks of the way to it, that tell apart calls which are equal in the others."""
     forks: tuple[Any, ...]
     """The forks on its way, where a call was not the first to follow another one."""
     number: int

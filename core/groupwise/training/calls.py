@@ -87,6 +87,11 @@ def _path(
 
     Two calls of a player in an episode differ in one of them, unless they follow different
     candidates. Those of different draws and episodes that have equal numbers differ in the branch.
+
+    Marks of a branch: "^", it begins an episode, though it is none of the `receivers`; ">", one of
+    these that begins after another player; "*", candidates, with a size those that it follows; "@",
+    the reply that `play` names; "+" and "&", how many calls of the player, and of all, followed the
+    same one before, with the depth where that is.
     """
     siblings = [call for call in episode.calls if call.origin is parent and call.leads]
     repeated = sum(call.label == label for call in siblings)

@@ -151,13 +151,13 @@ class Comparison:
     def _states_last(self, answer: Node) -> bool:
         """Whether the last of several equations alone is of what is asked for: x + 1 = 5, x = 4."""
         equations = all(part.kind == "relation" and part.text == "=" for part in answer.args)
-        asked = [
+        of_target = [
             spelling(part.args[0]) == self.question.answer_name
             or (part.args[0].kind == "call" and key(part.args[0]) in self.question.formulas)
             for part in answer.args
             if equations
         ]
-        return equations and asked[-1] and sum(asked) == 1
+        return equations and of_target[-1] and sum(of_target) == 1
 
     def _same_in_order(self, gold: Node, answer: Node) -> bool:
         """A tuple and a list without brackets: 1, 2 or x = 1, y = 2 for (1, 2)."""
