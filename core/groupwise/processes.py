@@ -3,6 +3,23 @@
 All functions but `accelerator`, `mesh`, `shards` and `shard_of` are collectives: they wait until
 every process has called them, so all processes must call them in the same order. Samplers and
 policies may use them, for what one process does for all.
+
+How a run is divided: process r of n samples and scores every n-th group of a step. Targets are
+computed over the scores and masks of all processes, which are small; completions and trajectories
+stay on the process that sampled them. DDP averages gradients over processes while the loss weights
+already divide by counts of the whole update, so losses are multiplied by n; gradients are reduced
+in the last micro-batch only. A process with fewer micro-batches runs the remaining ones on a dummy
+rollout, with its loss multiplied by 0. Only the first process writes files and prints.
+
+With `train.shard` a policy divides its weights (FSDP2), and with them gradients, moments, kept
+weights and checkpoints. With `true` the mesh has one dimension; with `node` or a number two,
+("replicate", "shard"), and the rows of processes are copies of each other (HSDP). The policy is
+built on `meta`, sharded, then placed, so that no process ever holds all weights; it is called
+without DDP. Every pass contains collectives, so all processes make equally many: also passes of the
+reference and of old log-probs, and calls of `sample`, for which a process that has no prompt left
+samples one again and drops the completions. Gradients of a full model are summed within a row in
+every micro-batch and between rows in the last one only; those of adapters in the last one only.
+After an error on one process no checkpoint is saved, since saving needs all of them.
 """
 
 import os

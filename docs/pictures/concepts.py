@@ -244,14 +244,13 @@ def plugins() -> str:
     return drawn
 
 
-def write(name: str, draw: Callable[[], str], height: int) -> None:
-    (HERE / f"concept_{name}.svg").write_text(
+def svg(drawn: str, height: int) -> str:
+    return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 730 {height}" width="730" '
         f'font-family="system-ui, sans-serif" font-size="13"><defs><marker id="head" '
         f'viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         f'<path d="M0,0 L8,4 L0,8 z" fill="{INK}"/></marker></defs>'
-        f'<rect width="730" height="{height}" fill="white"/>{draw()}</svg>\n',
-        encoding="utf-8",
+        f'<rect width="730" height="{height}" fill="white"/>{drawn}</svg>\n'
     )
 
 
@@ -267,4 +266,5 @@ PICTURES: dict[Callable[[], str], int] = {
 
 if __name__ == "__main__":
     for draw, height in PICTURES.items():
-        write(draw.__name__, draw, height)
+        path = HERE / f"concept_{draw.__name__}.svg"
+        path.write_text(svg(draw(), height), encoding="utf-8")

@@ -1,4 +1,11 @@
-"""Playing: the episodes of a batch as coroutines, which wait for their players' completions."""
+"""Playing: the episodes of a batch as coroutines, which wait for their players' completions.
+
+When every episode waits for a player or is over, the waiting calls of each player are sampled as
+one batch. A `TurnSampler` whose `concurrency` is above 1 (an engine) draws each call in a thread as
+soon as the episode makes it; draws whose episodes are over are scored meanwhile. No collective
+depends on the timing: processes agree on further batches of a sharded policy only when all of their
+own episodes wait. Policies sample in the main thread, the coroutines run in a thread of their own.
+"""
 
 import asyncio
 import contextvars
