@@ -57,6 +57,19 @@ def test_the_tables_of_other_frameworks_are_up_to_date(generate: Any) -> None:
         assert not row.startswith("| `") or row.count("|") == 4, row
 
 
+def test_the_table_of_rewards_is_up_to_date(generate: Any) -> None:
+    table = generate("docs/tables/rewards.py", "docs/rewards.md")["table"]()
+    entries = [entry for entry in installed().entries if entry.kind == "rewards"]
+    for entry in entries:
+        if entry.distribution == "groupwise":
+            assert f"`{entry.name}`" in table
+
+
+def test_the_table_of_parts_is_up_to_date(generate: Any) -> None:
+    table = generate("docs/tables/parts.py", "docs/plugins.md")["table"]()
+    assert "| `Clipped` |" in table
+
+
 def test_a_page_without_a_generated_part_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
