@@ -51,7 +51,7 @@ def test_the_table_of_algorithms_is_up_to_date(generate: Any) -> None:
 
 def test_the_tables_of_other_frameworks_are_up_to_date(generate: Any) -> None:
     tables = generate("docs/tables/porting.py", "docs/porting.md")["tables"]()
-    for title in ("## From TRL 1.16", "## From flow_grpo", "## From UniRL", "## From verl-omni"):
+    for title in ("## From TRL 1.16", "## From flow_grpo"):
         assert title in tables
     for row in tables.splitlines():
         assert not row.startswith("| `") or row.count("|") == 4, row

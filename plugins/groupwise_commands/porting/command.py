@@ -21,7 +21,7 @@ def port(
     framework: Annotated[
         str,
         typer.Argument(
-            metavar="trl|flow_grpo|unirl|verl-omni",
+            metavar="trl|flow_grpo",
             help="whose configuration it is",
             autocompletion=framework_names,
         ),
@@ -46,7 +46,7 @@ def port(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="replace a file that is there")] = False,
 ) -> None:
-    """Write a configuration of TRL, flow_grpo and others as ours.
+    """Write a configuration of TRL or flow_grpo as ours.
 
     A comment gives the reason for every number that changes, and the beginning of the file lists
     what has no counterpart here.

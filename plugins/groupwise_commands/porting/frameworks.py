@@ -43,10 +43,4 @@ FRAMEWORKS: Mapping[str, Framework] = {
         reads="FILE.py:NAME, as config/grpo.py:pickscore_sd3",
         package="flow_grpo",
     ),
-    "unirl": Framework(title="UniRL 0.2", reads="a recipe, YAML", package="unirl"),
-    "verl-omni": Framework(
-        title="verl-omni 0.3",
-        reads="a script with its command line, or the same keys as YAML",
-        package="verl_omni",
-    ),
 }

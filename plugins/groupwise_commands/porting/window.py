@@ -23,9 +23,3 @@ def write_random(port: Port, steps: int, size: int, first: int, end: int) -> Non
         starts = max(1, end - size + 1)
     why = f"within the first {end} of {steps} steps: `until` bounds its first step; {SHARED}"
     port.write("policy.window", {"kind": "random", "size": size, "until": starts / steps}, why)
-
-
-def write_sliding(port: Port, *, size: int, stride: int, every: int, start: int = 0) -> None:
-    """A window that moves by `stride` steps every so many training steps."""
-    window = {"kind": "sliding", "size": size, "stride": stride, "every": every}
-    port.write("policy.window", window | ({"start": start} if start else {}))

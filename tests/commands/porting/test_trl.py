@@ -383,9 +383,9 @@ def test_an_unknown_framework_and_a_file_that_is_there(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.yaml").write_text("max_steps: 3", "utf-8")
-    result = call("port", "verl_omni", "a.yaml")
+    result = call("port", "flow-grpo", "a.yaml")
     assert result.exit_code == 2
-    assert "verl_omni: unknown, did you mean 'verl-omni'?; expected one of trl" in result.stderr
+    assert "flow-grpo: unknown, did you mean 'flow_grpo'?; expected one of trl" in result.stderr
     Path("run.yaml").write_text("mine", "utf-8")
     assert call("port", "trl", "a.yaml", "--output", "run.yaml").exit_code == 2
     assert Path("run.yaml").read_text("utf-8") == "mine"
