@@ -1,7 +1,6 @@
 """flow_grpo: published settings, restated, become those of our recipes."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
