@@ -4,32 +4,30 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 
-from groupwise_commands.porting.option import Group
+from groupwise_commands.porting.option import Group, table
 from groupwise_commands.porting.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """A framework: its title and version, what is read of it, and a package of this one that has
-    its `TABLE` and, in a module `reading`, the function `settings`."""
+    """A framework, whose package of this one has a `table.yaml` and, in a module `reading`, the
+    function `settings`."""
 
     title: str
+    """Its name and version."""
     reads: str
+    """What is read of it."""
     package: str
 
     @property
     def table(self) -> tuple[Group, ...]:
-        table: tuple[Group, ...] = import_module(self._module).TABLE
-        return table
+        return table(f"{__package__}.{self.package}")
 
     @property
     def read(self) -> Callable[[str], Settings]:
-        read: Callable[[str], Settings] = import_module(f"{self._module}.reading").settings
+        module = import_module(f"{__package__}.{self.package}.reading")
+        read: Callable[[str], Settings] = module.settings
         return read
-
-    @property
-    def _module(self) -> str:
-        return f"{__package__}.{self.package}"
 
 
 FRAMEWORKS: Mapping[str, Framework] = {

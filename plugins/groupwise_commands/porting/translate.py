@@ -46,7 +46,7 @@ def _apply(groups: Sequence[Group], port: Port) -> Mapping[str, list[str]]:
     """Apply the options; returns by what could not be read the keys of ours that follow from it."""
     left: dict[str, list[str]] = {}
     for option in (each for group in groups for each in group.options):
-        stated = [name for name in port.settings.stated if _is_of(name, option)]
+        stated = [name for name in port.settings.stated if name in option.names]
         try:
             if option.put is not None and (option.always or stated):
                 _put(port, option, stated)
@@ -66,8 +66,7 @@ def _leave(
     """What follows from values that could not be read is left to do."""
     unread = port.settings.unread
     for name, each in unread.items():
-        # One of an unknown name is listed already, and many need nothing here.
-        if name in unknown or (name not in options and _option(options, name)):
+        if name in unknown:  # it is listed already
             continue
         where = "it is computed" if each.line is None else f"line {each.line} computes it"
         here = [options[name].here] if name in options else []
@@ -107,26 +106,11 @@ def _lose(port: Port, option: Option, stated: Sequence[str]) -> None:
             port.lose(f"{name}: {shown(value)}", option.note)
 
 
-def _is_of(name: str, option: Option) -> bool:
-    return name in option.names or any(
-        each.endswith(".*") and (name + ".").startswith(each[:-1]) for each in option.names
-    )
-
-
-def _option(options: Mapping[str, Option], name: str) -> Option | None:
-    """The option of this name, or of a ".*" above it."""
-    if name in options:
-        return options[name]
-    parts = name.split(".")
-    above = (".".join(parts[:end]) + ".*" for end in range(len(parts), 0, -1))
-    return next((options[each] for each in above if each in options), None)
-
-
 def _unknown(options: Mapping[str, Option], settings: Settings) -> Mapping[str, str]:
     """The names that the table does not have, each with the end of a sentence: what is meant."""
     # With a space it is several arguments at once, or a statement.
     names = [name for name in (*settings.stated, *settings.unread) if " " not in name]
-    unknown = {n: did_you_mean(n, options) for n in names if _option(options, n) is None}
+    unknown = {n: did_you_mean(n, options) for n in names if n not in options}
     if 2 * len(unknown) > len(names):
         name, hint = next(iter(unknown.items()))
         raise UserError(f"{settings.source}: unknown option {name!r}{hint}")

@@ -1,7 +1,6 @@
 """TRL: the table is complete, defaults are TRL's, and the written numbers mean the same."""
 
 import ast
-import inspect
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +15,7 @@ from groupwise.algorithms.grpo import GRPO
 from groupwise.config.sections import EvaluationSection, PromptsSection
 from groupwise.config.train import TrainSection
 from groupwise_commands.porting.frameworks import FRAMEWORKS
-from groupwise_commands.porting.option import Option
+from groupwise_commands.porting.option import Option, data
 from groupwise_llm.settings import Settings
 
 REQUIRED = object()
@@ -106,10 +105,11 @@ def ours(key: str) -> Any:
 
 def copies() -> Iterator[Option]:
     """Options of the same meaning that are written only if the file states them."""
-    for option in OPTIONS.values():
-        closure = inspect.getclosurevars(option.put).nonlocals if option.put else {}
-        if not option.always and "key" in closure and "loss" not in closure:
-            yield option
+    other = {"always", "value", "values", "only", "unless"}
+    for group in data("groupwise_commands.porting.trl", "table"):
+        for row in group["options"]:
+            if "same" in row and other.isdisjoint(row):
+                yield OPTIONS[row["theirs"]]
 
 
 def test_what_is_left_out_has_the_same_default_here() -> None:

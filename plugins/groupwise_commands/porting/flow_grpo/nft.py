@@ -1,6 +1,5 @@
 """DiffusionNFT's options: its files are flow_grpo's, with another method."""
 
-from groupwise_commands.porting.option import changed, settled
 from groupwise_commands.porting.port import Port
 
 DECAYS = {1: (0.5, 0.001, 0), 2: (0.999, 0.0075, 75)}
@@ -22,7 +21,7 @@ def write_policy(port: Port) -> None:
         port.lose("sample.solver: dpm2", why)
 
 
-def _algorithm(port: Port) -> None:
+def write_algorithm(port: Port) -> None:
     port.write("algorithm.name", "nft")
     port.write("algorithm.b", port.get("beta"), "their `config.beta`")
     port.write("algorithm.beta", port.get("train.beta"))
@@ -39,19 +38,3 @@ def _algorithm(port: Port) -> None:
             port.write("algorithm.decay_delay", delay)
     if port.get("train.adv_mode") != "all":
         port.lose_value("train.adv_mode", "all advantages count here")
-
-
-NFT = (
-    changed(
-        "decay_type",
-        "`algorithm: nft`, `policy: forward_process`",
-        _algorithm,
-        0,
-        "of DiffusionNFT's files",
-    ),
-    settled("beta", here="`algorithm.b`", note="of DiffusionNFT's files", default=1.0),
-    settled("sample.deterministic", here="`policy.sde: ode`", default=False),
-    settled("sample.solver", here="none", note="the pipeline's own solver samples", default="flow"),
-    settled("train.adv_mode", here="none", default="all"),
-    settled("base_model", note="names the model's family"),
-)

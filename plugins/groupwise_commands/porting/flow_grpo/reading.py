@@ -7,7 +7,7 @@ from pathlib import Path
 from groupwise.errors import UserError, did_you_mean
 from groupwise_commands.porting.constants import dotted
 from groupwise_commands.porting.flow_grpo.statements import ROOT, Statements
-from groupwise_commands.porting.flow_grpo.table import DEFAULTS
+from groupwise_commands.porting.option import table
 from groupwise_commands.porting.settings import Settings, text_of
 
 EXPECTED = "a file of flow_grpo's configurations and a name in it, as config/grpo.py:pickscore_sd3"
@@ -26,7 +26,8 @@ def settings(config: str) -> Settings:
         raise UserError(
             f"{name}: no configuration {function!r}{hint}; there are {', '.join(functions)}"
         )
-    published = {name: each.default for name, each in DEFAULTS.items()}
+    options = [option for group in table(__package__) for option in group.options]
+    published = {name: option.default for option in options for name in option.names}
     read = Statements(path, functions, published, _base(path))
     read.constants(body)
     read.call(functions[function])

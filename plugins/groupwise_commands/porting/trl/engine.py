@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from groupwise_commands.porting.option import Group, absent, changed, settled
 from groupwise_commands.porting.port import Port
 
 
-def _sampler(port: Port) -> None:
+def write_sampler(port: Port) -> None:
     if not port.get("use_vllm"):
         return
     port.write("sampler.name", "vllm")
@@ -67,81 +66,3 @@ def _cap(port: Port) -> float | None:
     old: float | None = port.get("vllm_importance_sampling_cap")
     most: float | None = port.get("vllm_importance_sampling_clip_max")
     return most if old is None else old
-
-
-ENGINE = Group(
-    title="vLLM, and what is logged",
-    options=(
-        changed(
-            "use_vllm",
-            "`sampler: {name: vllm, ...}`",
-            _sampler,
-            False,
-            "[servers](engines.md) that you start, or that the run starts",
-        ),
-        settled(
-            "vllm_mode",
-            here="`sampler.start` with `sleep: true`, or `sampler.servers`",
-            note="`colocate`, or `server`",
-            default="colocate",
-        ),
-        settled("vllm_server_base_url", here="`sampler.servers`"),
-        settled("vllm_server_host", here="`sampler.servers`", default="0.0.0.0"),
-        settled("vllm_server_port", here="`sampler.servers`", default=8000),
-        settled(
-            "vllm_server_timeout",
-            here="`sampler.patience`",
-            note="not written: theirs waits for the start, ours repeats failed requests",
-            default=240.0,
-        ),
-        settled("vllm_group_port", note="ports are chosen by the run", default=51216),
-        settled(
-            "vllm_gpu_memory_utilization",
-            here="`sampler.start.options`",
-            default=0.3,
-        ),
-        settled("vllm_max_model_length", here="`sampler.start.options`, as `max_model_len`"),
-        settled("vllm_tensor_parallel_size", here="`sampler.start.options`", default=1),
-        settled("vllm_model_impl", here="`sampler.start.options`", default="vllm"),
-        settled(
-            "vllm_enable_sleep_mode",
-            here="`sampler.sleep`",
-            note="always on where the GPU is shared",
-            default=False,
-        ),
-        absent("vllm_structured_outputs_regex", note="no structured outputs"),
-        settled(
-            "vllm_importance_sampling_correction",
-            here="`algorithm.importance`",
-            note="`none` if off",
-            default=True,
-        ),
-        settled(
-            "vllm_importance_sampling_mode",
-            here="`algorithm.importance`, `importance_mode`",
-            note="`sequence_mask` there, `token` and `truncate` here unless set",
-            default="sequence_mask",
-        ),
-        settled(
-            "vllm_importance_sampling_clip_max",
-            here="`algorithm.importance_cap`",
-            note="3 there, 2 here unless set",
-            default=3.0,
-        ),
-        settled("vllm_importance_sampling_clip_min", here="`algorithm.importance_floor`"),
-        settled(
-            "vllm_importance_sampling_cap",
-            here="`algorithm.importance_cap`",
-            note="the older name of `..._clip_max`",
-        ),
-        settled(
-            "log_completions",
-            "log_multimodal",
-            "num_completions_to_print",
-            "log_unique_prompts",
-            here="`samples/`, the page, `tracking`",
-            note="completions of evaluations are always kept",
-        ),
-        absent("log_completions_hub_repo", note="nothing is sent to the hub"),
-    ),
-)

@@ -1,6 +1,5 @@
 """TRL's options of the loss: they choose the algorithm here, and its options."""
 
-from groupwise_commands.porting.option import Group, Put, absent, changed, same, settled
 from groupwise_commands.porting.port import Port
 from groupwise_commands.porting.trl.batch import batch
 
@@ -15,7 +14,7 @@ TOKEN_MEAN = (
 LOCAL_MEAN = "theirs is the mean over the tokens of each micro-batch; here over those of an update"
 
 
-def _algorithm(port: Port) -> None:
+def write_algorithm(port: Port) -> None:
     loss, level = port.get("loss_type"), port.get("importance_sampling_level")
     if loss in OWN:
         port.write("algorithm.name", loss)
@@ -32,7 +31,7 @@ def _algorithm(port: Port) -> None:
         port.write("algorithm.name", "grpo")
 
 
-def _clip(port: Port) -> None:
+def write_clip(port: Port) -> None:
     """The clip range, always where our default of the algorithm is another one."""
     loss, low, high = (port.get(name) for name in ("loss_type", "epsilon", "epsilon_high"))
     if loss == "cispo":
@@ -60,20 +59,12 @@ def _cispo(port: Port, high: float | None) -> None:
         port.write("algorithm.clip_high", round(high - 1, 10), why)
 
 
-def _cap(port: Port) -> None:
+def write_cap(port: Port) -> None:
     if port.get("delta") is not None and port.get("loss_type") not in OWN[:3]:
         port.write("algorithm.ratio_cap", port.get("delta"))
 
 
-def _of(loss: str, name: str, key: str) -> Put:
-    def put(port: Port) -> None:
-        if port.get("loss_type") == loss:
-            port.write(key, port.get(name))
-
-    return put
-
-
-def _scale(port: Port) -> None:
+def write_scale(port: Port) -> None:
     value = port.get("scale_rewards")
     scale = {True: "group", False: "none", "True": "group", "False": "none"}.get(value, value)
     if port.written.get("algorithm.name") == "dr_grpo":
@@ -87,7 +78,7 @@ def _scaled(scale: str) -> str:
     return "the std of an update here, of a generation there" if scale == "batch" else ""
 
 
-def _beta(port: Port) -> None:
+def write_beta(port: Port) -> None:
     beta = port.get("beta")
     if not beta:
         return
@@ -100,7 +91,7 @@ def _beta(port: Port) -> None:
         )
 
 
-def _aggregated(port: Port) -> None:
+def write_aggregated(port: Port) -> None:
     if port.get("multi_objective_aggregation") != "normalize_then_sum":
         return
     if port.ours("algorithm.name") == "grpo":
@@ -112,7 +103,7 @@ def _aggregated(port: Port) -> None:
         )
 
 
-def _reference(port: Port) -> None:
+def write_reference(port: Port) -> None:
     if not port.get("sync_ref_model"):
         return
     if not port.get("beta"):
@@ -129,7 +120,7 @@ def _reference(port: Port) -> None:
         port.write("algorithm.reference_mix", mix)
 
 
-def _quantile(port: Port) -> None:
+def write_quantile(port: Port) -> None:
     share = port.get("top_entropy_quantile")
     if share == 0:
         port.lose_value("top_entropy_quantile", "a share above 0 is needed here")
@@ -137,7 +128,7 @@ def _quantile(port: Port) -> None:
         port.write("algorithm.top_entropy_quantile", share)
 
 
-def _entropy(port: Port) -> None:
+def write_entropy(port: Port) -> None:
     if not port.get("entropy_coef"):
         return
     normalize = port.written.get("algorithm.normalize", "sequence")
@@ -147,134 +138,3 @@ def _entropy(port: Port) -> None:
         else "theirs is always the mean over tokens, ours averaged as the loss is"
     )
     port.write("algorithm.entropy", port.get("entropy_coef"), why)
-
-
-OBJECTIVE = Group(
-    title="Loss",
-    options=(
-        changed(
-            "loss_type",
-            "`algorithm`, `algorithm.normalize`",
-            _algorithm,
-            "dapo",
-            "`grpo`: `normalize: sequence`; `dapo`, `bnpo`: `normalize: token`, over the whole "
-            "update; `dr_grpo`, `sapo`, `cispo`, `vespo`, `luspo`: the algorithm of this name",
-            always=True,
-        ),
-        settled(
-            "importance_sampling_level",
-            here="`algorithm: gspo`",
-            note="`sequence`; with `loss_type: luspo` algorithm `luspo`",
-            default="token",
-        ),
-        changed(
-            "epsilon",
-            "`algorithm.clip_low`",
-            _clip,
-            0.2,
-            "for `gspo` and `luspo` written even if unset: defaults here are the papers'",
-            always=True,
-        ),
-        settled(
-            "epsilon_high",
-            here="`algorithm.clip_high`",
-            note="for `cispo` theirs is the largest ratio, ours that minus 1",
-        ),
-        changed(
-            "delta",
-            "`algorithm.ratio_cap`",
-            _cap,
-            kind=(int, float),
-            note="must be above 1 + `clip_high`; the same as verl's `clip_ratio_c`",
-        ),
-        *(
-            changed(name, f"`algorithm.{key}` of `{loss}`", _of(loss, name, f"algorithm.{key}"), x)
-            for loss, name, key, x in (
-                ("sapo", "sapo_temperature_pos", "tau_positive", 1.0),
-                ("sapo", "sapo_temperature_neg", "tau_negative", 1.05),
-                ("vespo", "vespo_k_pos", "k_positive", 2.0),
-                ("vespo", "vespo_lambda_pos", "lambda_positive", 3.0),
-                ("vespo", "vespo_k_neg", "k_negative", 3.0),
-                ("vespo", "vespo_lambda_neg", "lambda_negative", 2.0),
-            )
-        ),
-        changed(
-            "scale_rewards",
-            "`algorithm.scale`",
-            _scale,
-            "group",
-            "both stds divide by n - 1; `batch` is over an update here; groups with a std below "
-            "`algorithm.least_std` (1e-3) teach nothing here",
-            kind=(str, bool),
-            always=True,
-        ),
-        changed(
-            "beta",
-            "`algorithm.beta`",
-            _beta,
-            0.0,
-            "`kl: k3`, as theirs with `use_bias_correction_kl: False`",
-        ),
-        settled(
-            "use_bias_correction_kl",
-            note="on there: the KL times the ratio, which is not available here",
-            default=True,
-        ),
-        same("num_iterations", "train.epochs", 1),
-        settled("reward_weights", here="`weight` of each reward"),
-        changed(
-            "multi_objective_aggregation",
-            "`algorithm: gdpo`",
-            _aggregated,
-            "sum_then_normalize",
-            "`normalize_then_sum`; the last std is of an update here, of a generation there",
-        ),
-        same("mask_truncated_completions", "algorithm.mask_truncated", False),
-        changed(
-            "sync_ref_model",
-            "`algorithm.reference_every`",
-            _reference,
-            False,
-        ),
-        settled(
-            "ref_model_sync_steps",
-            here="`algorithm.reference_every`",
-            note="steps here, updates there",
-            default=512,
-        ),
-        settled(
-            "ref_model_mixup_alpha",
-            here="`algorithm.reference_mix`",
-            note="with LoRA only 1",
-            default=0.6,
-        ),
-        changed(
-            "top_entropy_quantile",
-            "`algorithm.top_entropy_quantile`",
-            _quantile,
-            1.0,
-            "the quantile of an update here, of a micro-batch there",
-        ),
-        changed(
-            "entropy_coef",
-            "`algorithm.entropy`",
-            _entropy,
-            0.0,
-            "averaged as the loss is; theirs always over tokens",
-        ),
-        absent(
-            "use_adaptive_entropy",
-            note="the weight of the entropy bonus is fixed",
-            default=False,
-        ),
-        settled(
-            "entropy_coef_min",
-            "entropy_coef_max",
-            "entropy_coef_delta",
-            "entropy_target",
-            here="none",
-            note="of `use_adaptive_entropy`",
-        ),
-        same("off_policy_mask_threshold", "algorithm.off_policy_mask", None),
-    ),
-)
