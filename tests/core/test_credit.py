@@ -343,7 +343,9 @@ def test_the_gradient_does_not_depend_on_micro_batches(lab, credit, kind):
         rollouts = policy.sample(lab.rows(2), group_size=4, seeds=range(8))
         scores = lab.scores_of(torch.tensor(lab.ones(rollouts.completions)))
         algorithm = kind(kind.Config(credit=credit))
-        lab.updater(policy, algorithm, budget).backward(rollouts, scores, {})
+        lab.updater(policy, algorithm, budget).backward(
+            scores=scores, rollouts=rollouts, outputs={}
+        )
         gradients.append(lab.gradient(policy))
     assert float(gradients[0].norm()) > 0
     assert all(lab.gap(each, gradients[0]) < 1e-6 for each in gradients[1:])
@@ -398,7 +400,7 @@ def test_averages_of_rae_move_by_the_learners_own_episodes(lab):
     )
     updater = lab.updater(policy, algorithm, 100)
     for _ in range(2):
-        updater.targets(rollouts, own, {}, rest=(rollouts, others))
+        updater.targets(scores=own, rollouts=rollouts, outputs={}, rest=(rollouts, others))
     algorithm.end_step(None, 1)
     assert algorithm.averages == {"": 0.5 * (0.5 * 1.0) + 0.5 * 2.0}
 

@@ -77,7 +77,9 @@ def test_every_decision_has_a_gradient_and_the_hole_has_none(lab, tool_user, kin
     assert float(table[:, 5].norm()) > 1e-3  # the decision after the hole
     assert not table[:, 2:5].any()  # the hole
     policy.zero_grad()
-    metrics = lab.updater(policy, algorithm, budget).backward(rollouts, scores, {})
+    metrics = lab.updater(policy, algorithm, budget).backward(
+        scores=scores, rollouts=rollouts, outputs={}
+    )
     assert lab.gap(lab.gradient(policy), expected) < 1e-10
     assert metrics["trained_decisions"] == 18
 

@@ -89,7 +89,7 @@ def updater_gradient(lab, budget, parts):
     policy.zero_grad()
     policy.forward_sizes.clear()
     metrics = lab.updater(policy, algorithm, budget).backward(
-        rollouts, scores, log_probs, first=False, corrected=True
+        scores=scores, rollouts=rollouts, outputs=log_probs, first=False, corrected=True
     )
     return lab.gradient(policy), metrics
 

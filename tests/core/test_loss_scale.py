@@ -75,7 +75,7 @@ def test_small_gradients_are_kept_by_this_scale_and_lost_at_that_of_torch(lab, m
 def lab_gradient(make, lab):
     trainer = make(half=False)
     scored = trainer.experience.next(trainer.state)
-    trainer.learner.updater.backward(lab.trained(scored), scored.scores, {})
+    trainer.learner.updater.backward(scores=scored.scores, rollouts=lab.trained(scored), outputs={})
     return lab.gradient(trainer.policy)
 
 

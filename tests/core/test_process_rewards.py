@@ -201,7 +201,7 @@ def test_equal_outcomes_with_different_steps_have_the_gradient_of_the_formula(la
     assert bool(algorithm.active(targets).any())
 
     lab.updater(policy, algorithm, 7).backward(
-        rollouts, scores, {"old_log_probs": rollouts.sampler_log_probs}
+        scores=scores, rollouts=rollouts, outputs={"old_log_probs": rollouts.sampler_log_probs}
     )
     gradient = policy.table.grad.clone()
 

@@ -405,12 +405,12 @@ def test_idle_passes_are_as_small_as_the_micro_batches_of_the_policy(lab, monkey
     rollouts, scores = lab.trained(scored), scored.scores
     trainer.learner.updater.dummy = rollouts.select([0])
     shapes.clear()
-    trainer.learner.updater.backward(rollouts, scores, {})
+    trainer.learner.updater.backward(scores=scores, rollouts=rollouts, outputs={})
     gradient, count = lab.gradient(trainer.policy), len(shapes)
     monkeypatch.setattr(processes, "largest", lambda count: count + 3)
     trainer.policy.zero_grad()
     shapes.clear()
-    trainer.learner.updater.backward(rollouts, scores, {})
+    trainer.learner.updater.backward(scores=scores, rollouts=rollouts, outputs={})
     assert set(shapes) == {(1, 1)}
     assert len(shapes) == count + 3
     assert torch.equal(lab.gradient(trainer.policy), gradient)

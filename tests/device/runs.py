@@ -4,6 +4,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -109,7 +110,8 @@ def per_microbatch(
         with launched("device"):
             updater = updater_of(policy, algorithm, budget)
             answers = {"old_log_probs": rollouts.sampler_log_probs.cpu(), **reference}
-            cost = device.during(lambda: updater.backward(rollouts, scores, answers))  # noqa: B023
+            update = {"scores": scores, "rollouts": rollouts, "outputs": answers}
+            cost = device.during(partial(updater.backward, **update))
         hook.remove()
         measured.append((len(passes), cost.waits))
     (few, few_waits), (many, many_waits) = measured

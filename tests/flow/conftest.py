@@ -270,7 +270,7 @@ def update(
     """
     scores = scores_of(range(len(rollouts)) if values is None else values)
     return updater_of(policy, algorithm, budget).backward(
-        rollouts, scores, outputs or {}, first=first
+        scores=scores, rollouts=rollouts, outputs=outputs or {}, first=first
     )
 
 

@@ -64,12 +64,12 @@ def test_its_gradient_is_that_of_the_others(lab, spoiled):
     values = [1.0, 0.0, math.nan, 0.5, 0.2, 0.0]
     scores = lab.scores_of(values)
     gradients = []
-    for batch in (
+    for own, judged in (
         (rollouts.select(~rollouts.failed), scores.select(~rollouts.failed)),
         (rollouts.select([0, 1, 3, 4, 5]), lab.scores_of([v for v in values if not math.isnan(v)])),
     ):
         policy.zero_grad()
-        lab.updater(policy, FlowGRPO(), budget=2).backward(*batch, {})
+        lab.updater(policy, FlowGRPO(), budget=2).backward(scores=judged, rollouts=own, outputs={})
         gradients.append(lab.gradient(policy))
     assert float(gradients[0].norm()) > 0
     assert torch.equal(*gradients)

@@ -103,7 +103,9 @@ def test_a_training_step_with_a_reference(lab, make, lora, checkpointing):
         outputs = {"reference_mean": updater.outputs(rollouts, {"mean"})["mean"]}
     outputs["old_log_probs"] = rollouts.sampler_log_probs
     optimizer = torch.optim.AdamW(lab.trained(policy), lr=1e-3)
-    metrics = updater.backward(rollouts, lab.scores_of([0.0, 1.0, 2.0] * 2), outputs)
+    metrics = updater.backward(
+        scores=lab.scores_of([0.0, 1.0, 2.0] * 2), rollouts=rollouts, outputs=outputs
+    )
     assert metrics["kl"] == pytest.approx(0.0, abs=1e-3)
     before = policy(rollouts).log_probs.detach()
     optimizer.step()

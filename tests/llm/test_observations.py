@@ -56,7 +56,7 @@ def gradient(policy, algorithm, rollouts, rewards, budget=10_000):
     policy.zero_grad(set_to_none=True)
     inputs = {"observations": policy.observations(rollouts)} if algorithm.target_inputs else {}
     updater = updater_of(policy, algorithm, budget)
-    metrics = updater.backward(rollouts, scores_of(rewards), inputs)
+    metrics = updater.backward(scores=scores_of(rewards), rollouts=rollouts, outputs=inputs)
     return flat(policy), metrics
 
 

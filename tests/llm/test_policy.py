@@ -276,7 +276,7 @@ def test_an_update_makes_the_rewarded_completion_likelier(make, rows, settings):
     )
     before = rewarded_log_prob(policy, rollouts)
     optimizer = torch.optim.AdamW([p for p in policy.parameters() if p.requires_grad], lr=1e-3)
-    metrics = updater_of(policy, GRPO(), 100).backward(rollouts, scores, {})
+    metrics = updater_of(policy, GRPO(), 100).backward(scores=scores, rollouts=rollouts, outputs={})
     optimizer.step()
     assert metrics["mismatch/max"] < (0.1 if settings.get("precision") else 1e-4)
     assert rewarded_log_prob(policy, rollouts) > before

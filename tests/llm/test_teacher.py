@@ -34,7 +34,9 @@ def gradient_of(policy, rollouts, teacher):
     of_teacher = updater.outputs(rollouts, algorithm.teacher, of=teacher)
     policy.zero_grad()
     metrics = updater.backward(
-        rollouts, scores, {f"teacher_{name}": value for name, value in of_teacher.items()}
+        scores=scores,
+        rollouts=rollouts,
+        outputs={f"teacher_{name}": value for name, value in of_teacher.items()},
     )
     return {name: p.grad for name, p in policy.named_parameters() if p.requires_grad}, metrics
 

@@ -138,9 +138,9 @@ class Learner:
             part = rollouts.select(rows)
             width = part.mask.shape[1]
             tensors = self.updater.tensors(
-                part,
-                scores.select(rows),
-                {name: value[rows, :width] for name, value in outputs.items()},
+                scores=scores.select(rows),
+                rollouts=part,
+                outputs={name: value[rows, :width] for name, value in outputs.items()},
                 rest=rest_of(rest, part, like),
                 replayed=None if replayed is None else replayed[rows],
             )

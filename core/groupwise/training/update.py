@@ -46,26 +46,26 @@ class Updater:
 
     def backward(
         self,
-        rollouts: Rollouts,
-        scores: Scores,
-        outputs: Mapping[str, Tensor],
         *,
+        scores: Scores,
+        rollouts: Rollouts,
+        outputs: Mapping[str, Tensor],
         first: bool = True,
         corrected: bool = False,
         compared: bool = False,
     ) -> dict[str, float]:
         """Accumulate the gradient of an update's loss; returns metrics. Arguments: as of `tensors`
         and `accumulate`."""
-        tensors = self.tensors(rollouts, scores, outputs)
+        tensors = self.tensors(scores=scores, rollouts=rollouts, outputs=outputs)
         options = {"first": first, "corrected": corrected, "compared": compared}
         return self.accumulate(rollouts, tensors, **options).result()
 
     def tensors(
         self,
-        rollouts: Rollouts,
-        scores: Scores,
-        outputs: Mapping[str, Tensor],
         *,
+        scores: Scores,
+        rollouts: Rollouts,
+        outputs: Mapping[str, Tensor],
         rest: tuple[Rollouts, Scores] | None = None,
         replayed: Tensor | None = None,
     ) -> dict[str, Tensor]:
@@ -78,7 +78,7 @@ class Updater:
         rest: rollouts of other learners in the same groups, with their scores.
         replayed: [B] bool, rollouts of earlier steps, which are not compared with the sampler.
         """
-        targets = self.targets(rollouts, scores, outputs, rest=rest)
+        targets = self.targets(scores=scores, rollouts=rollouts, outputs=outputs, rest=rest)
         tensors = {**targets, "mask": rollouts.mask, **outputs}
         tensors[ACTIVE] = self.algorithm.active(targets)
         if rollouts.sampler_log_probs is not None:
@@ -191,10 +191,10 @@ class Updater:
 
     def targets(
         self,
-        rollouts: Rollouts,
-        scores: Scores,
-        outputs: Mapping[str, Tensor],
         *,
+        scores: Scores,
+        rollouts: Rollouts,
+        outputs: Mapping[str, Tensor],
         rest: tuple[Rollouts, Scores] | None = None,
     ) -> Mapping[str, Tensor]:
         """The algorithm's targets for these rollouts, computed over those of all processes.

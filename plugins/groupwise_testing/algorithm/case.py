@@ -73,9 +73,9 @@ class Case:
             updater.algorithm.active = lambda targets: torch.ones(len(targets["weights"])).bool()  # type: ignore[method-assign]
         toy.zero_grad()
         measured = updater.backward(
-            self.rollouts,
-            toy_scores(rewards),
-            outputs_before(updater, self.rollouts, first=first),
+            scores=toy_scores(rewards),
+            rollouts=self.rollouts,
+            outputs=outputs_before(updater, self.rollouts, first=first),
             first=first,
             corrected=updater.algorithm.corrects,
         )
@@ -88,7 +88,7 @@ class Case:
         rollouts = self.rollouts if rollouts is None else rollouts
         updater = self.updater()
         outputs = outputs_before(updater, rollouts)
-        return updater.targets(rollouts, toy_scores(rewards), outputs)
+        return updater.targets(scores=toy_scores(rewards), rollouts=rollouts, outputs=outputs)
 
 
 def outputs_before(
@@ -125,7 +125,9 @@ class FirstUpdate:
         updater = case.updater()
         self.algorithm, self.mask = updater.algorithm, case.rollouts.mask
         before = outputs_before(updater, case.rollouts, first=True)
-        targets = updater.targets(case.rollouts, scores or toy_scores(REWARDS), before)
+        targets = updater.targets(
+            scores=scores or toy_scores(REWARDS), rollouts=case.rollouts, outputs=before
+        )
         names = self.algorithm.needs | self.algorithm.old
         with torch.no_grad():
             outputs = updater.policy(case.rollouts, outputs=names).outputs
