@@ -24,7 +24,7 @@ from groupwise.algorithms.parts import GroupRelative, Usual
 from groupwise.rollouts import LogProbs
 
 
-class CISPO(GroupRelative, Usual):
+class CISPO(Usual, advantage=GroupRelative):
     """CISPO, arXiv:2506.13585: clip the ratio as a weight, so that no decision loses its gradient.
 
         loss = -stopgrad(clip(rho, 1 - clip_low, 1 + clip_high)) A log_prob
@@ -32,7 +32,7 @@ class CISPO(GroupRelative, Usual):
     `clip_fraction` is the share of decisions whose weight was clipped; they keep their gradient.
     """
 
-    class Config(Usual.Config, GroupRelative.Config):
+    class Config(Usual.Config):
         clip_low: float | None = Field(
             None, gt=0, description="ratios are at least 1 - this; no lower bound if unset"
         )

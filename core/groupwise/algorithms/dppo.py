@@ -30,7 +30,7 @@ Divergence = Literal["tv", "kl"]
 LIMITS: Mapping[Divergence, float] = {"tv": 0.15, "kl": 0.05}
 
 
-class DPPO(GroupRelative, AgainstSampler):
+class DPPO(AgainstSampler, advantage=GroupRelative):
     """DPPO, arXiv:2602.04879: limit changes of probabilities, not ratios; for large vocabularies.
 
         rho = p / q, the probability of the decision now and when it was drawn

@@ -24,7 +24,7 @@ from groupwise.algorithms.parts import GroupRelative, Usual
 from groupwise.rollouts import LogProbs
 
 
-class GMPO(GroupRelative, Usual):
+class GMPO(Usual, advantage=GroupRelative):
     """GMPO, arXiv:2507.20673: one ratio per completion, a mean that outliers hardly move.
 
         d = min(log-ratio, 0.4) if A > 0, else max(log-ratio, -0.4)
@@ -35,7 +35,7 @@ class GMPO(GroupRelative, Usual):
 
     couples_decisions = True
 
-    class Config(Usual.Config, GroupRelative.Config):
+    class Config(Usual.Config):
         clip_low: float = Field(
             0.4, gt=0, description="log-ratios are at least minus this, if A < 0"
         )

@@ -8,7 +8,7 @@ reward is a fair baseline, and that rewards differ within groups: equal rewards 
 from groupwise.algorithms.parts import Clipped, GroupRelative, Usual
 
 
-class GRPO(Clipped, GroupRelative, Usual):
+class GRPO(Usual, advantage=GroupRelative, surrogate=Clipped):
     """GRPO, arXiv:2402.03300: no critic, the group is the baseline; the one to begin with.
 
         A = (r - mean of the group) / (std of the group + epsilon)

@@ -13,7 +13,7 @@ from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.parts import SequenceRatio
 
 
-class GSPO(SequenceRatio, GRPO):
+class GSPO(GRPO, ratio=SequenceRatio):
     """GSPO, arXiv:2507.18071: one ratio per completion, for long ones and mixtures of experts.
 
         rho = exp(mean of the completion's log-ratios)

@@ -11,32 +11,16 @@ Where implementations differ: for flow matching the authors also divide the loss
 by its decrease of sigma; `flow_guard` does that, and has the other defaults for images.
 """
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from groupwise import objective
-from groupwise.algorithm import Batch
 from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.parts import Options
-from groupwise.rollouts import LogProbs
+from groupwise.algorithms.parts import GuardedRatio, Weighted
 
 
-class Weighted(Options):
-    """`importance` without `ratio`: the ratio here needs the mean by which a decision was drawn,
-    and of other weights only the log-prob is known."""
-
-    importance: Literal["token", "sequence", "none"] = Field(
-        "token",
-        description="importance weights policy / sampler for rollouts of another sampler or of "
-        "older weights: of each decision (token), or of the whole completion (sequence)",
-    )
-
-    ahead: ClassVar[str] = "token"
-
-
-class Guard(GRPO):
+class Guard(GRPO, ratio=GuardedRatio):
     """GRPO-Guard, arXiv:2510.22319: log-ratios of the same mean and spread at every denoising step.
 
     rho = exp((log-ratio + |mean - old mean|^2 / (2 std^2)) std)
@@ -48,18 +32,4 @@ class Guard(GRPO):
             "exact",
             description="how the KL is computed: in closed form for Gaussians, or estimated from "
             "log-probs by k1, k2 or k3",
-        )
-
-    def __init__(self, config: Options | None = None) -> None:
-        super().__init__(config)
-        self.needs |= {"mean", "std"}
-        self.old = self.old | {"mean"}
-
-    def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
-        return objective.guarded_log_ratio(
-            super().log_ratio(current, batch),
-            current.extra["mean"],
-            batch["old_mean"],
-            current.extra["std"],
-            batch["mask"],
         )

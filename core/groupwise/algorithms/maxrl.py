@@ -22,13 +22,13 @@ from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 
 
-class MaxRL(Clipped, GroupCentred, Usual):
+class MaxRL(Usual, advantage=GroupCentred, surrogate=Clipped):
     """MaxRL, arXiv:2602.02710: maximise the log of the share of right answers, for hard prompts.
 
     A = (r - mean of the group) / (mean of the group + epsilon)
     """
 
-    class Config(Usual.Config, GroupCentred.Config, Clipped.Config):
+    class Config(Usual.Config):
         normalize: objective.Normalize = "token"
         epsilon: float = Field(1e-6, gt=0, description="added to the mean")
 

@@ -19,7 +19,7 @@ from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 
 
-class OPO(Clipped, GroupCentred, Usual):
+class OPO(Usual, advantage=GroupCentred, surrogate=Clipped):
     """OPO, arXiv:2505.23585: the baseline of least variance if lengths differ, for one update.
 
     A = r - sum of T r / sum of T, over the group, T the length of a completion

@@ -32,7 +32,7 @@ from groupwise.rollouts import Rollouts
 Baseline = Literal["leave_one_out", "leave_two_out"]
 
 
-class PassAtK(Clipped, GroupCentred, Usual):
+class PassAtK(Usual, advantage=GroupCentred, surrogate=Clipped):
     """Pass@k, arXiv:2505.15201, arXiv:2606.06080: train the best of k, for hard prompts or search.
 
         A = mean of max(S) over sets S of k that contain the completion - the same of sets without

@@ -28,14 +28,14 @@ from groupwise.rollouts import Rollouts
 from groupwise.weights import KeptWeights
 
 
-class RAE(Clipped, Advantages, Usual):
+class RAE(Usual, advantage=Advantages, surrogate=Clipped):
     """RAE, arXiv:2506.24119: a moving average for each role is the baseline, for self-play.
 
     A = r - b(role)
     b(role) = decay b(role) + (1 - decay) r, after the step
     """
 
-    class Config(Usual.Config, Advantages.Config, Clipped.Config):
+    class Config(Usual.Config):
         decay: float = Field(
             0.95, ge=0, lt=1, description="how much of the average an episode leaves as it is"
         )

@@ -21,6 +21,7 @@ from groupwise import advantages, objective
 from groupwise.algorithms.parts import (
     Advantages,
     Clipped,
+    Composed,
     Divisor,
     EntropyBonus,
     ImportanceWeights,
@@ -34,14 +35,15 @@ from groupwise.rollouts import Rollouts
 
 
 class ReinforcePP(
-    Clipped,
-    Advantages,
-    Teacher,
-    ImportanceWeights,
-    Divisor,
-    Observations,
-    EntropyBonus,
-    Reference,
+    Composed,
+    advantage=Advantages,
+    surrogate=Clipped,
+    divisor=Divisor,
+    importance=ImportanceWeights,
+    observations=Observations,
+    entropy=EntropyBonus,
+    divergence=Reference,
+    teacher=Teacher,
 ):
     """REINFORCE++, arXiv:2501.03262: the batch is the baseline, for rewards of one scale.
 
@@ -50,16 +52,7 @@ class ReinforcePP(
     loss = -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
     """
 
-    class Config(
-        ImportanceWeights.Config,
-        Divisor.Config,
-        Observations.Config,
-        EntropyBonus.Config,
-        Reference.Config,
-        Teacher.Config,
-        Advantages.Config,
-        Clipped.Config,
-    ):
+    class Config(Options):
         beta: float = Field(
             0.0, ge=0, description="weight of the KL to the reference in the reward"
         )

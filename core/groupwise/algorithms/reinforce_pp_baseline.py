@@ -24,7 +24,7 @@ from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 
 
-class ReinforcePPBaseline(Clipped, GroupCentred, Usual):
+class ReinforcePPBaseline(Usual, advantage=GroupCentred, surrogate=Clipped):
     """REINFORCE++ with a baseline, arXiv:2501.03262: group mean, std of the batch; small groups.
 
     a = r - mean of the group
@@ -32,7 +32,7 @@ class ReinforcePPBaseline(Clipped, GroupCentred, Usual):
     loss = -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)
     """
 
-    class Config(Usual.Config, GroupCentred.Config, Clipped.Config):
+    class Config(Usual.Config):
         kl: objective.Estimator | Literal["exact"] = "k2"
         normalize: objective.Normalize = "token"
         epsilon: float = Field(1e-8, gt=0, description="added to the std")

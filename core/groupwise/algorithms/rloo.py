@@ -18,7 +18,7 @@ from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 
 
-class RLOO(Clipped, GroupCentred, Usual):
+class RLOO(Usual, advantage=GroupCentred, surrogate=Clipped):
     """RLOO, arXiv:2402.14740: compare with the others of the group, for groups of 2 to 4.
 
     A = r - mean of the others of the group

@@ -22,7 +22,7 @@ from groupwise.algorithms.parts import GroupRelative, Usual
 from groupwise.rollouts import LogProbs
 
 
-class SAPO(GroupRelative, Usual):
+class SAPO(Usual, advantage=GroupRelative):
     """SAPO, arXiv:2511.20347: a soft gate in place of the clip, for several updates per step.
 
         loss = -A sigmoid(tau (rho - 1)) 4 / tau
@@ -30,7 +30,7 @@ class SAPO(GroupRelative, Usual):
     The metric `gate` is the share of the gradient that passes, 1 at ratio 1.
     """
 
-    class Config(Usual.Config, GroupRelative.Config):
+    class Config(Usual.Config):
         tau_positive: float = Field(
             1.0, gt=0, description="temperature of the gate where the advantage is positive"
         )

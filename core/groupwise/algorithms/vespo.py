@@ -24,7 +24,7 @@ from groupwise.algorithms.parts import AgainstSampler, GroupRelative
 from groupwise.rollouts import LogProbs
 
 
-class VESPO(GroupRelative, AgainstSampler):
+class VESPO(AgainstSampler, advantage=GroupRelative):
     """VESPO, arXiv:2602.10693: weight whole completions by their ratio, for old rollouts.
 
         W = exp(sum of the completion's log-ratios, policy to sampler)

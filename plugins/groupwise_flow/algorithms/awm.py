@@ -32,7 +32,7 @@ LEAST = 1e-10
 """Added to a squared error, whose power has an infinite derivative at 0."""
 
 
-class AWM(Following, Clipped, Matching):
+class AWM(Following, Matching, surrogate=Clipped):
     """AWM, arXiv:2509.25050: flow matching on own images, weighted by their advantages.
 
         log_prob = -(sigma / power) |v - (noise - x0)|^(2 power)

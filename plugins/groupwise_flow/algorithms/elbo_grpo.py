@@ -26,7 +26,7 @@ from groupwise.rollouts import LogProbs
 from groupwise_flow.algorithms.velocities import Matching
 
 
-class ElboGRPO(SequenceRatio, Clipped, Matching):
+class ElboGRPO(Matching, ratio=SequenceRatio, surrogate=Clipped):
     """GRPO by the ELBO of final images, arXiv:2602.04663: one ratio per image, without a path.
 
         log_prob = -sigma^2 |v - (noise - x0)|^2

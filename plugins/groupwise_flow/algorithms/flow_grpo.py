@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.parts import Options
+from groupwise.algorithms.parts import Clipped, Options
 from groupwise_flow.algorithms.gaussian import Gaussian
 
 MISMATCH = 0.1
@@ -14,7 +13,7 @@ MISMATCH = 0.1
 range."""
 
 
-class FlowGRPO(GRPO, Gaussian):
+class FlowGRPO(Gaussian, surrogate=Clipped):
     """Flow-GRPO, arXiv:2505.05470: GRPO for images, with tiny clip ranges and an exact KL.
 
         A = (r - mean of the group) / (std of the group + epsilon), clipped to [-5, 5]
@@ -24,7 +23,7 @@ class FlowGRPO(GRPO, Gaussian):
     about 1e-4. The KL between two Gaussians of the same std has a closed form, so it is exact.
     """
 
-    class Config(Gaussian.Config, GRPO.Config):
+    class Config(Gaussian.Config, Clipped.Config):
         clip_low: float = Field(1e-4, gt=0, description="clip range below 1")
 
         ahead: ClassVar[str] = "token"  # as for GSPO, whose range is narrow, too

@@ -5,14 +5,13 @@ from typing import Any
 from torch import Tensor
 
 from groupwise.algorithm import Batch
-from groupwise.algorithms.guard import Guard, Weighted
-from groupwise.algorithms.parts import Options
+from groupwise.algorithms.parts import GuardedRatio, Options, Weighted
 from groupwise.errors import UserError
 from groupwise.rollouts import LogProbs
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 
 
-class FlowGuard(Guard, FlowGRPO):
+class FlowGuard(FlowGRPO, ratio=GuardedRatio):
     """GRPO-Guard for images, arXiv:2510.22319: `flow_grpo`, clipped alike at every step.
 
         rho = exp((log-ratio + |mean - old mean|^2 / (2 std^2)) std)

@@ -12,7 +12,7 @@ from groupwise.errors import UserError
 from groupwise.rollouts import LogProbs
 
 
-class Gaussian(GroupRelative, Usual):
+class Gaussian(Usual, advantage=GroupRelative):
     """Group-relative advantages, clipped, and the exact KL of Gaussians of the same std.
 
     What is missing is a surrogate.

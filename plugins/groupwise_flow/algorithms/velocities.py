@@ -1,20 +1,24 @@
 """Velocities: what algorithms without a path share: distances of predicted velocities."""
 
+from typing import Any
+
 from pydantic import Field
 from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.parts import Composed, Divisor, GroupRelative, Options
+from groupwise.algorithms.parts import Composed, Divisor, GroupRelative, Options, Part
 from groupwise.rollouts import LogProbs
 
 
-class VelocityKL(Composed):
+class VelocityKL(Part):
     """beta |v - v_reference|^2, averaged over the latent's dimensions.
 
     In place of a KL, to which it is proportional: given a noised latent, the Gaussians of a step
     that v and v_reference lead to differ by their means alone.
     """
+
+    slot = "divergence"
 
     class Config(Options):
         beta: float = Field(
@@ -26,19 +30,18 @@ class VelocityKL(Composed):
 
     config: Config
 
-    def __init__(self, config: Options | None = None) -> None:
-        super().__init__(config)
-        self.beta = self.config.beta
-        if self.beta:
-            self.reference = frozenset({"velocity"})
-            self.needs = self.needs | {"velocity"}
+    def __init__(self, whole: Any) -> None:
+        super().__init__(whole)
+        self.weight = self.config.beta
+        if self.weight:
+            self.reference = self.needs = frozenset({"velocity"})
 
     def kl(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: |v - v_reference|^2, averaged over the latent's dimensions."""
         return distance(current.extra["velocity"], batch["reference_velocity"])
 
 
-class Matching(GroupRelative, Divisor, VelocityKL):
+class Matching(Composed, advantage=GroupRelative, divisor=Divisor, divergence=VelocityKL):
     """The base: group-relative advantages, clipped; a mean over decisions; a KL of velocities."""
 
     class Config(GroupRelative.Config, Divisor.Config, VelocityKL.Config):

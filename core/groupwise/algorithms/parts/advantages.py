@@ -8,14 +8,17 @@ from pydantic import Field
 from torch import Tensor
 
 from groupwise import advantages, objective
-from groupwise.algorithms.parts.composed import Composed, Options
+from groupwise.algorithms.parts.composed import Composed
 from groupwise.algorithms.parts.credit import Credit, CreditOption
+from groupwise.algorithms.parts.part import Options, Part
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 
 
-class Advantages(Composed):
-    """The base class: clips and masks what `estimate` returns, which a subclass defines."""
+class Advantages(Part):
+    """Clips and masks what `estimate` returns, which a subclass or the algorithm defines."""
+
+    slot = "advantage"
 
     class Config(Options):
         advantage_clip: float | None = Field(
@@ -36,28 +39,25 @@ class Advantages(Composed):
 
     config: Config
 
-    def __init__(self, config: Options | None = None) -> None:
-        super().__init__(config)
+    def __init__(self, whole: Any) -> None:
+        super().__init__(whole)
         self.refills = self.config.refill
         if self.config.top_entropy_quantile < 1:
-            self.target_inputs = self.target_inputs | {"old_entropy"}
+            self.target_inputs = frozenset({"old_entropy"})
 
     def advantages(
         self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Tensor:
         """[B], or [B, T] with process rewards: those of `estimate`, clipped; with a
         `top_entropy_quantile` [B, T], 0 at decisions of lower entropy."""
-        estimated, most = self.estimate(scores, rollouts, inputs), self.config.advantage_clip
+        estimated = self.whole.estimate(scores, rollouts, inputs)
+        most = self.config.advantage_clip
         clipped = estimated if most is None else estimated.clamp(-most, most)
         share = self.config.top_entropy_quantile
         if share == 1:
             return clipped
         chosen = objective.high_entropy(inputs["old_entropy"], rollouts.mask, share=share)
         return objective.per_decision(clipped) * chosen
-
-    def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
-        """[B], or [B, T] with process rewards: the advantages before clipping."""
-        raise NotImplementedError
 
 
 class GroupCentred(Advantages):
@@ -86,12 +86,13 @@ class GroupCentred(Advantages):
 
     config: Config
 
-    def __init__(self, config: Options | None = None) -> None:
-        super().__init__(config)
-        own = type(self).relative is not GroupCentred.relative
+    def __init__(self, whole: Any) -> None:
+        super().__init__(whole)
+        own = type(whole).relative is not Composed.relative
+        own |= type(self).relative is not GroupCentred.relative
         if self.config.credit.name == "return" and own:
             raise ValueError(
-                f"credit: return compares what follows a turn, and {type(self).__name__} compares "
+                f"credit: return compares what follows a turn, and {type(whole).__name__} compares "
                 f"whole completions in a way of its own; set credit: turns, or take grpo or dr_grpo"
             )
         if self.config.credit.name != "outcome" and self.scale == "batch":
@@ -115,7 +116,7 @@ class GroupCentred(Advantages):
     def warning(self, metrics: Mapping[str, Any]) -> str | None:
         """A warning if no turn of the step had a reward or state for `credit` to compare."""
         credited, self._credited = self._credited, None
-        return self.config.credit.missing if credited is False else super().warning(metrics)
+        return self.config.credit.missing if credited is False else None
 
     def no_signal(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B] bool: all advantages in the rollout's group are 0, as below `least_std`."""
@@ -126,7 +127,7 @@ class GroupCentred(Advantages):
         """[B], or [B, T] with process rewards or credit over turns: advantages of completions, or
         of their turns, plus those of steps."""
         credit = self.config.credit
-        relative = self.relative(scores, rollouts)
+        relative = self.whole.relative(scores, rollouts)
         relative = credit.advantages(rollouts, scores.outcome, relative, **self._comparison)
         if scores.steps is None:
             return relative

@@ -3,15 +3,23 @@
 from torch import Tensor
 
 from groupwise.algorithm import Batch
-from groupwise.algorithms.parts.composed import Options
+from groupwise.algorithms.parts.composed import Composed
 from groupwise.algorithms.parts.divisor import Divisor
 from groupwise.algorithms.parts.entropy import EntropyBonus
 from groupwise.algorithms.parts.observations import Observations
+from groupwise.algorithms.parts.part import Options
 from groupwise.algorithms.parts.reference import ReferenceKL
 from groupwise.algorithms.parts.teacher import Teacher
 
 
-class AgainstSampler(Divisor, Observations, EntropyBonus, ReferenceKL, Teacher):
+class AgainstSampler(
+    Composed,
+    divisor=Divisor,
+    observations=Observations,
+    entropy=EntropyBonus,
+    divergence=ReferenceKL,
+    teacher=Teacher,
+):
     """The parts of `Usual` without importance weights, which the ratio itself contains.
 
     A variant adds the option `importance`; "none" compares the policy with itself before the step's

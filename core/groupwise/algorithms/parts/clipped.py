@@ -9,12 +9,14 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.parts.composed import Composed, Options
+from groupwise.algorithms.parts.part import Options, Part
 from groupwise.rollouts import LogProbs
 
 
-class Clipped(Composed):
+class Clipped(Part):
     """-min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A), of PPO; see `objective.clipped`."""
+
+    slot = "surrogate"
 
     class Config(Options):
         clip_low: float = Field(0.2, gt=0, description="clip range below 1")
@@ -42,25 +44,23 @@ class Clipped(Composed):
 
     config: Config
 
-    @property
-    def clip_high(self) -> float:
-        return self.config.clip_low if self.config.clip_high is None else self.config.clip_high
-
-    @property
-    def _range(self) -> Mapping[str, Any]:
-        return {
-            "low": self.config.clip_low,
+    def __init__(self, whole: Any) -> None:
+        super().__init__(whole)
+        low, high = self.config.clip_low, self.config.clip_high
+        self.clip_high = low if high is None else high
+        self._range: Mapping[str, Any] = {
+            "low": low,
             "high": self.clip_high,
             "cap": self.config.ratio_cap,
         }
 
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t]: the clipped objective of each decision, unweighted; variants override this."""
-        ratio = self.log_ratio(current, batch)
+        """[b, t]: the clipped objective of each decision, unweighted."""
+        ratio = self.whole.log_ratio(current, batch)
         return objective.clipped(ratio, batch["advantages"], **self._range)
 
     def clip_metrics(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """[b, t]: 1 at clipped decisions, whose gradient is 0."""
-        ratio = self.log_ratio(current, batch)
+        ratio = self.whole.log_ratio(current, batch)
         cut = objective.is_clipped(ratio, batch["advantages"], **self._range)
         return {"clip_fraction": cut.to(torch.float32)}

@@ -1,82 +1,155 @@
-"""Composed: an algorithm whose loss is made of parts."""
+"""Composed: an algorithm that is made of parts, which are its arguments."""
 
-from abc import abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar
+from abc import ABCMeta
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import create_model
 from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import OBSERVATIONS, Algorithm, Batch
+from groupwise.algorithms.parts.part import Options, Part
+from groupwise.policy import Policy
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
+from groupwise.weights import KeptWeights
+
+SLOTS = (
+    *("advantage", "ratio", "surrogate", "teacher", "importance"),
+    *("divisor", "observations", "entropy", "divergence"),
+)
+"""What an algorithm is composed of. Of what the surrogate sees, a teacher changes advantages first,
+then importance weights leave decisions out."""
+DECLARED = (
+    *("needs", "old", "reference", "target_inputs"),
+    *("moves_reference", "couples_decisions", "refills", "corrects"),
+)
+"""What parts declare, and the algorithm has the union of."""
 
 
-class Options(BaseModel):
-    """Base class of the options of a part."""
+class Composing(ABCMeta):
+    """Takes a part among the base classes for an argument: `class Mine(Clipped, Usual)` is `class
+    Mine(Usual, surrogate=Clipped)`. The parts are then no base classes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    def __new__(
+        cls,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, Any],
+        **parts: type[Part],
+    ) -> "Composing":
+        chosen = [base for base in bases if issubclass(base, Part)]
+        rest = tuple(base for base in bases if base not in chosen)
+        parts = {part.slot: part for part in reversed(chosen)} | parts
+        return super().__new__(cls, name, rest, namespace, **parts)
 
 
-class Composed(Algorithm):
+class Composed(Algorithm, metaclass=Composing):
     """weights x (importance x surrogate + beta KL - entropy bonus), summed over decisions; and the
     cross-entropy of what the environment says, which is at other positions.
 
-    A part is a subclass that fills in one of the methods below, with a nested `Config` of its
-    options; a variant inherits from the parts that it takes, and its `Config` from theirs.
+    A variant names its parts, `class Mine(Usual, advantage=GroupRelative, surrogate=Clipped)`, and
+    has those of its base class besides. Its `Config` has the options that it states, and those of
+    its parts. It may override any method that a part fills in; `super()` then is the part's.
 
+    kinds: by slot, the classes of its parts; parts: the parts.
     beta, entropy, observation: weights of the KL, of the entropy bonus and of that cross-entropy in
-    the loss; parts set them.
+    the loss.
     """
 
+    stated: ClassVar[Mapping[str, type[Part]]] = dict.fromkeys(SLOTS, Part)
+    kinds: ClassVar[Mapping[str, type[Part]]] = stated
     Config: ClassVar[type[Options]] = Options
     config: Options
-    beta: float = 0.0
-    entropy: float = 0.0
-    observation: float = 0.0
+
+    def __init_subclass__(cls, **parts: type[Part]) -> None:
+        super().__init_subclass__()
+        if unknown := parts.keys() - set(SLOTS):
+            raise TypeError(
+                f"{cls.__name__}: {min(unknown)} is not a part of an algorithm; these are "
+                f"{', '.join(SLOTS)}"
+            )
+        replaced = [cls.kinds[slot] for slot in parts]
+        cls.stated = parts
+        every = [base.stated for base in reversed(cls.__mro__) if issubclass(base, Composed)]
+        cls.kinds = {slot: kind for stated in every for slot, kind in stated.items()}
+        options = [kind.Config for kind in cls.kinds.values()]
+        for kind in replaced:
+            if issubclass(cls.Config, kind.Config) and not _among(options, kind.Config):
+                raise TypeError(
+                    f"{cls.__name__}: its Config has the options of {kind.__name__}, a part that "
+                    f"it does not take; derive both from Usual, or from another class without it"
+                )
+        cls.Config = _joined(cls, cls.Config, options)
 
     def __init__(self, config: Options | None = None) -> None:
         self.config = config or self.Config()
+        self.parts = {slot: kind(self) for slot, kind in self.kinds.items()}
+        for part in self.parts.values():
+            for name in DECLARED:
+                setattr(self, name, getattr(self, name) | getattr(part, name))
+        self.beta = self.parts["divergence"].weight
+        self.entropy = self.parts["entropy"].weight
+        self.observation = self.parts["observations"].weight
 
-    @abstractmethod
     def advantages(
         self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Tensor:
         """[B], or [B, T] with process rewards; arguments as of `targets`."""
+        return self.parts["advantage"].advantages(scores, rollouts, inputs)
+
+    def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
+        """[B] or [B, T]: the advantages before they are clipped."""
+        return self.parts["advantage"].estimate(scores, rollouts, inputs)
+
+    def relative(self, scores: Scores, rollouts: Rollouts) -> Tensor:
+        """[B]: the advantages of whole completions."""
+        return self.parts["advantage"].relative(scores, rollouts)
+
+    def no_signal(self, scores: Scores, rollouts: Rollouts) -> Tensor:
+        return self.parts["advantage"].no_signal(scores, rollouts)
 
     def teaches(self, rollouts: Rollouts) -> Tensor:
         """[B] bool: the rollouts that are learned from, their observations included; by default
         all."""
-        return torch.ones_like(rollouts.truncated)
+        return self.parts["divisor"].teaches(rollouts)
 
-    @abstractmethod
     def loss_weights(self, rollouts: Rollouts) -> Tensor:
         """[B, T] float32: the loss weight of each decision."""
+        return self.parts["divisor"].loss_weights(rollouts)
 
-    @abstractmethod
+    @property
+    def length(self) -> int | None:
+        """The divisor of `normalize: constant`."""
+        return self.parts["divisor"].length
+
+    def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
+        """[b, t]: the importance log-ratio of each decision, 0 outside the mask."""
+        return self.parts["ratio"].log_ratio(current, batch)
+
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: the loss of each decision by its advantage, unweighted."""
+        return self.parts["surrogate"].surrogate(current, batch)
 
     def clip_metrics(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """[b, t] each, to log: how much `surrogate` reduces gradients away from ratio 1."""
-        return {}
+        return self.parts["surrogate"].clip_metrics(current, batch)
+
+    @property
+    def clip_high(self) -> float:
+        """The clip range above 1, of a surrogate that has one."""
+        return self.parts["surrogate"].clip_high
 
     def importance(self, batch: Batch) -> Tensor | None:
         """[b, t]: importance weights of decisions that another sampler, or older weights, drew;
         they multiply the surrogate. None for none."""
-        return None
+        return self.parts["importance"].importance(batch)
 
     def kl(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: the divergence of each decision from the reference, if there is one."""
-        raise NotImplementedError
-
-    def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t]: the importance log-ratio of each decision, 0 outside the mask; variants override
-        this."""
-        assert current.log_probs is not None
-        return objective.token_log_ratio(current.log_probs, batch["old_log_probs"], batch["mask"])
+        return self.parts["divergence"].kl(current, batch)
 
     def targets(
         self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]
@@ -104,13 +177,16 @@ class Composed(Algorithm):
         return active
 
     def loss(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t]: weights x (importance x surrogate + beta KL - entropy bonus), and at observations
-        their weights x -log_prob."""
-        loss, importance = self.surrogate(current, batch), self.importance(batch)
+        """[b, t]: weights x (importance x surrogate + beta KL - entropy bonus + what parts add),
+        and at observations their weights x -log_prob."""
+        seen = batch
+        for part in self.parts.values():
+            seen = part.seen(current, seen)
+        loss, importance = self.surrogate(current, seen), self.importance(seen)
         if importance is not None:
             loss = loss * importance
         if self.beta:
-            loss = loss + self.beta * self.kl(current, batch)
+            loss = loss + self.beta * self.kl(current, seen)
         if self.entropy:
             assert current.entropy is not None
             loss = loss - self.entropy * current.entropy
@@ -118,16 +194,54 @@ class Composed(Algorithm):
         loss = torch.where(batch["mask"], loss * batch["weights"], 0.0)
         if self.observation:
             loss = loss - batch["observation_weights"] * current.extra["observation_log_probs"]
+        for part in self.parts.values():
+            if (added := part.added(current, batch)) is not None:
+                loss = loss + torch.where(batch["mask"], added * batch["weights"], 0.0)
         return loss
 
     def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """`clip_metrics`; importance weights; the KL, where there is a reference;
-        `trained_entropy` if the policy provides the entropy."""
-        measured, importance = dict(self.clip_metrics(current, batch)), self.importance(batch)
+        `trained_entropy` if the policy provides the entropy; what parts measure."""
+        seen, of_parts = batch, dict[str, Tensor]()
+        for part in self.parts.values():
+            of_parts = {**part.measure(current, seen), **of_parts}
+            seen = part.seen(current, seen)
+        measured, importance = dict(self.clip_metrics(current, seen)), self.importance(seen)
         if importance is not None:
             measured["importance"] = importance
         if self.reference:
-            measured["kl"] = self.kl(current, batch)
+            measured["kl"] = self.kl(current, seen)
         if current.entropy is not None:
             measured["trained_entropy"] = current.entropy
-        return measured
+        return {**measured, **of_parts}
+
+    def take_teacher(self, provides: frozenset[str]) -> None:
+        self.parts["teacher"].take_teacher(provides)
+
+    def prepare(self, policy: Policy, weights: KeptWeights) -> None:
+        for part in reversed(self.parts.values()):
+            part.prepare(policy, weights)
+
+    def end_step(self, weights: KeptWeights, step: int) -> Mapping[str, float]:
+        return {k: x for p in self.parts.values() for k, x in p.end_step(weights, step).items()}
+
+    def warning(self, metrics: Mapping[str, Any]) -> str | None:
+        """The first warning of a part."""
+        warnings = [part.warning(metrics) for part in self.parts.values()]
+        return next(filter(None, warnings), None)
+
+
+def _among(options: Collection[type[Options]], own: type[Options]) -> bool:
+    return any(issubclass(one, own) for one in options)
+
+
+def _joined(
+    owner: type[Composed], own: type[Options], options: Collection[type[Options]]
+) -> type[Options]:
+    """The options that a class states, and those of its parts that these lack."""
+    every = dict.fromkeys([own, *(one for one in options if not issubclass(own, one))])
+    # Of two that derive from each other, only the one that has the other's options.
+    bases: Any = tuple(a for a in every if not any(a is not b and issubclass(b, a) for b in every))
+    if bases == (own,):
+        return own
+    return create_model("Config", __base__=bases, __module__=owner.__module__)

@@ -10,7 +10,7 @@ from groupwise.algorithms.credit.gigpo import gigpo
 from groupwise.algorithms.credit.mt_grpo import mt_grpo
 from groupwise.algorithms.credit.returns import turn_returns
 from groupwise.algorithms.credit.table import Table
-from groupwise.algorithms.parts.composed import Options
+from groupwise.algorithms.parts.part import Options
 from groupwise.rollouts import Rollouts
 
 DEFAULTS: Mapping[str, Mapping[str, float]] = {

@@ -1,21 +1,25 @@
 """Divisor: how the losses of decisions are averaged."""
 
+from typing import Any
+
 from pydantic import Field
 from torch import Tensor
 
 from groupwise import objective
-from groupwise.algorithms.parts.composed import Composed, Options
+from groupwise.algorithms.parts.part import Options, Part
 from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.rollouts import Rollouts
 from groupwise.weights import KeptWeights
 
 
-class Divisor(Composed):
+class Divisor(Part):
     """Loss weights that divide by lengths or counts of the whole update: `objective.weights`.
 
     length: the divisor of `normalize: constant`.
     """
+
+    slot = "divisor"
 
     class Config(Options):
         normalize: objective.Normalize = Field(
@@ -32,13 +36,12 @@ class Divisor(Composed):
 
     config: Config
 
-    def __init__(self, config: Options | None = None) -> None:
-        super().__init__(config)
+    def __init__(self, whole: Any) -> None:
+        super().__init__(whole)
         self.length = self.config.length
 
     def prepare(self, policy: Policy, weights: KeptWeights) -> None:
         """Set `length` to the longest completion allowed, unless it is configured."""
-        super().prepare(policy, weights)
         self.length = self.config.length or policy.max_decisions
         if self.config.normalize == "constant" and self.length is None:
             raise UserError(
@@ -54,7 +57,7 @@ class Divisor(Composed):
     def loss_weights(self, rollouts: Rollouts) -> Tensor:
         """[B, T] float32: the loss weight of each decision."""
         return objective.weights(
-            rollouts.mask & self.teaches(rollouts).unsqueeze(1),
+            rollouts.mask & self.whole.teaches(rollouts).unsqueeze(1),
             normalize=self.config.normalize,
             length=self.length,
             episodes=rollouts.episodes,

@@ -1,20 +1,24 @@
 """EntropyBonus: keeps the policy from becoming certain too early."""
 
+from typing import Any
+
 from pydantic import Field
 
-from groupwise.algorithms.parts.composed import Composed, Options
+from groupwise.algorithms.parts.part import Options, Part
 
 
-class EntropyBonus(Composed):
+class EntropyBonus(Part):
     """Subtracts the policy's entropy, times a weight, from the loss."""
+
+    slot = "entropy"
 
     class Config(Options):
         entropy: float = Field(0.0, description="weight of an entropy bonus")
 
     config: Config
 
-    def __init__(self, config: Options | None = None) -> None:
-        super().__init__(config)
-        self.entropy = self.config.entropy
-        if self.entropy:
-            self.needs = self.needs | {"entropy"}
+    def __init__(self, whole: Any) -> None:
+        super().__init__(whole)
+        self.weight = self.config.entropy
+        if self.weight:
+            self.needs = frozenset({"entropy"})

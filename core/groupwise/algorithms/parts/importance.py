@@ -9,14 +9,14 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.parts.composed import Composed, Options
+from groupwise.algorithms.parts.part import Options, Part
 from groupwise.rollouts import LogProbs
 
 BOUNDS = ("importance_mode", "importance_cap", "importance_floor")
 """The options that bound weights."""
 
 
-class ImportanceWeights(Composed):
+class ImportanceWeights(Part):
     """Corrects for rollouts that the current policy did not draw, by the ratio policy / sampler.
 
     Either by bounded weights, see `objective.importance_weights`: the surrogate's ratio is then 1
@@ -24,6 +24,8 @@ class ImportanceWeights(Composed):
     that a clip keeps the policy near what drew the rollouts, as in PPO, arXiv:1707.06347, and not
     near the policy before the step, as in decoupled PPO, arXiv:2110.00641.
     """
+
+    slot = "importance"
 
     class Config(Options):
         importance: Literal["token", "sequence", "ratio", "none"] = Field(
@@ -77,23 +79,17 @@ class ImportanceWeights(Composed):
 
     config: Config
 
-    def __init__(self, config: Options | None = None) -> None:
-        super().__init__(config)
+    def __init__(self, whole: Any) -> None:
+        super().__init__(whole)
         self.corrects = self.config.importance != "none"
-        whole = self.config.importance == "sequence" or self.config.off_policy_mask is not None
-        self.couples_decisions = self.couples_decisions or whole
-
-    def loss(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t]: as `Composed.loss`, of the batch as `_corrected`."""
-        return super().loss(current, self._corrected(current, batch))
+        by_sequence = self.config.importance == "sequence"
+        self.couples_decisions = by_sequence or self.config.off_policy_mask is not None
 
     def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
-        """What `Composed` measures; with `off_policy_mask` the metric of that name, 1 at the
-        decisions that are left out."""
-        measured = dict(super().measure(current, self._corrected(current, batch)))
-        if self.config.off_policy_mask is not None:
-            measured["off_policy_mask"] = self._off_policy(current, batch).to(torch.float32)
-        return measured
+        """With `off_policy_mask` the metric of that name, 1 at the decisions that are left out."""
+        if self.config.off_policy_mask is None:
+            return {}
+        return {"off_policy_mask": self._off_policy(current, batch).to(torch.float32)}
 
     def importance(self, batch: Batch) -> Tensor | None:
         """[b, t]: importance weights of decisions that another sampler, or older weights, drew.
@@ -103,7 +99,7 @@ class ImportanceWeights(Composed):
         config, level = self.config, self.config.importance
         if level == "none" or "sampler_log_probs" not in batch:
             return None
-        if level == "ratio":  # `_corrected` puts it into the surrogate
+        if level == "ratio":  # `seen` puts it into the surrogate
             return None
         return objective.importance_weights(
             batch["old_log_probs"],
@@ -115,7 +111,7 @@ class ImportanceWeights(Composed):
             floor=config.importance_floor,
         )
 
-    def _corrected(self, current: LogProbs, batch: Batch) -> Batch:
+    def seen(self, current: LogProbs, batch: Batch) -> Batch:
         """The batch that the surrogate sees: with `importance: ratio` its old log-probs are the
         sampler's; advantages are 0 where `off_policy_mask` leaves decisions out."""
         changed = dict(batch)

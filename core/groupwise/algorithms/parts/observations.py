@@ -7,10 +7,10 @@ from typing import Any
 from pydantic import Field
 
 from groupwise.algorithm import OBSERVATIONS
-from groupwise.algorithms.parts.composed import Composed, Options
+from groupwise.algorithms.parts.part import Options, Part
 
 
-class Observations(Composed):
+class Observations(Part):
     """Adds the cross-entropy of an environment's words, times a weight, to the loss: ECHO.
 
         loss + observation_weight x mean of -log_prob over all tokens of observations in the update
@@ -19,6 +19,8 @@ class Observations(Composed):
     context; prime-rl's default weight is 0.1. It needs no reward, so rollouts without an advantage
     teach, too.
     """
+
+    slot = "observations"
 
     class Config(Options):
         observation_weight: float = Field(
@@ -30,17 +32,17 @@ class Observations(Composed):
 
     config: Config
 
-    def __init__(self, config: Options | None = None) -> None:
-        super().__init__(config)
-        self.observation = self.config.observation_weight
-        if self.observation:
-            self.needs = self.needs | {"observation_log_probs"}
-            self.target_inputs = self.target_inputs | {OBSERVATIONS}
+    def __init__(self, whole: Any) -> None:
+        super().__init__(whole)
+        self.weight = self.config.observation_weight
+        if self.weight:
+            self.needs = frozenset({"observation_log_probs"})
+            self.target_inputs = frozenset({OBSERVATIONS})
 
     def warning(self, metrics: Mapping[str, Any]) -> str | None:
         """That a step had no observations."""
-        if not (self.observation and math.isnan(metrics.get("observation_loss", math.nan))):
-            return super().warning(metrics)
+        if not (self.weight and math.isnan(metrics.get("observation_loss", math.nan))):
+            return None
         return (
             "algorithm.observation_weight: in this step no tool or environment answered, so there "
             "was nothing to predict"

@@ -1,22 +1,24 @@
 """Reference and ReferenceKL: keep the policy near its initial weights, or earlier ones."""
 
 from collections.abc import Mapping
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.parts.composed import Composed, Options
+from groupwise.algorithms.parts.part import Options, Part
 from groupwise.errors import UserError
 from groupwise.policy import Policy
 from groupwise.rollouts import LogProbs
 from groupwise.weights import REFERENCE, KeptWeights
 
 
-class Reference(Composed):
+class Reference(Part):
     """The weights before training, or those of an earlier step, and the KL of log-probs to them."""
+
+    slot = "divergence"
 
     class Config(Options):
         beta: float = Field(0.0, ge=0, description="weight of the KL to the reference in the loss")
@@ -47,14 +49,13 @@ class Reference(Composed):
 
     config: Config
 
-    def __init__(self, config: Options | None = None) -> None:
-        super().__init__(config)
+    def __init__(self, whole: Any) -> None:
+        super().__init__(whole)
         self.reference = frozenset({"log_probs"} if self.config.beta else ())
         self.moves_reference = self.config.reference_every is not None
 
     def prepare(self, policy: Policy, weights: KeptWeights) -> None:
         """Raise UserError if the reference cannot be mixed with the policy."""
-        super().prepare(policy, weights)
         if policy.factored and self.config.reference_mix != 1:
             raise UserError(
                 f"algorithm.reference_mix: {self.config.reference_mix:g} with LoRA: adapters are "
@@ -114,16 +115,16 @@ class ReferenceKL(Reference):
 
     config: Config
 
-    def __init__(self, config: Options | None = None) -> None:
-        super().__init__(config)
-        self.beta = self.config.beta
+    def __init__(self, whole: Any) -> None:
+        super().__init__(whole)
+        self.weight = self.config.beta
         self.gaussian = self.config.kl not in get_args(objective.Estimator)
-        if self.beta and self.gaussian:
+        if self.weight and self.gaussian:
             self.reference = frozenset({"mean"})
-            self.needs = self.needs | {"mean", "std"}
+            self.needs = frozenset({"mean", "std"})
 
     def kl(self, current: LogProbs, batch: Batch) -> Tensor:
-        """[b, t]: the divergence from the reference of each decision; variants override this."""
+        """[b, t]: the divergence from the reference of each decision."""
         if self.gaussian:
             mean, std = current.extra["mean"], current.extra["std"]
             return objective.gaussian_kl(mean, batch["reference_mean"], std)

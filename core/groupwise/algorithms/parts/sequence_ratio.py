@@ -4,13 +4,14 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.parts.composed import Composed
+from groupwise.algorithms.parts.part import Part
 from groupwise.rollouts import LogProbs
 
 
-class SequenceRatio(Composed):
+class SequenceRatio(Part):
     """exp(mean of the completion's log-ratios), the geometric mean of the decisions' ratios."""
 
+    slot = "ratio"
     couples_decisions = True
 
     def log_ratio(self, current: LogProbs, batch: Batch) -> Tensor:

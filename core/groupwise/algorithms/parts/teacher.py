@@ -2,19 +2,18 @@
 
 from collections.abc import Mapping
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.parts.composed import Composed, Options
+from groupwise.algorithms.parts.part import Options, Part
 from groupwise.rollouts import LogProbs
 
 GAUSSIAN = frozenset({"mean", "std"})
 
 
-class Teacher(Composed):
+class Teacher(Part):
     """Takes the policy towards a teacher, if the run has one, by the reverse KL of each decision.
 
     Of the policy's log-probs (text), the advantage of a decision is
@@ -30,6 +29,8 @@ class Teacher(Composed):
     arXiv:2605.15055.
     """
 
+    slot = "teacher"
+
     class Config(Options):
         teacher_weight: float = Field(
             1.0,
@@ -41,29 +42,26 @@ class Teacher(Composed):
     config: Config
 
     def take_teacher(self, provides: frozenset[str]) -> None:
-        self.refills = False  # the teacher has a signal where rewards are equal
+        whole = self.whole
+        whole.refills = False  # the teacher has a signal where rewards are equal
         if provides >= GAUSSIAN:
-            self.teacher, self.needs = frozenset({"mean"}), self.needs | GAUSSIAN
+            whole.teacher, whole.needs = frozenset({"mean"}), whole.needs | GAUSSIAN
         else:
-            self.teacher = frozenset({"log_probs"})
+            whole.teacher = frozenset({"log_probs"})
 
-    def loss(self, current: LogProbs, batch: Batch) -> Tensor:
-        loss = super().loss(current, self._taught(batch))
-        if "mean" not in self.teacher:
-            return loss
-        kl = self.config.teacher_weight * self._teacher_kl(current, batch)
-        return loss + torch.where(batch["mask"], kl * batch["weights"], 0.0)
+    def added(self, current: LogProbs, batch: Batch) -> Tensor | None:
+        """[b, t]: the exact KL to a teacher of Gaussians, weighted; else None."""
+        if "mean" not in self.whole.teacher:
+            return None
+        return self.config.teacher_weight * self._kl(current, batch)
 
     def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
-        """With a teacher also `teacher_kl`, in nats: the exact KL to it, or its estimate k1."""
-        measured = super().measure(current, self._taught(batch))
-        if not self.teacher:
-            return measured
-        return {**measured, "teacher_kl": self._teacher_kl(current, batch)}
+        """With a teacher `teacher_kl`, in nats: the exact KL to it, or its estimate k1."""
+        return {"teacher_kl": self._kl(current, batch)} if self.whole.teacher else {}
 
-    def _taught(self, batch: Batch) -> Batch:
+    def seen(self, current: LogProbs, batch: Batch) -> Batch:
         """The batch with the teacher's log-ratio in the advantages, [b, t]."""
-        if "log_probs" not in self.teacher:
+        if "log_probs" not in self.whole.teacher:
             return batch
         towards = objective.token_log_ratio(
             batch["teacher_log_probs"], batch["old_log_probs"], batch["mask"]
@@ -71,9 +69,9 @@ class Teacher(Composed):
         advantages = objective.per_decision(batch["advantages"])
         return {**batch, "advantages": advantages + self.config.teacher_weight * towards}
 
-    def _teacher_kl(self, current: LogProbs, batch: Batch) -> Tensor:
+    def _kl(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: KL(policy || teacher) of each decision."""
-        if "mean" in self.teacher:
+        if "mean" in self.whole.teacher:
             mean, std = current.extra["mean"], current.extra["std"]
             return objective.gaussian_kl(mean, batch["teacher_mean"], std)
         assert current.log_probs is not None

@@ -1,5 +1,6 @@
 """Usual: the parts that most variants take as they are."""
 
+from groupwise.algorithms.parts.composed import Composed
 from groupwise.algorithms.parts.divisor import Divisor
 from groupwise.algorithms.parts.entropy import EntropyBonus
 from groupwise.algorithms.parts.importance import ImportanceWeights
@@ -8,7 +9,15 @@ from groupwise.algorithms.parts.reference import ReferenceKL
 from groupwise.algorithms.parts.teacher import Teacher
 
 
-class Usual(Teacher, ImportanceWeights, Divisor, Observations, EntropyBonus, ReferenceKL):
+class Usual(
+    Composed,
+    divisor=Divisor,
+    importance=ImportanceWeights,
+    observations=Observations,
+    entropy=EntropyBonus,
+    divergence=ReferenceKL,
+    teacher=Teacher,
+):
     """A divisor, importance weights, observations, an entropy bonus, a KL in the loss, a teacher.
 
     What is missing are advantages and a surrogate.
