@@ -81,6 +81,14 @@ def test_what_parts_declare_is_united():
     assert Mine().needs == {"log_probs", "own", "seen"}
 
 
+def test_a_flag_of_a_part_gives_way_to_what_the_class_says():
+    class Cut(GRPO, ratio=SequenceRatio):
+        couples_decisions = False
+
+    assert not Cut().couples_decisions
+    assert Cut(Cut.Config(importance="sequence")).couples_decisions
+
+
 def test_options_of_a_part_that_is_not_taken_are_refused():
     with pytest.raises(TypeError, match="has the options of Clipped, a part that it does not take"):
 

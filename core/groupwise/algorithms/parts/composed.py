@@ -22,11 +22,10 @@ SLOTS = (
 )
 """What an algorithm is composed of. Of what the surrogate sees, a teacher changes advantages first,
 then importance weights leave decisions out."""
-DECLARED = (
-    *("needs", "old", "reference", "target_inputs"),
-    *("moves_reference", "couples_decisions", "refills", "corrects"),
-)
+OUTPUTS = ("needs", "old", "reference", "target_inputs")
 """What parts declare, and the algorithm has the union of."""
+FLAGS = ("moves_reference", "couples_decisions", "refills", "corrects")
+"""What parts set: those of a part's class are the algorithm's unless its class says otherwise."""
 
 
 class Composing(ABCMeta):
@@ -73,6 +72,10 @@ class Composed(Algorithm, metaclass=Composing):
             )
         replaced = [cls.kinds[slot] for slot in parts]
         cls.stated = parts
+        for kind in parts.values():
+            for name in FLAGS:
+                if getattr(kind, name) and name not in vars(cls):
+                    setattr(cls, name, True)
         every = [base.stated for base in reversed(cls.__mro__) if issubclass(base, Composed)]
         cls.kinds = {slot: kind for stated in every for slot, kind in stated.items()}
         options = [kind.Config for kind in cls.kinds.values()]
@@ -88,8 +91,10 @@ class Composed(Algorithm, metaclass=Composing):
         self.config = config or self.Config()
         self.parts = {slot: kind(self) for slot, kind in self.kinds.items()}
         for part in self.parts.values():
-            for name in DECLARED:
+            for name in OUTPUTS:
                 setattr(self, name, getattr(self, name) | getattr(part, name))
+            for name in vars(part).keys() & set(FLAGS):
+                setattr(self, name, getattr(part, name))
         self.beta = self.parts["divergence"].weight
         self.entropy = self.parts["entropy"].weight
         self.observation = self.parts["observations"].weight

@@ -83,7 +83,8 @@ class ImportanceWeights(Part):
         super().__init__(whole)
         self.corrects = self.config.importance != "none"
         by_sequence = self.config.importance == "sequence"
-        self.couples_decisions = by_sequence or self.config.off_policy_mask is not None
+        by_sequence |= self.config.off_policy_mask is not None
+        self.couples_decisions = self.whole.couples_decisions or by_sequence
 
     def measure(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """With `off_policy_mask` the metric of that name, 1 at the decisions that are left out."""
