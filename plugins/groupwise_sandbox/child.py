@@ -1,0 +1,240 @@
+"""Child: what a process of the sandbox does, from its fork to its end.
+
+It reads its own payload, so that the server that it is forked from never holds one.
+"""
+
+import atexit
+import builtins
+import ctypes
+import fcntl
+import io
+import math
+import os
+import resource
+import signal
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from groupwise_sandbox import frames, plain, system_calls
+
+CHANNEL = 3
+"""The descriptor of messages to and from the run; 0, 1 and 2 are as usual."""
+NOBODY = 65534
+_DEATH_SIGNAL = 1
+_STANDARD = {0: "stdin", 1: "stdout", 2: "stderr", "/dev/stdin": "stdin", "/dev/stdout": "stdout"}
+
+
+def live(channel: int, output: int, errors: int, server: int) -> None:
+    """Run what the channel says, and end the process.
+
+    server: the number of the process that this one was forked from.
+    """
+    status = 1
+    try:
+        payload = frames.read(channel)
+        _take(channel, output, errors, payload["stdin"])
+        _limit(payload["seconds"], payload["memory"])
+        _give_up_rights(server)
+        streams = _streams()
+        system_calls.restrict()
+        status = _run(payload, streams)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _take(channel: int, output: int, errors: int, stdin: str) -> None:
+    """The descriptors in their places, and none besides."""
+    own = os.memfd_create("stdin")
+    _write_all(own, stdin.encode("utf-8", "surrogatepass"))
+    os.lseek(own, 0, os.SEEK_SET)
+    # By way of higher numbers, since one of them may lie in another one's place.
+    above = [fcntl.fcntl(each, fcntl.F_DUPFD, 64) for each in (own, output, errors, channel)]
+    for place, source in enumerate(above):
+        os.dup2(source, place)
+    os.closerange(CHANNEL + 1, max(above) + 1)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _limit(seconds: float, memory: int) -> None:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        present = int(file.read().split()[0]) * resource.getpagesize()
+    whole = math.ceil(seconds) + 1
+    limits = {
+        resource.RLIMIT_AS: (present + memory, present + memory),
+        resource.RLIMIT_CPU: (whole, whole + 1),
+        resource.RLIMIT_CORE: (0, 0),
+        resource.RLIMIT_FSIZE: (0, 0),
+        resource.RLIMIT_NOFILE: (16, 16),
+        resource.RLIMIT_MEMLOCK: (0, 0),
+    }
+    for name, pair in limits.items():
+        resource.setrlimit(name, pair)
+    for number in range(1, signal.NSIG):
+        if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    # A timer of the kernel, finer than the limit in seconds; blocking its signal leaves that limit.
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+def _give_up_rights(server: int) -> None:
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)  # last: new rights clear it
+    if os.getppid() != server:
+        os._exit(1)
+
+
+def _streams() -> Mapping[str, io.TextIOWrapper]:
+    """Standard streams, made while descriptors can still be looked at."""
+    opened = {
+        name: io.TextIOWrapper(
+            io.open(number, "rb" if name == "stdin" else "wb", closefd=False),
+            encoding="utf-8",
+            errors="surrogateescape",
+            write_through=name == "stderr",
+        )
+        for number, name in enumerate(("stdin", "stdout", "stderr"))
+    }
+    sys.stdin, sys.stdout, sys.stderr = opened.values()
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = opened.values()
+    really = io.open
+
+    def opening(file: Any, mode: str = "r", *others: Any, **named: Any) -> Any:
+        if isinstance(file, int | str) and file in _STANDARD:
+            stream = opened[_STANDARD[file]]
+            return stream.buffer if "b" in mode else stream
+        return really(file, mode, *others, **named)
+
+    builtins.open = io.open = opening  # type: ignore[assignment]  # programs read `open(0)`
+    return opened
+
+
+def _run(payload: Mapping[str, Any], streams: Mapping[str, io.TextIOWrapper]) -> int:
+    """Run the payload's code by its mode; the exit status."""
+    sys.argv, sys.path[:] = ["answer.py"], []
+    name = "__main__" if payload["mode"] == "program" else "answer"
+    module = types.ModuleType(name)
+    sys.modules[name] = module
+    status = _ended(lambda: _modes[payload["mode"]](payload, module))
+    for stream in (streams["stdout"], streams["stderr"]):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            status = status or 1
+    return status
+
+
+def _ended(program: Callable[[], None]) -> int:
+    """The exit status of a program, as an interpreter would end with it."""
+    status = 0
+    try:
+        program()
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread() and not thread.daemon:
+                thread.join()
+    except SystemExit as exit:
+        if exit.code is not None and not isinstance(exit.code, int):
+            print(exit.code, file=sys.stderr)
+        status = 0 if exit.code is None else exit.code if isinstance(exit.code, int) else 1
+    except BaseException as error:
+        _show(error)
+        status = 1
+    atexit._run_exitfuncs()
+    return status & 0xFF
+
+
+def _show(error: BaseException) -> None:
+    """Print the traceback of a program, without the frames that called it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace)
+
+
+def _execute(payload: Mapping[str, Any], module: types.ModuleType) -> None:
+    exec(compile(payload["code"], "answer.py", "exec"), module.__dict__)
+
+
+def _serve(payload: Mapping[str, Any], module: types.ModuleType) -> None:
+    """Run the code, then answer calls of what it defines until the run says no more."""
+    try:
+        _execute(payload, module)
+    except BaseException as error:
+        frames.write(CHANNEL, {"error": _words(error)})
+        raise
+    frames.write(CHANNEL, {"defined": sorted(n for n in module.__dict__ if n[:2] != "__")})
+    while True:
+        try:
+            asked = frames.read(CHANNEL)
+        except frames.EndedError:
+            return
+        frames.write(CHANNEL, _answer(asked, module))
+
+
+def _answer(asked: Mapping[str, Any], module: types.ModuleType) -> Mapping[str, Any]:
+    try:
+        target: Any = module
+        for part in asked["name"].split("."):
+            target = getattr(target, part)
+            if isinstance(target, type) and "." in asked["name"]:
+                target = target()  # `Solution.method`: of a new object
+        return {"value": plain.encoded(target(*plain.decoded(asked["args"])))}
+    except BaseException as error:
+        return {"error": _words(error)}
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:1000]
+
+
+def _test(payload: Mapping[str, Any], module: types.ModuleType) -> None:
+    """Run tests on stubs of what an answer defines: its values cross as plain data alone."""
+    module.__dict__.update({name: _stub(name) for name in payload["stubs"]})
+    try:
+        _execute(payload, module)
+    except BaseException as error:
+        frames.write(CHANNEL, {"failed": _words(error)})
+    else:
+        frames.write(CHANNEL, {"passed": True})
+
+
+def _stub(name: str) -> Callable[..., Any]:
+    def stub(*args: Any) -> Any:
+        frames.write(CHANNEL, {"name": name, "args": plain.encoded(list(args))})
+        reply = frames.read(CHANNEL)
+        if "error" in reply:
+            raise _raised(reply["error"])
+        return plain.decoded(reply["value"])
+
+    stub.__name__ = name
+    return stub
+
+
+def _raised(words: str) -> Exception:
+    """The exception that an answer raised, if it is one of Python's own: tests may expect it."""
+    name, _, message = words.partition(": ")
+    kind = getattr(builtins, name, None)
+    usual = isinstance(kind, type) and issubclass(kind, Exception)
+    return kind(message) if usual else RuntimeError(words)
+
+
+_modes: Mapping[str, Callable[[Mapping[str, Any], types.ModuleType], None]] = {
+    "program": _execute,
+    "calls": _serve,
+    "tests": _test,
+}

@@ -1,0 +1,120 @@
+"""Connection: the run's side of the server: starts it, and passes on what it reports."""
+
+import itertools
+import json
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from groupwise_sandbox.limits import Limits
+from groupwise_sandbox.process import Process, SandboxError
+
+START_SECONDS = 120.0
+"""The most seconds for a server to load what programs import."""
+_SERVER = Path(__file__).with_name("server.py")
+_ENVIRONMENT = {"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
+_LOST = "the sandbox's server has ended"
+
+
+class Connection:
+    """A server and the programs that it runs. Its methods may be called in any thread."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        """modules: those that programs may import besides the standard library's.
+
+        Raises SandboxError if the server does not start.
+        """
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._numbers, self._lock = itertools.count(1), threading.Lock()
+        self._processes = dict[int, Process]()
+        folders = list(dict.fromkeys(sysconfig.get_path(x) for x in ("purelib", "platlib")))
+        with theirs, tempfile.TemporaryFile() as errors:
+            command = [sys.executable, "-I", "-S", _SERVER, str(theirs.fileno())]
+            self._server = subprocess.Popen(
+                [*command, _SERVER.parents[1], json.dumps(folders), json.dumps([*modules])],
+                pass_fds=[theirs.fileno()],
+                env=_ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C is the run's
+            )
+            theirs.close()
+            self._control.settimeout(START_SECONDS)
+            try:
+                ready = self._control.recv(4096)
+            except TimeoutError:
+                ready = b""
+            if not ready:
+                self.close()
+                errors.seek(0)
+                said = errors.read().decode("utf-8", "replace").strip()[-1000:]
+                raise SandboxError(f"the sandbox's server did not start: {said or 'in time'}")
+        self._control.settimeout(None)
+        threading.Thread(target=self._listen, daemon=True, name="sandbox").start()
+
+    @property
+    def is_lost(self) -> bool:
+        return self._server.poll() is not None
+
+    @contextmanager
+    def started(self, payload: Mapping[str, Any], limits: Limits) -> Iterator[Process]:
+        """A process that runs a payload; ended where the block is left.
+
+        Raises SandboxError if the server is gone.
+        """
+        number = next(self._numbers)
+        process = Process(limits, kill=lambda: self._send({"kill": number}))
+        with self._lock:
+            self._processes[number] = process
+        try:
+            held = [process.theirs.fileno(), process.stdout, process.stderr]
+            sent = self._send({"start": number}, held)
+            process.begun()
+            if not sent:
+                raise SandboxError(_LOST)
+            held_to = {"seconds": limits.seconds, "memory": limits.memory}
+            process.send({"stdin": "", **payload, **held_to})
+            yield process
+        finally:
+            with self._lock:
+                self._processes.pop(number, None)
+                process.close()
+
+    def close(self) -> None:
+        """End the server and what it runs."""
+        self._control.close()
+        self._server.kill()
+        self._server.wait()
+
+    def _send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> bool:
+        """Whether the server is there to get it."""
+        try:
+            socket.send_fds(self._control, [json.dumps(message).encode()], [*descriptors])
+        except OSError:
+            return False
+        return True
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                data = self._control.recv(4096)
+            except OSError:
+                data = b""
+            if not data:
+                with self._lock:
+                    for process in self._processes.values():
+                        process.reported({"fault": _LOST})
+                return
+            report = json.loads(data)
+            with self._lock:
+                process = self._processes.get(report["number"])
+                if process is not None:
+                    process.reported(report)

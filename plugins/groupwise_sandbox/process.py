@@ -1,0 +1,190 @@
+"""Process: one program that is running, as the run sees it."""
+
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from signal import SIGPROF, SIGXCPU
+from typing import Any, Literal, TypeAlias
+
+from groupwise.foreign_json import read as read_json
+from groupwise_sandbox import frames
+from groupwise_sandbox.limits import Limits
+
+_MESSAGE = 4 << 20
+"""Bytes of one message of a program."""
+_ERRORS = 4096
+"""Bytes of the end of stderr that are kept."""
+_PART = 1 << 16
+
+Ended: TypeAlias = Literal["exit", "signal", "time", "memory", "output"]
+
+
+class SandboxError(RuntimeError):
+    """The sandbox itself failed, whatever the program is: nothing is known of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """How a program ended."""
+
+    ended: Ended
+    """By its own end, by a crash ("signal"), or by the limit that it reached."""
+    status: int
+    """Its exit status; below 0, the signal that ended it. Says nothing of whether it is right."""
+    stdout: bytes
+    """What it printed, at most `Limits.output` bytes."""
+    stderr: str
+    """The end of what it wrote there, such as a traceback."""
+    seconds: float
+    """Processor time."""
+
+
+class Process:
+    """One running program; used by one thread."""
+
+    def __init__(self, limits: Limits, kill: Callable[[], None]) -> None:
+        """kill: ends the program, if it runs."""
+        self._limits, self._kill = limits, kill
+        self._channel, self.theirs = socket.socketpair()
+        self._stdout, self.stdout = os.pipe2(os.O_CLOEXEC)
+        self._stderr, self.stderr = os.pipe2(os.O_CLOEXEC)
+        self._woken = os.eventfd(0, os.EFD_CLOEXEC)
+        self._report: dict[str, Any] | None = None
+        self._out, self._err, self._printed = bytearray(), bytearray(), 0
+        self._messages, self._reader = list[bytes](), frames.Reader(_MESSAGE)
+        self._reached: Ended | None = None
+        self._until = time.monotonic() + limits.wall_seconds
+        self._selector = selectors.DefaultSelector()
+        for each in (self._stdout, self._stderr, self._channel, self._woken):
+            self._selector.register(each, selectors.EVENT_READ)
+
+    def begun(self) -> None:
+        """Close what the program alone holds from now on."""
+        self.theirs.close()
+        os.close(self.stdout)
+        os.close(self.stderr)
+
+    def reported(self, report: dict[str, Any]) -> None:
+        """How the process ended; called once, in another thread."""
+        self._report = report
+        os.eventfd_write(self._woken, 1)
+
+    def send(self, message: Any) -> None:
+        """Send a message to the program, which may have ended, or may never read it."""
+        try:
+            self._channel.settimeout(max(0.001, self._until - time.monotonic()))
+            self._channel.sendall(frames.packed(message))
+        except TimeoutError:
+            self._stop("time")
+        except OSError:
+            pass  # it has ended, and its report says how
+
+    def message(self) -> Any:
+        """The next message of the program; None if it ended, or wrote anything else."""
+        while not self._messages and self._report is None and self._reached is None:
+            self._step()
+        if not self._messages and self._reached is None:
+            self._drain()
+        if not self._messages:
+            return None
+        try:
+            return read_json(self._messages.pop(0))
+        except ValueError:
+            return None
+
+    def hang_up(self) -> None:
+        """Tell the program that no further message comes."""
+        try:
+            self._channel.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def finished(self) -> Finished:
+        """Wait for the end of the program. Raises SandboxError if it cannot be known."""
+        while self._report is None:
+            self._step()
+        self._drain()
+        if "fault" in self._report:
+            raise SandboxError(self._report["fault"])
+        status, seconds = int(self._report["status"]), float(self._report["seconds"])
+        return Finished(
+            ended=self._reached or self._ending(status, seconds),
+            status=status,
+            stdout=bytes(self._out),
+            stderr=self._err.decode("utf-8", "replace"),
+            seconds=seconds,
+        )
+
+    def close(self) -> None:
+        """End the program, and let go of it."""
+        self._kill()
+        self._selector.close()
+        self._channel.close()
+        for each in (self._stdout, self._stderr, self._woken):
+            os.close(each)
+
+    def _ending(self, status: int, seconds: float) -> Ended:
+        if status in (-SIGPROF, -SIGXCPU) or seconds > self._limits.seconds:
+            return "time"
+        if b"MemoryError" in self._err[-1000:]:
+            return "memory"
+        return "signal" if status < 0 else "exit"
+
+    def _step(self) -> None:
+        """Wait for something to read, or for the last resort."""
+        left = self._until - time.monotonic()
+        if left <= 0:
+            self._stop("time")
+        for key, _ in self._selector.select(max(0.0, left) if self._reached is None else 60.0):
+            self._read(key.fileobj)
+
+    def _read(self, source: Any) -> bool:
+        """Read what there is of one source; False at its end."""
+        if source is self._woken:
+            return False
+        try:
+            if source is self._channel:
+                data = self._channel.recv(_PART, socket.MSG_DONTWAIT)
+            else:
+                data = os.read(source, _PART)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            if source in self._selector.get_map():
+                self._selector.unregister(source)
+            return False
+        if source is self._channel:
+            try:
+                self._messages += self._reader.add(data)
+            except ValueError:
+                self._stop("output")
+            return True
+        if source == self._stdout:
+            self._out += data[: max(0, self._limits.output - len(self._out))]
+        else:
+            self._err = (self._err + data)[-_ERRORS:]
+        self._printed += len(data)
+        if self._printed > self._limits.output:
+            self._stop("output")
+        return True
+
+    def _drain(self) -> None:
+        """What was written before the end, though others may hold the pipes' other ends, too."""
+        for source in (self._stdout, self._stderr):
+            os.set_blocking(source, False)
+        for source in (self._stdout, self._stderr, self._channel):
+            while self._reached is None and self._read(source):
+                pass
+
+    def _stop(self, limit: Ended) -> None:
+        if self._reached is None:
+            self._reached = limit
+            self._kill()
+            for source in (self._stdout, self._stderr, self._channel):
+                if source in self._selector.get_map():
+                    self._selector.unregister(source)

@@ -1,0 +1,171 @@
+"""Sandbox: runs programs, each in a process that can reach nothing."""
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from groupwise.errors import UserError
+from groupwise_sandbox import plain, system_calls
+from groupwise_sandbox.connection import Connection
+from groupwise_sandbox.limits import Limits
+from groupwise_sandbox.process import Finished, Process
+
+
+@dataclass(frozen=True, kw_only=True)
+class Called:
+    """What a call of a function of a program gave."""
+
+    finished: Finished
+    value: Any = None
+    """Plain data, if there is no error."""
+    error: str | None = None
+    """Why there is no value: an exception, a value that is not plain data, or the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tested:
+    """What tests said of a program."""
+
+    passed: bool
+    reason: str | None
+    """Why not."""
+    finished: Finished
+    """How the program ended, rather than the tests."""
+
+
+class Sandbox:
+    """Runs programs, several at a time; its methods may be called in any thread.
+
+    Each program is a process of its own with limits of its own, so what becomes of it does not
+    depend on which others run.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        parallel: int | None = None,
+        modules: Sequence[str] = (),
+    ) -> None:
+        """limits: of one program.
+        parallel: programs at the same time; by default one for each processor.
+        modules: those that programs may import besides the standard library's, such as numpy.
+
+        Raises UserError where no kernel can hold a program to a list of system calls.
+        """
+        if not system_calls.is_supported():
+            raise UserError(
+                "a sandbox needs Linux on x86-64 or aarch64, whose kernel refuses system calls; "
+                "take such a machine, or leave out what runs code"
+            )
+        self._limits, self._modules = limits or Limits(), tuple(modules)
+        self.parallel = parallel or len(os.sched_getaffinity(0))
+        self._free = threading.BoundedSemaphore(self.parallel)
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+
+    def run(self, code: str, stdin: str = "") -> Finished:
+        """Run a program with this standard input. Raises SandboxError."""
+        payload = {"mode": "program", "code": code, "stdin": stdin}
+        with self._free, self._connected().started(payload, self._limits) as process:
+            return process.finished()
+
+    def call(self, code: str, name: str, arguments: Sequence[Any]) -> Called:
+        """Run code, then call a function that it defines with plain data. Raises SandboxError.
+
+        name: of the function, or "Class.method" of a class that is built without arguments.
+        """
+        asked = {"name": name, "args": plain.encoded([*arguments])}
+        with self._free, self._connected().started(_calls(code), self._limits) as process:
+            answer = _defined(process) or _answered(process, asked)
+            process.hang_up()
+            finished = process.finished()
+        error = answer.get("error")
+        if error is None and finished.ended != "exit":
+            error = finished.ended
+        if error is not None:
+            return Called(finished=finished, error=str(error))
+        try:
+            return Called(finished=finished, value=plain.decoded(answer.get("value")))
+        except plain.NotPlainError as problem:
+            return Called(finished=finished, error=str(problem))
+
+    def test(self, code: str, tests: str, stubs: Sequence[str]) -> Tested:
+        """Run tests that are code, in a process of their own. Raises SandboxError.
+
+        There every name of `stubs` is a function that calls the program's; arguments and results
+        cross as plain data, so that a test never holds an object of the program.
+        """
+        testing = {"mode": "tests", "code": tests, "stubs": [*stubs]}
+        connection = self._connected()
+        with (
+            self._free,
+            connection.started(_calls(code), self._limits) as program,
+            connection.started(testing, self._limits) as tester,
+        ):
+            failed = _defined(program)
+            verdict = failed or _passed_on(tester, program)
+            program.hang_up()
+            finished = program.finished()
+        passed = verdict == {"passed": True}
+        reason = None if passed else str(verdict.get("failed") or verdict.get("error"))
+        return Tested(passed=passed, reason=reason, finished=finished)
+
+    def close(self) -> None:
+        """End all programs, and what starts them."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _connected(self) -> Connection:
+        with self._lock:
+            if self._connection is not None and self._connection.is_lost:
+                self._connection.close()
+                self._connection = None
+            if self._connection is None:
+                self._connection = Connection(self._modules)
+            return self._connection
+
+
+def _calls(code: str) -> dict[str, str]:
+    return {"mode": "calls", "code": code}
+
+
+def _defined(process: Process) -> dict[str, Any] | None:
+    """Wait until the code has run; what went wrong, or None."""
+    said = process.message()
+    if not isinstance(said, dict):
+        return {"error": "it ended before it could be called"}
+    return said if "error" in said else None
+
+
+def _answered(process: Process, asked: dict[str, Any]) -> dict[str, Any]:
+    process.send(asked)
+    answer = process.message()
+    return answer if isinstance(answer, dict) else {"error": "it ended without an answer"}
+
+
+def _passed_on(tester: Process, program: Process) -> dict[str, Any]:
+    """Pass the tests' calls on to the program; what the tests said in the end."""
+    while True:
+        said = tester.message()
+        if not isinstance(said, dict):
+            return {"failed": "the tests ended without a verdict"}
+        if "name" not in said:
+            return said
+        answer = _answered(program, said)
+        if "error" not in answer:
+            try:
+                plain.decoded(answer.get("value"))
+            except plain.NotPlainError as problem:
+                answer = {"error": f"NotPlainError: {problem}"}
+        tester.send(answer)

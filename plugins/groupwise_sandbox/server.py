@@ -1,0 +1,148 @@
+"""Server: a small interpreter that forks a process for each program.
+
+    python -I -S server.py CONTROL PACKAGES FOLDERS MODULES
+
+It is started afresh, so it has nothing of a run in its memory, and loads what programs import,
+since these can open no file. It never reads a program: it passes on descriptors. When the
+other end of CONTROL is closed, by whatever end of the run, it ends with all that it has started.
+"""
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+_LEFT_OUT = (
+    "__main__ antigravity cProfile curses dbm ensurepip idlelib lib2to3 msilib multiprocessing "
+    "nis nt ntpath ossaudiodev pdb profile pydoc pydoc_data pyexpat readline rlcompleter "
+    "site sitecustomize sre_compile sre_constants sre_parse test this tkinter turtle turtledemo "
+    "usercustomize venv webbrowser winreg winsound xmlrpc zipapp"
+).split()
+"""Of the standard library: what acts when it is imported, needs a screen, or is of no use here."""
+
+
+def load(folders: Sequence[str], modules: Sequence[str]) -> None:
+    """Import the standard library, and further modules from these folders."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in sorted(sys.stdlib_module_names - {*_LEFT_OUT}):
+            if not name.startswith("_"):
+                _imported(name)
+        for name in ("collections.abc", "concurrent.futures", "importlib.util", "os.path"):
+            _imported(name)
+        sys.path += folders
+        for name in modules:
+            importlib.import_module(name)
+    atexit._clear()
+
+
+def _imported(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except (ImportError, OSError):
+        pass  # not built on this machine: programs find it missing, as they would there
+
+
+class Server:
+    """Forks, and tells the run how each process ended."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control, self._running = control, dict[int, int]()
+        """Of a process: the number that the run gave it."""
+        self._selector = selectors.DefaultSelector()
+
+    def serve(self) -> None:
+        woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        self._selector.register(self._control, selectors.EVENT_READ)
+        self._selector.register(woken, selectors.EVENT_READ)
+        self._say({"ready": True})
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._control and not self._heard():
+                    self._end()
+                    return
+                if key.fd == woken:
+                    os.read(woken, 4096)
+            self._reap()
+
+    def _heard(self) -> bool:
+        """Do what the run asks for; False if it has gone."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, 4096, 3)
+        except OSError:
+            return False
+        if not data:
+            return False
+        asked: dict[str, Any] = json.loads(data)
+        if "kill" in asked:
+            for process, number in self._running.items():
+                if number == asked["kill"]:
+                    os.kill(process, signal.SIGKILL)
+        else:
+            self._fork(asked["start"], descriptors)
+        return True
+
+    def _fork(self, number: int, descriptors: Sequence[int]) -> None:
+        server = os.getpid()
+        try:
+            process = os.fork()
+        except OSError as error:
+            self._say({"number": number, "fault": str(error)})
+            process = -1
+        if process == 0:
+            from groupwise_sandbox import child
+
+            child.live(*descriptors, server)
+        for each in descriptors:
+            os.close(each)
+        if process > 0:
+            self._running[process] = number
+
+    def _reap(self) -> None:
+        while self._running:
+            process, status, used = os.wait4(-1, os.WNOHANG)
+            if process == 0:
+                return
+            number = self._running.pop(process)
+            seconds = used.ru_utime + used.ru_stime
+            ended = os.waitstatus_to_exitcode(status)
+            self._say({"number": number, "status": ended, "seconds": seconds})
+
+    def _say(self, message: Any) -> None:
+        try:
+            self._control.send(json.dumps(message).encode())
+        except OSError:
+            self._end()
+            os._exit(1)
+
+    def _end(self) -> None:
+        for process in self._running:
+            os.kill(process, signal.SIGKILL)
+
+
+def main() -> None:
+    control, packages, folders, modules = sys.argv[1:]
+    sys.path.insert(0, packages)
+    from groupwise_sandbox import child  # noqa: F401  # before the fork, which is then short
+
+    sys.path.remove(packages)
+    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")  # programs are ended before the run, for want of memory
+    load(json.loads(folders), json.loads(modules))
+    gc.collect()
+    gc.freeze()
+    Server(socket.socket(fileno=int(control))).serve()
+
+
+if __name__ == "__main__":
+    main()

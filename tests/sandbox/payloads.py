@@ -1,0 +1,129 @@
+"""Payloads: programs that try to leave the sandbox; each prints WON if it got what it is after.
+
+A name says what is tried. All must find the sandbox as they would find a bare machine: what they
+use is in the standard library.
+"""
+
+PAYLOADS = {
+    # paths
+    "read passwords": "print(open('/etc/passwd').read(10), 'WON')",
+    "read the environment of init": "print(open('/proc/1/environ').read(10), 'WON')",
+    "read its own memory map": "print(open('/proc/self/maps').read(10), 'WON')",
+    "read by descriptor": "import os\nprint(os.open('/etc/hostname', 0), 'WON')",
+    "list a folder": "import os\nprint(os.listdir('/'), 'WON')",
+    "look at a file": "import os\nprint(os.stat('/etc/passwd'), 'WON')",
+    "write a file": "open('/tmp/groupwise_won', 'w').write('x')\nprint('WON')",
+    "make a folder": "import os\nos.mkdir('/tmp/groupwise_won')\nprint('WON')",
+    "remove a file": "import os\nos.unlink('/tmp/groupwise_mine')\nprint('WON')",
+    "rename a file": "import os\nos.rename('/tmp/groupwise_mine', '/tmp/x')\nprint('WON')",
+    "change a mode": "import os\nos.chmod('/tmp/groupwise_mine', 0o777)\nprint('WON')",
+    "change an owner": "import os\nos.chown('/tmp/groupwise_mine', 1, 1)\nprint('WON')",
+    "set an attribute": "import os\nos.setxattr('/tmp/groupwise_mine', 'user.a', b'x')\nprint('WON')",
+    "make a symlink": "import os\nos.symlink('/etc/passwd', '/tmp/groupwise_won')\nprint('WON')",
+    "make a hard link": "import os\nos.link('/tmp/groupwise_mine', '/tmp/groupwise_won')\nprint('WON')",
+    "change the folder": "import os\nos.chdir('/')\nprint('WON')",
+    "make a pipe in a folder": "import os\nos.mkfifo('/tmp/groupwise_won')\nprint('WON')",
+    "truncate a file": "import os\nos.truncate('/tmp/groupwise_mine', 0)\nprint('WON')",
+    # processes
+    "fork": "import os\nprint(os.fork(), 'WON')",
+    "a bomb of forks": "import os\nwhile True:\n    os.fork()\n    print('WON')",
+    "run a command": "import subprocess\nprint(subprocess.run(['true']), 'WON')",
+    "run a shell": "import os\nprint('WON' if os.system('true') == 0 else '')",
+    "become another program": "import os\nos.execv('/bin/echo', ['echo', 'WON'])",
+    "spawn": "import os\nos.posix_spawn('/bin/true', ['true'], {})\nprint('WON')",
+    "signal the parent": "import os\nos.kill(os.getppid(), 9)\nprint('WON')",
+    "signal everybody": "import os\nos.kill(-1, 9)\nprint('WON')",
+    "signal a group": "import os\nos.killpg(0, 9)\nprint('WON')",
+    "signal through a descriptor": (
+        "import os\nimport signal\nsignal.pidfd_send_signal(os.pidfd_open(os.getppid()), 9)\n"
+        "print('WON')"
+    ),
+    "signal by an owner of a descriptor": (
+        "import fcntl, os\nfcntl.fcntl(0, fcntl.F_SETOWN, os.getppid())\nprint('WON')"
+    ),
+    "limits of another process": (
+        "import os, resource\nresource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))\nprint('WON')"
+    ),
+    "limits of its own": (
+        "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (99, 99))\nprint('WON')"
+    ),
+    "trace the parent": (
+        "import ctypes, os\nprint('WON' if ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) == 0 else '')"
+    ),
+    "memory of the parent": (
+        "import ctypes, os\nlibc = ctypes.CDLL(None)\n"
+        "libc.syscall.restype = ctypes.c_long\n"
+        "print('WON' if libc.syscall(310, os.getppid(), 0, 0, 0, 0, 0) >= 0 else '')"
+    ),
+    "priority": "import os\nos.nice(-5)\nprint('WON')",
+    "become another user": "import os\nos.setuid(0)\nprint('WON')",
+    "a new session": "import os\nos.setsid()\nprint('WON')",
+    # sockets
+    **{
+        f"a socket of {family}": f"import socket\nsocket.socket(socket.{family})\nprint('WON')"
+        for family in ("AF_INET", "AF_INET6", "AF_UNIX", "AF_NETLINK", "AF_PACKET", "AF_VSOCK")
+    },
+    "a pair of sockets": "import socket\nsocket.socketpair()\nprint('WON')",
+    "send descriptors": "import socket\nsocket.socket(fileno=3).sendmsg([b'x'])\nprint('WON')",
+    # the kernel
+    "a file in memory": "import os\nos.memfd_create('x')\nprint('WON')",
+    **{
+        f"call {name} ({number})": (
+            "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+            "libc.syscall.restype = ctypes.c_long\n"
+            f"print('WON' if libc.syscall({number}, {arguments}) >= 0 else '')"
+        )
+        for name, number, arguments in (
+            ("unshare", 272, "0x10000000"),
+            ("mount", 165, "0, 0, 0, 0, 0"),
+            ("bpf", 321, "0, 0, 0"),
+            ("io_uring_setup", 425, "1, 0"),
+            ("keyctl", 250, "0, 0, 0"),
+            ("userfaultfd", 323, "0"),
+            ("perf_event_open", 298, "0, 0, -1, -1, 0"),
+            ("open by the 32-bit table", "0x40000002", "b'/etc/passwd', 0"),
+            ("clone without a thread", 56, "17, 0, 0, 0, 0"),
+            ("vfork", 58, "0"),
+            ("prctl", 157, "1, 0, 0, 0, 0"),
+            ("openat2", 437, "-100, b'/etc/passwd', 0, 0"),
+            ("execveat", 322, "-100, b'/bin/true', 0, 0, 0"),
+            ("pidfd_getfd", 438, "0, 0, 0"),
+            ("reboot", 169, "0, 0, 0, 0"),
+        )
+    },
+}
+
+GREEDY = {
+    "a loop": ("while True: pass", "time"),
+    "a loop without its timer's signal": (
+        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64))\nwhile True: pass",
+        "time",
+    ),
+    "a loop that handles its signals": (
+        "import signal\n"
+        "for n in (24, 27):\n    signal.signal(n, lambda *_: None)\n"
+        "while True: pass",
+        "time",
+    ),
+    "sleep": ("import time\ntime.sleep(1000)", "time"),
+    "memory": ("x = bytearray(1 << 34)", "memory"),
+    "memory bit by bit": ("x = []\nwhile True: x.append(bytearray(1 << 20))", "memory"),
+    "output": ("while True: print('x' * 10000)", "output"),
+    "output without a line": (
+        "import sys\nwhile True: sys.stdout.write('x' * 10000)",
+        "output",
+    ),
+    "output to stderr": ("import os\nwhile True: os.write(2, b'x' * 10000)", "output"),
+    "messages": ("import os\nwhile True: os.write(3, b'x' * 10000)", "output"),
+    "threads": (
+        "import threading, time\n"
+        "while True: threading.Thread(target=time.sleep, args=(1000,)).start()",
+        None,
+    ),
+    "recursion": (
+        "import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f()\nf()",
+        None,
+    ),
+    "one long call of C": ("print(len(str(7 ** (10 ** 8))))", None),
+    "a regular expression": ("import re\nre.match('(a+)+$', 'a' * 40 + 'b')", "time"),
+}

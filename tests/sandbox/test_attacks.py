@@ -1,0 +1,129 @@
+"""What a program may try, and what it gets: nothing, and the next program runs unharmed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.sandbox.payloads import GREEDY, PAYLOADS
+
+from groupwise_sandbox.limits import Limits
+from groupwise_sandbox.sandbox import Sandbox
+
+HARMLESS = (
+    "read passwords",
+    "read its own memory map",
+    "read by descriptor",
+    "list a folder",
+    "look at a file",
+    "fork",
+    "run a command",
+    "run a shell",
+    "become another program",
+    "spawn",
+    "limits of its own",
+    "a new session",
+    "a socket of AF_INET",
+    "a socket of AF_UNIX",
+    "a pair of sockets",
+    "a file in memory",
+    "call prctl (157)",
+)
+"""Those that may be tried on the machine itself."""
+MINE = Path("/tmp/groupwise_mine")
+WON = Path("/tmp/groupwise_won")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def file_of_ours() -> None:
+    MINE.write_text("mine")
+    MINE.chmod(0o666)
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+def test_a_payload_wins_nothing(sandbox: Sandbox, name: str) -> None:
+    before = MINE.stat()
+    finished = sandbox.run(PAYLOADS[name])
+    assert b"WON" not in finished.stdout, finished
+    assert not WON.exists()
+    after = MINE.stat()
+    assert (after.st_mode, after.st_uid, after.st_mtime) == (
+        before.st_mode, before.st_uid, before.st_mtime
+    )  # fmt: skip
+    assert sandbox.run("print(6 * 7)").stdout == b"42\n"
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_payload_wins_on_a_bare_interpreter(name: str, tmp_path: Path) -> None:
+    """One with a mistake in it would win nothing anywhere."""
+    ran = subprocess.run([sys.executable, "-c", PAYLOADS[name]], capture_output=True, cwd=tmp_path)
+    assert b"WON" in ran.stdout, ran.stderr
+
+
+@pytest.mark.parametrize("name", GREEDY)
+def test_a_greedy_program_is_ended(sandbox: Sandbox, name: str) -> None:
+    code, ended = GREEDY[name]
+    began = time.monotonic()
+    finished = sandbox.run(code)
+    assert time.monotonic() - began < 1 * 5 + 2
+    assert finished.ended == ended if ended else finished.ended != "exit" or finished.status
+    assert sandbox.run("print(6 * 7)").stdout == b"42\n"
+
+
+def test_nothing_of_an_earlier_program_is_in_memory(sandbox: Sandbox) -> None:
+    marker = "marker-of-the-former-run"
+    assert marker.encode() in sandbox.run(f"kept = {marker!r} * 3\nprint(kept)", marker).stdout
+    search = (
+        "import gc\n"
+        "half = 'marker-of-the-' + 'former-run'\n"
+        "texts = [v for o in gc.get_objects() if isinstance(o, dict) for v in list(o.values())]\n"
+        "print('WON' if any(isinstance(t, str) and half in t and t != half for t in texts)"
+        " else 'nothing')"
+    )
+    assert sandbox.run(search).stdout == b"nothing\n"
+
+
+def test_after_the_run_is_killed_no_program_lives() -> None:
+    code = (
+        "import os, threading, time\n"
+        "from groupwise_sandbox.sandbox import Sandbox\n"
+        "from groupwise_sandbox.limits import Limits\n"
+        "s = Sandbox(limits=Limits(seconds=50), parallel=4)\n"
+        "s.run('')\n"
+        "for _ in range(3):\n"
+        "    threading.Thread(target=s.run, args=('while True: pass',), daemon=True).start()\n"
+        "time.sleep(0.5)\n"
+        "print(s._connected()._server.pid, flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    server = psutil.Process(int(run.stdout.readline()))
+    programs = server.children()
+    assert len(programs) == 3
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    run.stdout.close()
+    _, alive = psutil.wait_procs([server, *programs], timeout=2)
+    assert alive == []
+
+
+def test_a_server_that_was_killed_fails_its_programs_and_the_next_one_runs() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from groupwise_sandbox.process import SandboxError
+
+    with Sandbox(limits=Limits(seconds=20), parallel=2) as sandbox, ThreadPoolExecutor() as pool:
+        sandbox.run("")
+        hanging = pool.submit(sandbox.run, "while True: pass")
+        time.sleep(0.3)
+        connection = sandbox._connection
+        assert connection is not None
+        os.kill(connection._server.pid, signal.SIGKILL)
+        with pytest.raises(SandboxError, match="server has ended"):
+            hanging.result(timeout=5)
+        assert sandbox.run("print(1)").stdout == b"1\n"
