@@ -16,7 +16,8 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from groupwise_sandbox import frames, plain, system_calls
@@ -28,12 +29,13 @@ _DEATH_SIGNAL = 1
 _STANDARD = {0: "stdin", 1: "stdout", 2: "stderr", "/dev/stdin": "stdin", "/dev/stdout": "stdout"}
 
 
-def live(channel: int, output: int, errors: int, server: int) -> None:
+def live(descriptors: Sequence[int], server: int) -> None:
     """Run what the channel says, and end the process.
 
+    descriptors: of the channel, and of what it prints, as output and as errors.
     server: the number of the process that this one was forked from.
     """
-    status = 1
+    status, (channel, output, errors) = 1, descriptors
     try:
         payload = frames.read(channel)
         _take(channel, output, errors, payload["stdin"])
@@ -67,8 +69,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _limit(seconds: float, memory: int) -> None:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        present = int(file.read().split()[0]) * resource.getpagesize()
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+    present = int(pages) * resource.getpagesize()
     whole = math.ceil(seconds) + 1
     limits = {
         resource.RLIMIT_AS: (present + memory, present + memory),
@@ -103,7 +105,7 @@ def _streams() -> Mapping[str, io.TextIOWrapper]:
     """Standard streams, made while descriptors can still be looked at."""
     opened = {
         name: io.TextIOWrapper(
-            io.open(number, "rb" if name == "stdin" else "wb", closefd=False),
+            open(number, "rb" if name == "stdin" else "wb", closefd=False),  # noqa: SIM115
             encoding="utf-8",
             errors="surrogateescape",
             write_through=name == "stderr",
@@ -111,7 +113,8 @@ def _streams() -> Mapping[str, io.TextIOWrapper]:
         for number, name in enumerate(("stdin", "stdout", "stderr"))
     }
     sys.stdin, sys.stdout, sys.stderr = opened.values()
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = opened.values()
+    for name, stream in opened.items():
+        setattr(sys, f"__{name}__", stream)
     really = io.open
 
     def opening(file: Any, mode: str = "r", *others: Any, **named: Any) -> Any:
@@ -120,7 +123,7 @@ def _streams() -> Mapping[str, io.TextIOWrapper]:
             return stream.buffer if "b" in mode else stream
         return really(file, mode, *others, **named)
 
-    builtins.open = io.open = opening  # type: ignore[assignment]  # programs read `open(0)`
+    builtins.open = io.open = opening  # programs read `open(0)`
     return opened
 
 
@@ -147,10 +150,10 @@ def _ended(program: Callable[[], None]) -> int:
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and not thread.daemon:
                 thread.join()
-    except SystemExit as exit:
-        if exit.code is not None and not isinstance(exit.code, int):
-            print(exit.code, file=sys.stderr)
-        status = 0 if exit.code is None else exit.code if isinstance(exit.code, int) else 1
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+        status = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
     except BaseException as error:
         _show(error)
         status = 1
@@ -229,8 +232,9 @@ def _raised(words: str) -> Exception:
     """The exception that an answer raised, if it is one of Python's own: tests may expect it."""
     name, _, message = words.partition(": ")
     kind = getattr(builtins, name, None)
-    usual = isinstance(kind, type) and issubclass(kind, Exception)
-    return kind(message) if usual else RuntimeError(words)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        return kind(message)
+    return RuntimeError(words)
 
 
 _modes: Mapping[str, Callable[[Mapping[str, Any], types.ModuleType], None]] = {

@@ -36,9 +36,9 @@ class Connection:
         self._processes = dict[int, Process]()
         folders = list(dict.fromkeys(sysconfig.get_path(x) for x in ("purelib", "platlib")))
         with theirs, tempfile.TemporaryFile() as errors:
-            command = [sys.executable, "-I", "-S", _SERVER, str(theirs.fileno())]
+            command = [sys.executable, "-I", "-S", str(_SERVER), str(theirs.fileno())]
             self._server = subprocess.Popen(
-                [*command, _SERVER.parents[1], json.dumps(folders), json.dumps([*modules])],
+                [*command, str(_SERVER.parents[1]), json.dumps(folders), json.dumps([*modules])],
                 pass_fds=[theirs.fileno()],
                 env=_ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
@@ -115,6 +115,6 @@ class Connection:
                 return
             report = json.loads(data)
             with self._lock:
-                process = self._processes.get(report["number"])
-                if process is not None:
-                    process.reported(report)
+                ended = self._processes.get(report["number"])
+                if ended is not None:
+                    ended.reported(report)

@@ -4,8 +4,9 @@ Only plain data crosses between a sandbox and the run, in both directions. An ob
 an answer defines never does, so nothing that it overrides is ever called outside.
 """
 
-import math
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 DEPTH = 64
@@ -24,29 +25,26 @@ def encoded(value: Any, depth: int = DEPTH) -> Any:
     """
     if depth < 0:
         raise NotPlainError(f"nested more than {DEPTH} deep")
-    kind = type(value)
-    if value is None or kind is bool or kind is str:
+    if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, int):
-        return int(value) if -_EXACT < value < _EXACT else {"int": hex(value)}
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"float": repr(float(value))}
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, bytes | bytearray):
-        return {"bytes": bytes(value).hex()}
-    if isinstance(value, complex):
-        return {"complex": [repr(value.real), repr(value.imag)]}
-    if isinstance(value, list | deque):
-        return [encoded(each, depth - 1) for each in value]
-    if isinstance(value, tuple):
-        return {"tuple": [encoded(each, depth - 1) for each in value]}
-    if isinstance(value, set | frozenset):
-        return {"set": [encoded(each, depth - 1) for each in value]}
-    if isinstance(value, dict):
-        pairs = [[encoded(k, depth - 1), encoded(v, depth - 1)] for k, v in value.items()]
-        return {"dict": pairs}
-    raise NotPlainError(f"an object of {kind.__name__} is not plain data")
+    for kinds, write in _WRITERS:
+        if isinstance(value, kinds):
+            return write(value, lambda part: encoded(part, depth - 1))
+    raise NotPlainError(f"an object of {type(value).__name__} is not plain data")
+
+
+_Part = Callable[[Any], Any]
+_WRITERS: Sequence[tuple[Any, Callable[[Any, _Part], Any]]] = (
+    (str, lambda value, _: str(value)),
+    (int, lambda value, _: int(value) if abs(value) < _EXACT else {"int": hex(value)}),
+    (float, lambda value, _: float(value) if isfinite(value) else {"float": repr(float(value))}),
+    (complex, lambda value, _: {"complex": [repr(value.real), repr(value.imag)]}),
+    (bytes | bytearray, lambda value, _: {"bytes": bytes(value).hex()}),
+    (list | deque, lambda value, part: [*map(part, value)]),
+    (tuple, lambda value, part: {"tuple": [*map(part, value)]}),
+    (set | frozenset, lambda value, part: {"set": [*map(part, value)]}),
+    (dict, lambda value, part: {"dict": [[part(k), part(v)] for k, v in value.items()]}),
+)
 
 
 def decoded(data: Any, depth: int = DEPTH) -> Any:
@@ -60,26 +58,18 @@ def decoded(data: Any, depth: int = DEPTH) -> Any:
     if isinstance(data, dict) and len(data) == 1:
         [(kind, content)] = data.items()
         try:
-            return _tagged(kind, content, depth)
-        except (TypeError, ValueError, KeyError) as error:
+            return _READERS[kind](content, lambda part: decoded(part, depth - 1))
+        except (KeyError, TypeError, ValueError) as error:
             raise NotPlainError(f"not plain data: {error}") from error
     raise NotPlainError("not plain data")
 
 
-def _tagged(kind: str, content: Any, depth: int) -> Any:
-    match kind:
-        case "int":
-            return int(content, 16)
-        case "float":
-            return float(content)
-        case "bytes":
-            return bytes.fromhex(content)
-        case "complex":
-            return complex(*map(float, content))
-        case "tuple":
-            return tuple(decoded(each, depth - 1) for each in content)
-        case "set":
-            return {decoded(each, depth - 1) for each in content}
-        case "dict":
-            return {decoded(k, depth - 1): decoded(v, depth - 1) for k, v in content}
-    raise NotPlainError(f"not plain data: {kind!r}")
+_READERS: Mapping[str, Callable[[Any, _Part], Any]] = {
+    "int": lambda content, _: int(content, 16),
+    "float": lambda content, _: float(content),
+    "complex": lambda content, _: complex(*map(float, content)),
+    "bytes": lambda content, _: bytes.fromhex(content),
+    "tuple": lambda content, part: tuple(map(part, content)),
+    "set": lambda content, part: set(map(part, content)),
+    "dict": lambda content, part: {part(k): part(v) for k, v in content},
+}

@@ -5,6 +5,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from signal import SIGPROF, SIGXCPU
 from typing import Any, Literal, TypeAlias
@@ -41,11 +42,27 @@ class Finished:
     seconds: float
     """Processor time."""
 
+    @property
+    def why(self) -> str:
+        """How it ended, in words."""
+        if self.ended != "exit":
+            return _WORDS[self.ended]
+        last = self.stderr.strip().rpartition("\n")[2]
+        return f"ended with status {self.status}" + (f": {last}" if last else "")
+
+
+_WORDS = {
+    "signal": "crashed",
+    "time": "took too much time",
+    "memory": "took too much memory",
+    "output": "printed too much",
+}
+
 
 class Process:
     """One running program; used by one thread."""
 
-    def __init__(self, limits: Limits, kill: Callable[[], None]) -> None:
+    def __init__(self, limits: Limits, kill: Callable[[], object]) -> None:
         """kill: ends the program, if it runs."""
         self._limits, self._kill = limits, kill
         self._channel, self.theirs = socket.socketpair()
@@ -97,10 +114,8 @@ class Process:
 
     def hang_up(self) -> None:
         """Tell the program that no further message comes."""
-        try:
+        with suppress(OSError):  # it has ended
             self._channel.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass
 
     def finished(self) -> Finished:
         """Wait for the end of the program. Raises SandboxError if it cannot be known."""
@@ -159,26 +174,32 @@ class Process:
                 self._selector.unregister(source)
             return False
         if source is self._channel:
-            try:
-                self._messages += self._reader.add(data)
-            except ValueError:
-                self._stop("output")
-            return True
-        if source == self._stdout:
-            self._out += data[: max(0, self._limits.output - len(self._out))]
+            self._take_message(data)
         else:
+            self._take_print(data, is_error=source == self._stderr)
+        return True
+
+    def _take_message(self, data: bytes) -> None:
+        try:
+            self._messages += self._reader.add(data)
+        except ValueError:
+            self._stop("output")
+
+    def _take_print(self, data: bytes, *, is_error: bool) -> None:
+        if is_error:
             self._err = (self._err + data)[-_ERRORS:]
+        else:
+            self._out += data[: max(0, self._limits.output - len(self._out))]
         self._printed += len(data)
         if self._printed > self._limits.output:
             self._stop("output")
-        return True
 
     def _drain(self) -> None:
         """What was written before the end, though others may hold the pipes' other ends, too."""
         for source in (self._stdout, self._stderr):
             os.set_blocking(source, False)
-        for source in (self._stdout, self._stderr, self._channel):
-            while self._reached is None and self._read(source):
+        for each in (self._stdout, self._stderr, self._channel):
+            while self._reached is None and self._read(each):
                 pass
 
     def _stop(self, limit: Ended) -> None:

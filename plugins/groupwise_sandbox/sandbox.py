@@ -84,7 +84,7 @@ class Sandbox:
             finished = process.finished()
         error = answer.get("error")
         if error is None and finished.ended != "exit":
-            error = finished.ended
+            error = finished.why
         if error is not None:
             return Called(finished=finished, error=str(error))
         try:

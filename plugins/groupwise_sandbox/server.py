@@ -18,14 +18,16 @@ import socket
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-_LEFT_OUT = (
-    "__main__ antigravity cProfile curses dbm ensurepip idlelib lib2to3 msilib multiprocessing "
-    "nis nt ntpath ossaudiodev pdb profile pydoc pydoc_data pyexpat readline rlcompleter "
-    "site sitecustomize sre_compile sre_constants sre_parse test this tkinter turtle turtledemo "
-    "usercustomize venv webbrowser winreg winsound xmlrpc zipapp"
-).split()
+_LEFT_OUT = {
+    *("antigravity", "idlelib", "this", "turtle", "turtledemo", "tkinter", "webbrowser"),
+    *("multiprocessing", "pdb", "profile", "cProfile", "pydoc", "pydoc_data", "rlcompleter"),
+    *("ensurepip", "lib2to3", "test", "venv", "zipapp", "site", "curses", "readline"),
+    *("msilib", "nt", "ntpath", "winreg", "winsound", "ossaudiodev", "nis", "dbm", "xmlrpc"),
+}
 """Of the standard library: what acts when it is imported, needs a screen, or is of no use here."""
 
 
@@ -33,7 +35,7 @@ def load(folders: Sequence[str], modules: Sequence[str]) -> None:
     """Import the standard library, and further modules from these folders."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in sorted(sys.stdlib_module_names - {*_LEFT_OUT}):
+        for name in sorted(sys.stdlib_module_names - _LEFT_OUT):
             if not name.startswith("_"):
                 _imported(name)
         for name in ("collections.abc", "concurrent.futures", "importlib.util", "os.path"):
@@ -45,10 +47,8 @@ def load(folders: Sequence[str], modules: Sequence[str]) -> None:
 
 
 def _imported(name: str) -> None:
-    try:
+    with suppress(ImportError, OSError):  # not built on this machine: missing for programs, too
         importlib.import_module(name)
-    except (ImportError, OSError):
-        pass  # not built on this machine: programs find it missing, as they would there
 
 
 class Server:
@@ -102,7 +102,7 @@ class Server:
         if process == 0:
             from groupwise_sandbox import child
 
-            child.live(*descriptors, server)
+            child.live(descriptors, server)
         for each in descriptors:
             os.close(each)
         if process > 0:
@@ -136,8 +136,8 @@ def main() -> None:
     from groupwise_sandbox import child  # noqa: F401  # before the fork, which is then short
 
     sys.path.remove(packages)
-    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write("1000")  # programs are ended before the run, for want of memory
+    # Programs are ended before the run, for want of memory.
+    Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     load(json.loads(folders), json.loads(modules))
     gc.collect()
     gc.freeze()

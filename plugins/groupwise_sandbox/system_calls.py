@@ -96,9 +96,7 @@ def _program() -> Sequence[bytes]:
         ],
     )
     commands = [
-        step
-        for each in _FCNTL
-        for step in (_step(_EQUAL, each, 0, 1), _step(_RETURN, _ALLOW))
+        step for each in _FCNTL for step in (_step(_EQUAL, each, 0, 1), _step(_RETURN, _ALLOW))
     ]
     rules += _rule(
         checked["fcntl"], [_step(_LOAD, _ARGUMENTS + 8), *commands, _step(_RETURN, refused)]

@@ -18,9 +18,13 @@ PAYLOADS = {
     "rename a file": "import os\nos.rename('/tmp/groupwise_mine', '/tmp/x')\nprint('WON')",
     "change a mode": "import os\nos.chmod('/tmp/groupwise_mine', 0o777)\nprint('WON')",
     "change an owner": "import os\nos.chown('/tmp/groupwise_mine', 1, 1)\nprint('WON')",
-    "set an attribute": "import os\nos.setxattr('/tmp/groupwise_mine', 'user.a', b'x')\nprint('WON')",
+    "set an attribute": (
+        "import os\nos.setxattr('/tmp/groupwise_mine', 'user.a', b'x')\nprint('WON')"
+    ),
     "make a symlink": "import os\nos.symlink('/etc/passwd', '/tmp/groupwise_won')\nprint('WON')",
-    "make a hard link": "import os\nos.link('/tmp/groupwise_mine', '/tmp/groupwise_won')\nprint('WON')",
+    "make a hard link": (
+        "import os\nos.link('/tmp/groupwise_mine', '/tmp/groupwise_won')\nprint('WON')"
+    ),
     "change the folder": "import os\nos.chdir('/')\nprint('WON')",
     "make a pipe in a folder": "import os\nos.mkfifo('/tmp/groupwise_won')\nprint('WON')",
     "truncate a file": "import os\nos.truncate('/tmp/groupwise_mine', 0)\nprint('WON')",
@@ -42,13 +46,15 @@ PAYLOADS = {
         "import fcntl, os\nfcntl.fcntl(0, fcntl.F_SETOWN, os.getppid())\nprint('WON')"
     ),
     "limits of another process": (
-        "import os, resource\nresource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))\nprint('WON')"
+        "import os, resource\n"
+        "resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))\nprint('WON')"
     ),
     "limits of its own": (
         "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (99, 99))\nprint('WON')"
     ),
     "trace the parent": (
-        "import ctypes, os\nprint('WON' if ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) == 0 else '')"
+        "import ctypes, os\nlibc = ctypes.CDLL(None)\n"
+        "print('WON' if libc.ptrace(16, os.getppid(), 0, 0) == 0 else '')"
     ),
     "memory of the parent": (
         "import ctypes, os\nlibc = ctypes.CDLL(None)\n"
@@ -100,9 +106,7 @@ GREEDY = {
         "time",
     ),
     "a loop that handles its signals": (
-        "import signal\n"
-        "for n in (24, 27):\n    signal.signal(n, lambda *_: None)\n"
-        "while True: pass",
+        "import signal\nfor n in (24, 27): signal.signal(n, lambda *_: None)\nwhile True: pass",
         "time",
     ),
     "sleep": ("import time\ntime.sleep(1000)", "time"),
@@ -116,8 +120,7 @@ GREEDY = {
     "output to stderr": ("import os\nwhile True: os.write(2, b'x' * 10000)", "output"),
     "messages": ("import os\nwhile True: os.write(3, b'x' * 10000)", "output"),
     "threads": (
-        "import threading, time\n"
-        "while True: threading.Thread(target=time.sleep, args=(1000,)).start()",
+        "import threading as t, time\nwhile 1: t.Thread(target=time.sleep, args=(1000,)).start()",
         None,
     ),
     "recursion": (

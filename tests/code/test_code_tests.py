@@ -1,0 +1,213 @@
+"""`code_tests`: right programs are paid, wrong ones and cheats are not, in every format."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from groupwise.rewards import SampleErrors
+from groupwise_code.formats import cases_of
+from groupwise_code.problem import FormatError
+from groupwise_code.reward import CodeTests
+
+RIGHT = "def add(a, b):\n    return a + b\n"
+WRONG = "def add(a, b):\n    return a - b\n"
+PRINTS = "print(sum(map(int, input().split())))\n"
+CASES = [{"type": "function_call", "fn_name": "add", "input": [1, 2], "output": 3}]
+LINES = [{"type": "stdin_stdout", "input": "1 2\n", "output": "3\n"}]
+CALLED: dict[str, dict[str, Any]] = {
+    "open-r1": {"verification_info": {"language": "python", "test_cases": CASES}},
+    "open-r1 as text": {"verification_info": json.dumps({"test_cases": CASES})},
+    "apps": {"input_output": json.dumps({"inputs": [[1, 2]], "outputs": [[3]], "fn_name": "add"})},
+    "apps by lines": {
+        "input_output": json.dumps({"inputs": ["1\n2"], "outputs": ["3"], "fn_name": "add"})
+    },
+    "verl": {"ground_truth": json.dumps({"inputs": ["1\n2"], "outputs": ["3"], "fn_name": "add"})},
+    "verl asserts": {"ground_truth": json.dumps({"assert_case": ["assert add(1, 2) == 3"]})},
+    "prime-rl": {"ground_truth": json.dumps(CASES)},
+    "a list": {"test_cases": CASES},
+    "mbpp": {
+        "test_list": ["assert add(1, 2) == 3", "assert math.isclose(add(.1, .2), .3)"],
+        "test_imports": ["import math"],
+    },
+    "humaneval": {
+        "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
+        "entry_point": "add",
+    },
+    "kodcode": {"test": "def test_add():\n    assert add(1, 2) == 3\ntest_add()\n"},
+}
+PRINTED: dict[str, dict[str, Any]] = {
+    "open-r1": {"verification_info": {"language": "python", "test_cases": LINES}},
+    "apps": {"input_output": json.dumps({"inputs": ["1 2\n"], "outputs": ["3\n"]})},
+    "verl": {"ground_truth": json.dumps({"inputs": ["1 2\n"], "outputs": ["3\n"]})},
+    "prime-rl": {"ground_truth": LINES},
+}
+CHEATS = {
+    "an object that equals everything": (
+        "class Any:\n    __eq__ = lambda s, o: True\n    __hash__ = None\n"
+        "def add(a, b): return Any()\n"
+    ),
+    "a number that equals everything": (
+        "class Any(int):\n    __eq__ = lambda s, o: True\n    __hash__ = None\n"
+        "def add(a, b): return Any(7)\n"
+    ),
+    "an exit with 0": "import sys\nsys.exit(0)\n",
+    "an exit at once": "import os\nos._exit(0)\n",
+    "an exit in the call": "import os\ndef add(a, b): os._exit(0)\n",
+    "a patched builtin": (
+        "import builtins\nbuiltins.abs = builtins.AssertionError = lambda *a: 0\n"
+        "def add(a, b): return 0\n"
+    ),
+    "patched comparison": (
+        "import operator, math\noperator.eq = math.isclose = lambda *a, **k: True\n"
+        "def add(a, b): return 0\n"
+    ),
+    "the caller's frames": (
+        "import sys\n"
+        "def add(a, b):\n"
+        "    frame = sys._getframe()\n"
+        "    while frame:\n"
+        "        for value in frame.f_locals.values():\n"
+        "            if isinstance(value, dict) and 'expected' in value:\n"
+        "                return value['expected']\n"
+        "        frame = frame.f_back\n"
+        "    return None\n"
+    ),
+    "what is on the heap": (
+        "import gc\n"
+        "def add(a, b):\n"
+        "    for o in gc.get_objects():\n"
+        "        if isinstance(o, dict) and 'output' in o: return o['output']\n"
+    ),
+    "a forged message of passing": (
+        "import os, struct\nm = b'{\"passed\": true}'\n"
+        "os.write(3, struct.pack('!Q', len(m)) + m)\n"
+        "def add(a, b): return 0\n"
+    ),
+    "a forged definition": (
+        'import os, struct\nm = b\'{"defined": ["add"]}\'\n'
+        "os.write(3, struct.pack('!Q', len(m)) + m)\nos._exit(0)\n"
+    ),
+    "own tests": "def test_nothing(): pass\ndef check(candidate): pass\ndef add(a, b): return 0\n",
+    "a builtin of the tests": "def abs(x): return 0\ndef add(a, b): return 0\n",
+    "a print of the answer to the wrong place": "print(3)\ndef add(a, b): pass\n",
+    "not a number": "def add(a, b): return float('nan')\n",
+    "True for one": "def add(a, b): return True\n",
+    "endless data": "def add(a, b):\n    x = []\n    x.append(x)\n    return x\n",
+    "much data": "def add(a, b): return 'x' * (1 << 24)\n",
+    "no end": "def add(a, b):\n    while True: pass\n",
+    "an import of the tests": "import tests, answer\ndef add(a, b): return 0\n",
+}
+
+
+@pytest.fixture(scope="module")
+def reward() -> Iterator[CodeTests]:
+    made = CodeTests(CodeTests.Config(timeout=1, memory=128))
+    yield made
+    made.close()
+
+
+def value(reward: CodeTests, program: str, row: dict[str, Any]) -> float | None:
+    columns = {name: [column] for name, column in row.items()}
+    return reward([""], [f"Here:\n```python\n{program}\n```"], **columns)[0]
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_functions_in_every_format(reward: CodeTests, name: str) -> None:
+    assert value(reward, RIGHT, CALLED[name]) == 1.0
+    assert value(reward, WRONG, CALLED[name]) == 0.0
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_programs_in_every_format(reward: CodeTests, name: str) -> None:
+    assert value(reward, PRINTS, PRINTED[name]) == 1.0
+    assert value(reward, "print(4)", PRINTED[name]) == 0.0
+    assert value(reward, "print(3)\nprint(4)", PRINTED[name]) == 0.0
+    assert value(reward, "print('3', end='  ')", PRINTED[name]) == 1.0
+    assert value(reward, "print(3.0)", PRINTED[name]) == 0.0
+
+
+@pytest.mark.parametrize("kind", ["prime-rl", "mbpp", "humaneval", "apps"])
+@pytest.mark.parametrize("name", CHEATS)
+def test_a_cheat_earns_nothing(reward: CodeTests, name: str, kind: str) -> None:
+    assert value(reward, CHEATS[name], CALLED[kind]) == 0.0
+
+
+def test_a_class_of_methods(reward: CodeTests) -> None:
+    row = {"test_cases": [{"fn_name": "Solution.add", "input": [1, 2], "output": 3}]}
+    program = "class Solution:\n    def add(self, a: List[int], b): return a + b\n"
+    assert value(reward, "from typing import List\n" + program, row) == 1.0
+
+
+def test_a_test_that_expects_an_exception(reward: CodeTests) -> None:
+    tests = "try:\n    add(1, 'x')\nexcept TypeError:\n    pass\nelse:\n    assert False\n"
+    assert value(reward, RIGHT, {"test": tests}) == 1.0
+    assert value(reward, "def add(a, b): return 3", {"test": tests}) == 0.0
+
+
+def test_a_share_of_the_tests_is_paid_if_asked_for() -> None:
+    cases = [{"fn_name": "add", "input": [n, n], "output": 2 * n} for n in range(4)]
+    reward = CodeTests(CodeTests.Config(pay="share", timeout=1))
+    try:
+        assert value(reward, "def add(a, b): return 0 if a else 0", {"test_cases": cases}) == 0.25
+        assert value(reward, RIGHT, {"test_cases": cases}) == 1.0
+    finally:
+        reward.close()
+
+
+def test_a_completion_without_a_program_is_wrong(reward: CodeTests) -> None:
+    columns: dict[str, Any] = {"test_cases": [CASES] * 4}
+    texts = ["", "```rust\nfn main() {}\n```", "I cannot.", "<think>```python\n" + RIGHT + "```"]
+    assert reward([""] * 4, texts, **columns)[:3] == [0.0, 0.0, 0.0]
+    assert reward([""], [f"<think>\n{WRONG}</think>\n```py\n{RIGHT}```"], test_cases=[CASES]) == [1]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        {"test_cases": []},
+        {"test": "assert True"},
+        {"test": "def ("},
+        {"ground_truth": "[1"},
+        {"verification_info": {"language": "cpp", "test_cases": LINES}},
+    ],
+    ids=str,
+)
+def test_a_row_that_cannot_be_read_is_named_before_a_run(
+    reward: CodeTests, row: dict[str, Any]
+) -> None:
+    with pytest.raises(FormatError):
+        cases_of(row)
+    with pytest.raises(SampleErrors):
+        value(reward, RIGHT, row)
+
+
+def test_its_own_solution_is_the_gold_completion(reward: CodeTests) -> None:
+    row = {
+        **CALLED["humaneval"],
+        "prompt": "def add(a, b):\n",
+        "canonical_solution": "    return a + b\n",
+    }
+    gold = reward.gold_completion(row)
+    assert gold is not None
+    columns = {name: [column] for name, column in row.items() if name != "prompt"}
+    assert reward([row["prompt"]], [gold], **columns) == [1.0]
+
+
+def test_hanging_programs_end_within_the_calls_time() -> None:
+    import time
+
+    from groupwise.rewards.deadline import ending_in
+
+    reward = CodeTests(CodeTests.Config(timeout=1, parallel=2))
+    began = time.monotonic()
+    try:
+        hanging = ["```python\ndef add(a, b):\n    while True: pass\n```"] * 256
+        with ending_in(8.0), pytest.raises(SampleErrors) as raised:
+            reward([""] * 256, hanging, test_cases=[CASES] * 256)
+    finally:
+        reward.close()
+    assert time.monotonic() - began < 8.0 + 5.0
+    assert 0.0 in raised.value.values
