@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from groupwise import Rollouts
+from groupwise.episodes.calls import calls_for
+from groupwise.experience.credit import credit
 from groupwise.record import Call, Episode, Group
 from groupwise.record.gather import gather, scores_of, write
 from groupwise.rewards import Scores
-from groupwise.training.calls import calls_for
-from groupwise.training.credit import credit
 
 
 def trained(step: Any, label: str = "policy") -> Rollouts:

@@ -12,7 +12,7 @@ import yaml
 import groupwise
 from groupwise.cli.check import describe
 from groupwise.config.load import load_text
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.policy import LanguageModel
 
 BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"

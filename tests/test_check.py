@@ -8,7 +8,7 @@ import pytest
 import yaml
 from tests.command_line import call
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.registry import installed
 
 BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
@@ -222,7 +222,8 @@ def test_messages_in_a_csv_file_are_parsed(tmp_path):
 
 def test_the_policy_is_on_its_device_before_prompts_are_checked(config, monkeypatch):
     """Its trial run must be on the device of the run."""
-    from groupwise import processes, train
+    from groupwise import train
+    from groupwise.kit import processes
     from groupwise_llm.policy import LanguageModel
 
     calls = []

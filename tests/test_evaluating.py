@@ -8,7 +8,7 @@ import yaml
 from tests import tiny_model
 from tests.command_line import call
 
-from groupwise.metric_names import titled
+from groupwise.kit.metric_names import titled
 from groupwise.storage.samples import read_samples
 
 OTHER = ["evaluation.source.name=dataset", "evaluation.source.path=other.csv"]

@@ -14,7 +14,7 @@ from tests.command_line import call
 from tests.repeated import lines
 
 import groupwise
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise.weights import KeptWeights
 

@@ -1,9 +1,11 @@
 """Groupwise: Group Relative Policy Optimization (GRPO) for any policy that gives log-probs."""
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from groupwise.hookspecs import hookimpl
+from groupwise.moved import FormerNames
 from groupwise.version import __version__
 
 if TYPE_CHECKING:
@@ -12,11 +14,13 @@ if TYPE_CHECKING:
     from groupwise.callback import Callback
     from groupwise.environment import Environment
     from groupwise.policy import Policy
+    from groupwise.recording.result import RunResult
     from groupwise.rollouts import LogProbs, Rollouts
-    from groupwise.run.result import RunResult
     from groupwise.run.train import train
     from groupwise.sampler import Sampler
     from groupwise.tool_call import ToolCall
+
+sys.meta_path.append(FormerNames())
 
 # Imported at first use, so that neither `groupwise plugins` nor a plugin's module imports torch.
 _LAZY = {
@@ -30,7 +34,7 @@ _LAZY = {
     "LogProbs": "groupwise.rollouts:LogProbs",
     "Rollouts": "groupwise.rollouts:Rollouts",
     "Sampler": "groupwise.sampler:Sampler",
-    "RunResult": "groupwise.run.result:RunResult",
+    "RunResult": "groupwise.recording.result:RunResult",
     "testing": "groupwise.testing",
     "train": "groupwise.run.train:train",
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.policy import Policy
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts

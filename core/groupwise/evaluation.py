@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import NormalDist
 from typing import Any
 
-from groupwise.copies import copied
-from groupwise.metric_names import Family
+from groupwise.kit.copies import copied
+from groupwise.kit.metric_names import Family
 
 Sample = Mapping[str, Any]
 """An evaluated completion, with its prompt, its rewards and whether it is right."""

@@ -72,14 +72,14 @@ def register_algorithms(register: Register) -> None:
 def register_objects(register: Register) -> None:
     """Objects of other libraries that stand for a plugin in Python, as in
     `groupwise.train(policy=model)`: the name is that of their class, with its module, and the
-    target a `groupwise.options.StandsFor`. Neither the library nor the target is imported before
-    such an object is passed."""
+    target a `groupwise.kit.options.StandsFor`. Neither the library nor the target is imported
+    before such an object is passed."""
 
 
 @hookspec
 def register_drafts(register: Register) -> None:
-    """Drafts: subclasses of `groupwise.draft.Draft`, built without arguments. The name is an option
-    of `groupwise init`, whose value is the model."""
+    """Drafts: subclasses of `groupwise.kit.draft.Draft`, built without arguments. The name is an
+    option of `groupwise init`, whose value is the model."""
 
 
 @hookspec

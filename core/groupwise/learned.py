@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from groupwise import processes
+from groupwise.kit import processes
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from groupwise.errors import UserError
-from groupwise.memory import Workload
+from groupwise.kit.errors import UserError
+from groupwise.kit.memory import Workload
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Sampler
 
@@ -95,8 +95,8 @@ class Policy(nn.Module, Sampler):
         """Divide the weights among the processes of this mesh, and set `self.mesh`.
 
         mesh: of one dimension; or of two, ("replicate", "shard"), of which the rows are copies of
-            each other. `fully_shard` takes both, and `groupwise.processes.shard_of` says which part
-            is this process's.
+            each other. `fully_shard` takes both, and `groupwise.kit.processes.shard_of` says which
+            part is this process's.
 
         Called before `place` if `train.shard` is set. No process should ever hold all weights:
         build the modules on `meta`; here, apply `torch.distributed.fsdp.fully_shard` to each block
@@ -305,7 +305,7 @@ class Policy(nn.Module, Sampler):
     def estimate(cls, config: Any, load: Workload) -> Mapping[str, int]:
         """Bytes on one process by purpose ("weights", "optimizer", ...), without loading anything.
 
-        With `load.shards` above 1, add the buffers of gathered weights (`groupwise.memory`).
+        With `load.shards` above 1, add the buffers of gathered weights (`groupwise.kit.memory`).
         Returns {} if there is no estimate, as by default.
         """
         return {}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from groupwise import attachments
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 Row = Mapping[str, Any]
 

@@ -20,9 +20,9 @@ import pluggy
 from packaging.requirements import Requirement
 
 from groupwise import hookspecs
-from groupwise.errors import UserError, did_you_mean, place_of
 from groupwise.kinds import KINDS
-from groupwise.options import StandsFor
+from groupwise.kit.errors import UserError, did_you_mean, place_of
+from groupwise.kit.options import StandsFor
 
 SWITCHED_OFF = "GROUPWISE_WITHOUT"
 """An environment variable: comma-separated names of plugins not to load."""

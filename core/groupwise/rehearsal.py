@@ -5,7 +5,7 @@
 
 from typing import Any
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.policy import Policy
 from groupwise.rollouts import LogProbs
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import nn
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise.tool_call import ToolCall
 

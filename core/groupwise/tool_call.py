@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from groupwise import foreign_json
+from groupwise.kit import foreign_json
 
 PARTS = frozenset({"name", "arguments", "id", "type", "index"})
 """The keys of a call."""

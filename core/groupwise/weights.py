@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.policy import Policy, Uncopied
 
 REFERENCE = "reference"

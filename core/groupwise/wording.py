@@ -7,9 +7,9 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from groupwise import attachments
-from groupwise.errors import UserError, did_you_mean
+from groupwise.kit.errors import UserError, did_you_mean
+from groupwise.kit.section import mistake_at
 from groupwise.prompt_source import Row, is_chat
-from groupwise.section import mistake_at
 
 PLACE = re.compile(r"\{\{([^\W\d]\w*)\}\}|\{([^\W\d]\w*)\}")
 """`{{name}}`, which stands for the text `{name}`, or `{name}`, which stands for a column."""

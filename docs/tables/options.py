@@ -8,14 +8,15 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from page import rewrite
 from pydantic import BaseModel
 
-from groupwise import hookspecs, reward_weights
+from groupwise import hookspecs
 from groupwise.config import measures, sections
 from groupwise.config.environment import EnvironmentSection
 from groupwise.config.learners import LearnerSection
 from groupwise.config.train import ReplaySection, SamplesSection, TrainSection
 from groupwise.kinds import KINDS
+from groupwise.kit.section import PluginSection
 from groupwise.registry import installed
-from groupwise.section import PluginSection
+from groupwise.rewards import weights as reward_weights
 from groupwise_commands.options import of_model
 
 TABLES: Mapping[str, type[BaseModel]] = {

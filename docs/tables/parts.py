@@ -11,20 +11,21 @@ from page import rewrite
 from groupwise.algorithms import parts
 from groupwise_commands.docstrings import docstring
 
-NO_PARTS = ("Composed", "Credit", "Options", "Part")
-"""What the package exports besides."""
-
 
 def table() -> str:
-    rows = ["| part | is | own options | fills in |", "| --- | --- | --- | --- |"]
-    return "\n".join([*rows, *(_row(name) for name in parts.__all__ if name not in NO_PARTS)])
+    rows = [
+        "| part | argument | is | own options | fills in |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    exported = {name: getattr(parts, name) for name in parts.__all__}
+    return "\n".join([*rows, *(_row(n) for n, each in exported.items() if hasattr(each, "slot"))])
 
 
 def _row(name: str) -> str:
     part = getattr(parts, name)
     first = docstring(f"{part.__module__}:{name}").partition("\n")[0].replace("|", "\\|")
     methods = [key for key, value in vars(part).items() if isfunction(value) and key[0] != "_"]
-    return f"| `{name}` | {first} | {_words(_options(part))} | {_words(methods)} |"
+    return f"| `{name}` | `{part.slot}` | {first} | {_words(_options(part))} | {_words(methods)} |"
 
 
 def _options(part: Any) -> list[str]:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
-from groupwise import terminal
-from groupwise.copies import equal
+from groupwise.kit import terminal
+from groupwise.kit.copies import equal
 
 MOST = 64
 """Groups whose beginnings are remembered, and entries of a list that is compared."""

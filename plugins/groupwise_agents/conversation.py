@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from groupwise import terminal
 from groupwise.environment import ContextRefused, Player, Reply
+from groupwise.kit import terminal
 from groupwise.prompt_source import Row
 from groupwise_agents.content import pictures
 from groupwise_agents.limits import Limits

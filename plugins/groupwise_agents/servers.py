@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from groupwise.errors import UserError, first_line
+from groupwise.kit.errors import UserError, first_line
 from groupwise_agents.content import Content
 from groupwise_agents.results import content_of_result
 from groupwise_agents.tool import Tool, ToolError, Unavailable

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from groupwise.errors import UserError, first_line
+from groupwise.kit.errors import UserError, first_line
 from groupwise_agents.threads import in_thread
 
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from groupwise import terminal
-from groupwise.copies import copied, kept
 from groupwise.environment import EpisodeEnded
-from groupwise.errors import UserError
+from groupwise.kit import terminal
+from groupwise.kit.copies import copied, kept
+from groupwise.kit.errors import UserError
 from groupwise.tool_call import ToolCall
 from groupwise_agents.content import Content, content_of
 from groupwise_agents.tool import Tool, ToolError, Unavailable

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import Field
 
 from groupwise.environment import Environment, Player
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompt_source import Row
 from groupwise.registry import import_target
 from groupwise_agents.conversation import COLUMNS, converse, messages_of

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
+from groupwise.kit.terminal import printable
 from groupwise.run.reopening import Reopened, Reply, reopened
-from groupwise.terminal import printable
 
 COLUMN = 24
 """The least columns of a terminal for each checkpoint; with less room they are one below the

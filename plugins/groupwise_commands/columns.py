@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from groupwise.draft import Columns
-from groupwise.errors import UserError
+from groupwise.kit.draft import Columns
+from groupwise.kit.errors import UserError
 from groupwise.registry import installed
 
 PROMPTS = ("prompt", "question", "problem", "instruction", "input", "query", "caption")

@@ -10,9 +10,9 @@ from string import Template
 from typing import Any
 
 from groupwise.config.yaml_lines import read, write
-from groupwise.draft import Columns, Draft
-from groupwise.errors import UserError, did_you_mean
-from groupwise.options import nearest
+from groupwise.kit.draft import Columns, Draft
+from groupwise.kit.errors import UserError, did_you_mean
+from groupwise.kit.options import nearest
 from groupwise.registry import installed
 from groupwise_commands.columns import columns
 

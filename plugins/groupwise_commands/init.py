@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from groupwise.cli.group import Command
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 if TYPE_CHECKING:
-    from groupwise.draft import Draft
+    from groupwise.kit.draft import Draft
 
 app = typer.Typer(add_completion=False)
 """Write a configuration to begin with, for a model and a task."""
@@ -128,7 +128,7 @@ def init(
         raise UserError(f"{config} is a folder: name a file in it, as {config / 'run.yaml'}")
     if config.exists() and not force:
         raise UserError(f"{config} is there already; --force replaces it")
-    from groupwise.run.validation import validate
+    from groupwise.building.validation import validate
     from groupwise.storage.disk import write
 
     ((name, model),) = models.items()

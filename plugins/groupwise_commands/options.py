@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from groupwise.config.yaml_lines import write
-from groupwise.section import PluginSection, Section
+from groupwise.kit.section import PluginSection, Section
 
 REQUIRED, UNSET = "required", "unset"
 """Shown as the default of a required option, and of an optional one that is None."""

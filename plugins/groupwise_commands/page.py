@@ -6,8 +6,8 @@ from typing import Any
 from rich.text import Text
 
 from groupwise import hookspecs
-from groupwise.errors import UserError
 from groupwise.kinds import KINDS
+from groupwise.kit.errors import UserError
 from groupwise.plugins.targets import arguments, has_config
 from groupwise.registry import Entry, target_of
 from groupwise_commands.catalog import install

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from groupwise import terminal
 from groupwise.cli.arguments import told_apart
 from groupwise.cli.completion import run_folders
-from groupwise.errors import UserError
+from groupwise.kit import terminal
+from groupwise.kit.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console

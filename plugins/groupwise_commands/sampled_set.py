@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from groupwise import attachments
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.storage.attached import Attached
 from groupwise.storage.samples import numbered
 

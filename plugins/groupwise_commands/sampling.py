@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from groupwise.errors import UserError
 from groupwise.evaluation import Sample
+from groupwise.kit.errors import UserError
+from groupwise.kit.section import KeyPath
 from groupwise.prompt_source import Row
 from groupwise.run.reopening import Reopened, reopened
-from groupwise.section import KeyPath
 from groupwise_commands.selection import Selection
 
 UNJUDGED = (

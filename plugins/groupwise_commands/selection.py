@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from groupwise.errors import UserError
 from groupwise.evaluation import Sample
+from groupwise.kit.errors import UserError
 
 Keep = Literal["best", "right", "all"]
 Split = Literal["train", "held-out"]

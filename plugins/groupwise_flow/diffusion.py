@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from groupwise.memory import Workload
+from groupwise.kit.memory import Workload
 from groupwise.policy import Microbatch, Outputs, Policy, Uncopied
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import GroupSampler, Purpose, products_are_exact

@@ -5,7 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from groupwise.draft import Columns, Draft, read_json
+from groupwise.kit.draft import Columns, Draft, read_json
 
 NOISE = ("xl", "diffusion-v1", "diffusion-1", "diffusion-v2", "diffusion-2", "sd-turbo")
 """Parts of names of models that predict noise, Stable Diffusion 1, 2 and XL."""

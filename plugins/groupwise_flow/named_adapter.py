@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ValidationError, ValidationInfo
 
-from groupwise.errors import UserError, did_you_mean
+from groupwise.kit.errors import UserError, did_you_mean
+from groupwise.kit.section import PluginSection, mistake_at
 from groupwise.registry import installed
-from groupwise.section import PluginSection, mistake_at
 from groupwise_flow.adapter import Adapter
 
 

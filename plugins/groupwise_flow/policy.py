@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.distributed.device_mesh import DeviceMesh
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.policy import Microbatch, Outputs
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Purpose

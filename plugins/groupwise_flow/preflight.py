@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_flow.adapter import Adapter, Limit
 from groupwise_flow.files.folder import check_weights, read_index
 from groupwise_flow.files.outline import outline

@@ -5,10 +5,10 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from groupwise import lora
-from groupwise.options import PathOrName, TakesObject
-from groupwise.section import mistake_at
-from groupwise.trust import LoadingArguments
+from groupwise.kit import lora
+from groupwise.kit.options import PathOrName, TakesObject
+from groupwise.kit.section import mistake_at
+from groupwise.kit.trust import LoadingArguments
 from groupwise_flow.named_adapter import AdapterOption
 from groupwise_flow.process.windows import Window
 

@@ -1,6 +1,6 @@
 """Stands: which objects of diffusers stand for a policy in Python."""
 
-from groupwise.options import StandsFor
+from groupwise.kit.options import StandsFor
 
 PIPELINE = StandsFor(kind="policies", plugin="flow", option="model")
 """Stands for the policy `flow`, with this pipeline as its `model`."""

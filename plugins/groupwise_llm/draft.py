@@ -8,9 +8,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from groupwise import foreign_json
-from groupwise.draft import Columns, Draft, read_json
-from groupwise.errors import UserError
+from groupwise.kit import foreign_json
+from groupwise.kit.draft import Columns, Draft, read_json
+from groupwise.kit.errors import UserError
 
 NUMBER = re.compile(r"(?:.*####)?\s*[-+]?\$?[\d,]*\.?\d+\s*", re.DOTALL)
 VALUE = re.compile(

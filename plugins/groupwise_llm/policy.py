@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from groupwise import progress
-from groupwise.memory import Workload
+from groupwise.kit import progress
+from groupwise.kit.memory import Workload
 from groupwise.policy import Outputs, Policy, Uncopied
 from groupwise.sampler import Sampler
 from groupwise_llm.card import card_of

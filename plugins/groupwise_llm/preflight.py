@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.files.folder import check_files, config_of, positions_of, tokenizer_of
 from groupwise_llm.files.loading import end_tokens, outline, vocabulary_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rehearsal import Rehearsal
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose

@@ -5,9 +5,9 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from groupwise import lora
-from groupwise.options import PathNameOrObject, PathOrName, TakesObject
-from groupwise.trust import LoadingArguments
+from groupwise.kit import lora
+from groupwise.kit.options import PathNameOrObject, PathOrName, TakesObject
+from groupwise.kit.trust import LoadingArguments
 
 
 class Lora(lora.Lora):

@@ -1,6 +1,6 @@
 """Stands: which objects of transformers stand for a policy in Python, or for an option of it."""
 
-from groupwise.options import StandsFor
+from groupwise.kit.options import StandsFor
 
 MODEL = StandsFor(kind="policies", plugin="language_model", option="model")
 """Stands for the policy `language_model`, with this model as its `model`."""

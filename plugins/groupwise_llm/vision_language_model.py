@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from groupwise.errors import UserError
-from groupwise.memory import Workload
+from groupwise.kit.errors import UserError
+from groupwise.kit.memory import Workload
 from groupwise.policy import Outputs, Policy
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise_llm.codec.codec import Codec

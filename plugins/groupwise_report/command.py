@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from groupwise.cli.completion import run_folders
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 
 def report(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from groupwise import secrets
+from groupwise.kit import secrets
 from groupwise.storage.run_info import values
 from groupwise_report.document import table
 from groupwise_report.run_data import RunData

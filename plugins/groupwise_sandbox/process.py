@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from signal import SIGPROF, SIGXCPU
 from typing import Any, Literal, TypeAlias
 
-from groupwise.foreign_json import read as read_json
+from groupwise.kit.foreign_json import read as read_json
 from groupwise_sandbox import frames
 from groupwise_sandbox.limits import Limits
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_sandbox import plain, system_calls
 from groupwise_sandbox.connection import Connection
 from groupwise_sandbox.limits import Limits

@@ -13,13 +13,13 @@ import torch
 
 from groupwise import attachments
 from groupwise.environment import ENVIRONMENTS, Context, Environment, Outcome, Player, Reply
+from groupwise.episodes.episode_sampler import EpisodeSampler
+from groupwise.episodes.sampling import Sampling
 from groupwise.policy import Policy
 from groupwise.prompt_source import Row
 from groupwise.record import Group
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.tool_call import ToolCall, assistant_message
-from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.sampling import Sampling
 from groupwise_testing.draws import Rows
 from groupwise_testing.laws import hold, law
 from groupwise_testing.playing import Episodes, played

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from groupwise import errors
+from groupwise.kit import errors
 
 Test = Callable[[Any], str | None]
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from groupwise.environment import Environment
+from groupwise.episodes.episode_sampler import EpisodeSampler
+from groupwise.episodes.sampling import Sampling
+from groupwise.experience import failures
 from groupwise.policy import Policy
 from groupwise.record import Call, Group
 from groupwise.record.gather import gather, judged
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
-from groupwise.training import failures
-from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.sampling import Sampling
 
 
 @dataclass(frozen=True)

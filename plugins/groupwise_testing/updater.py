@@ -4,8 +4,8 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 from groupwise.algorithm import Algorithm
+from groupwise.learning.update import Updater
 from groupwise.policy import Policy
-from groupwise.training.update import Updater
 
 
 def updater_of(policy: Policy, algorithm: Algorithm, budget: int) -> Updater:

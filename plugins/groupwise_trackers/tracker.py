@@ -8,10 +8,11 @@ from typing import Any
 
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
-from groupwise import Callback, secrets
+from groupwise import Callback
 from groupwise.callback import RunContext
-from groupwise.errors import UserError, first_line
 from groupwise.evaluation import Evaluation, Sample
+from groupwise.kit import secrets
+from groupwise.kit.errors import UserError, first_line
 from groupwise_trackers.samples import SampleTable, numbers, of_training, shown
 from groupwise_trackers.settings import Settings
 

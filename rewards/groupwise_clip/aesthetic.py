@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from groupwise.options import PathOrName
+from groupwise.kit.options import PathOrName
 from groupwise_clip.files import check_file, fetched, read_tensors
 from groupwise_clip.images import images_of
 from groupwise_clip.model import Clip

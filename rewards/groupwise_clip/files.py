@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise import trust
+from groupwise.kit import trust
 from groupwise_clip.settings import HUB
 
 _MORE_THAN_TENSORS = (

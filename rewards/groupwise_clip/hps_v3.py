@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor, nn
 from torchvision.transforms.v2 import functional
 
-from groupwise.options import PathOrName
+from groupwise.kit.options import PathOrName
 from groupwise_clip.aesthetic import head
 from groupwise_clip.files import check_file, fetched, quiet, read_tensors, reason
 from groupwise_clip.images import images_of

@@ -7,7 +7,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from groupwise.options import PathOrName
+from groupwise.kit.options import PathOrName
 from groupwise_clip.blip import Blip
 from groupwise_clip.files import check_file, fetched, quiet, read_tensors, reason
 from groupwise_clip.images import Framing, images_of, pixels

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import open_clip
 
-from groupwise.errors import did_you_mean
+from groupwise.kit.errors import did_you_mean
 from groupwise_clip.encoder import Encoder
 from groupwise_clip.open_clip_format import CONFIG, OpenClip
 from groupwise_clip.settings import HUB, LOCAL

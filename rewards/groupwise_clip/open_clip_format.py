@@ -7,8 +7,8 @@ import open_clip
 import torch
 from torch import Tensor
 
-from groupwise import trust
-from groupwise.errors import did_you_mean
+from groupwise.kit import trust
+from groupwise.kit.errors import did_you_mean
 from groupwise_clip.encoder import Encoder
 from groupwise_clip.files import check_file, fetched, quiet, reason
 from groupwise_clip.images import Framing

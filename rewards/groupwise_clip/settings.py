@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationInfo, field_validator
 
-from groupwise.options import PathOrName
+from groupwise.kit.options import PathOrName
 
 LOCAL, HUB = "local-dir:", "hf-hub:"
 """Prefixes of open_clip's names for a folder and for a model of the hub."""

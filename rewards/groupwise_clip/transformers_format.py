@@ -6,7 +6,7 @@ import open_clip
 import torch
 from torch import Tensor
 
-from groupwise.errors import did_you_mean
+from groupwise.kit.errors import did_you_mean
 from groupwise_clip.encoder import Encoder
 from groupwise_clip.files import quiet, reason
 from groupwise_clip.images import Framing

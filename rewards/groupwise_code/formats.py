@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from groupwise.foreign_json import read as read_json
+from groupwise.kit.foreign_json import read as read_json
 from groupwise_code.problem import Calling, Case, FormatError, Printing, Testing
 
 MOST = 10_000

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.foreign_json import read as read_json
+from groupwise.kit.foreign_json import read as read_json
 from groupwise.rewards import SampleErrors, seconds_left
 from groupwise_code.answer import program_of
 from groupwise_code.comparing import same_output, same_value

@@ -9,8 +9,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from groupwise import foreign_json, terminal
-from groupwise.errors import first_line
+from groupwise.kit import foreign_json, terminal
+from groupwise.kit.errors import first_line
 
 PATIENCE = 30.0
 """Seconds to wait while another process writes."""

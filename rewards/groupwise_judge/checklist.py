@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from groupwise import foreign_json
+from groupwise.kit import foreign_json
 from groupwise_judge.material import is_blank
 
 NAMES = {

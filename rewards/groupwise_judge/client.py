@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 from pydantic import SecretStr
 
-from groupwise import foreign_json, secrets
-from groupwise.errors import UserError, first_line
+from groupwise.kit import foreign_json, secrets
+from groupwise.kit.errors import UserError, first_line
 from groupwise_judge.form import UnreadableError
 from groupwise_judge.messages import as_sent
 from groupwise_judge.settings import ServerSettings

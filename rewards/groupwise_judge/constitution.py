@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from groupwise.options import PathOrName
+from groupwise.kit.options import PathOrName
 from groupwise_judge.form import Form
 from groupwise_judge.material import contexts
 from groupwise_judge.messages import exhibits, messages

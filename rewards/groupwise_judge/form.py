@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from groupwise import foreign_json
+from groupwise.kit import foreign_json
 from groupwise_judge.rubric import REASONING
 
 Value = int | str

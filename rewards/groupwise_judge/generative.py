@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
-from groupwise import terminal
+from groupwise.kit import terminal
 from groupwise.rewards import SampleErrors
 from groupwise_judge.in_process.answers import Answers, reading
 from groupwise_judge.in_process.loading import estimate

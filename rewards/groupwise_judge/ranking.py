@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-from groupwise.options import PathOrName
+from groupwise.kit.options import PathOrName
 from groupwise_judge.comparison import POINTS, WINNER, Comparison, Fenced
 from groupwise_judge.material import column, contexts, is_blank
 from groupwise_judge.messages import Exhibit, digest, exhibits

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from groupwise import terminal
+from groupwise.kit import terminal
 from groupwise_judge.cache import Cache, key_of
 from groupwise_judge.client import Client, RejectedError
 from groupwise_judge.digests import digest_of

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from groupwise.options import PathToWrite
+from groupwise.kit.options import PathToWrite
 
 CACHE = "~/.cache/groupwise/judgements.sqlite"
 OWN = ("model", "messages", "temperature", "max_tokens", "seed", "response_format", "stream", "n")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from groupwise import trust
-from groupwise.errors import first_line
+from groupwise.kit import trust
+from groupwise.kit.errors import first_line
 
 Parts = TypeVar("Parts")
 _Model = TypeVar("_Model")

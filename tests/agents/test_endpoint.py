@@ -15,7 +15,7 @@ import pytest
 from tests.agents.requests import ADD, GOOD, Player, ask, chat, played, says, user
 
 from groupwise.environment import CompletionFailed, ContextRefused
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.testing import check_environment
 from groupwise.tool_call import ToolCall
 from groupwise_agents.agent import Agent

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from groupwise import ToolCall, testing
 from groupwise.cli import app
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_agents.tools import Tools
 
 MODULE = '''

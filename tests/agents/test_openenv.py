@@ -9,7 +9,7 @@ import pytest
 from tests.agents.scripted import Player, play, say
 
 from groupwise.environment import ContextRefused, EpisodeEnded
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.testing import check_environment
 from groupwise_agents.openenv.environment import OpenEnv
 from groupwise_agents.tool import Unavailable

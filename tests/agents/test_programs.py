@@ -13,7 +13,7 @@ import pytest
 from tests.agents.requests import GOOD, ask, chat, played, says, user
 
 from groupwise.environment import CompletionFailed
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_agents.agent import Agent
 
 ROW = {"prompt": "1+2?", "answer": "3"}

@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 from groupwise import ToolCall
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_agents.results import content_of_result
 from groupwise_agents.servers import Server, ServerConfig
 from groupwise_agents.tool import ToolError, Unavailable

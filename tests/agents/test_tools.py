@@ -11,7 +11,7 @@ import pytest
 
 from groupwise import ToolCall
 from groupwise.environment import EpisodeEnded
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_agents.tool import Tool, Unavailable
 from groupwise_agents.toolbox import Toolbox
 

@@ -13,7 +13,7 @@ from tests.agents.scripted import play, say
 from tests.agents.word_game import Silent, WordGame, solved
 
 from groupwise.environment import Reply
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.testing import check_environment, check_reward
 from groupwise.tool_call import ToolCall
 from groupwise_agents.ordered import OrderedToolbox

@@ -16,7 +16,7 @@ from tests.core.launching import Job
 
 import groupwise
 from groupwise.config.load import load_config
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.storage.run_folder import RunFolder
 
 from . import projects
@@ -362,12 +362,12 @@ def empty():
 
 
 WRITES = (
-    "groupwise.run.recorder.MetricsFile.write",
-    "groupwise.run.snapshot.take",
+    "groupwise.recording.recorder.MetricsFile.write",
+    "groupwise.recording.snapshot.take",
     "groupwise.storage.tensors.save_file",
     "groupwise.storage.checkpoint.write_list",
     "groupwise_llm.policy.LanguageModel.save_pretrained",
-    "groupwise.run.recorder.write_samples",
+    "groupwise.recording.recorder.write_samples",
     "groupwise_report.writing.write",
 )
 

@@ -12,15 +12,15 @@ from pydantic import SecretBytes, SecretStr
 from tests import command_line, tiny_model
 
 import groupwise
-from groupwise import secrets
 from groupwise.config.load import dump, load_config
-from groupwise.errors import UserError
+from groupwise.kit import secrets
+from groupwise.kit.errors import UserError
 
 PROMISE = "No secret of a configuration is written or printed"
 PLUGINS = """
 import json, pathlib
 import groupwise
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from pydantic import BaseModel, SecretStr
 
 received = {}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.effort import Effort
 
 from groupwise.config.load import LARGEST, load_config, load_text
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 PROMISE = "A hostile configuration file is refused within a second"
 LEVELS = range(1, 12)

@@ -134,9 +134,9 @@ def tools(_: Any) -> None:
     sys.path.insert(0, str(Path(__file__).parents[2]))
     from tests.llm.vllm.engine import Engine
 
+    from groupwise.episodes.episode_sampler import EpisodeSampler
+    from groupwise.episodes.sampling import Sampling
     from groupwise.record import Group
-    from groupwise.training.episode_sampler import EpisodeSampler
-    from groupwise.training.sampling import Sampling
     from groupwise_llm.policy import LanguageModel
     from groupwise_llm.vllm.sampler import VLLM
 

@@ -26,8 +26,8 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from groupwise.building.build import build_parts, open_trainer
 from groupwise.config.load import LoadedConfig, load_config
-from groupwise.run.build import build_parts, open_trainer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 VARIANTS = {

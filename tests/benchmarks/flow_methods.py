@@ -131,7 +131,7 @@ def run(options: Any) -> None:
     if options.device == "cpu":
         os.environ["ACCELERATE_USE_CPU"] = "true"
     import groupwise
-    from groupwise.run.trainer import Trainer
+    from groupwise.learning.trainer import Trainer
 
     (method,), (seed,) = options.methods, options.seeds
     clock = time.process_time if options.device == "cpu" else time.perf_counter

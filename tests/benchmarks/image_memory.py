@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.flow import conftest
 from tests.flow.stand_ins import published
 
-from groupwise.memory import Workload
+from groupwise.kit.memory import Workload
 from groupwise_flow.forward_process import ForwardProcess
 from groupwise_flow.policy import FlowPolicy
 

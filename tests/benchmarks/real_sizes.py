@@ -27,9 +27,9 @@ import torch
 from accelerate import Accelerator
 from works import WORKS, make
 
+from groupwise.building.build import build_parts, open_trainer
 from groupwise.cli.memory import Sizes, estimate
 from groupwise.config.load import load_config
-from groupwise.run.build import build_parts, open_trainer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LORA = {"lora": {"rank": 32}}

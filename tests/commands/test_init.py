@@ -9,8 +9,8 @@ import yaml
 from tests.command_line import call
 
 from groupwise import registry as plugins
-from groupwise.draft import Columns, Draft
-from groupwise.errors import UserError
+from groupwise.kit.draft import Columns, Draft
+from groupwise.kit.errors import UserError
 from groupwise_commands.draft import Choice, draft, drafts, shown, tasks
 
 ROOT = Path(__file__).parents[2]

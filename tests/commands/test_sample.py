@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.command_line import call
 
 import groupwise
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.run import reopening
 from groupwise.run.reopening import reopened
 from groupwise_commands.sampled_set import SampledSet

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import groupwise
 from groupwise.cli.arguments import told_apart
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompt_source import row_of
 from groupwise.run.reopening import Reply
 from groupwise.wording import Wording

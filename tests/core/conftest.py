@@ -21,15 +21,15 @@ from torch import Tensor, nn
 from groupwise import LogProbs, Policy, Rollouts
 from groupwise.algorithm import Algorithm
 from groupwise.algorithms.grpo import GRPO
+from groupwise.building.build import build_parts, open_trainer
 from groupwise.config.load import load_config
+from groupwise.learning.trainer import Trainer
 from groupwise.prompts.draws import Prompts
 from groupwise.record import Group
 from groupwise.record.gather import gather
+from groupwise.recording import snapshot
 from groupwise.rewards import Reward, Scores
-from groupwise.run import snapshot
-from groupwise.run.build import build_parts, open_trainer
 from groupwise.run.loop import loop
-from groupwise.run.trainer import Trainer
 from groupwise.sampler import Sampler
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise.testing import updater_of

@@ -12,7 +12,7 @@ from tests.repeated import lines
 
 from groupwise import Algorithm, train
 from groupwise.algorithms.grpo import GRPO
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.storage.checkpoint import Checkpoints
 
 
@@ -160,7 +160,7 @@ def test_a_run_killed_while_sampling_ahead_resumes_exactly(lab, tmp_path, by_eng
     uninterrupted = run(lab, tmp_path / "through", by_engine=by_engine)
     # A killed process cannot save, so the last checkpoint is that of step 3.
     with monkeypatch.context() as patch:
-        patch.setattr("groupwise.run.saver.Saver.rescue", lambda *_: None)
+        patch.setattr("groupwise.recording.saver.Saver.rescue", lambda *_: None)
         with pytest.raises(Killed):
             run(lab, tmp_path / "killed", by_engine=by_engine, kill_at=5)
     resumed = run(lab, tmp_path / "killed", by_engine=by_engine, resume=True)

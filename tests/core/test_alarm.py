@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from groupwise.evaluation import Alarm, Change, beyond_noise
-from groupwise.training.alarm import Alarms, change, values_of
+from groupwise.evaluator.alarm import Alarms, change, values_of
 
 Watch = partial(SimpleNamespace, better="higher", tolerance=0.0)
 WATCH = {"check": Watch()}

@@ -22,7 +22,7 @@ from groupwise.algorithms.reinforce_pp_baseline import ReinforcePPBaseline
 from groupwise.algorithms.rloo import RLOO
 from groupwise.algorithms.sapo import SAPO
 from groupwise.algorithms.vespo import VESPO
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rewards import Scores
 
 NAN = math.nan

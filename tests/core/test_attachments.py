@@ -11,7 +11,7 @@ import pytest
 
 import groupwise
 from groupwise import attachments
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompts.draws import Prompts
 from groupwise.registry import installed
 from groupwise.storage.attached import Attached

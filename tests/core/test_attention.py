@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from groupwise.attention import without_cudnn
+from groupwise.kit.attention import without_cudnn
 
 
 def test_the_setting_of_cudnn_is_restored_even_after_an_error():

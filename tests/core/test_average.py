@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from groupwise import Policy, train
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.policy import Uncopied
 from groupwise.prompts.seeds import seed_for
 from groupwise.storage.checkpoint import Checkpoint, Checkpoints, read_weights

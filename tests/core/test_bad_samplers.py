@@ -8,7 +8,7 @@ import torch
 
 from groupwise import Sampler, train
 from groupwise.algorithms.grpo import GRPO
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 
 class Engine(Sampler):

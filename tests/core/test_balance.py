@@ -11,9 +11,9 @@ import groupwise
 from groupwise.algorithms.gdpo import GDPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.config.load import dump, load_config
-from groupwise.errors import UserError
-from groupwise.reward_weights import Constraint, Schedule
+from groupwise.kit.errors import UserError
 from groupwise.rewards import Reward, RunState, Scores
+from groupwise.rewards.weights import Constraint, Schedule
 from groupwise.scoring.scorer import Scorer
 
 

@@ -13,7 +13,7 @@ from groupwise.algorithms.maxrl import MaxRL
 from groupwise.algorithms.opo import OPO
 from groupwise.algorithms.pass_at_k import PassAtK, max_at_k
 from groupwise.algorithms.rloo import RLOO
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rewards import Scores
 
 NAN = math.nan

@@ -13,7 +13,7 @@ from torch import nn
 from groupwise import train
 from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.storage.checkpoint import Checkpoints, read_weights
 
 OF_MACHINE = ("time/", "reward_time/", "decisions_per_second", "memory/")

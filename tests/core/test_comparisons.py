@@ -29,7 +29,7 @@ from tests.core.programs import (
 )
 
 import groupwise
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 # ---- the law
 

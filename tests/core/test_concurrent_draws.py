@@ -16,7 +16,7 @@ from tests.core.launching import call
 
 import groupwise
 from groupwise import Environment
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.sampler import TurnSampler
 
 END = 0

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from groupwise import RunResult, secrets, train
+from groupwise import RunResult, train
 from groupwise import registry as plugins
 from groupwise.config.load import (
     LoadedConfig,
@@ -18,8 +18,9 @@ from groupwise.config.load import (
     load_config,
     sections,
 )
-from groupwise.errors import UserError
-from groupwise.options import PathOrName
+from groupwise.kit import secrets
+from groupwise.kit.errors import UserError
+from groupwise.kit.options import PathOrName
 from groupwise.storage.run_info import settings_of
 
 BASE = """\

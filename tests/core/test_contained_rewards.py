@@ -17,7 +17,7 @@ import pytest
 import torch
 from tests.effort import Effort
 
-from groupwise import processes, trust
+from groupwise.kit import processes, trust
 from groupwise.rewards import Reward, RewardError, RunState, SampleErrors
 from groupwise.scoring.scorer import Scorer
 

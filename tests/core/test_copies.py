@@ -13,8 +13,8 @@ from PIL import Image, ImageDraw
 
 import groupwise
 from groupwise.callback import Callback
-from groupwise.copies import copied, equal, kept
 from groupwise.environment import Environment, Reply
+from groupwise.kit.copies import copied, equal, kept
 from groupwise.prompt_source import PlacedRow
 from groupwise.storage.samples import read_samples
 

@@ -19,7 +19,7 @@ from tests.ways import (
     values,
 )
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_verifiable.columns import gold_text
 
 

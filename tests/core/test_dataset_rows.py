@@ -7,7 +7,7 @@ import pytest
 from tests import ways
 from tests.ways import of_csv, of_frame, of_json, of_lines, of_parquet, read, values
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompts.identity import identity
 
 

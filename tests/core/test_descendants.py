@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise import descendants
+from groupwise.kit import descendants
 
 SLEEPS = "'echo $$; exec sleep 600'"
 WAYS = (

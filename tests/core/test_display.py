@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from groupwise import progress
 from groupwise.config.load import load_config
-from groupwise.run.display import WIDTH, Display, brief, changes
-from groupwise.run.time_left import LAST, TimeLeft
-from groupwise.run.watchers import LogWatcher, TerminalWatcher
+from groupwise.kit import progress
+from groupwise.recording.display import WIDTH, Display, brief, changes
+from groupwise.recording.time_left import LAST, TimeLeft
+from groupwise.recording.watchers import LogWatcher, TerminalWatcher
 
 
 def time_left(**sections: Any) -> TimeLeft:

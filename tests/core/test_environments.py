@@ -14,14 +14,14 @@ import groupwise
 from groupwise import Rollouts
 from groupwise.algorithms.grpo import GRPO
 from groupwise.environment import ContextRefused, Environment, EpisodeEnded
-from groupwise.errors import UserError
+from groupwise.episodes.episode_sampler import EpisodeSampler
+from groupwise.episodes.player_sampler import _further
+from groupwise.episodes.sampling import Sampling
+from groupwise.experience.step import Step
+from groupwise.kit.errors import UserError
 from groupwise.record import Group
 from groupwise.storage.samples import read_samples
 from groupwise.testing import play_episodes
-from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.player_sampler import _further
-from groupwise.training.sampling import Sampling
-from groupwise.training.step import Step
 
 
 class Talk(Environment):

@@ -4,7 +4,7 @@ import pytest
 
 import groupwise
 from groupwise.config.load import load_config
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompts.draws import Prompts
 
 COUNTS = {"groups_per_step": 2, "group_size": 2}

@@ -10,8 +10,8 @@ import typer
 from tests.command_line import call
 
 from groupwise import registry as plugins
-from groupwise.errors import UserError
 from groupwise.hookspecs import hookimpl
+from groupwise.kit.errors import UserError
 
 
 def count(words: list[str], twice: Annotated[bool, typer.Option("--twice")] = False) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from groupwise import train
 from groupwise.algorithms.grpo import GRPO
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.registry import installed
 from groupwise.rewards import Reward
 from groupwise.storage.samples import read_samples

@@ -12,10 +12,11 @@ from accelerate.utils import gather_object
 from tests.core.launching import call
 
 import groupwise
-from groupwise import Rollouts, processes
+from groupwise import Rollouts
 from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
-from groupwise.errors import UserError
+from groupwise.kit import processes
+from groupwise.kit.errors import UserError
 from groupwise.rewards import Reward, SampleErrors, Scores
 from groupwise.scoring.scorer import Scorer
 

@@ -12,11 +12,11 @@ from tests.core.test_environments import arguments
 
 import groupwise
 from groupwise import Environment
-from groupwise.errors import UserError
+from groupwise.episodes.episode_sampler import EpisodeSampler
+from groupwise.episodes.sampling import Sampling
+from groupwise.kit.errors import UserError
 from groupwise.record import Group
 from groupwise.testing import check_environment
-from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.sampling import Sampling
 from groupwise_testing.playing import played
 
 
@@ -221,7 +221,7 @@ class Blocks(Environment):
 
 
 def test_code_that_blocks_the_loop_is_named_and_ends_the_run(lab, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("groupwise.training.loop_thread.BLOCKED", 0.1)
+    monkeypatch.setattr("groupwise.episodes.loop_thread.BLOCKED", 0.1)
     environment = Blocks()
     sections = {"environment": {"name": environment, "turn_deadline": 0.4}}
     busy = f"has kept the event loop busy for 0 s {line(Blocks.play, 3)}: await it, or call it by"
@@ -362,7 +362,7 @@ async def refuses():
 )
 def test_an_environment_that_cannot_be_closed_changes_no_result(lab, tmp_path, closing, problem):
     with pytest.MonkeyPatch.context() as patch, redirect_stderr(StringIO()) as printed:
-        patch.setattr("groupwise.training.episode_sampler.CLOSING", 0.2)
+        patch.setattr("groupwise.episodes.episode_sampler.CLOSING", 0.2)
         result = groupwise.train(**arguments(lab, tmp_path, environment=Door(closing=closing)))
     assert result.steps == 2
     assert f"warning: environment: {problem}" in printed.getvalue()

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from groupwise import foreign_json
+from groupwise.kit import foreign_json
 
 VALUES = [{"a": [1, 2.5, None, True, "[{" * 200]}, [[{}]] * 500, "[" * 300, 7, None]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompts.identity import fingerprint, identity
 from groupwise.prompts.split import held_out
 

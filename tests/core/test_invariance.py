@@ -339,7 +339,7 @@ from groupwise.algorithms.gspo import GSPO
 from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.algorithms.reinforce_pp import ReinforcePP
 from groupwise.prompts.weighted import Weighted
-from groupwise.reward_weights import Constraint, Schedule
+from groupwise.rewards.weights import Constraint, Schedule
 from groupwise.rewards import Reward
 from tests.core.engine import Engine
 
@@ -445,8 +445,8 @@ CHILD = """
 import importlib.util, json, os, signal, sys
 import torch
 import groupwise
-from groupwise import processes
-from groupwise.errors import UserError
+from groupwise.kit import processes
+from groupwise.kit.errors import UserError
 torch.set_num_threads(1)
 spec = importlib.util.spec_from_file_location("lab", sys.argv[1])
 lab = importlib.util.module_from_spec(spec)

@@ -14,7 +14,7 @@ from PIL import Image
 from tests.effort import Effort
 
 import groupwise
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState
 from groupwise.scoring import allowance, worker_process
 from groupwise.scoring.scorer import Scorer

@@ -9,10 +9,10 @@ from PIL import Image
 
 import groupwise
 from groupwise.environment import Environment, EpisodeEnded
-from groupwise.errors import UserError
+from groupwise.experience.failures import dead_ends
+from groupwise.kit.errors import UserError
 from groupwise.storage.samples import read_samples
 from groupwise.testing import check_environment, play_episodes
-from groupwise.training.failures import dead_ends
 
 
 class Looks(Environment):

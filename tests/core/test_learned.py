@@ -11,7 +11,7 @@ from tests.repeated import repeatable
 from torch import nn
 
 from groupwise import train
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.learned import Examples, Learned, Learning
 from groupwise.rewards import Reward
 from groupwise.scoring.scorer import Scorer

@@ -14,7 +14,7 @@ from groupwise import advantages, objective
 from groupwise.algorithms.grpo import GRPO
 from groupwise.config.load import load_config
 from groupwise.environment import Environment
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.storage.checkpoint import Checkpoints
 

@@ -9,7 +9,7 @@ import pytest
 
 import groupwise
 from groupwise import Environment
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.storage.samples import read_samples, write_samples
 
 

@@ -12,8 +12,9 @@ from pydantic import BaseModel
 from tests.command_line import call
 from torch import nn
 
-from groupwise import Policy, Sampler, memory
-from groupwise.memory import Workload
+from groupwise import Policy, Sampler
+from groupwise.kit import memory
+from groupwise.kit.memory import Workload
 
 GIB = 2**30
 CONFIG = {

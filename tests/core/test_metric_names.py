@@ -3,7 +3,7 @@
 import json
 
 import groupwise
-from groupwise.metric_names import Family
+from groupwise.kit.metric_names import Family
 
 
 def logging(completions, log_metric, **_):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from groupwise.model_files import NAME, PICKLED, folder_problem, weight_files, weights_problem
+from groupwise.kit.model_files import NAME, PICKLED, folder_problem, weight_files, weights_problem
 
 
 @pytest.fixture

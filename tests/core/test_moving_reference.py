@@ -7,7 +7,7 @@ import torch
 
 from groupwise import train
 from groupwise.algorithms.grpo import GRPO
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 BETA, RATE = 0.5, 0.3
 

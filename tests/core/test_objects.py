@@ -4,7 +4,7 @@ import pytest
 
 import groupwise
 from groupwise.config.load import load_config
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.registry import Registry
 
 ROWS = [{"question": f"question {number}", "id": number, "more": [number]} for number in range(8)]

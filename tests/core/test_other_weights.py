@@ -11,7 +11,7 @@ from torch import nn
 from groupwise import Algorithm, LogProbs, Policy, Rollouts, objective, train
 from groupwise.advantages import group_relative
 from groupwise.algorithms.grpo import GRPO
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.storage.checkpoint import Checkpoints
 
 

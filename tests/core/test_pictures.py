@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import groupwise
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.run.evaluate import evaluate_run
 from groupwise.storage.checkpoint import Checkpoints, read_weights
 from groupwise.storage.samples import read_samples, write_samples

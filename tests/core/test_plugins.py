@@ -16,10 +16,10 @@ from groupwise import hookspecs
 from groupwise import registry as plugins
 from groupwise.algorithms.sapo import SAPO
 from groupwise.config.load import load_config
-from groupwise.errors import UserError
 from groupwise.kinds import KINDS
+from groupwise.kit.errors import UserError
+from groupwise.kit.section import PluginSection, Section
 from groupwise.registry import Entry, Registry, discover, missing_requirements
-from groupwise.section import PluginSection, Section
 from groupwise_commands import docstrings
 
 GOOD = """
@@ -402,5 +402,5 @@ def test_every_built_in_name_has_a_one_line_summary():
     points = (EntryPoint(name, value, "groupwise") for name, value in own_entry_points().items())
     lines = {e.name: docstrings.line(e.target) for e in discover(points).entries}
     assert [name for name, line in lines.items() if not line.endswith(".")] == []
-    assert docstrings.line("nowhere:Thing") == docstrings.line("groupwise.errors:Nothing") == ""
+    assert docstrings.line("nowhere:Thing") == docstrings.line("groupwise.kit.errors:Nothing") == ""
     assert docstrings.docstring("groupwise.algorithms.sapo:SAPO") == inspect.getdoc(SAPO)

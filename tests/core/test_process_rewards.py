@@ -14,7 +14,7 @@ from groupwise.advantages import (
     zero_variance_of_steps,
 )
 from groupwise.algorithms.grpo import GRPO
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rewards import Reward, RewardError, Scores
 from groupwise.scoring.scorer import Scorer
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompts.draws import Prompts
 from groupwise.prompts.split import held_out
 from groupwise.registry import installed

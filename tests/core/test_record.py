@@ -27,11 +27,11 @@ FORMS = {
 OTHERS = {
     "groupwise.environment.Reply": "what an environment gets of a call",
     "groupwise.run.reopening.Reply": "what a command shows of a call",
-    "groupwise.training.replay.KeptCompletion": "of an earlier step, in a checkpoint",
+    "groupwise.experience.replay.KeptCompletion": "of an earlier step, in a checkpoint",
     "groupwise.algorithms.credit.table.Table": "the turns of Rollouts as tensors",
-    "groupwise.memory.Workload": "numbers of prompts and completions",
-    "groupwise.run.parts.Parts": "the source of prompts",
-    "groupwise.training.alarm.Best": "the values of an evaluation",
+    "groupwise.kit.memory.Workload": "numbers of prompts and completions",
+    "groupwise.building.parts.Parts": "the source of prompts",
+    "groupwise.evaluator.alarm.Best": "the values of an evaluation",
 }
 
 

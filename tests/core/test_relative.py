@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 import groupwise
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rewards import Reward
 from groupwise.run.evaluate import evaluate_run
 from groupwise.scoring.scorer import Scorer

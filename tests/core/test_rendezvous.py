@@ -11,8 +11,8 @@ import json, os, sys
 os.environ["ACCELERATE_USE_CPU"] = "true"
 rank = int(os.environ["RANK"]) + int(os.environ.get("FIRST_RANK", "0"))
 os.environ["RANK"] = str(min(rank, int(os.environ.get("LAST_RANK", "9"))))
-from groupwise import processes
-from groupwise.errors import UserError
+from groupwise.kit import processes
+from groupwise.kit.errors import UserError
 try:
     processes.accelerator()
 except UserError as error:

@@ -9,7 +9,7 @@ from tests.repeated import step_lines
 
 from groupwise import train
 from groupwise.algorithms.dr_grpo import DrGRPO
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompts.identity import fingerprint
 
 

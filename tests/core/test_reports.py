@@ -6,7 +6,7 @@ import pytest
 
 import groupwise
 from groupwise import registry as plugins
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.run.evaluate import evaluate_run
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import groupwise
-from groupwise.errors import UserError
-from groupwise.run.table import Table
+from groupwise.kit.errors import UserError
+from groupwise.recording.table import Table
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from groupwise import train
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rewards import Members, Reward
 from groupwise.scoring.scorer import Scorer
 

@@ -17,11 +17,11 @@ import torch
 from tests.effort import Effort
 
 from groupwise.advantages import group_relative
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
+from groupwise.metrics.step_metrics import with_round
 from groupwise.rewards import Reward, RewardError, RunState, SampleErrors, Scores
 from groupwise.scoring import watchdog
 from groupwise.scoring.scorer import Scorer
-from groupwise.training.step_metrics import with_round
 
 TEXTS = ["alpha", "beta", "gamma", "delta"]
 

@@ -8,7 +8,7 @@ import torch
 
 import groupwise
 from groupwise.algorithms.grpo import GRPO
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rewards import RewardError
 from groupwise.storage.samples import read_samples
 

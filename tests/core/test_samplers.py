@@ -12,7 +12,7 @@ from groupwise import LogProbs, Sampler, objective, train
 from groupwise.algorithms.grpo import GRPO
 from groupwise.algorithms.gspo import GSPO
 from groupwise.algorithms.guard import Guard
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 BIAS = 0.07
 """The error of the engine's log-probs."""

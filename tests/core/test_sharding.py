@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 from tests.core.launching import launch
 
-from groupwise.errors import UserError
-from groupwise.processes import shards
+from groupwise.kit.errors import UserError
+from groupwise.kit.processes import shards
 from groupwise.storage.checkpoint import Checkpoint, Checkpoints
 
 # The table has 8 rows: 3, 3 and 2 on three processes.
@@ -26,14 +26,14 @@ from accelerate.utils import gather_object
 import torch
 from torch import nn
 import groupwise
-import groupwise.errors
+import groupwise.kit.errors
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
-from groupwise import processes
+from groupwise.kit import processes
 from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
-from groupwise.run import snapshot
+from groupwise.recording import snapshot
 from groupwise.storage.checkpoint import Checkpoint, Checkpoints
 
 def gathered(tensor):
@@ -169,7 +169,7 @@ except Exception as error:
 try:
     rows, file = {"name": "rows", "rows": [{"prompt": "1"}]}, folder / "child.py"
     groupwise.train(policy="tabular", prompts=rows, rewards=["ones"], output=str(file))
-except groupwise.errors.UserError as error:
+except groupwise.kit.errors.UserError as error:
     results["output"] = gather_object([str(error)])
 mesh = processes.mesh(accelerator)
 parts = {

@@ -8,10 +8,11 @@ import psutil
 import pytest
 import torch
 
-from groupwise import secrets, train
+from groupwise import train
+from groupwise.kit import secrets
+from groupwise.metrics.footprint import GIB, Footprint
 from groupwise.run import start
 from groupwise.storage import run_info
-from groupwise.training.footprint import GIB, Footprint
 
 
 @pytest.mark.parametrize(

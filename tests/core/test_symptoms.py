@@ -5,7 +5,7 @@ import math
 
 import groupwise
 from groupwise.algorithms.grpo import GRPO
-from groupwise.run.symptoms import Symptoms
+from groupwise.recording.symptoms import Symptoms
 
 HEALTHY = {"mismatch/mean": 1e-7, "zero_variance": 0.5, "reward": 0.5, "skipped_updates": 0.0}
 

@@ -9,7 +9,7 @@ import groupwise
 from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.config.load import load_config
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 RATE, WEIGHT = 0.3, 0.4
 LOG_PROBS = frozenset({"log_probs"})

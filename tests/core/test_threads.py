@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from groupwise.training import threads
+from groupwise.episodes import threads
 
 CORES = 4
 

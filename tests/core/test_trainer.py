@@ -14,14 +14,15 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 
-from groupwise import LogProbs, processes
+from groupwise import LogProbs
 from groupwise.config.load import load_config
 from groupwise.config.sections import EvaluationSection
-from groupwise.errors import UserError
+from groupwise.evaluator.summary import pass_at, summarise
+from groupwise.experience.judge import Judge
+from groupwise.kit import processes
+from groupwise.kit.errors import UserError
 from groupwise.rewards import Reward
 from groupwise.scoring.scorer import Scorer
-from groupwise.training.judge import Judge
-from groupwise.training.summary import pass_at, summarise
 
 
 def fit(lab, trainer, on_step=None):
@@ -619,7 +620,7 @@ def test_mixed_precision_of_accelerate_is_refused(monkeypatch):
 
 def test_gradient_accumulation_of_accelerate_is_refused():
     """In a separate process, since accelerate never forgets such settings."""
-    code = "from groupwise import processes; processes.accelerator()"
+    code = "from groupwise.kit import processes; processes.accelerator()"
     environment = {**os.environ, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}
     result = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False

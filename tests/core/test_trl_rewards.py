@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import groupwise
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rewards import Reward, RewardError, RunState
 from groupwise.scoring.scorer import Scorer
 

@@ -9,7 +9,7 @@ from tests.core.test_environments import arguments
 import groupwise
 from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.environment import Environment
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.testing import check_environment, play_episodes
 
 

@@ -9,7 +9,7 @@ from tests.command_line import call
 
 import groupwise
 from groupwise.config.load import load_config
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 
 def brevity(completions):

@@ -7,7 +7,7 @@ import torch
 from tests.repeated import lines
 
 from groupwise import train
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompts.outcomes import RESTING, UNSEEN, Outcome, Outcomes, worth
 from groupwise.prompts.weighted import Weighted
 

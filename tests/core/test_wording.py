@@ -6,7 +6,7 @@ import pytest
 import yaml
 from tests.command_line import call
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.registry import installed
 from groupwise.wording import Wording
 

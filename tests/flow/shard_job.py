@@ -21,7 +21,8 @@ from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
-from groupwise import processes, testing
+from groupwise import testing
+from groupwise.kit import processes
 from groupwise.weights import KeptWeights
 from groupwise_flow.files import saving
 from groupwise_testing.policy import gradients

@@ -5,8 +5,8 @@ import pytest
 import torch
 from diffusers import DiffusionPipeline
 
-from groupwise.errors import UserError
-from groupwise.memory import Workload
+from groupwise.kit.errors import UserError
+from groupwise.kit.memory import Workload
 from groupwise_flow.adapters.sd3 import SD3Adapter
 from groupwise_flow.passes import guidance
 from groupwise_flow.policy import FlowPolicy

@@ -11,7 +11,7 @@ from torch.distributions import Normal, kl_divergence
 import groupwise
 from groupwise import LogProbs, Policy, Rollouts
 from groupwise.advantages import group_relative
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rewards import Scores
 from groupwise_flow import sde
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tests import command_line
 
 import groupwise
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_flow.forward_process import ForwardProcess
 from groupwise_flow.policy import FlowPolicy
 

@@ -18,8 +18,8 @@ from diffusers import (
 from PIL import Image
 
 import groupwise
-from groupwise.errors import UserError
-from groupwise.memory import Workload
+from groupwise.kit.errors import UserError
+from groupwise.kit.memory import Workload
 from groupwise_flow.adapter import Adapter, Frames
 from groupwise_flow.policy import FlowPolicy
 

@@ -8,7 +8,7 @@ from diffusers import DiffusionPipeline
 from tests.command_line import call
 from torch import nn
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_flow.files import loading
 from groupwise_flow.policy import FlowPolicy
 

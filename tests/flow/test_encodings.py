@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_flow.adapter import UNCONDITIONAL
 from groupwise_flow.adapters.sd3 import SD3Adapter
 from groupwise_flow.prompts.encodings import Encodings, identity

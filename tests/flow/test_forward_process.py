@@ -9,7 +9,7 @@ from tests.flow.regress import Regress
 from tests.repeated import step_lines
 
 from groupwise import testing, train
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.forward_process import ForwardProcess
 from groupwise_flow.noising import uniform, with_levels

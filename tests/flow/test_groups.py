@@ -8,8 +8,8 @@ import torch
 
 import groupwise
 from groupwise.environment import Environment
+from groupwise.learning.learner import Learner
 from groupwise.record.gather import gather
-from groupwise.training.learner import Learner
 from groupwise_flow.policy import FlowPolicy
 
 PROMPTS = [{"prompt": f"{letter} cat"} for letter in "abcdefghijkl"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from diffusers import DiffusionPipeline
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_flow.policy import FlowPolicy
 
 LONG = "a b c d e f g h i j k l m n o"

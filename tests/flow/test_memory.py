@@ -4,7 +4,7 @@ import pytest
 import torch
 from diffusers import DiffusionPipeline
 
-from groupwise.memory import Workload
+from groupwise.kit.memory import Workload
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.estimates.counting import Alive
 from groupwise_flow.estimates.sampling import SamplingMemory

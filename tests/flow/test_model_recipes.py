@@ -7,7 +7,7 @@ from tests.flow.stand_ins import MODELS, published
 from tests.flow.test_recipes import RECIPES, SMALL
 
 from groupwise.config.load import load_config
-from groupwise.memory import Workload
+from groupwise.kit.memory import Workload
 from groupwise.registry import installed
 from groupwise.run.train import train_from_config
 

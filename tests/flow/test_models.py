@@ -14,8 +14,8 @@ from tests.flow.test_waits import Operations
 from torch.overrides import TorchFunctionMode
 
 from groupwise import testing
-from groupwise.errors import UserError
-from groupwise.memory import Workload
+from groupwise.kit.errors import UserError
+from groupwise.kit.memory import Workload
 from groupwise.registry import installed
 from groupwise_flow.passes.guidance import has_two_branches
 from groupwise_flow.policy import FlowPolicy

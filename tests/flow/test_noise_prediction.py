@@ -11,8 +11,8 @@ from tests.flow.stand_ins.unet import SCHEDULERS
 from tests.flow.test_recipes import RECIPES, ROWS, SMALL
 
 from groupwise.config.load import load_config
-from groupwise.errors import UserError
-from groupwise.memory import Workload
+from groupwise.kit.errors import UserError
+from groupwise.kit.memory import Workload
 from groupwise.run.train import train_from_config
 from groupwise_flow import sde
 from groupwise_flow.forward_process import ForwardProcess

@@ -6,7 +6,7 @@ from diffusers import DiffusionPipeline
 from safetensors.torch import load_file
 
 import groupwise
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise_flow.files.loading import load
 from groupwise_flow.policy import FlowPolicy

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.flow.test_algorithm import steps_of
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_flow.algorithms.flash_grpo import FlashGRPO
 from groupwise_flow.algorithms.flow_dppo import FlowDPPO
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO

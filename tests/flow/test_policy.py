@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.weights import KeptWeights
 from groupwise_flow import sde
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO

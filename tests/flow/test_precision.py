@@ -6,7 +6,7 @@ import pytest
 import torch
 from diffusers import DiffusionPipeline
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 

@@ -25,7 +25,7 @@ import json, os, sys
 from pathlib import Path
 os.environ["ACCELERATE_USE_CPU"] = "true"
 import groupwise
-from groupwise import processes
+from groupwise.kit import processes
 out = Path(sys.argv[2])
 for arguments in json.loads((out.parent / "runs.json").read_text()):
     groupwise.train(**arguments, quiet=True)

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from tests.judge.stand_in import StandIn
 
 from groupwise.config.load import load_config
-from groupwise.memory import Workload
+from groupwise.kit.memory import Workload
 from groupwise.run.train import train_from_config
 from groupwise_flow.policy import FlowPolicy
 

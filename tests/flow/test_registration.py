@@ -2,7 +2,7 @@
 
 import pytest
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.registry import Entry, Registry, installed
 from groupwise_flow import named_adapter
 from groupwise_flow.adapters.flux import FluxAdapter

@@ -9,7 +9,7 @@ import torch
 from diffusers import DiffusionPipeline
 from safetensors.torch import load_file
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.storage.checkpoint import Checkpoint, Checkpoints, read_weights, trained_weights
 
 SEEDS = [5, 6]

@@ -19,7 +19,7 @@ from diffusers import (
 )
 from tests.flow.conftest import diffusion
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_flow.adapters.sdxl import SDXLAdapter
 from groupwise_flow.preflight import _scheduler_notes
 from groupwise_flow.process.schedules import levels, levels_before

@@ -9,7 +9,7 @@ import torch
 from tests.core.launching import launch
 from torch import nn
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_flow.files.outline import without_weights
 from groupwise_flow.files.sharding import read
 from groupwise_flow.model.lora import add_lora

@@ -8,7 +8,7 @@ from torch.distributions import Normal, kl_divergence
 
 import groupwise
 from groupwise.algorithms.grpo import GRPO
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 
 WEIGHT = 0.5

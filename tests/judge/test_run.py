@@ -10,7 +10,7 @@ from tests.command_line import call
 from tests.judge.stand_in import Reply, text_of
 
 import groupwise
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 QUESTIONS = [{"prompt": f"question {n}"} for n in range(40)]
 ASPECTS = [{"name": "good", "description": "how good it is"}]

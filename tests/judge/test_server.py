@@ -12,8 +12,8 @@ from PIL import Image
 from tests.judge.conftest import metric
 from tests.judge.stand_in import Reply, StandIn, text_of
 
-from groupwise import secrets
-from groupwise.errors import UserError
+from groupwise.kit import secrets
+from groupwise.kit.errors import UserError
 from groupwise.rewards import RewardError, SampleErrors
 from groupwise_judge import client
 from groupwise_judge.cache import Cache, key_of

@@ -16,7 +16,8 @@ import torch
 from accelerate import Accelerator
 
 import groupwise
-from groupwise import processes, testing
+from groupwise import testing
+from groupwise.kit import processes
 from groupwise.weights import KeptWeights
 from groupwise_llm.files.sharding import Share
 from groupwise_llm.policy import LanguageModel

@@ -8,7 +8,7 @@ from torch.distributed import HashStore
 from torch.nn.parallel import DistributedDataParallel
 from transformers import CONFIG_MAPPING
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.weights import KeptWeights, kept_parameters
 from groupwise_llm.model import causal
 from groupwise_llm.model.copies import Copies, Numerics

@@ -10,7 +10,7 @@ from tests.llm.conftest import make_tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Turn
 from groupwise_llm.settings import Settings

@@ -12,7 +12,7 @@ from tests.command_line import call
 from tests.llm.conftest import FORGETFUL
 
 from groupwise import Environment, ToolCall
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.testing import play_episodes
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Turn

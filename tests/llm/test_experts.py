@@ -9,7 +9,7 @@ from peft.tuners.lora import ParamWrapper
 from safetensors.torch import save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.weights import kept_parameters
 from groupwise_llm.files.loading import outline
 from groupwise_llm.model import merging

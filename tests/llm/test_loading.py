@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Gemma3Config
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 

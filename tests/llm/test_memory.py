@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Qwen2Config
 
-from groupwise.errors import UserError
-from groupwise.memory import Workload
+from groupwise.kit.errors import UserError
+from groupwise.kit.memory import Workload
 from groupwise_llm.estimates import counting, memory
 from groupwise_llm.estimates.counting import Shape
 from groupwise_llm.files import loading

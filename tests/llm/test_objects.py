@@ -6,7 +6,7 @@ from tests import tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import groupwise
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.storage.run_info import check_objects
 from groupwise_llm.settings import Settings
 

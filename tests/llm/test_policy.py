@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from groupwise.algorithms.grpo import GRPO
-from groupwise.errors import UserError
-from groupwise.memory import Workload
+from groupwise.kit.errors import UserError
+from groupwise.kit.memory import Workload
 from groupwise.rewards import Scores
 from groupwise.sampler import Sampler
 from groupwise.testing import updater_of

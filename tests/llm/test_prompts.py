@@ -7,7 +7,7 @@ from tests.effort import Effort
 from tests.llm.conftest import placed
 from transformers import AutoTokenizer, LlamaTokenizerFast
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompt_source import PlacedRow
 from groupwise_llm.codec.prompts import Prompts
 from groupwise_llm.policy import LanguageModel

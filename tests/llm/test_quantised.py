@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 import torch
 
-from groupwise.errors import UserError
-from groupwise.memory import Workload
+from groupwise.kit.errors import UserError
+from groupwise.kit.memory import Workload
 from groupwise_llm.files import quantization
 from groupwise_llm.model import merging
 from groupwise_llm.policy import LanguageModel

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.model import rotary
 from groupwise_llm.policy import LanguageModel
 

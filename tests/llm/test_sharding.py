@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from transformers import AutoModelForCausalLM, Qwen3_5TextConfig, Qwen3MoeConfig
 
 import groupwise
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.weights import KeptWeights
 from groupwise_llm.files import sharding
 from groupwise_llm.files.adapter import factors

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Turn
 from groupwise_llm.codec.suffixes import Suffixes

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 import groupwise
 from groupwise.algorithms.grpo import GRPO
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.testing import updater_of
 from groupwise_llm.policy import LanguageModel

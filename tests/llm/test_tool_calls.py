@@ -9,7 +9,7 @@ import pytest
 from trl.chat_template_utils import add_response_schema
 
 from groupwise import ToolCall
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.tool_call import assistant_message
 from groupwise_llm.codec.calls.arguments import typed
 from groupwise_llm.codec.codec import Codec

@@ -7,7 +7,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, MixtralConfig, Qwen2Config
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.files.weights import plain_weights
 from groupwise_llm.model.adapters import with_adapters
 from groupwise_llm.settings import Lora

@@ -16,8 +16,8 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 
 import groupwise
 from groupwise.callback import RunContext
-from groupwise.errors import UserError
 from groupwise.evaluation import Evaluation
+from groupwise.kit.errors import UserError
 from groupwise.registry import installed
 from groupwise.run.evaluate import evaluate_run
 from groupwise_trackers import settings

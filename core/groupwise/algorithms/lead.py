@@ -19,7 +19,7 @@ from torch import Tensor
 
 from groupwise import advantages
 from groupwise.algorithms.grpo import GRPO
-from groupwise.errors import UserError, did_you_mean
+from groupwise.kit.errors import UserError, did_you_mean
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 

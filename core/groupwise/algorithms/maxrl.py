@@ -17,7 +17,7 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithms.parts import Clipped, GroupCentred, Usual
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from groupwise import advantages, objective
 from groupwise.algorithms.parts import Advantages, Clipped, Options, Usual
-from groupwise.metric_names import Family
+from groupwise.kit.metric_names import Family
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.weights import KeptWeights

@@ -7,6 +7,10 @@ from itertools import islice
 from typing import Any
 
 from groupwise.algorithm import Algorithm
+from groupwise.building.build import build_parts, check_sections
+from groupwise.building.overlap import with_overlap
+from groupwise.building.parts import SECONDS_OF_CHECKING, Parts, checked_rows
+from groupwise.building.policies import check_teachers
 from groupwise.cli.memory import Sizes, estimate, excess, reward_sizes, size, teacher_sizes
 from groupwise.cli.preview import preview
 from groupwise.cli.stage import Stage
@@ -14,16 +18,12 @@ from groupwise.cli.trial import trial
 from groupwise.config.learners import SOLE
 from groupwise.config.load import LoadedConfig, idle_processes
 from groupwise.config.train import TrainSection
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
+from groupwise.kit.processes import shards as shards_of
 from groupwise.plugins.build import check_options
 from groupwise.policy import Policy
-from groupwise.processes import shards as shards_of
-from groupwise.run.build import build_parts, check_sections
-from groupwise.run.display import largest_error
+from groupwise.recording.display import largest_error
 from groupwise.run.gold import gold_notes
-from groupwise.run.overlap import with_overlap
-from groupwise.run.parts import SECONDS_OF_CHECKING, Parts, checked_rows
-from groupwise.run.policies import check_teachers
 from groupwise.sampler import TurnSampler
 
 FEW = 20

@@ -13,7 +13,7 @@ import typer
 from groupwise.cli.completion import run_folders
 from groupwise.cli.errors import INTERRUPTED
 from groupwise.cli.group import Command, Commands
-from groupwise.terminal import printable
+from groupwise.kit.terminal import printable
 
 if TYPE_CHECKING:
     from groupwise.config.load import LoadedConfig
@@ -106,8 +106,8 @@ def resume(
 def _train(
     loaded: "LoadedConfig", *, resume: "Resume", overwrite: bool = False, quiet: bool = False
 ) -> None:
-    from groupwise import progress
-    from groupwise.run.display import Display
+    from groupwise.kit import progress
+    from groupwise.recording.display import Display
 
     is_first = os.environ.get("RANK", "0") == "0"
     with Display(quiet=quiet or not is_first) as display:
@@ -156,7 +156,7 @@ def evaluate(
 
     Metrics, samples and a page get a folder of their own; the run stays as it was.
     """
-    from groupwise.metric_names import titled
+    from groupwise.kit.metric_names import titled
     from groupwise.run.evaluate import evaluate_run
 
     is_first = os.environ.get("RANK", "0") == "0"

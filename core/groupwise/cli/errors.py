@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import typer
 
-from groupwise.errors import UserError
-from groupwise.terminal import printable
+from groupwise.kit.errors import UserError
+from groupwise.kit.terminal import printable
 
 INTERRUPTED = 130
 """The exit code that shells expect from a program that Ctrl-C ended."""
@@ -34,7 +34,7 @@ def reporting_errors(*, whole: Callable[[], bool] = lambda: False) -> Iterator[N
 
         if is_of_disk(error):
             raise _exit(reason(error)) from error
-        from groupwise.processes import loss_of_others
+        from groupwise.kit.processes import loss_of_others
 
         if (lost := loss_of_others(error)) is not None:
             raise _exit(lost) from error
@@ -58,7 +58,7 @@ def _traceback(error: Exception) -> str:
     control characters escaped."""
     import traceback
 
-    from groupwise.secrets import redacted
+    from groupwise.kit.secrets import redacted
 
     return printable(redacted("".join(traceback.format_exception(error))))
 

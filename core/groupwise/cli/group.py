@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from groupwise.cli.errors import reporting_errors
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 PANELS: Mapping[str, str] = {
     "init": "Start a run",

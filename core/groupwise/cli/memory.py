@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from groupwise.errors import UserError
-from groupwise.memory import Workload
+from groupwise.building.parts import Parts
+from groupwise.building.policies import kind_and_settings
+from groupwise.kit.errors import UserError
+from groupwise.kit.memory import Workload
 from groupwise.policy import Policy
-from groupwise.run.parts import Parts
-from groupwise.run.policies import kind_and_settings
 
 
 @dataclass(frozen=True)

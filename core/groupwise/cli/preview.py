@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 from groupwise.cli.stage import Stage
 from groupwise.config.learners import SOLE
-from groupwise.errors import UserError
+from groupwise.episodes.episode_sampler import EpisodeSampler
+from groupwise.experience import failures
+from groupwise.kit.errors import UserError
 from groupwise.record import Group
 from groupwise.record.gather import judged
 from groupwise.scoring.reward_result import excerpt
-from groupwise.training import failures
-from groupwise.training.episode_sampler import EpisodeSampler
 
 MOST = 4_000
 """Characters of an episode; the middle of a longer one is left out."""

@@ -5,13 +5,13 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
 
+from groupwise.building.parts import Parts
+from groupwise.episodes.episode_sampler import EpisodeSampler
+from groupwise.episodes.sampling import Sampling
 from groupwise.policy import Policy
 from groupwise.prompt_source import PlacedRow
 from groupwise.record import Group
 from groupwise.rehearsal import Rehearsal
-from groupwise.run.parts import Parts
-from groupwise.training.episode_sampler import EpisodeSampler
-from groupwise.training.sampling import Sampling
 
 PATIENCE = 20.0
 """Seconds that the environment may take between two completions."""

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
+from groupwise.building.parts import Parts
 from groupwise.cli.stage import Stage
-from groupwise.copies import copied
+from groupwise.kit.copies import copied
 from groupwise.prompt_source import PlacedRow, Row
 from groupwise.record import Group
 from groupwise.record.gather import judged
@@ -12,7 +13,6 @@ from groupwise.rewards import OWN_ARGUMENTS, Reward, Scores
 from groupwise.rewards.reward import REFERENCES
 from groupwise.rewards.run_state import RunState
 from groupwise.rollouts import Rollouts
-from groupwise.run.parts import Parts
 from groupwise.scoring.scorer import Scorer
 
 ROWS, SIZE = 3, 2

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from groupwise.section import PluginSection
+from groupwise.kit.section import PluginSection
 
 TURN_DEADLINE = 600.0
 """The default of `turn_deadline`."""

@@ -8,7 +8,7 @@ from pydantic import Field, create_model, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from groupwise.config.train import TrainSection
-from groupwise.section import KeyPath, PluginSection, Section, mistake_at
+from groupwise.kit.section import KeyPath, PluginSection, Section, mistake_at
 
 SOLE = "policy"
 """The label of the only learner of a run with the section `policy`."""

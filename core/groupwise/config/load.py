@@ -10,15 +10,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from groupwise import secrets
 from groupwise.config import yaml_lines
 from groupwise.config.mistakes import Origin, described, explain
 from groupwise.config.objects import Objects, set_aside
 from groupwise.config.overrides import apply, from_python, parse
 from groupwise.config.sections import RunConfig
 from groupwise.config.yaml_lines import Lines
-from groupwise.errors import UserError, did_you_mean
-from groupwise.section import KeyPath
+from groupwise.kit import secrets
+from groupwise.kit.errors import UserError, did_you_mean
+from groupwise.kit.section import KeyPath
 
 LARGEST = 10_000_000
 """Bytes of a configuration file."""

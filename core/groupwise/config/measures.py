@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from groupwise.reward_weights import Constraint, Schedule
-from groupwise.section import PluginSection, mistake_at
+from groupwise.kit.section import PluginSection, mistake_at
+from groupwise.rewards.weights import Constraint, Schedule
 
 
 class MeasureSection(PluginSection):

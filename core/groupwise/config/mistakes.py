@@ -8,10 +8,10 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from groupwise import secrets
 from groupwise.config.yaml_lines import Lines
-from groupwise.errors import UserError, did_you_mean
-from groupwise.section import KeyPath
+from groupwise.kit import secrets
+from groupwise.kit.errors import UserError, did_you_mean
+from groupwise.kit.section import KeyPath
 
 EXPECTED = {
     "int": "a whole number",

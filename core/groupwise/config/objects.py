@@ -5,9 +5,9 @@ from typing import Any
 
 from groupwise.config.plugin_sections import is_list_of_plugins, kind_at
 from groupwise.kinds import KINDS
-from groupwise.options import StandsFor
+from groupwise.kit.options import StandsFor
+from groupwise.kit.section import KeyPath
 from groupwise.registry import installed
-from groupwise.section import KeyPath
 
 PLAIN = frozenset({type(None), str, bool, int, float, dict, list, tuple, type})
 """Types whose values stand for nothing else."""

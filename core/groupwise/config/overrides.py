@@ -4,15 +4,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise import secrets
 from groupwise.config import yaml_lines
 from groupwise.config.learners import grpo_unless_named
 from groupwise.config.mistakes import described
 from groupwise.config.objects import expanded, set_aside
 from groupwise.config.plugin_sections import is_list_of_plugins, kind_at
 from groupwise.config.yaml_lines import Lines
-from groupwise.errors import UserError
-from groupwise.section import KeyPath
+from groupwise.kit import secrets
+from groupwise.kit.errors import UserError
+from groupwise.kit.section import KeyPath
 
 LONGEST = 1_000
 """Characters of a part of a dotted key."""

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from groupwise.config.learners import PLAYERS
 from groupwise.config.sections import RunConfig
 from groupwise.kinds import KINDS
-from groupwise.section import KeyPath, PluginSection
+from groupwise.kit.section import KeyPath, PluginSection
 
 _OF_RUN = {section: kind for kind in KINDS.values() for section in kind.sections}
 _OF_LEARNER = {section for section, kind in _OF_RUN.items() if kind.of_learner}

@@ -19,10 +19,10 @@ from groupwise.config.learners import (
 )
 from groupwise.config.measures import RewardSection, WatchSection
 from groupwise.config.train import TrainSection
-from groupwise.errors import did_you_mean
-from groupwise.metric_names import problem_of_label
-from groupwise.reward_weights import Schedule
-from groupwise.section import PluginSection, Section, mistake_at
+from groupwise.kit.errors import did_you_mean
+from groupwise.kit.metric_names import problem_of_label
+from groupwise.kit.section import PluginSection, Section, mistake_at
+from groupwise.rewards.weights import Schedule
 
 HTML = PluginSection(name="html")
 """The default report. A run does without it if no installed plugin registers it."""

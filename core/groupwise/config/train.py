@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictBool, model_validator
 
-from groupwise.section import Section, mistake_at
+from groupwise.kit.section import Section, mistake_at
 
 
 class ReplaySection(Section):

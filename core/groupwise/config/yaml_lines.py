@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 from yaml.reader import ReaderError
 
-from groupwise.errors import UserError
-from groupwise.section import KeyPath
+from groupwise.kit.errors import UserError
+from groupwise.kit.section import KeyPath
 
 MOST_COPIES = 20_000
 """The most values that aliases may repeat."""

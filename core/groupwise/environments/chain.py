@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise.environment import Columns, Environment, EpisodeEnded, Player, Reply
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompt_source import Row
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from groupwise.environments.single import Single
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 
 class Pool(Single):

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from groupwise.config.mistakes import described, explain, unknown_key
 from groupwise.config.plugin_sections import kind_at, section_at
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
+from groupwise.kit.section import KeyPath
 from groupwise.plugins.secret_options import resolved
 from groupwise.plugins.targets import arguments, folders, has_config
 from groupwise.registry import extend_module_path
-from groupwise.section import KeyPath
 
 if TYPE_CHECKING:
     from groupwise.config.load import LoadedConfig

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from groupwise import secrets
 from groupwise.config.mistakes import below
 from groupwise.config.plugin_sections import plugin_sections, section_at
-from groupwise.errors import UserError
+from groupwise.kit import secrets
+from groupwise.kit.errors import UserError
+from groupwise.kit.section import KeyPath
 from groupwise.plugins.targets import has_config, load_target
-from groupwise.section import KeyPath
 
 if TYPE_CHECKING:
     from groupwise.config.load import LoadedConfig

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from groupwise import registry
 from groupwise.config.plugin_sections import kind_at, section_at
-from groupwise.errors import UserError
-from groupwise.section import KeyPath
+from groupwise.kit.errors import UserError
+from groupwise.kit.section import KeyPath
 
 if TYPE_CHECKING:
     from groupwise.config.load import LoadedConfig

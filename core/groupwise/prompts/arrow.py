@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from datasets import Dataset as HuggingFaceDataset
 from datasets import DatasetDict
 
-from groupwise.errors import UserError, first_line
+from groupwise.kit.errors import UserError, first_line
 
 
 def of_object(data: Any, split: str) -> tuple[HuggingFaceDataset, list[str]]:

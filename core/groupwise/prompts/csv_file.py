@@ -12,8 +12,8 @@ import pandas as pd
 from datasets import Dataset as HuggingFaceDataset
 from pandas.errors import ParserError, ParserWarning
 
-from groupwise import foreign_json
-from groupwise.errors import UserError
+from groupwise.kit import foreign_json
+from groupwise.kit.errors import UserError
 from groupwise.prompt_source import is_chat
 
 AS_TEXT = {"dtype": str, "keep_default_na": False, "na_filter": False, "index_col": False}

@@ -10,8 +10,8 @@ from datasets import ReadInstruction, disable_progress_bars, load_dataset
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from groupwise import attachments
-from groupwise.errors import UserError, did_you_mean, first_line
-from groupwise.options import PathOrName, TakesObject, nearest, searched
+from groupwise.kit.errors import UserError, did_you_mean, first_line
+from groupwise.kit.options import PathOrName, TakesObject, nearest, searched
 from groupwise.prompt_source import is_chat
 from groupwise.prompts.arrow import float_notes, of_object, without_nulls
 from groupwise.prompts.csv_file import check_messages, messages_of, read_csv

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from groupwise import attachments
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompt_source import PlacedRow, PromptSource, Row, check_row
 from groupwise.prompts.identity import identity, of_prompt
 from groupwise.prompts.split import held_out

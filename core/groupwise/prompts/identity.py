@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from groupwise import attachments
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompt_source import Row
 
 

@@ -8,8 +8,8 @@ from typing import Any, Self
 from datasets import Dataset as HuggingFaceDataset
 from datasets import load_dataset
 
-from groupwise import foreign_json
-from groupwise.errors import UserError
+from groupwise.kit import foreign_json
+from groupwise.kit.errors import UserError
 from groupwise.prompts.encoding import encoding_hint
 
 TEXT = "text"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from groupwise.environment import Columns, ContextRefused, Reply, Tools
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompt_source import Row
 from groupwise.record.group import Episode
 from groupwise.record.seeds import seed_for

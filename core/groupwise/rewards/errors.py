@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 
 class SampleErrors(Exception):  # noqa: N818

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from groupwise.errors import UserError, did_you_mean
-from groupwise.reward_weights import Constraint, Schedule
+from groupwise.kit.errors import UserError, did_you_mean
 from groupwise.rewards.errors import MissingColumnError
 from groupwise.rewards.members import Members, target_of
+from groupwise.rewards.weights import Constraint, Schedule
 
 StepRewards = Sequence[float | None]
 RewardFunction = Callable[..., "Sequence[float | StepRewards | None] | Awaitable[Any]"]

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from groupwise import processes
+from groupwise.building.reports import build_reports
 from groupwise.config.objects import Objects
-from groupwise.errors import UserError
 from groupwise.evaluation import Evaluation
+from groupwise.kit import processes
+from groupwise.kit.errors import UserError
+from groupwise.learning.trainer import unit
 from groupwise.plugins.secret_options import with_secrets
 from groupwise.run.reopening import Reopened, reopened
-from groupwise.run.reports import build_reports
-from groupwise.run.trainer import unit
 from groupwise.storage import disk
 from groupwise.storage.files import EVALUATED, RESULT
 from groupwise.storage.metrics import as_json

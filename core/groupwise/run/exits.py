@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 ADVICE = (
     "before all was done; checkpoints are intact. If a reward must do this, set `isolate: true` on "

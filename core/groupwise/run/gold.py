@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from groupwise.copies import copied
-from groupwise.errors import UserError, first_line
+from groupwise.building.parts import Parts
+from groupwise.kit.copies import copied
+from groupwise.kit.errors import UserError, first_line
 from groupwise.prompt_source import PlacedRow
 from groupwise.rewards import Reward
 from groupwise.rollouts import Rollouts
-from groupwise.run.parts import Parts
 from groupwise.scoring.scorer import Scorer
 
 MOST = 200

@@ -3,14 +3,14 @@
 import time
 from typing import Any
 
-from groupwise import processes, progress
 from groupwise.evaluation import Evaluation
+from groupwise.kit import processes, progress
+from groupwise.learning.trainer import Trainer
+from groupwise.metrics.step_metrics import joined
+from groupwise.recording.recorder import Recorder
+from groupwise.recording.result import Metrics, RunResult
+from groupwise.recording.saver import Saver
 from groupwise.run.interruption import interruptible
-from groupwise.run.recorder import Recorder
-from groupwise.run.result import Metrics, RunResult
-from groupwise.run.saver import Saver
-from groupwise.run.trainer import Trainer
-from groupwise.training.step_metrics import joined
 
 
 def run_and_record(trainer: Trainer, recorder: Recorder, saver: Saver, started: float) -> RunResult:

@@ -10,31 +10,31 @@ from typing import Any
 
 from accelerate.utils import gather_object
 
-from groupwise import processes, progress, terminal
+from groupwise.building.build import build_parts, open_evaluator
+from groupwise.building.parts import Parts
+from groupwise.building.split import Split, prompts_of
+from groupwise.building.stand_ins import with_stand_ins
 from groupwise.config.load import LoadedConfig
 from groupwise.config.objects import Objects
 from groupwise.config.sections import RunConfig
-from groupwise.errors import UserError
+from groupwise.episodes.threads import following_load
 from groupwise.evaluation import Sample
+from groupwise.evaluator.evaluator import Evaluator
+from groupwise.kit import processes, progress, terminal
+from groupwise.kit.errors import UserError
+from groupwise.learning.learner import AVERAGE
 from groupwise.prompt_source import Row, row_of
 from groupwise.record import Group
 from groupwise.record.gather import judged
+from groupwise.recording import snapshot
+from groupwise.recording.display import Display
 from groupwise.rewards import RunState
-from groupwise.run import snapshot
-from groupwise.run.build import build_parts, open_evaluator
-from groupwise.run.display import Display
 from groupwise.run.interruption import orderly
-from groupwise.run.parts import Parts
-from groupwise.run.split import Split, prompts_of
-from groupwise.run.stand_ins import with_stand_ins
 from groupwise.sampler import Purpose
 from groupwise.storage.checkpoint import KEPT, Checkpoints, Saved, read_weights
 from groupwise.storage.files import BEFORE, CHECKPOINTS
 from groupwise.storage.run_info import check_kept, check_objects, identity, run_config, written
 from groupwise.storage.samples import read_samples, with_completions
-from groupwise.training.evaluator import Evaluator
-from groupwise.training.learner import AVERAGE
-from groupwise.training.threads import following_load
 
 AVERAGED = f"{KEPT}{AVERAGE}"
 """The file of the averaged weights in a checkpoint."""

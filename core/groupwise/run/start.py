@@ -17,9 +17,9 @@ import torch
 from accelerate import Accelerator
 from packaging.requirements import Requirement
 
-from groupwise import processes, secrets
 from groupwise.config import yaml_lines
-from groupwise.errors import UserError
+from groupwise.kit import processes, secrets
+from groupwise.kit.errors import UserError
 
 DEVELOPMENT = ("dev", "docs")
 """Extras whose packages no run uses."""

@@ -8,28 +8,28 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from groupwise import processes, progress
+from groupwise.building.build import build_parts, check_sections, open_trainer
+from groupwise.building.callbacks import build_callbacks, opened
+from groupwise.building.overlap import with_overlap
+from groupwise.building.reports import build_reports
 from groupwise.callback import RunContext
 from groupwise.config.load import LoadedConfig, idle_processes, load_config
 from groupwise.config.objects import is_model, place_of
-from groupwise.errors import UserError
+from groupwise.kit import processes, progress
+from groupwise.kit.errors import UserError
+from groupwise.learning.trainer import Trainer, unit
 from groupwise.plugins.secret_options import with_secrets
 from groupwise.prompts.digests import changed_rows
-from groupwise.run import snapshot
-from groupwise.run.build import build_parts, check_sections, open_trainer
-from groupwise.run.callbacks import build_callbacks, opened
-from groupwise.run.display import Display
+from groupwise.recording import snapshot
+from groupwise.recording.display import Display
+from groupwise.recording.recorder import Recorder
+from groupwise.recording.result import RunResult
+from groupwise.recording.saver import Saver
 from groupwise.run.gold import gold_notes
 from groupwise.run.interruption import orderly
 from groupwise.run.loop import run_and_record
-from groupwise.run.overlap import with_overlap
-from groupwise.run.recorder import Recorder
 from groupwise.run.reopening import check_of
-from groupwise.run.reports import build_reports
-from groupwise.run.result import RunResult
-from groupwise.run.saver import Saver
 from groupwise.run.start import start
-from groupwise.run.trainer import Trainer, unit
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise.storage.files import CHECKPOINTS, MODEL
 from groupwise.storage.run_folder import Resume, RunFolder

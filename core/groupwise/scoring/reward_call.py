@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from groupwise.copies import copied, kept
-from groupwise.errors import message_of, place_of
+from groupwise.kit.copies import copied, kept
+from groupwise.kit.errors import message_of, place_of
 from groupwise.rewards import Reward, RunState, SampleErrors
 from groupwise.rewards.deadline import ending_in
 from groupwise.rewards.reward import REFERENCES
@@ -58,8 +58,8 @@ class Failure(Exception):  # noqa: N818
 class RewardCall:
     """The call of one reward on one batch; it can be pickled and made in a worker process.
 
-    Its arguments are copies of its own (`groupwise.copies`), each row's by itself: what a reward
-    changes in them, another one does not see, nor do the other members of a group.
+    Its arguments are copies of its own (`groupwise.kit.copies`), each row's by itself: what a
+    reward changes in them, another one does not see, nor do the other members of a group.
     purpose: what the rollouts were sampled for; references: for each rollout, the completions that
     a relative reward compares it with, besides those of its group; none if unset.
     extra, metrics: what the reward logged; seconds: how long it took; began: when it started, by

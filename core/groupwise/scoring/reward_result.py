@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from groupwise import attachments, progress
-from groupwise.errors import message_of
+from groupwise import attachments
+from groupwise.kit import progress
+from groupwise.kit.errors import message_of
 from groupwise.rewards import Reward, RewardError, SampleErrors, StepRewards
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.reward_call import Failure, RewardCall, listed

@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from groupwise import terminal
-from groupwise.copies import copied
-from groupwise.errors import UserError, first_line
-from groupwise.metric_names import Family, problem_of_reward
+from groupwise.kit import terminal
+from groupwise.kit.copies import copied
+from groupwise.kit.errors import UserError, first_line
+from groupwise.kit.metric_names import Family, problem_of_reward
 from groupwise.rewards import Reward, RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from groupwise.descendants import adopt_orphans, kill_descendants
-from groupwise.errors import message_of
+from groupwise.kit.descendants import adopt_orphans, kill_descendants
+from groupwise.kit.errors import message_of
 from groupwise.rewards import Members, SampleErrors, is_async
 from groupwise.scoring.forks import ending_forks
 from groupwise.scoring.reward_call import Failure, RewardCall, listed

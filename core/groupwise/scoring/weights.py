@@ -14,10 +14,10 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from groupwise.errors import UserError
-from groupwise.metric_names import Family
-from groupwise.reward_weights import Bound, Schedule
+from groupwise.kit.errors import UserError
+from groupwise.kit.metric_names import Family
 from groupwise.rewards import Reward
+from groupwise.rewards.weights import Bound, Schedule
 
 
 class Ascent(BaseModel, strict=True):

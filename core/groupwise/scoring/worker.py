@@ -16,9 +16,9 @@ from typing import Any
 
 from torch import Tensor
 
-from groupwise import terminal
 from groupwise.environment import ENVIRONMENTS
-from groupwise.errors import UserError, message_of
+from groupwise.kit import terminal
+from groupwise.kit.errors import UserError, message_of
 from groupwise.rewards import Reward, SampleErrors
 from groupwise.scoring.reward_call import Failure, RewardCall
 from groupwise.scoring.worker_process import Doubtful, WorkerProcess

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import torch
 
-from groupwise import foreign_json
-from groupwise.descendants import kill_descendants
+from groupwise.kit import foreign_json
+from groupwise.kit.descendants import kill_descendants
 from groupwise.scoring import server
 from groupwise.scoring.allowance import Allowance
 from groupwise.scoring.reward_call import Failure

@@ -21,8 +21,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from groupwise import processes
-from groupwise.errors import UserError
+from groupwise.kit import processes
+from groupwise.kit.errors import UserError
 from groupwise.policy import Policy
 from groupwise.storage.disk import read_json, reason, remove, sync
 from groupwise.storage.inventory import FILES, files_in, problem, sizes_and_checksums, write_list

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from groupwise import terminal
-from groupwise.errors import UserError
+from groupwise.kit import terminal
+from groupwise.kit.errors import UserError
 from groupwise.storage.disk import readable_record, reason, write_text
 from groupwise.storage.files import LOCK
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from groupwise import processes, terminal
 from groupwise.config.load import LoadedConfig
-from groupwise.errors import UserError
+from groupwise.kit import processes, terminal
+from groupwise.kit.errors import UserError
 from groupwise.storage.disk import readable_record, reason, remove
 from groupwise.storage.files import (
     CHECKPOINTS,

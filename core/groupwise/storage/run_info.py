@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groupwise import secrets
 from groupwise.config import yaml_lines
 from groupwise.config.load import LoadedConfig, dump, load_config, sections
 from groupwise.config.objects import Objects, is_model
 from groupwise.config.sections import RunConfig
-from groupwise.errors import UserError
-from groupwise.section import KeyPath
+from groupwise.kit import secrets
+from groupwise.kit.errors import UserError
+from groupwise.kit.section import KeyPath
 from groupwise.storage.disk import read_record, read_text, readable_record, reason, write
 from groupwise.storage.files import CONFIG, MODEL, RUN_INFO
 from groupwise.version import __version__

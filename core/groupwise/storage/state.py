@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 TENSOR, PAIRS, TUPLE = "<tensor>", "<pairs>", "<tuple>"
 """Keys of JSON objects that encode types which JSON does not have."""

@@ -9,10 +9,10 @@ import pytest
 from safetensors.torch import load_file
 
 import groupwise
+from groupwise.building.build import check_sections
 from groupwise.config.load import load_config
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.registry import installed
-from groupwise.run.build import check_sections
 from groupwise.storage.checkpoint import Checkpoints
 
 NAMES = {

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from groupwise import Rollouts, testing
-from groupwise.errors import UserError
-from groupwise.memory import Workload
+from groupwise.kit.errors import UserError
+from groupwise.kit.memory import Workload
 from groupwise.weights import kept_parameters
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import groupwise
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.registry import installed
 
 NAMES = {

@@ -12,7 +12,7 @@ from groupwise_verifiers.environment import Verifiers
 from groupwise_verifiers.tasks import LoadedTasks, Tasks
 
 import groupwise
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.testing import play_episodes
 from groupwise_agents.rewards import environment_reward
 from groupwise_llm.policy import LanguageModel

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise import terminal
 from groupwise.environment import Environment, Outcome, Player
-from groupwise.errors import UserError
+from groupwise.kit import terminal
+from groupwise.kit.errors import UserError
 from groupwise.prompt_source import Row
 from groupwise_agents.endpoint.address import Address
 from groupwise_agents.endpoint.session import Session

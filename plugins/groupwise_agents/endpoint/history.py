@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from groupwise import foreign_json
 from groupwise.environment import Reply
+from groupwise.kit import foreign_json
 from groupwise_agents.endpoint.refusal import Refusal
 
 Message = Mapping[str, Any]

@@ -14,8 +14,8 @@ from functools import partial
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-from groupwise import descendants, foreign_json
-from groupwise.errors import UserError
+from groupwise.kit import descendants, foreign_json
+from groupwise.kit.errors import UserError
 from groupwise.prompt_source import Row
 from groupwise_agents.endpoint.address import Address
 from groupwise_agents.threads import in_thread
@@ -82,7 +82,7 @@ class _Running:
 @dataclass(frozen=True)
 class Command:
     """A program with its arguments, in a process of its own, which is killed at the end with all
-    processes that it has started (`groupwise.descendants`).
+    processes that it has started (`groupwise.kit.descendants`).
 
     It reads the row as JSON from its standard input, and the address from OPENAI_BASE_URL,
     OPENAI_API_KEY and OPENAI_MODEL. The last line that it prints may be a JSON object with columns,

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from groupwise import foreign_json
 from groupwise.environment import Player
+from groupwise.kit import foreign_json
 from groupwise_agents.endpoint.chat import models, streamed
 from groupwise_agents.endpoint.refusal import Refusal, invalid, over
 from groupwise_agents.endpoint.session import Session

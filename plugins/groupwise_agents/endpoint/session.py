@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from groupwise.environment import ContextRefused, Player, Reply
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_agents.endpoint.chat import answer
 from groupwise_agents.endpoint.history import History
 from groupwise_agents.endpoint.refusal import Refusal, over

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from groupwise.environment import Environment, Player
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompt_source import Row
 from groupwise.registry import import_target
 from groupwise_agents.beginnings import Beginnings

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from groupwise.copies import copied, kept
 from groupwise.environment import Player
+from groupwise.kit.copies import copied, kept
 from groupwise.prompt_source import Row
 from groupwise_agents.conversation import Conversation, converse, messages_of
 from groupwise_agents.limits import Limits

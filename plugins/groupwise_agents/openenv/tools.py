@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from groupwise.environment import EpisodeEnded
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_agents.content import Content, content_of
 from groupwise_agents.openenv.client import Connection
 from groupwise_agents.openenv.resource import Resource

@@ -5,9 +5,9 @@ from typing import Any
 
 from pydantic import Field
 
-from groupwise.copies import kept
 from groupwise.environment import ENVIRONMENTS, Environment, Player
-from groupwise.errors import UserError, did_you_mean
+from groupwise.kit.copies import kept
+from groupwise.kit.errors import UserError, did_you_mean
 from groupwise.prompt_source import Row
 from groupwise.registry import import_target
 from groupwise_agents.beginnings import Beginnings, plain_attributes

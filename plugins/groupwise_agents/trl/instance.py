@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any
 
 from groupwise.environment import EpisodeEnded
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_agents.content import KINDS, Content, content_of, is_part, is_picture, of_parts
 from groupwise_agents.threads import in_thread
 from groupwise_agents.tool import Tool, Unavailable

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from groupwise.errors import UserError, first_line
+from groupwise.kit.errors import UserError, first_line
 from groupwise_agents.threads import in_thread
 from groupwise_agents.trl.instance import Instance
 

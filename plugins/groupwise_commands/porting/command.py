@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from groupwise.errors import UserError, did_you_mean
-from groupwise.terminal import printable
+from groupwise.kit.errors import UserError, did_you_mean
+from groupwise.kit.terminal import printable
 
 
 def framework_names(incomplete: str) -> list[str]:
@@ -55,7 +55,7 @@ def port(
 
     groupwise port flow_grpo config/grpo.py:pickscore_sd3 --output run.yaml
     """
-    from groupwise.run.validation import validate_registered
+    from groupwise.building.validation import validate_registered
     from groupwise.storage.disk import write
     from groupwise_commands.porting.draft import draft, notes
     from groupwise_commands.porting.frameworks import FRAMEWORKS

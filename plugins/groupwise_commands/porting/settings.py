@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 LARGEST = 4_000_000
 """Bytes of a file that is read."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from groupwise.errors import UserError, did_you_mean
+from groupwise.kit.errors import UserError, did_you_mean
 from groupwise_commands.porting.option import Group, Option
 from groupwise_commands.porting.port import Port, UnreadError, shown
 from groupwise_commands.porting.settings import Settings

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from groupwise.errors import UserError
-from groupwise.section import Section
+from groupwise.kit.errors import UserError
+from groupwise.kit.section import Section
 from groupwise_flow.adapter.conditions import UNCONDITIONAL, Conditions, Row
 from groupwise_flow.adapter.frames import Frames
 from groupwise_flow.adapter.limit import Limit

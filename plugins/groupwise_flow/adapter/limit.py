@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 TOKENIZED_AT_ONCE = 1024
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 
 
 class Sizes:

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from groupwise.section import Section
+from groupwise.kit.section import Section
 from groupwise_flow.adapter import MASK, UNCONDITIONAL, Adapter, Conditions, Limit, Row
 from groupwise_flow.adapters.norms import with_norm_of
 from groupwise_flow.adapters.sd3 import decoded

@@ -13,8 +13,8 @@ from diffusers import DDIMScheduler, DPMSolverMultistepScheduler, EulerDiscreteS
 from pydantic import Field
 from torch import Tensor
 
-from groupwise.errors import UserError
-from groupwise.section import Section
+from groupwise.kit.errors import UserError
+from groupwise.kit.section import Section
 from groupwise_flow.adapter import Adapter, Exchange
 from groupwise_flow.adapter.noise_levels import ROUNDING
 from groupwise_flow.adapters.first_order import FIRST_ORDER, is_first_order

@@ -9,7 +9,7 @@ from diffusers import DPMSolverMultistepScheduler
 from pydantic import Field
 from torch import Tensor
 
-from groupwise.section import Section
+from groupwise.kit.section import Section
 from groupwise_flow.adapter import MASK, UNCONDITIONAL, Adapter, Conditions, Exchange, Limit, Row
 from groupwise_flow.adapters.first_order import FIRST_ORDER, is_first_order
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from groupwise.algorithm import Batch
 from groupwise.algorithms.parts import GuardedRatio, Options, Weighted
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rollouts import LogProbs
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from groupwise.algorithm import Batch
 from groupwise.algorithms.parts import GroupRelative, Options, Usual
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rollouts import LogProbs
 
 

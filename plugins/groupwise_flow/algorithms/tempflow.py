@@ -16,7 +16,7 @@ from torch import Tensor
 
 from groupwise.algorithm import Batch
 from groupwise.algorithms.parts import Options
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rollouts import LogProbs
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.algorithms.single_step import check_single

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from groupwise import memory
-from groupwise.memory import Workload
+from groupwise.kit import memory
+from groupwise.kit.memory import Workload
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.estimates.activations import activations
 from groupwise_flow.estimates.sampling import SamplingMemory

@@ -9,7 +9,7 @@ from textwrap import shorten
 import torch
 from torch import Tensor, nn
 
-from groupwise.errors import first_line
+from groupwise.kit.errors import first_line
 from groupwise_flow.adapter import MASK, Adapter, Conditions
 from groupwise_flow.estimates.counting import peak, without_data
 from groupwise_flow.files.messages import silent

@@ -10,9 +10,9 @@ import transformers
 from diffusers import DiffusionPipeline
 from diffusers.utils import SAFETENSORS_WEIGHTS_NAME
 
-from groupwise import trust
-from groupwise.errors import UserError
-from groupwise.model_files import NAME, folder_problem
+from groupwise.kit import trust
+from groupwise.kit.errors import UserError
+from groupwise.kit.model_files import NAME, folder_problem
 from groupwise.registry import installed
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.files.messages import explained, quiet

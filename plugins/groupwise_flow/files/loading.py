@@ -9,9 +9,9 @@ import torch
 from diffusers import DiffusionPipeline
 from torch.distributed.device_mesh import DeviceMesh
 
-from groupwise import trust
-from groupwise.errors import UserError
-from groupwise.model_files import weight_files
+from groupwise.kit import trust
+from groupwise.kit.errors import UserError
+from groupwise.kit.model_files import weight_files
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.files.folder import (
     READING,

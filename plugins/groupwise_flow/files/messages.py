@@ -9,8 +9,8 @@ from logging import ERROR, NOTSET, WARNING, Logger, LogRecord
 from diffusers.utils import logging
 from transformers.utils import logging as transformers_logging
 
-from groupwise import trust
-from groupwise.errors import UserError
+from groupwise.kit import trust
+from groupwise.kit.errors import UserError
 from groupwise_flow.settings import Settings
 
 SIGNS = {

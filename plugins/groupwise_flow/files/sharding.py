@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from groupwise.processes import shard_of
+from groupwise.kit.processes import shard_of
 
 
 @torch.no_grad()

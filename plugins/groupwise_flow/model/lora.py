@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.errors import UserError, first_line
+from groupwise.kit.errors import UserError, first_line
 from groupwise_flow.model.sharding import whole
 from groupwise_flow.settings import Lora
 

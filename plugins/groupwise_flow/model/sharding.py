@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from groupwise.errors import UserError, first_line
+from groupwise.kit.errors import UserError, first_line
 from groupwise_flow.model.precision import HALF, InFloat32
 from groupwise_flow.settings import Precision
 

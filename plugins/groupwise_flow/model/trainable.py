@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from groupwise.attention import without_cudnn
-from groupwise.lora import adding
+from groupwise.kit.attention import without_cudnn
+from groupwise.kit.lora import adding
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.model.lora import add_lora
 from groupwise_flow.settings import Settings

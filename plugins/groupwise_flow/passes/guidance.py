@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.attention import without_cudnn
-from groupwise.errors import UserError
+from groupwise.kit.attention import without_cudnn
+from groupwise.kit.errors import UserError
 from groupwise_flow.adapter import UNCONDITIONAL, Adapter, Conditions, Row
 from groupwise_flow.model.precision import InFloat32, computing
 from groupwise_flow.prompts.encoders import Encoders

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from groupwise import progress
+from groupwise.kit import progress
 from groupwise_flow import sde
 
 Rows = slice | Tensor

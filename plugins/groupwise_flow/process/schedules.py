@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.errors import UserError, first_line
+from groupwise.kit.errors import UserError, first_line
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.adapter.noise_levels import ROUNDING
 

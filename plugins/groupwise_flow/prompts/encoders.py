@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.files.loading import load_missing
 from groupwise_flow.settings import Settings

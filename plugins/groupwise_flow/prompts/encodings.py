@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_flow.adapter import MASK, UNCONDITIONAL, Adapter, Conditions, Row
 from groupwise_flow.files.messages import silent
 

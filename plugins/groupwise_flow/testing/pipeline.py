@@ -2,7 +2,7 @@
 
 import torch
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.testing import compare, law
 from groupwise_flow.passes.guidance import has_two_branches
 from groupwise_flow.process.schedules import levels

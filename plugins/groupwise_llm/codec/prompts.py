@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from groupwise import attachments, foreign_json
-from groupwise.errors import UserError
+from groupwise import attachments
+from groupwise.kit import foreign_json
+from groupwise.kit.errors import UserError
 from groupwise_llm.codec.characters import common_prefix, encodable
 from groupwise_llm.codec.cutter import Cutter
 from groupwise_llm.codec.template import FINISHED, ChatTemplate

@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass, replace
 from itertools import count
 from typing import Any
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.codec.template import FINISHED, ChatTemplate
 
 Message = Mapping[str, Any]

@@ -7,7 +7,7 @@ from textwrap import shorten
 from typing import Any
 
 from groupwise import attachments
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.codec.characters import common_prefix, encodable
 from groupwise_llm.codec.escape import Escape, control_tokens
 from groupwise_llm.settings import Settings

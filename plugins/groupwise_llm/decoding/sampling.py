@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from groupwise import progress
+from groupwise.kit import progress
 from groupwise_llm.decoding.decoder import Decoder
 from groupwise_llm.decoding.graphs import Graph, pays
 from groupwise_llm.decoding.prefill import begin, merged

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from groupwise import memory
-from groupwise.errors import first_line
-from groupwise.memory import Workload
+from groupwise.kit import memory
+from groupwise.kit.errors import first_line
+from groupwise.kit.memory import Workload
 from groupwise_llm.estimates.counting import (
     Shape,
     cached,

@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from groupwise.errors import first_line
-from groupwise.memory import Workload
+from groupwise.kit.errors import first_line
+from groupwise.kit.memory import Workload
 from groupwise_llm.estimates.counting import saved_bytes, without_data
 from groupwise_llm.files.loading import outline
 from groupwise_llm.model.causal import CausalModel

@@ -5,9 +5,9 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer
 
-from groupwise import trust
-from groupwise.errors import UserError
-from groupwise.model_files import folder_problem
+from groupwise.kit import trust
+from groupwise.kit.errors import UserError
+from groupwise.kit.model_files import folder_problem
 from groupwise_llm.settings import Settings
 
 FILE_ARGUMENTS = frozenset(

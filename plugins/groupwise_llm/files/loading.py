@@ -11,9 +11,9 @@ import torch
 import transformers
 from transformers.utils import logging
 
-from groupwise import trust
-from groupwise.errors import UserError
-from groupwise.model_files import MERGE
+from groupwise.kit import trust
+from groupwise.kit.errors import UserError
+from groupwise.kit.model_files import MERGE
 from groupwise_llm.files.folder import FILE_ARGUMENTS, check_files, location, tokenizer_of
 from groupwise_llm.files.quantization import as_plain, keep_layout, quantization_of
 from groupwise_llm.files.sharding import Share

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import BitsAndBytesConfig
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.model.copies import DTYPES
 from groupwise_llm.settings import Settings
 

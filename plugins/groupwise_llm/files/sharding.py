@@ -19,8 +19,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from groupwise.errors import UserError, first_line
-from groupwise.processes import shard_of
+from groupwise.kit.errors import UserError, first_line
+from groupwise.kit.processes import shard_of
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.settings import Settings
 

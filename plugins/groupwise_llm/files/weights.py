@@ -10,7 +10,7 @@ from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import Tensor, nn
 from transformers.core_model_loading import revert_weight_conversion
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.model.merging import (
     gathered,
     is_active,

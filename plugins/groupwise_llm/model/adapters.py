@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from groupwise.errors import UserError, first_line
-from groupwise.lora import adding
+from groupwise.kit.errors import UserError, first_line
+from groupwise.kit.lora import adding
 from groupwise_llm.settings import Lora
 
 OWN = {"r": "rank", "lora_alpha": "alpha", "target_modules": "targets"}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from groupwise.attention import without_cudnn
+from groupwise.kit.attention import without_cudnn
 from groupwise.sampler import products_are_exact
 from groupwise_llm.model import merging
 from groupwise_llm.model.attention import Layout, PackedAttention

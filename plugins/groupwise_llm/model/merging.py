@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from groupwise.errors import UserError, first_line
+from groupwise.kit.errors import UserError, first_line
 
 
 def causal_of(model: Any) -> Any:

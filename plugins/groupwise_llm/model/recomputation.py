@@ -17,8 +17,8 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from groupwise.attention import without_cudnn
-from groupwise.errors import UserError
+from groupwise.kit.attention import without_cudnn
+from groupwise.kit.errors import UserError
 from groupwise_llm.model.attention import PackedAttention
 from groupwise_llm.model.copies import Copies
 

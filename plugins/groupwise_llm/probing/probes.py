@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.decoding.way import Way
 from groupwise_llm.model.causal import CausalModel, head_is_linear
 from groupwise_llm.model.copies import Numerics

@@ -9,7 +9,7 @@ from textwrap import shorten
 import torch
 from torch import Tensor
 
-from groupwise.errors import first_line
+from groupwise.kit.errors import first_line
 from groupwise_llm.model.causal import CausalModel, Hidden
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.training.passes import Pass, Sequences, likelihood

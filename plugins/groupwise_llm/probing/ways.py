@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.decoding import drawing, sampling
 from groupwise_llm.decoding.decoder import Decoder
 from groupwise_llm.decoding.prefixes import PrefixCache

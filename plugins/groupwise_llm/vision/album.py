@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.vision.family import Family
 from groupwise_llm.vision.picture import Picture
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Context, Message

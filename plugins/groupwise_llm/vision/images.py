@@ -11,7 +11,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from groupwise import attachments
-from groupwise.errors import first_line
+from groupwise.kit.errors import first_line
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """Formats that PIL reads by itself; for some others it starts programs."""

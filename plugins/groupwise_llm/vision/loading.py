@@ -4,8 +4,8 @@ from typing import Any
 
 from transformers import AutoProcessor
 
-from groupwise import trust
-from groupwise.errors import UserError
+from groupwise.kit import trust
+from groupwise.kit.errors import UserError
 from groupwise.registry import installed
 from groupwise_llm.files.folder import file_arguments
 from groupwise_llm.settings import Settings

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
-from groupwise.attention import without_cudnn
+from groupwise.kit.attention import without_cudnn
 from groupwise_llm.model.attention import Layout
 from groupwise_llm.model.causal import CausalModel, Run
 from groupwise_llm.model.copies import Numerics

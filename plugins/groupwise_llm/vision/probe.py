@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.model.causal import Hidden
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.probing.probes import ROUNDED

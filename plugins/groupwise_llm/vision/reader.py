@@ -10,8 +10,8 @@ from typing import Any
 from weakref import ref
 
 from groupwise import attachments
-from groupwise.copies import equal
-from groupwise.errors import UserError, first_line
+from groupwise.kit.copies import equal
+from groupwise.kit.errors import UserError, first_line
 from groupwise_llm.vision.album import Album
 from groupwise_llm.vision.images import ImageError, measured, opened
 from groupwise_llm.vision.picture import ROOM, Picture

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.codec.escape import Escape
 from groupwise_llm.vision.family import Family
 from groupwise_llm.vision.picture import BEYOND, ROOM, Picture

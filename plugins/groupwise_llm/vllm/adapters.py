@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 from accelerate import PartialState
 from safetensors import SafetensorError
 
-from groupwise import processes
-from groupwise.errors import UserError, first_line
+from groupwise.kit import processes
+from groupwise.kit.errors import UserError, first_line
 from groupwise_llm.files.adapter import factors, more_than_factors, rank_of, write
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.files import Files

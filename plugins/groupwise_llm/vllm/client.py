@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
-from groupwise import foreign_json, terminal
-from groupwise.errors import UserError, first_line
+from groupwise.kit import foreign_json, terminal
+from groupwise.kit.errors import UserError, first_line
 from groupwise_llm.vllm.settings import Settings
 
 FIRST_WAIT, LONGEST_WAIT = 0.25, 10.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.sampler import Purpose
 from groupwise_llm.codec.contexts import Turn
 from groupwise_llm.policy import LanguageModel

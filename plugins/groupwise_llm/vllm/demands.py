@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.model import rotary
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.nccl import BACKEND

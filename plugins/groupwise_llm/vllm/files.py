@@ -8,8 +8,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from groupwise import processes
-from groupwise.errors import UserError, first_line
+from groupwise.kit import processes
+from groupwise.kit.errors import UserError, first_line
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.home import MEMORY, Home, in_turn

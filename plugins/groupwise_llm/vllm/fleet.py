@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from groupwise import terminal
+from groupwise.kit import terminal
 from groupwise_llm.vllm.client import LostError
 from groupwise_llm.vllm.server import Server
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.vllm.client import LostError
 from groupwise_llm.vllm.completion import Completion
 from groupwise_llm.vllm.fleet import Fleet

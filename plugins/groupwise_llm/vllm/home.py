@@ -10,8 +10,8 @@ from uuid import uuid4
 
 from filelock import FileLock
 
-from groupwise import terminal
-from groupwise.errors import first_line
+from groupwise.kit import terminal
+from groupwise.kit.errors import first_line
 
 MEMORY = Path("/dev/shm")
 PREFIX = f"groupwise-{socket.gethostname()}-"

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.files.folder import location
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vision.codec import PictureCodec

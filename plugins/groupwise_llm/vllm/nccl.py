@@ -14,8 +14,8 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 
-from groupwise import processes
-from groupwise.errors import UserError
+from groupwise.kit import processes
+from groupwise.kit.errors import UserError
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.server import Server

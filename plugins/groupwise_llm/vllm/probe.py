@@ -2,7 +2,7 @@
 
 import torch
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.codec.contexts import Context
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vision.model import PicturedModel

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.codec.contexts import Context
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vision.family import Family

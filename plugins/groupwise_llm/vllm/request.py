@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.sampler import Purpose
 from groupwise_llm.codec.contexts import Context
 from groupwise_llm.model.likelihood import LEAST

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from accelerate import PartialState
 
-from groupwise import processes, progress, terminal
-from groupwise.errors import UserError
+from groupwise.kit import processes, progress, terminal
+from groupwise.kit.errors import UserError
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
 from groupwise_llm.codec.codec import Codec

@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from groupwise.options import PathOrName, PathToWrite
+from groupwise.kit.options import PathOrName, PathToWrite
 
 
 class Start(BaseModel):

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from groupwise.algorithm import Algorithm
+from groupwise.learning.update import Updater
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
-from groupwise.training.update import Updater
 from groupwise.weights import KeptWeights
 from groupwise_testing import compare
 from groupwise_testing.algorithm.toy import Extra, Toy, as_log_probs, toy_scores

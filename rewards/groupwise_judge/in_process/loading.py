@@ -9,9 +9,9 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from groupwise import trust
-from groupwise.errors import first_line
-from groupwise.memory import size
+from groupwise.kit import trust
+from groupwise.kit.errors import first_line
+from groupwise.kit.memory import size
 from groupwise_judge.in_process.settings import ModelSettings
 
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}

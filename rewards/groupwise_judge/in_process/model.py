@@ -9,7 +9,7 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from groupwise.attention import without_cudnn
+from groupwise.kit.attention import without_cudnn
 from groupwise_judge.in_process.chat import ChatFormat, Message, pictures
 from groupwise_judge.in_process.loading import Weights, check_model, device_of, errors_of, weights
 from groupwise_judge.in_process.settings import ModelSettings

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groupwise import trust
+from groupwise.kit import trust
 from groupwise_verifiable.images.detection import Box, Detection
 from groupwise_verifiable.images.pixels import Pixels, picture
 from groupwise_verifiable.models import LazyModel, default_device, loading

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.options import PathOrName
+from groupwise.kit.options import PathOrName
 
 
 class Settings(BaseModel):

@@ -10,7 +10,7 @@ from unicodedata import category, normalize
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from groupwise.errors import first_line
+from groupwise.kit.errors import first_line
 from groupwise_verifiable.columns import column, gold_texts
 from groupwise_verifiable.images.pixels import Pixels, pixels
 from groupwise_verifiable.models import LazyModel

@@ -15,10 +15,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from groupwise.errors import did_you_mean
+from groupwise.kit.errors import did_you_mean
+from groupwise.kit.section import PluginSection
 from groupwise.registry import installed
 from groupwise.rewards import Members, is_async
-from groupwise.section import PluginSection
 from groupwise_verifiable.images.pixels import picture, pixels
 
 

@@ -75,7 +75,7 @@ def image(name: str, side: int, prompt: int) -> Image:
 
 def text_sizes(name: str, how: str, shards: Iterable[int]) -> Iterator[tuple[str, Sizes]]:
     """(number of processes that share the weights, sizes) for each number in `shards`."""
-    from groupwise.memory import Workload
+    from groupwise.kit.memory import Workload
     from groupwise_llm.estimates.memory import estimate
     from groupwise_llm.settings import Settings
 
@@ -143,7 +143,7 @@ def image_sizes(name: str, how: str, shards: Iterable[int]) -> Iterator[tuple[st
 
 def _flops(name: str, side: int, prompt: int) -> dict[str, float]:
     pipeline = models.flux() if name.startswith("FLUX") else models.qwen_image()
-    from groupwise.memory import blocks
+    from groupwise.kit.memory import blocks
 
     model = pipeline.transformer
     return {

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from tests.command_line import call
 
-from groupwise.run.validation import validate_registered
+from groupwise.building.validation import validate_registered
 
 Ported = Callable[..., tuple[dict[str, Any], str]]
 

@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from tests.llm.vision import reference
 
-from groupwise import processes
+from groupwise.kit import processes
 from groupwise_llm.vision_language_model import VisionLanguageModel, VisionSettings
 
 GROUP = 2

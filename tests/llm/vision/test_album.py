@@ -5,7 +5,7 @@ import torch
 from PIL import Image
 from tests.llm.vision import standins
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.vision import album
 from groupwise_llm.vision_language_model import VisionLanguageModel, VisionSettings
 

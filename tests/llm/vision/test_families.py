@@ -10,7 +10,7 @@ from tests.llm.vision import reference, standins
 from tests.llm.vision.configurations import TILE
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.files.folder import config_of
 from groupwise_llm.files.loading import outline
 from groupwise_llm.probing import probes

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompt_source import PlacedRow
 from groupwise_llm.vision.album import Album
 from groupwise_llm.vision.family import Family

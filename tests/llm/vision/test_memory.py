@@ -8,7 +8,7 @@ from PIL import Image
 from tests.llm.vision import reference, standins
 from torch.profiler import ProfilerActivity, profile
 
-from groupwise.memory import Workload
+from groupwise.kit.memory import Workload
 from groupwise_llm.vision_language_model import VisionLanguageModel, VisionSettings
 
 GROUPS = 3

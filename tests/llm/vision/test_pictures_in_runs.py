@@ -14,11 +14,11 @@ from tests.llm.vision.standins import folder, picture
 
 import groupwise
 from groupwise.environment import Environment
-from groupwise.errors import UserError
+from groupwise.episodes.calls import row_of
+from groupwise.kit.errors import UserError
 from groupwise.prompts.draws import Prompts
 from groupwise.storage.samples import read_samples
 from groupwise.testing import play_episodes
-from groupwise.training.calls import row_of
 from groupwise_llm.vision.picture import BEYOND
 from groupwise_llm.vision.settings import VisionSettings
 from groupwise_llm.vision_language_model import VisionLanguageModel

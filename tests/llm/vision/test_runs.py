@@ -12,7 +12,7 @@ from tests.llm.vision import reference, standins
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import groupwise
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vision.families.qwen2_vl import Qwen2VL
 from groupwise_llm.vision_language_model import VisionLanguageModel

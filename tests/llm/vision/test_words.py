@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import pytest
 from tests.llm.vision import standins
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.codec.contexts import Turn
 from groupwise_llm.files.folder import tokenizer_of
 from groupwise_llm.vision import images

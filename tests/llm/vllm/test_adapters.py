@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.testing import check_sampler
 from groupwise_llm.settings import Lora
 from groupwise_llm.vllm.sampler import VLLM

@@ -11,7 +11,7 @@ from queue import Queue
 
 import pytest
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.vllm.client import Client, LostError
 from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.settings import Settings

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.vllm.sampler import VLLM
 
 GENERATE = "inference/v1/generate"

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.vllm.request import split
 
 GENERATE = "inference/v1/generate"

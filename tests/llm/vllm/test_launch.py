@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.vllm.launch import Launch
 from groupwise_llm.vllm.sampler import VLLM
 

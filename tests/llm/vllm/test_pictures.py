@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from tests.llm.vision import standins
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.settings import Lora
 from groupwise_llm.vision_language_model import VisionLanguageModel
 from groupwise_llm.vllm.launch import Launch

@@ -13,7 +13,7 @@ import torch
 from tests.llm.conftest import FORGETFUL
 
 from groupwise import Environment, ToolCall
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.testing import check_sampler
 from groupwise_llm.codec.contexts import Turn
 from groupwise_llm.settings import Choice, Lora

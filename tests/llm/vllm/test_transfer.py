@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.core.launching import launch
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.vllm import files
 from groupwise_llm.vllm.home import PREFIX, Home
 from groupwise_llm.vllm.nccl import NCCL
@@ -205,7 +205,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from tests import rounding
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.sampler import VLLM
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithms.parts.part import Options, Part
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.policy import Policy
 from groupwise.rollouts import Rollouts
 from groupwise.weights import KeptWeights

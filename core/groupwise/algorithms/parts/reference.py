@@ -9,7 +9,7 @@ from torch import Tensor
 from groupwise import objective
 from groupwise.algorithm import Batch
 from groupwise.algorithms.parts.part import Options, Part
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.policy import Policy
 from groupwise.rollouts import LogProbs
 from groupwise.weights import REFERENCE, KeptWeights

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 from transformers.utils import logging
 
-from groupwise import trust
-from groupwise.errors import UserError
+from groupwise.kit import trust
+from groupwise.kit.errors import UserError
 from groupwise_llm.model.causal import CausalModel
 from groupwise_llm.model.copies import Numerics
 from groupwise_llm.training.passes import Pass, Sequences, run_over

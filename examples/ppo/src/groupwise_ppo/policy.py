@@ -9,9 +9,9 @@ from pydantic import Field
 from torch.distributed.device_mesh import DeviceMesh
 
 from groupwise import LogProbs, Rollouts
-from groupwise.errors import UserError
-from groupwise.memory import Workload
-from groupwise.options import PathOrName
+from groupwise.kit.errors import UserError
+from groupwise.kit.memory import Workload
+from groupwise.kit.options import PathOrName
 from groupwise.policy import Outputs
 from groupwise_llm.files.folder import config_of
 from groupwise_llm.policy import LanguageModel

@@ -10,7 +10,7 @@ from pydantic import Field
 from verifiers.v1.configs.client import EvalClientConfig
 
 from groupwise.environment import Outcome
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompt_source import Row
 from groupwise_agents.endpoint.address import Address
 from groupwise_agents.endpoint.environment import Served

@@ -9,7 +9,7 @@ from verifiers.v1.configs.env import EnvConfig
 from verifiers.v1.env import Env
 from verifiers.v1.utils.loaders import load_environment, load_taskset, resolve_env_config
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.prompt_source import Row
 
 

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from groupwise.errors import UserError, did_you_mean
+from groupwise.kit.errors import UserError, did_you_mean
 from groupwise_commands.porting.constants import dotted
 from groupwise_commands.porting.flow_grpo.statements import ROOT, Statements
 from groupwise_commands.porting.option import table

@@ -2,7 +2,7 @@
 
 import math
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_commands.porting.flow_grpo.nft import is_nft
 from groupwise_commands.porting.port import Port
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_commands.porting.constants import NotConstantError, constant, dotted
 from groupwise_commands.porting.settings import Unread
 

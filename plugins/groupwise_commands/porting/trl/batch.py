@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_commands.porting.port import Port
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from groupwise import foreign_json
 from groupwise.config.yaml_lines import read
-from groupwise.errors import UserError
+from groupwise.kit import foreign_json
+from groupwise.kit.errors import UserError
 from groupwise_commands.porting.constants import NotConstantError, constant, dotted
 from groupwise_commands.porting.settings import Settings, Unread, text_of
 from groupwise_commands.porting.trl import unsloth

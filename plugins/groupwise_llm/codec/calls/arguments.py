@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from groupwise import foreign_json
+from groupwise.kit import foreign_json
 from groupwise_llm.codec.calls.format import Tools
 from groupwise_llm.codec.calls.schema import Schema
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.tool_call import ToolCall
 from groupwise_llm.codec.calls.detection import FORMATS, detected, shows_tools
 from groupwise_llm.codec.calls.format import Format, Parsed

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise.tool_call import ToolCall, assistant_message
 from groupwise_llm.codec.calls.elements import GLM, QWEN3_CODER
 from groupwise_llm.codec.calls.format import Format

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from groupwise.errors import UserError
+from groupwise.kit.errors import UserError
 from groupwise_llm.vision.family import Family, Features, joined
 from groupwise_llm.vision.picture import Picture
 

@@ -1,0 +1,1 @@
+"""Building: from the sections of a configuration to the parts of a run."""

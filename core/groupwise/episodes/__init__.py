@@ -1,0 +1,1 @@
+"""Episodes: how a batch of prompts is played, and its players' calls sampled."""

@@ -1,0 +1,182 @@
+"""Assembly: how finished episodes ended is written on their calls."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from groupwise.environment import ENDED, Columns, Environment, Reply
+from groupwise.episodes import turn_rewards, turns
+from groupwise.episodes.calls import join_rollouts
+from groupwise.episodes.sampling import Sampling
+from groupwise.kit.errors import UserError
+from groupwise.record import Call, Episode, Group
+from groupwise.record.gather import write
+from groupwise.rollouts import Rollouts
+
+
+class Assembly:
+    """Finishes groups: assembles rollouts of several turns, and notes which calls are judged.
+
+    samplings: of the players, by label; trained: whether players are trained on the rollouts;
+    compared: whether the players' rollouts are compared with each other.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        samplings: Mapping[str, Sampling],
+        *,
+        trained: bool,
+        compared: bool,
+    ) -> None:
+        self.samplings, self.trained, self.compared = samplings, trained, compared
+        self.judged = environment.judged([*samplings])
+
+    def finish(self, groups: Sequence[Group]) -> None:
+        """Write on the calls of these groups, of which all episodes are over, how they ended."""
+        episodes = [episode for group in groups for episode in group.episodes]
+        for episode in episodes:
+            episode.calls = episode.drawn
+        rollouts = {
+            label: self._rollouts(label, [c for e in episodes for c in e.calls if c.label == label])
+            for label in self.samplings
+        }
+        for episode in episodes:
+            self._judge(episode)
+        for firsts in rollouts.values():
+            for first in firsts:
+                _end(first)
+        turn_rewards.write([call for episode in episodes for call in episode.judged], rollouts)
+        _check_judged([call for episode in episodes for call in episode.judged])
+        if self.compared:
+            check_kinds([call for episode in episodes for call in episode.judged])
+        for call in (call for episode in episodes for call in episode.calls):
+            if not call.episode.plain:  # else rewards may read a policy's facts where they are
+                call.move_facts()
+            call.context = call.drawn = None  # else they hold what rewards free
+            if call.refused_by is None and call.failure is None:  # others may be shown
+                call.reply = None
+        for episode in episodes:
+            episode.outcome = None
+
+    def _rollouts(self, label: str, calls: Sequence[Call]) -> list[Call]:
+        """The first calls of a player's rollouts, in order."""
+        join_rollouts(calls)
+        firsts = [call for call in calls if call.first is call]
+        if firsts and firsts[0].context is not None:
+            sampling = self.samplings[label]
+            rows = [first.row for first in firsts]
+            rollouts = sampling.assemble(rows, [first.calls[-1].context for first in firsts])
+            if self.trained:
+                turns.compare(sampling.turn_sampler, rollouts, firsts)
+                rollouts = _of_own_turns(rollouts, firsts)
+            write(rollouts, firsts, trained=self.trained)
+        for first in firsts:
+            reason = first.failure or first.episode.failure
+            for call in first.calls:
+                call.failure = reason
+        return firsts
+
+    def _judge(self, episode: Episode) -> None:
+        """Note the calls whose completions rewards judge, each with the columns of its episode."""
+        outcome = episode.outcome
+        if outcome is None or isinstance(outcome, Mapping):
+            last = [call for call in episode.calls if not call.is_followed]
+            judged = {call: None for end in last if (call := self._latest_judged(end)) is not None}
+            # Of a rollout the last: an earlier reply may have been answered beside it.
+            calls = {call.first: call for call in sorted(judged, key=_number_in_rollout)}
+            pairs = [(call, outcome or {}) for call in judged if calls[call.first] is call]
+        else:
+            returned = outcome if isinstance(outcome, Sequence) else [outcome]
+            pairs = [_pair(each) for each in returned]
+        for call, columns in pairs:
+            call.columns = columns
+            episode.judged.append(call)
+
+    def _latest_judged(self, call: Call) -> Call | None:
+        """The call, or the latest one before it, whose player is judged; none before a refused
+        one."""
+        line = (call, *(call.ancestors if call.refused_by is None else ()))
+        return next((each for each in line if each.label in self.judged), None)
+
+
+def _number_in_rollout(call: Call) -> int:
+    return call.first.calls.index(call)
+
+
+def _of_own_turns(rollouts: Rollouts, firsts: Sequence[Call]) -> Rollouts:
+    """The same with the decisions of each rollout's own turns: those that its context began with
+    are of another one."""
+    before = [len(first.context_calls) - 1 for first in firsts]
+    if not any(before):
+        return rollouts
+    if rollouts.turns is None:
+        raise UserError(
+            "environment: `play` goes on in a context in several ways, but the sampler does not "
+            "say where turns end: a TurnSampler's `assemble` sets `Rollouts.turns`"
+        )
+    pairs = [*zip(rollouts.turns, before, strict=True)]
+    counts = [sum(turn.decisions for turn in own[:count]) for own, count in pairs]
+    others = torch.tensor(counts, device=rollouts.mask.device).unsqueeze(1)
+    mask = rollouts.mask & (rollouts.mask.cumsum(dim=1) > others)
+    return replace(rollouts, mask=mask, turns=[own[count:] for own, count in pairs])
+
+
+def _end(first: Call) -> None:
+    """Write why a rollout ended.
+
+    "length", and a context without room, truncate it. Any other word of `play` says that its last
+    completion was not cut off, though it may have reached a limit that `play` set.
+    """
+    words = (_word_of(call, call.columns) for call in first.calls if call.columns is not None)
+    word = next(filter(None, words), None)
+    first.ended = "length" if first.calls[-1].is_cut else word or first.ended
+
+
+def _word_of(call: Call, columns: Columns) -> str | None:
+    """The environment's word for why the episode of a judged call ended; None for its player's own
+    end. Raises UserError if it is not a word, or "failed"."""
+    word = columns.get(ENDED, call.episode.ended)
+    if word is None or word == "stop":
+        return None
+    if not isinstance(word, str) or not word or word == "failed":
+        advice = "; raise an exception to fail the episode" if word == "failed" else ""
+        raise UserError(
+            f"environment: `play` returned {word!r} as why the episode ended (`{ENDED}`), expected "
+            f"a word like 'turns' or 'tool'{advice}"
+        )
+    return word
+
+
+def _check_judged(calls: Sequence[Call]) -> None:
+    firsts = {call.first for call in calls}
+    if len(firsts) < len(calls):
+        raise UserError(
+            "environment: `play` returned several replies that are turns of one rollout, which "
+            "has one reward; return the last of them"
+        )
+
+
+def _pair(returned: object) -> tuple[Call, Columns]:
+    """A reply and its columns, of what `play` returned; raises UserError for anything else."""
+    match returned:
+        case (Reply(source=call), Mapping() as columns):
+            return call, columns
+    raise UserError(
+        f"environment: `play` returned {returned!r:.200}, expected a mapping with columns, "
+        f"(reply, columns) pairs in a list, or None"
+    )
+
+
+def check_kinds(judged: Sequence[Call]) -> None:
+    """Raise UserError if completions of casts that share groups differ in type: no reward could
+    compare them."""
+    kinds = {call.label: type(call.first.completion).__name__ for call in reversed(judged)}
+    if len(set(kinds.values())) > 1:
+        each = ", ".join(f"{label!r} {kinds[label]}" for label in reversed(kinds))
+        raise UserError(
+            f"the players whose completions are compared return different types ({each}), which no "
+            f"reward can compare; the casts of an environment (the policies of a pool) need "
+            f"completions of the same form"
+        )

@@ -1,0 +1,1 @@
+"""Evaluator: the policy on held-out prompts, the same at every evaluation."""

@@ -1,0 +1,1 @@
+"""Experience: the judged groups of a step: sampled, scored, refilled, replayed."""

@@ -1,0 +1,279 @@
+"""Experience: the judged groups of a step, with those that teach nothing replaced."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from groupwise.algorithm import Algorithm
+from groupwise.config.train import TrainSection
+from groupwise.episodes import turn_rewards, turns
+from groupwise.episodes.episode_sampler import EpisodeSampler
+from groupwise.experience import failures
+from groupwise.experience.credit import credit
+from groupwise.experience.judge import Judge
+from groupwise.experience.signal import no_signal
+from groupwise.experience.step import Step
+from groupwise.kit import processes
+from groupwise.metrics import step_metrics
+from groupwise.metrics.clock import Clock
+from groupwise.prompts.draws import Prompts
+from groupwise.prompts.weighted import Weighted
+from groupwise.record import Call, Group
+from groupwise.record.gather import by_draw, gather, judged, light, moved, scores_of
+from groupwise.rewards import RunState, Scores
+from groupwise.rollouts import Rollouts
+from groupwise.scoring.scorer import Scorer
+from groupwise.scoring.scoring import Scoring
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One round of sampling: the groups that were drawn for all processes, those that this one
+    played, and their scoring, which has begun."""
+
+    drawn: Sequence[Group]
+    played: Sequence[Group]
+    scorings: Sequence[Scoring]
+
+
+class Experience:
+    """Yields the judged groups of one step after the other.
+
+    Async and isolated rewards score a batch while the next one is sampled.
+
+    Its state is the position in the prompts after the last step that was yielded. algorithms: by
+    label of the learner; failures: by cause (a reward, or `/POLICY`), a sentence on a completion of
+    the last step that failed, on any process.
+    """
+
+    def __init__(
+        self,
+        sampler: EpisodeSampler,
+        prompts: Prompts,
+        scorer: Scorer,
+        judge: Judge,
+        *,
+        algorithms: Mapping[str, Algorithm],
+        settings: TrainSection,
+        accelerator: Accelerator,
+        clock: Clock,
+    ) -> None:
+        self.sampler, self.prompts, self.scorer, self.judge = sampler, prompts, scorer, judge
+        self.settings = settings
+        self.algorithms = algorithms
+        self.samples_with = {label: a.samples_with for label, a in algorithms.items()}
+        self.refills = any(algorithm.refills for algorithm in algorithms.values())
+        self.accelerator, self.clock = accelerator, clock
+        self.prompts_state = prompts.state_dict()
+        self.failures: dict[str, str] = {}
+
+    def next(self, state: RunState, *, ahead: bool = False) -> Step:
+        """The experience of step `state.global_step`, counted from 0.
+
+        ahead: whether the next step may be sampled before the update of this one; only `Ahead`
+        does that.
+        """
+        step = self._step(self._first_round(state), state)
+        self.prompts_state = self.prompts.state_dict()
+        return step
+
+    def drop(self) -> None:
+        """Drop rollouts that are sampled ahead."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.prompts_state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.drop()
+        self.prompts.load_state_dict(state)
+        self.prompts_state = self.prompts.state_dict()
+        self.sampler.forget()
+
+    # ---- sampling
+
+    def _first_round(self, state: RunState) -> Round:
+        return self._round(self.prompts.take(self.settings.groups_per_step), state)
+
+    def _round(self, drawn: Sequence[Group], state: RunState) -> Round:
+        """Play this process's share of the groups, and begin to score it."""
+        with self.clock.time("sample"):
+            self.sampler.begin(state.global_step)
+            self.sampler.follow(self.samples_with, state.global_step)
+            parts = self.sampler.draw(drawn)
+        return self._begun(drawn, parts, state)
+
+    def _begun(
+        self, drawn: Sequence[Group], parts: Iterator[Sequence[Group]], state: RunState
+    ) -> Round:
+        """Begin to score each part as soon as it is sampled.
+
+        Plain rewards are called before the next part is sampled, so that the facts' tensors of
+        one part at a time are on the device.
+        """
+        played: list[Group] = []
+        scorings: list[Scoring] = []
+        while True:
+            with self.clock.time("sample"):
+                part = next(parts, None)
+            if part is None:
+                return Round(drawn=drawn, played=played, scorings=scorings)
+            calls = [call for group in part for call in group.judged]
+            with self.clock.time("reward"):
+                scoring = self.scorer.start(judged(calls, self.sampler.columns), state)
+                self.sampler.move_facts(part, scoring.rollouts)
+                if self.calls_at_once:
+                    scoring.call()
+            played += part
+            scorings.append(scoring)
+
+    @property
+    def calls_at_once(self) -> bool:
+        """Whether plain rewards of a part are called before the next one is sampled."""
+        return True
+
+    # ---- scoring and refilling
+
+    def _step(self, first: Round, state: RunState) -> Step:
+        """The groups of a step, judged; those that teach nothing are replaced.
+
+        Whether one does is decided among those that would be trained on with it, since an algorithm
+        may compare a group with the rest. Those of the last round stay: they count in the
+        denominators of the loss.
+        """
+        self.failures = {}
+        step = self._finished(first)
+        dummies = self._dummies(step)
+        step = replace(self._without_dummies(first, step), dummies=dummies)
+        no_signal = self._no_signal(step)
+        metrics, refilled = self._described(step, no_signal), 0
+        for _ in range(self.settings.max_refills if self.refills else 0):
+            kept, replaced = _by_signal(step, no_signal)
+            missing = processes.total(len(replaced))
+            if not missing:
+                break
+            for group in replaced:
+                group.release()
+            more = self._round(self.prompts.take(missing), state)
+            fresh = self._without_dummies(more, self._finished(more))
+            like = Scores.concat([replace(step, groups=kept).scores, fresh.like])
+            step = replace(step, groups=[*kept, *fresh.groups], like=like)
+            no_signal = self._no_signal(step)
+            metrics = step_metrics.with_round(metrics, self._described(fresh, {}))
+            refilled += missing
+        if self.refills:
+            metrics["refilled_groups"] = refilled
+        step.metrics = metrics
+        return step
+
+    def _finished(self, begun: Round) -> Step:
+        """The groups of a round, judged; waits for the rewards."""
+        with self.clock.time("reward"):
+            scores = self.scorer.finish(begun.scorings)
+        step = Step(groups=begun.played, like=scores, sampler=self.sampler)
+        for call, score in zip(step.judged, scores.rows, strict=True):
+            call.first.score = score
+        credit(step.groups, scores, self.sampler.refused)
+        return step
+
+    def _dummies(self, step: Step) -> dict[str, Rollouts | None]:
+        """By label, a rollout for dummy passes if there are several processes: a failed one if all
+        failed, another process's if this one has none; None if no process has any."""
+        labels = self.sampler.labels
+        if self.accelerator.num_processes == 1:
+            return dict.fromkeys(labels)
+        own = {label: _dummy(step.firsts(label)) for label in labels}
+        device = self.accelerator.device
+        return {label: _of_any_process(dummy, device) for label, dummy in own.items()}
+
+    def _without_dummies(self, begun: Round, step: Step) -> Step:
+        """The same; empty if this process has no share of the groups, so that all are dummies."""
+        if self.sampler.share(begun.drawn):
+            return step
+        nothing = step.like.select(torch.empty(0, dtype=torch.int64))
+        return replace(step, groups=[], like=nothing)
+
+    def _no_signal(self, step: Step) -> dict[str, Tensor]:
+        """By label of the learners, [B] bool: rollouts of groups without a training signal."""
+        dead = {}
+        for label, algorithm in self.algorithms.items():
+            rest = step.rest(label)
+            others = None if rest is None else (by_draw(rest), scores_of(rest, step.like))
+            dead[label] = no_signal(*step.views[label], algorithm, rest=others)
+        return dead
+
+    def _judged_without(self, step: Step, dead: Mapping[str, Tensor]) -> Tensor | None:
+        """[B] bool: judged rollouts that teach nothing, compared with those of the same draw."""
+        each = [
+            own
+            if self.sampler.plain
+            else no_signal(step.rollouts, step.like, self.algorithms[label])
+            for label, own in dead.items()
+        ]
+        return torch.stack(each).all(dim=0) if each else None
+
+    def _described(self, step: Step, dead: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Metrics of a round; dead: by label, the rollouts without a signal, {} if it is a further
+        round, which adds only counts."""
+        scores, labels = step.like, self.sampler.labels
+        described = failures.described(step.groups, labels)
+        self.failures |= processes.first_of({**described, **scores.failures})
+        right = self.judge.right(scores).masked_fill(scores.failed, math.nan)
+        episodes = [episode for group in step.groups for episode in group.episodes]
+        lost = sum(episode.is_lost for episode in episodes)
+        firsts = [first for label in labels for first in step.firsts(label)]
+        metrics = step_metrics.describe(
+            step.rollouts,
+            scores,
+            no_signal=self._judged_without(step, dead),
+            right=right if self.judge.name in scores.names else None,
+            logged=self.sampler.logged,
+            lost=lost,
+            multi_turn=self.sampler.environment.multi_turn,
+            columns=self.sampler.logged_columns,
+            turns=turns.counted(episodes),
+            decisions=sum(first.length for first in firsts),
+        )
+        metrics |= turn_rewards.measured(firsts).of_all_processes().result()
+        if isinstance(self.prompts, Weighted):
+            metrics |= self.prompts.observe(step_metrics.outcomes(step.rollouts, right))
+        if len(labels) == 1:
+            return metrics
+        logged = {label: s.policy.logged for label, s in self.sampler.samplings.items()}
+        return metrics | step_metrics.of_learners(step.views, dead, logged, lost)
+
+
+def _by_signal(step: Step, dead: Mapping[str, Tensor]) -> tuple[list[Group], list[Group]]:
+    """The groups of a step that stay, and those with rollouts that teach no learner anything."""
+    alive, drawn = set[int](), set[int]()
+    for label in step.sampler.labels:
+        numbers = [first.episode.group.number for first in step.firsts(label)]
+        drawn |= {*numbers}
+        if label in dead:
+            pairs = zip(numbers, dead[label].tolist(), strict=True)
+            alive |= {number for number, is_dead in pairs if not is_dead}
+    replaced = [group for group in step.groups if group.number in drawn - alive]
+    return [group for group in step.groups if group.number not in drawn - alive], replaced
+
+
+def _dummy(firsts: Sequence[Call]) -> Rollouts | None:
+    """The longest rollout, of those that did not fail if there are any; None without any."""
+    if not firsts:
+        return None
+    usable = [first for first in firsts if first.score is None or not first.score.failed]
+    extents = light(usable or firsts).extents
+    return gather([(usable or firsts)[int(extents.argmax())]])
+
+
+def _of_any_process(dummy: Rollouts | None, device: torch.device) -> Rollouts | None:
+    """A process's own dummy, else that of another one. A collective."""
+    if not processes.any_process(dummy is None):
+        return dummy
+    shared = gather_object([None if dummy is None else moved(dummy, torch.device("cpu"))])
+    others = [other for other in shared if other is not None]
+    return dummy if dummy is not None or not others else moved(others[0], device)

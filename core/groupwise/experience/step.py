@@ -1,0 +1,96 @@
+"""Step: the judged groups of a training step, and the rollouts of its learners."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from groupwise.episodes.episode_sampler import EpisodeSampler
+from groupwise.record import Call, Group
+from groupwise.record.gather import by_draw, gather, judged, light, nothing_drawn, scores_of
+from groupwise.rewards import Scores
+from groupwise.rollouts import Rollouts
+
+View = tuple[Rollouts, Scores]
+"""Rollouts without trajectories, in CPU memory, and their scores."""
+
+
+@dataclass(kw_only=True)
+class Step:
+    """The groups of a step on this process, judged."""
+
+    groups: Sequence[Group]
+    like: Scores
+    """Scores of its rewards."""
+    sampler: EpisodeSampler
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    """Over all processes."""
+    dummies: Mapping[str, Rollouts | None] = field(default_factory=dict)
+    """By label of the learner, a rollout for passes without effect while other processes have more
+    micro-batches; None if there is one process."""
+
+    @cached_property
+    def judged(self) -> list[Call]:
+        """The calls that rewards judged, and those that failed."""
+        return [call for group in self.groups for call in group.judged]
+
+    def firsts(self, label: str) -> list[Call]:
+        """The first call of each rollout of a player."""
+        return [call for group in self.groups for call in group.rollouts(label)]
+
+    def rest(self, label: str) -> list[Call] | None:
+        """The first calls of judged rollouts of other players that are compared with a player's;
+        None if there are none."""
+        if len(self.sampler.casts) == 1:
+            return None
+        return [call.first for call in self.judged if call.label != label]
+
+    @cached_property
+    def views(self) -> Mapping[str, View]:
+        """By label, the rollouts of a player, and their scores."""
+        firsts = {label: self.firsts(label) for label in self.sampler.labels}
+        return {label: (light(own), scores_of(own, self.like)) for label, own in firsts.items()}
+
+    @cached_property
+    def rollouts(self) -> Rollouts:
+        """What rewards judged: without trajectories, in CPU memory."""
+        return judged(self.judged, self.sampler.columns)
+
+    @property
+    def scores(self) -> Scores:
+        """Those of `rollouts`."""
+        return scores_of([call.first for call in self.judged], self.like)
+
+
+def nothing_of(firsts: Sequence[Call], dummy: Rollouts | None) -> Rollouts:
+    """No rollouts, with the columns that others of the policy have."""
+    others = gather(firsts[:1]) if firsts else dummy
+    return nothing_drawn() if others is None else others.select([])
+
+
+def own_observations(observations: Tensor, firsts: Sequence[Call]) -> Tensor:
+    """[B, T] bool: those of each rollout; what stands before the first decision of one that begins
+    within a context is of another rollout."""
+    own = observations.clone()
+    for row, first in enumerate(firsts):
+        if first.goes_on_from is not None and first.mask is not None:
+            own[row, : int(first.mask.int().argmax())] = False
+    return own
+
+
+def usable(firsts: Sequence[Call]) -> list[Call]:
+    """Those that did not fail: algorithms, updates and replay see no others."""
+    return [first for first in firsts if first.score is not None and not first.score.failed]
+
+
+def rest_of(
+    rest: Sequence[Call] | None, part: Rollouts, like: Scores
+) -> tuple[Rollouts, Scores] | None:
+    """The rest of the groups of these rollouts, with their scores."""
+    if rest is None:
+        return None
+    groups = {*part.groups.tolist()}
+    own = [first for first in usable(rest) if first.episode.group.number in groups]
+    return by_draw(own), scores_of(own, like)

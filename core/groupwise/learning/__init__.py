@@ -1,0 +1,1 @@
+"""Learning: from judged groups to updates of the weights."""

@@ -1,0 +1,318 @@
+"""Learner: a policy with its algorithm and optimizer; turns scored rollouts into updates."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from groupwise import objective
+from groupwise.algorithm import OBSERVATIONS, Algorithm
+from groupwise.config.train import TrainSection
+from groupwise.experience.replay import Replay
+from groupwise.experience.step import nothing_of, own_observations, rest_of, usable
+from groupwise.kit import processes, progress
+from groupwise.kit.errors import UserError
+from groupwise.learning import learning_rate
+from groupwise.learning.optimizer import Optimizer
+from groupwise.learning.update import Updater
+from groupwise.metrics.tally import Tally
+from groupwise.policy import Policy
+from groupwise.record import Call
+from groupwise.record.gather import gather, scores_of, settle
+from groupwise.rewards import Scores
+from groupwise.rollouts import Rollouts
+from groupwise.sampler import Sampler
+from groupwise.storage.state import HasState
+from groupwise.weights import REFERENCE, KeptWeights
+
+AVERAGE = "average"
+"""The name under which the moving average of the weights is kept."""
+TAKEN = frozenset({AVERAGE, REFERENCE, "old", "teacher", "sampler"})
+"""Names that `Algorithm.copies` must not have."""
+
+
+class Learner:
+    """Makes the updates of a step.
+
+    sampler: drew the rollouts; if it is exact, its log-probs are used as the policy's own.
+    weights: kept weights of the policy: the reference, the moving average, those of the algorithm.
+    teacher: a frozen policy, if the algorithm learns from one.
+    replay: adds earlier right completions to groups that have too few.
+    at_step_boundary: True if no weight has changed since the last `end_step`, so that a checkpoint
+        taken now is that of the end of a step.
+    updates: the number of updates so far that changed weights.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        algorithm: Algorithm,
+        settings: TrainSection,
+        accelerator: Accelerator,
+        sampler: Sampler,
+        *,
+        weights: KeptWeights,
+        teacher: Policy | None = None,
+        replay: Replay | None = None,
+    ) -> None:
+        self.policy, self.algorithm, self.sampler = policy, algorithm, sampler
+        self.settings, self.weights, self.replay = settings, weights, replay
+        self.teacher = teacher
+        self.at_step_boundary, self.updates = True, 0
+        model = policy if policy.mesh is not None else accelerator.prepare(policy)
+        # After the move to the device, which may replace parameters by new tensors.
+        self.optimizer = Optimizer(policy, settings, accelerator)
+        if clashing := algorithm.copies.keys() & TAKEN:
+            raise ValueError(
+                f"{type(algorithm).__name__}.copies: {min(clashing)!r} names other weights or "
+                f"outputs of every run; choose another name"
+            )
+        for name in algorithm.kept_outputs:
+            weights.keep(name)
+        if settings.ema is not None:
+            weights.keep(AVERAGE)
+        algorithm.prepare(policy, weights)
+        self.updater = Updater(
+            policy=policy,
+            model=model,
+            algorithm=algorithm,
+            accelerator=accelerator,
+            budget=settings.microbatch,
+            backpropagate=self.optimizer.backward,
+        )
+
+    @property
+    def averaged(self) -> str | None:
+        """The name of the kept weights to evaluate and save; None for the current ones."""
+        return None if self.settings.ema is None else AVERAGE
+
+    def learn(
+        self,
+        firsts: Sequence[Call],
+        like: Scores,
+        step: int,
+        dummy: Rollouts | None = None,
+        seconds: float = 0.0,
+        *,
+        rest: Sequence[Call] | None = None,
+    ) -> dict[str, Any]:
+        """Make all updates of a step, and write the advantages on the calls; returns metrics.
+
+        firsts: the first call of each rollout of the policy, with its score; like: scores of the
+        same rewards; step: training steps done so far; dummy: a rollout for passes without effect,
+        while other processes have more micro-batches; seconds: of the run before the step, for the
+        learning rate; rest: the first calls of rollouts of other learners in the same groups.
+        """
+        self.updater.dummy = dummy
+        rate = self.rate(step, seconds)
+        drawn, firsts, further = firsts, usable(firsts), dict[str, float]()
+        if self.replay is not None:
+            columns = nothing_of(drawn, dummy).trajectory.keys()
+            firsts, further = self.replay.fill(firsts, like, step, columns)
+        plan = self._updates(firsts) * self.settings.epochs
+        if not plan:
+            return {"skipped_updates": 0, "learning_rate": rate, **further}
+        rollouts = gather(firsts) if firsts else nothing_of(drawn, dummy)
+        scores = scores_of(firsts, like)
+        settle(firsts, rollouts)
+        rollouts = self.algorithm.with_decisions(rollouts, step)
+        replayed = None
+        if self.replay is not None:
+            replayed = torch.tensor([first.is_replayed for first in firsts], dtype=torch.bool)
+        others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
+        # The sampler's log-probs stand for the policy's own where both are the same function.
+        known_log_probs = rollouts.sampler_log_probs if self.sampler.exact and not others else None
+        outputs = self._outputs(rollouts, plan, firsts, known_log_probs=known_log_probs)
+        corrected = others or not (self.sampler is self.policy or self.sampler.exact)
+        if corrected:
+            self._check_log_probs(rollouts)
+        # `targets` may change the algorithm's state, and `fill` changes the replay's: a checkpoint
+        # taken before the end of the step would be inconsistent.
+        stateless = self.replay is None and not isinstance(self.algorithm, HasState)
+        self.at_step_boundary = self.at_step_boundary and stateless
+        tally = Tally()
+        tally.total("skipped_updates", 0)
+        for number, rows in enumerate(plan):
+            part = rollouts.select(rows)
+            width = part.mask.shape[1]
+            tensors = self.updater.tensors(
+                scores=scores.select(rows),
+                rollouts=part,
+                outputs={name: value[rows, :width] for name, value in outputs.items()},
+                rest=rest_of(rest, part, like),
+                replayed=None if replayed is None else replayed[rows],
+            )
+            for row, advantage in zip(rows.tolist(), _advantages(tensors), strict=True):
+                firsts[row].advantage = advantage
+            shown = f"update {number + 1} of {len(plan)}" if len(plan) > 1 else "update"
+            with progress.doing(shown):
+                made = self._make(
+                    part,
+                    tensors,
+                    rate,
+                    step,
+                    first=number == 0,
+                    corrected=corrected,
+                    compared=known_log_probs is None,
+                )
+                tally.add(made.finite())
+        return {**tally.result(), "learning_rate": rate, **further}
+
+    def rate(self, step: int, seconds: float) -> float:
+        """The learning rate after `step` steps and so many seconds of the run."""
+        return self.settings.learning_rate * learning_rate.factor(self.settings, step, seconds)
+
+    def end_step(self, step: int) -> Mapping[str, float]:
+        """Call the algorithm's `end_step` after `step` steps; returns its metrics."""
+        self.at_step_boundary = False
+        metrics = self.algorithm.end_step(self.weights, step) or {}
+        self.at_step_boundary = True
+        return metrics
+
+    # ---- outputs of the policy before the updates, of kept weights and of the teacher
+
+    def _outputs(
+        self,
+        rollouts: Rollouts,
+        plan: Sequence[Tensor],
+        firsts: Sequence[Call],
+        *,
+        known_log_probs: Tensor | None,
+    ) -> dict[str, Tensor]:
+        """`reference_*`, those of other kept weights, `teacher_*` and `old_*` tensors [B, T, ...]
+        on the CPU, from before the updates; and `observations`, if the algorithm reads them.
+
+        Old ones are computed only for rollouts of later updates, or for all if `targets` needs
+        them.
+
+        known_log_probs: [B, T], the policy's, if they need not be computed.
+        """
+        algorithm = self.algorithm
+        outputs: dict[str, Tensor] = {}
+        for name, read in algorithm.kept_outputs.items():
+            if read:
+                with self.weights.using(name):
+                    outputs |= _named(name, self.updater.outputs(rollouts, read))
+        if algorithm.teacher:
+            of_teacher = self.updater.outputs(rollouts, algorithm.teacher, of=self.teacher)
+            outputs |= _named("teacher", of_teacher)
+        if OBSERVATIONS in algorithm.target_inputs:
+            outputs[OBSERVATIONS] = own_observations(
+                self.policy.observations(rollouts).cpu(), firsts
+            )
+        for_targets = algorithm.old_for_targets
+        later = torch.cat([torch.empty(0, dtype=torch.int64), *plan[1:]]).unique()
+        names = algorithm.old | for_targets if len(plan) > 1 else for_targets
+        rows = torch.arange(len(rollouts)) if for_targets else later
+        if known_log_probs is not None and "log_probs" in names:
+            outputs["old_log_probs"] = known_log_probs.cpu()
+            names = names - {"log_probs"}
+        chosen = rollouts.select(rows)
+        parts = self.updater.outputs(chosen, names) if names else {}
+        for name, values in _named("old", parts).items():
+            outputs[name] = values.new_zeros(rollouts.mask.shape + values.shape[2:])
+            outputs[name][rows, : values.shape[1]] = values
+        return outputs
+
+    def _is_older(self, rollouts: Rollouts, step: int) -> bool:
+        """Whether older weights than the current ones drew any of them, on any process."""
+        versions = rollouts.versions
+        older = processes.any_process(versions is not None and bool((versions < step).any()))
+        if older and not self.algorithm.corrects:
+            raise UserError(
+                f"rollouts of older weights need an algorithm with importance weights, and "
+                f"{type(self.algorithm).__name__} has none as configured; choose another sampler"
+                f"{self.algorithm.importance_hint}"
+            )
+        return older
+
+    def _check_log_probs(self, rollouts: Rollouts) -> None:
+        """Raise UserError if importance weights need log-probs that the sampler does not give."""
+        weighs = self.algorithm.corrects and "log_probs" in self.algorithm.needs
+        if weighs and rollouts.sampler_log_probs is None:
+            raise UserError(
+                f"sampler {type(self.sampler).__name__} gives no log-probs "
+                f"(`Rollouts.sampler_log_probs`), which the algorithm needs for importance "
+                f"weights; set algorithm.importance: none (grpo and its variants), which cannot be "
+                f"combined with train.ahead: 1"
+            )
+
+    # ---- updates
+
+    def _updates(self, firsts: Sequence[Call]) -> list[Tensor]:
+        """This process's rows for each update: all rollouts of a draw together, in the order of the
+        draws."""
+        draws = torch.tensor([f.episode.group.number for f in firsts], dtype=torch.int64)
+        parts = processes.union(draws).tensor_split(self.settings.updates_per_rollout)
+        return [torch.isin(draws, part).nonzero().flatten() for part in parts if len(part)]
+
+    def _make(
+        self,
+        rollouts: Rollouts,
+        tensors: Mapping[str, Tensor],
+        rate: float,
+        step: int,
+        **options: bool,
+    ) -> Tally:
+        """One optimizer step; returns metrics. tensors, options: as of `Updater.accumulate`.
+
+        After an overflow of the scaled loss the gradient is computed again, with half the scale.
+        """
+        overflows = 0
+        while True:
+            tally = self.updater.accumulate(rollouts, tensors, **options)
+            outcome = self.optimizer.step(
+                rate, number=step + 1, first_nonfinite=self.updater.first_nonfinite
+            )
+            if not outcome.overflow:
+                break
+            overflows += 1
+        if outcome.updated:
+            self.at_step_boundary = False
+            self.updates += 1
+            if self.settings.ema is not None and self.updates % self.settings.ema_every == 0:
+                self.weights.blend(AVERAGE, self.settings.ema)
+        tally.total("skipped_updates", int(outcome.skipped))
+        if outcome.norm is not None:
+            tally.mean("grad_norm", outcome.norm)
+        if outcome.scale is not None:
+            tally.mean("loss_scale", outcome.scale)
+            tally.mean("zero_gradients", *outcome.zeros)
+            tally.total("overflows", overflows)
+        return tally
+
+    def state_dict(self) -> dict[str, Any]:
+        algorithm, replay = self.algorithm, self.replay
+        return {
+            "updates": self.updates,
+            "kept": sorted(self.weights.changes),
+            "optimizer": self.optimizer.state_dict(),
+            **({"algorithm": algorithm.state_dict()} if isinstance(algorithm, HasState) else {}),
+            **({} if replay is None else {"replay": replay.state_dict()}),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.updates = state["updates"]
+        self.optimizer.load_state_dict(state["optimizer"])
+        if isinstance(self.algorithm, HasState) and "algorithm" in state:
+            self.algorithm.load_state_dict(state["algorithm"])
+        if self.replay is not None:
+            self.replay.load_state_dict(state.get("replay"))
+
+
+def _advantages(tensors: Mapping[str, Tensor]) -> list[float | None]:
+    """Of each rollout the mean over its decisions; None if the algorithm has no advantages, or the
+    rollout no decision that counts."""
+    counts = tensors["mask"] & (tensors["weights"] != 0)
+    advantages = tensors.get("advantages")
+    if advantages is None:
+        return [None] * len(counts)
+    each = (objective.per_decision(advantages) * counts).sum(dim=1) / counts.sum(dim=1)
+    return [None if math.isnan(mean) else mean for mean in each.tolist()]
+
+
+def _named(prefix: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}_{name}": value for name, value in outputs.items()}

@@ -1,0 +1,298 @@
+"""Update: from scored rollouts to a gradient, which does not depend on the micro-batches."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from groupwise import objective
+from groupwise.algorithm import OBSERVATIONS, Algorithm
+from groupwise.experience.signal import light_rows, skeleton
+from groupwise.kit import processes, progress
+from groupwise.learning.finiteness import Finiteness
+from groupwise.metrics.tally import Tally
+from groupwise.policy import Decisions, Microbatch, Outputs, Policy
+from groupwise.rewards import Score, Scores
+from groupwise.rollouts import LogProbs, Rollouts
+
+ACTIVE = "active rollouts"
+"""The name among an update's tensors of [B] bool: the rollouts whose loss can have a gradient."""
+
+
+@dataclass(kw_only=True)
+class Updater:
+    """Turns rollouts into gradients.
+
+    policy: for passes without gradient; model: the same policy as accelerate wraps it (DDP).
+    budget: the most decisions in a micro-batch.
+    backpropagate: adds the gradient of a loss to the parameters' gradients; accelerate's if unset.
+    dummy: a rollout for passes without effect, while other processes have more micro-batches.
+    first_nonfinite: the first tensor that was not finite in the last passes, None if all were.
+    """
+
+    policy: Policy
+    model: nn.Module
+    algorithm: Algorithm
+    accelerator: Accelerator
+    budget: int
+    backpropagate: Callable[[Tensor], None] | None = None
+    dummy: Rollouts | None = field(default=None, init=False)
+    first_nonfinite: str | None = field(default=None, init=False)
+
+    def backward(
+        self,
+        *,
+        scores: Scores,
+        rollouts: Rollouts,
+        outputs: Mapping[str, Tensor],
+        first: bool = True,
+        corrected: bool = False,
+        compared: bool = False,
+    ) -> dict[str, float]:
+        """Accumulate the gradient of an update's loss; returns metrics. Arguments: as of `tensors`
+        and `accumulate`."""
+        tensors = self.tensors(scores=scores, rollouts=rollouts, outputs=outputs)
+        options = {"first": first, "corrected": corrected, "compared": compared}
+        return self.accumulate(rollouts, tensors, **options).result()
+
+    def tensors(
+        self,
+        *,
+        scores: Scores,
+        rollouts: Rollouts,
+        outputs: Mapping[str, Tensor],
+        rest: tuple[Rollouts, Scores] | None = None,
+        replayed: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """What the loss of an update reads, [B, ...] on the CPU: its targets and the outputs. A
+        collective.
+
+        outputs: [B, T, ...] tensors for the loss besides the targets: `reference_*`, `teacher_*`,
+            and in later updates `old_*`. They stay on the CPU, since a mean may be as large as a
+            latent; a micro-batch moves its share to the device.
+        rest: rollouts of other learners in the same groups, with their scores.
+        replayed: [B] bool, rollouts of earlier steps, which are not compared with the sampler.
+        """
+        targets = self.targets(scores=scores, rollouts=rollouts, outputs=outputs, rest=rest)
+        tensors = {**targets, "mask": rollouts.mask, **outputs}
+        tensors[ACTIVE] = self.algorithm.active(targets)
+        if rollouts.sampler_log_probs is not None:
+            tensors["sampler_log_probs"] = rollouts.sampler_log_probs
+        if replayed is not None:
+            tensors["replayed"] = replayed
+        return {name: value.cpu() for name, value in tensors.items()}
+
+    def accumulate(
+        self,
+        rollouts: Rollouts,
+        tensors: Mapping[str, Tensor],
+        *,
+        first: bool = True,
+        corrected: bool = False,
+        compared: bool = False,
+    ) -> Tally:
+        """Add the gradient of an update's loss to the parameters'; returns metrics.
+
+        tensors: of the update; see `tensors`.
+        first: whether this is the step's first update: then the old outputs are the current ones.
+        corrected: whether the loss receives the sampler's log-probs, for importance weights.
+        compared: whether the old log-probs in `outputs` are the policy's own, not the sampler's, so
+            that a later update compares them with the sampler's, too; the first one always does.
+        """
+        active = tensors[ACTIVE].nonzero().flatten()
+        split = self._split(rollouts.select(active), self.policy) if len(active) else ()
+        parts = [(active[rows.cpu()], decisions) for rows, decisions in split]
+        tensors = {name: value for name, value in tensors.items() if name != ACTIVE}
+        tally, finiteness = Tally(), Finiteness()
+        # The loss of an update is one sum over all processes, so it counts once.
+        tally.mean("loss", 0.0, int(self.accelerator.is_main_process))
+        tally.total("trained_decisions", 0.0)
+        backpropagate = self.backpropagate or self.accelerator.backward
+        passes = processes.largest(len(parts))  # equal numbers of forwards on all of them
+        outputs = self.algorithm.needs | (self.algorithm.old if first else frozenset())
+        progress.expect("passes", passes)
+        for number in range(passes):
+            progress.count("passes")
+            last = number == passes - 1
+            with nullcontext() if last else self._unreduced():
+                if number >= len(parts):
+                    backpropagate(_nothing(self.model(*self._dummy(self.policy), outputs)))
+                    continue
+                rows, decisions = parts[number]
+                piece = rollouts.select(rows)
+                current: LogProbs = self.model(piece, decisions, outputs)
+                batch = self._batch(tensors, rows, _within(decisions, piece))
+                if first:
+                    batch |= {f"old_{n}": current.outputs[n].detach() for n in self.algorithm.old}
+                sampled, replayed = batch.get("sampler_log_probs"), batch.pop("replayed", None)
+                if not corrected:
+                    batch.pop("sampler_log_probs", None)
+                loss = self.algorithm.loss(current, batch).sum()
+                # DDP averages over processes; the weights already divide by the whole update.
+                backpropagate(loss * self.accelerator.num_processes)
+            mask = batch["mask"]
+            tally.mean("loss", loss, 0)
+            tally.total("trained_decisions", mask.sum())
+            tally.decisions(mask, self.algorithm.measure(current, batch))
+            if OBSERVATIONS in batch:
+                surprise = -current.extra["observation_log_probs"]
+                tally.decisions(batch[OBSERVATIONS], {"observation_loss": surprise})
+            finiteness.add(current, batch)
+            old = current.log_probs if first else batch.get("old_log_probs")
+            if (first or compared) and sampled is not None and old is not None:
+                mask = mask if replayed is None else mask & ~replayed[:, None]
+                _compare(tally, old.detach(), sampled, mask)
+        self.first_nonfinite = finiteness.first()
+        return tally.of_all_processes()
+
+    @contextmanager
+    def _unreduced(self) -> Iterator[None]:
+        """A context of backward passes whose gradients are not reduced over processes yet.
+
+        With shards, each process then holds whole gradients until the last pass. Those of adapters
+        are small; those of a full model would take the memory that sharding saves, so they are
+        reduced in every pass, but among copies of the model only once, too.
+        """
+        if self.policy.mesh is None:
+            with self.accelerator.no_sync(self.model):
+                yield
+            return
+        sharded = [m for m in self.policy.modules() if isinstance(m, FSDPModule)]
+        try:
+            for module in sharded:
+                if self._trains_few:
+                    module.set_requires_gradient_sync(False, recurse=False)
+                else:
+                    module.set_requires_all_reduce(False, recurse=False)
+            yield
+        finally:
+            for module in sharded:
+                module.set_requires_gradient_sync(True, recurse=False)
+
+    @cached_property
+    def _trains_few(self) -> bool:
+        """Whether at most a tenth of the weights are trained."""
+        weights = [*self.policy.parameters()]
+        return 10 * sum(w.numel() for w in weights if w.requires_grad) <= sum(
+            w.numel() for w in weights
+        )
+
+    def _batch(
+        self, tensors: Mapping[str, Tensor], rows: Tensor, decisions: slice
+    ) -> dict[str, Tensor]:
+        """These rows and decisions of all tensors, on the device."""
+        cut = _cut(tensors, rows, decisions)
+        return {name: value.to(self.accelerator.device) for name, value in cut.items()}
+
+    def targets(
+        self,
+        *,
+        scores: Scores,
+        rollouts: Rollouts,
+        outputs: Mapping[str, Tensor],
+        rest: tuple[Rollouts, Scores] | None = None,
+    ) -> Mapping[str, Tensor]:
+        """The algorithm's targets for these rollouts, computed over those of all processes.
+
+        All targets except the weights are also over the `rest`, those of other learners: the
+        denominators are those of the learner's own rollouts.
+        """
+        zeros = rollouts.mask.new_zeros(rollouts.mask.shape, dtype=torch.float32)
+        inputs = {n: outputs.get(n, zeros).cpu() for n in sorted(self.algorithm.target_inputs)}
+        ours = replace(skeleton(rollouts), trajectory=inputs), light_rows(scores.rows)
+        shared = gather_object([ours])
+        start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
+        targets = self._targets(shared, scores)
+        if rest is not None:
+            others = gather_object([(skeleton(rest[0]), light_rows(rest[1].rows))])
+            weights = targets["weights"]
+            targets = {**self._targets([*shared, *others], scores), "weights": weights}
+        decisions = rollouts.mask.shape[1]
+        own = slice(start, start + len(rollouts))
+        return {
+            name: value[own, :decisions] if value.ndim > 1 else value[own]
+            for name, value in targets.items()
+        }
+
+    def _targets(
+        self, parts: Sequence[tuple[Rollouts, list[Score]]], like: Scores
+    ) -> Mapping[str, Tensor]:
+        """The targets of all parts together, in order; like: scores of the same rewards."""
+        whole = Rollouts.concat([rollouts for rollouts, _ in parts])
+        inputs = {name: whole.tensor(name) for name in sorted(self.algorithm.target_inputs)}
+        scores = like.with_rows([row for _, rows in parts for row in rows])
+        return self.algorithm.targets(scores, replace(whole, trajectory={}), inputs)
+
+    @torch.no_grad()
+    def outputs(
+        self, rollouts: Rollouts, names: Outputs, *, of: Policy | None = None
+    ) -> dict[str, Tensor]:
+        """Outputs [B, T, ...] of the policy by name, without gradient, on the CPU.
+
+        names: "log_probs", "entropy" or names of the policy's extras; empty for no rollouts. of:
+        another policy, a teacher.
+        The processes of a sharded policy make equally many passes.
+        """
+        filled, policy = dict[str, Tensor](), of or self.policy
+        parts = self._split(rollouts, policy) if len(rollouts) else ()
+        if policy.mesh is not None:
+            for _ in range(processes.largest(len(parts)) - len(parts)):
+                policy(*self._dummy(policy), names)
+        for rows, decisions in parts:
+            piece = rollouts.select(rows)
+            current = policy(piece, decisions, names)
+            for name in names:
+                value = current.outputs[name]
+                if name not in filled:
+                    shape = rollouts.mask.shape + value.shape[2:]
+                    filled[name] = value.new_zeros(shape, device="cpu")
+                filled[name][rows.cpu(), _within(decisions, piece)] = value.cpu()
+        return filled
+
+    def _split(self, rollouts: Rollouts, policy: Policy) -> Sequence[Microbatch]:
+        return policy.microbatches(
+            rollouts, self.budget, cut_decisions=not self.algorithm.couples_decisions
+        )
+
+    def _dummy(self, policy: Policy) -> tuple[Rollouts, Decisions]:
+        """A micro-batch for a pass without effect."""
+        assert self.dummy is not None
+        rows, decisions = self._split(self.dummy, policy)[0]
+        return self.dummy.select(rows), decisions
+
+
+def _compare(tally: Tally, ours: Tensor, sampler: Tensor, mask: Tensor) -> None:
+    """Add the difference of the policy's log-probs [b, t] from the sampler's, where `mask`."""
+    ours, sampler = ours.masked_fill(~mask, 0.0), sampler.masked_fill(~mask, 0.0)
+    difference = (ours - sampler).abs().nan_to_num(nan=torch.inf)
+    # KL(sampler || policy), since the samples are the sampler's.
+    gaps = {"mismatch/mean": difference, "mismatch/kl": objective.kl(sampler, ours)}
+    tally.decisions(mask, gaps)
+    if difference.numel():
+        tally.largest("mismatch/max", difference.max())
+
+
+def _within(decisions: slice, piece: Rollouts) -> slice:
+    """The decisions, limited to those of a batch that is trimmed to its longest rollout."""
+    return slice(*decisions.indices(piece.mask.shape[1]))
+
+
+def _nothing(current: LogProbs) -> Tensor:
+    """0, computed from all outputs, so that gradients are zero and DDP's hooks run."""
+    sums = [torch.nan_to_num(x).sum() for x in current.outputs.values() if x.requires_grad]
+    return torch.stack(sums).sum() * 0.0
+
+
+def _cut(tensors: Mapping[str, Tensor], rows: Tensor, decisions: slice) -> dict[str, Tensor]:
+    """The rows of all tensors; of tensors with decisions, these decisions."""
+    cut = {}
+    for name, value in tensors.items():
+        part = value[rows.cpu()]
+        cut[name] = part[:, decisions] if value.ndim > 1 else part
+    return cut

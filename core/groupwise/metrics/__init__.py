@@ -1,0 +1,1 @@
+"""Metrics: what is counted and timed in a step."""

@@ -1,0 +1,1 @@
+"""Recording: what a run writes, prints and returns."""

@@ -1,0 +1,1 @@
+"""Samples: the completions that a run keeps for people."""

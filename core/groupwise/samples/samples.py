@@ -1,0 +1,162 @@
+"""Samples: the records of evaluated completions, as a run's files and the report show them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from groupwise import attachments
+from groupwise.environment import ENVIRONMENTS, TURN_REWARDS
+from groupwise.evaluation import Sample
+from groupwise.policy import Policy
+from groupwise.prompt_source import Row
+from groupwise.record import Call, Episode
+from groupwise.record.gather import judged
+from groupwise.rewards import Scores
+from groupwise.samples.facts import recorded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """What the records of a batch have in common.
+
+    greedy: whether its completions are; learner: the label of its cast, "" for the run as a whole;
+    multi_turn: whether records say why episodes ended.
+    """
+
+    greedy: bool
+    learner: str
+    multi_turn: bool
+
+    def of_judged(
+        self,
+        calls: Sequence[Call],
+        scores: Scores,
+        watched: Scores | None,
+        right: Tensor,
+        policy: Policy,
+        *,
+        returned: Sequence[str],
+        shown: Sequence[str],
+    ) -> list[Sample]:
+        """The records of calls that rewards judged.
+
+        scores, watched: of rewards, and of those that are only measured; right: [B], NaN where it
+        is not known; policy: whose facts are shown and logged; returned: columns of the
+        environment, recorded beside what rewards log; shown: those of them that are for people.
+        """
+        rollouts = judged(calls, returned)
+        rows = range(len(rollouts))
+        written = {n: rollouts.facts[n] for n in returned if n not in (ENVIRONMENTS, *shown)}
+        facts = recorded(rollouts, policy, rows)
+        extra = {**scores.extra, **(watched.extra if watched else {}), **written}
+        reasons = scores.reasons or [None] * len(rollouts)
+        ended = rollouts.ended if self.multi_turn else []
+        lengths, truncated = rollouts.lengths.tolist(), rollouts.truncated.tolist()
+        return [
+            {
+                **self._begun(
+                    rollouts.prompts[row], rollouts.completions[row], scores.total[row], right[row]
+                ),
+                "rewards": _values(scores, row),
+                **({"watched": _values(watched, row)} if watched else {}),
+                "truncated": truncated[row],
+                "draw": int(rollouts.groups[row]),
+                "index": calls[row].episode.index,
+                "length": lengths[row],
+                **({} if reasons[row] is None else {"failed": reasons[row]}),
+                **_with_shown(own, {name: rollouts.facts[name][row] for name in shown}),
+                # What rewards logged by TRL's `log_extra`, as text if it is no JSON value.
+                **({"extra": {k: _plain(v[row]) for k, v in extra.items()}} if extra else {}),
+                **({"ended": ended[row]} if self.multi_turn else {}),
+                **_rewards_of_turns(calls[row]),
+            }
+            for row, own in zip(rows, facts, strict=True)
+        ]
+
+    def of_dead_end(
+        self,
+        end: Call | Episode,
+        scores: Scores,
+        right: Tensor,
+        watched: Sequence[str] | None,
+    ) -> Sample:
+        """The record of a reply that failed or was refused, and is not judged, or of an episode
+        that failed before any reply.
+
+        scores, right: of one row, what it counts as; watched: the names of rewards that are only
+        measured.
+        """
+        episode, shown = (end.episode, _written(end)) if isinstance(end, Call) else (end, {})
+        refused_by = end.refused_by or "" if isinstance(end, Call) else ""
+        failed = end.failure is not None
+        return {
+            **self._begun(episode.group.row, "", scores.total[0], right[0]),
+            "rewards": _values(scores, 0),
+            **({"watched": dict.fromkeys(watched)} if watched else {}),
+            "truncated": False,
+            **({"ended": "failed" if failed else "refused"} if self.multi_turn else {}),
+            "draw": episode.group.number,
+            "index": episode.index,
+            "length": 0,
+            **({"failed": end.failure} if failed else {"refused": refused_by}),
+            **_with_shown({}, shown),
+        }
+
+    def _begun(self, row: Row, completion: Any, total: Tensor, right: Tensor) -> dict[str, Any]:
+        images = attachments.in_columns(row)
+        return {
+            "prompt": row["prompt"],
+            **({"images": images} if images else {}),
+            "completion": completion,
+            "total": _or_none(float(total)),
+            "right": None if right.isnan() else bool(right),
+            "greedy": self.greedy,
+            **({"learner": self.learner} if self.learner else {}),
+        }
+
+
+def _with_shown(facts: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a record with these texts and pictures among those that are shown; a picture is
+    like the part of a message."""
+    shown = {
+        name: {"type": "image", "image": value} if attachments.is_open(value) else _plain(value)
+        for name, value in own.items()
+    }
+    return {**facts, "shown": {**facts.get("shown", {}), **shown}} if shown else dict(facts)
+
+
+def _rewards_of_turns(judged: Call) -> dict[str, list[float | None]]:
+    """The rewards that the environment gave to the turns of a judged call's rollout, if any."""
+    rewards = [call.reward for call in judged.context_calls]
+    return {} if rewards == [None] * len(rewards) else {TURN_REWARDS: rewards}
+
+
+def _written(call: Call) -> dict[str, Any]:
+    """The reply by its player's label, a text if it has one."""
+    if call.reply is None:
+        return {}
+    completion = call.reply.completion
+    is_text = isinstance(completion, str | list | tuple)
+    return {call.label: call.reply.text if is_text else completion}
+
+
+def _values(scores: Scores, row: int) -> dict[str, float | None]:
+    values = map(_or_none, scores.values[row].tolist())
+    return dict(zip(scores.names, values, strict=True))
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    elif isinstance(value, Real) and not isinstance(value, int | float):  # a fraction
+        value = float(value)
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

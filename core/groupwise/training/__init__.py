@@ -1,1 +1,0 @@
-"""Training: the parts of a step: rollouts, scores, updates, evaluation."""
