@@ -61,6 +61,7 @@ HELD_BY = {
     "verifiable/test_laws.py::test_puzzles": ("reasoning_gym",),
     "verifiable/test_reward_model.py::test_it_passes_check_reward": ("reward_model",),
     "verifiable/test_learned_text.py::test_laws": ("learned_text",),
+    "code/test_code_tests.py::test_laws": ("code_tests",),
     "judge/test_laws.py::test_rewards": ("judge", "judge_ranking", "constitution"),
     "judge/test_generative.py::test_laws": ("generative_judge",),
     "judge/test_visual_questions.py::test_probabilities_are_those_of_transformers_and_the_picture"
@@ -110,6 +111,9 @@ OWN_JSON = {
     "run_data.py": "in files of a run",
     "tracker.py": "in files of a run",
     "saving.py": "of a configuration in memory",
+    "frames.py": "of a sandbox: what the run says to a program, beside what it reads back",
+    "server.py": "of a sandbox: what the run asks its server",
+    "connection.py": "what the sandbox's server, which runs no program, reports",
     "clip_colors.py": "a model's file, read once at the start",
     "rules.py": "in a worker, where each answer may fail by itself",
 }

@@ -152,7 +152,7 @@ def _ended(program: Callable[[], None]) -> int:
                 thread.join()
     except SystemExit as end:
         if end.code is not None and not isinstance(end.code, int):
-            print(end.code, file=sys.stderr)
+            sys.stderr.write(f"{end.code}\n")
         status = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
     except BaseException as error:
         _show(error)

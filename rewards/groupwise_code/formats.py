@@ -2,8 +2,8 @@
 
 import ast
 import builtins
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from groupwise.kit.foreign_json import read as read_json
@@ -137,12 +137,10 @@ def _value(data: Any) -> Any:
     """A value that may stand as JSON; in LeetCode's form, one argument a line."""
     if not isinstance(data, str):
         return data
+    with suppress(ValueError):
+        return read_json(data)
     try:
-        return json.loads(data)
-    except ValueError:
-        pass
-    try:
-        return [json.loads(line) for line in data.splitlines()]
+        return [read_json(line) for line in data.splitlines()]
     except ValueError as error:
         raise FormatError(f"not a value in JSON: {data!r:.60}") from error
 

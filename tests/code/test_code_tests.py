@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from groupwise import testing
 from groupwise.rewards import SampleErrors
 from groupwise_code.formats import cases_of
 from groupwise_code.problem import FormatError
@@ -132,6 +133,13 @@ def test_programs_in_every_format(reward: CodeTests, name: str) -> None:
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_earns_nothing(reward: CodeTests, name: str, kind: str) -> None:
     assert value(reward, CHEATS[name], CALLED[kind]) == 0.0
+
+
+def test_laws() -> None:
+    rows = [{"prompt": "Add.", "test_cases": CASES}, {"prompt": "Add!", "test_cases": CASES}]
+    programs = [f"```python\n{code}\n```" for code in (RIGHT, WRONG, "def", "")]
+    instance = CodeTests(CodeTests.Config(timeout=1))
+    testing.check_reward(instance, rows, programs, group_size=2)
 
 
 def test_a_class_of_methods(reward: CodeTests) -> None:

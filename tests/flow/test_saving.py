@@ -34,7 +34,8 @@ def test_full_training_saves_a_pipeline(lab, architecture, tmp_path, rounding):
     rounding.same(lambda: evaluated(lab, policy), images)
     assert (images - start).abs().max() > 0.01
     again = lab.policy(architecture, guidance=2.0, model=str(tmp_path / "model"))
-    assert torch.equal(evaluated(lab, again), evaluated(lab, policy))
+    # Not bit for bit: on some processors sums depend on where in memory the weights lie.
+    rounding.same(lambda: evaluated(lab, again), evaluated(lab, policy))
 
 
 LORA = [
