@@ -59,7 +59,14 @@ def _take(channel: int, output: int, errors: int, stdin: str) -> None:
     above = [fcntl.fcntl(each, fcntl.F_DUPFD, 64) for each in (own, output, errors, channel)]
     for place, source in enumerate(above):
         os.dup2(source, place)
-    os.closerange(CHANNEL + 1, max(above) + 1)
+    # All others, however high: among them is the server's own line to the run.
+    os.closerange(CHANNEL + 1, _most_descriptors())
+
+
+def _most_descriptors() -> int:
+    """No descriptor of this process has this number, or a higher one."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return 1 << 30 if most == resource.RLIM_INFINITY else most
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -183,20 +190,21 @@ def _serve(payload: Mapping[str, Any], module: types.ModuleType) -> None:
     frames.write(CHANNEL, {"defined": sorted(n for n in module.__dict__ if n[:2] != "__")})
     while True:
         try:
-            asked = frames.read(CHANNEL)
+            request = frames.read(CHANNEL)
         except frames.EndedError:
             return
-        frames.write(CHANNEL, _answer(asked, module))
+        frames.write(CHANNEL, _answer(request, module))
 
 
-def _answer(asked: Mapping[str, Any], module: types.ModuleType) -> Mapping[str, Any]:
+def _answer(request: Mapping[str, Any], module: types.ModuleType) -> Mapping[str, Any]:
     try:
         target: Any = module
-        for part in asked["name"].split("."):
+        for part in request["name"].split("."):
             target = getattr(target, part)
-            if isinstance(target, type) and "." in asked["name"]:
+            if isinstance(target, type) and "." in request["name"]:
                 target = target()  # `Solution.method`: of a new object
-        return {"value": plain.encoded(target(*plain.decoded(asked["args"])))}
+        arguments, named = plain.decoded(request["args"]), plain.decoded(request["named"])
+        return {"value": plain.encoded(target(*arguments, **named))}
     except BaseException as error:
         return {"error": _words(error)}
 
@@ -217,8 +225,9 @@ def _test(payload: Mapping[str, Any], module: types.ModuleType) -> None:
 
 
 def _stub(name: str) -> Callable[..., Any]:
-    def stub(*args: Any) -> Any:
-        frames.write(CHANNEL, {"name": name, "args": plain.encoded(list(args))})
+    def stub(*args: Any, **named: Any) -> Any:
+        given = {"args": plain.encoded(list(args)), "named": plain.encoded(named)}
+        frames.write(CHANNEL, {"name": name, **given})
         reply = frames.read(CHANNEL)
         if "error" in reply:
             raise _raised(reply["error"])

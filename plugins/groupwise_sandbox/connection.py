@@ -55,8 +55,8 @@ class Connection:
             if not ready:
                 self.close()
                 errors.seek(0)
-                said = errors.read().decode("utf-8", "replace").strip()[-1000:]
-                raise SandboxError(f"the sandbox's server did not start: {said or 'in time'}")
+                words = errors.read().decode("utf-8", "replace").strip()[-1000:]
+                raise SandboxError(f"the sandbox's server did not start: {words or 'in time'}")
         self._control.settimeout(None)
         threading.Thread(target=self._listen, daemon=True, name="sandbox").start()
 

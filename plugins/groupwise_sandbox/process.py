@@ -19,6 +19,8 @@ _MESSAGE = 4 << 20
 _ERRORS = 4096
 """Bytes of the end of stderr that are kept."""
 _PART = 1 << 16
+_END_SECONDS = 60.0
+"""The most seconds from the end of a program that was killed to the report of it."""
 
 Ended: TypeAlias = Literal["exit", "signal", "time", "memory", "output"]
 
@@ -120,7 +122,8 @@ class Process:
     def finished(self) -> Finished:
         """Wait for the end of the program. Raises SandboxError if it cannot be known."""
         while self._report is None:
-            self._step()
+            if not self._step() and self._reached is not None:
+                raise SandboxError("a program that was ended did not end")
         self._drain()
         if "fault" in self._report:
             raise SandboxError(self._report["fault"])
@@ -148,13 +151,16 @@ class Process:
             return "memory"
         return "signal" if status < 0 else "exit"
 
-    def _step(self) -> None:
-        """Wait for something to read, or for the last resort."""
+    def _step(self) -> bool:
+        """Wait for something to read, or for the last resort; False if there was nothing."""
         left = self._until - time.monotonic()
         if left <= 0:
             self._stop("time")
-        for key, _ in self._selector.select(max(0.0, left) if self._reached is None else 60.0):
+        wait = max(0.0, left) if self._reached is None else _END_SECONDS
+        ready = self._selector.select(wait)
+        for key, _ in ready:
             self._read(key.fileobj)
+        return bool(ready)
 
     def _read(self, source: Any) -> bool:
         """Read what there is of one source; False at its end."""

@@ -26,7 +26,7 @@ class Called:
 
 @dataclass(frozen=True, kw_only=True)
 class Tested:
-    """What tests said of a program."""
+    """The verdict of tests on a program."""
 
     passed: bool
     reason: str | None
@@ -77,9 +77,9 @@ class Sandbox:
 
         name: of the function, or "Class.method" of a class that is built without arguments.
         """
-        asked = {"name": name, "args": plain.encoded([*arguments])}
+        request = {"name": name, "args": plain.encoded([*arguments]), "named": plain.encoded({})}
         with self._free, self._connected().started(_calls(code), self._limits) as process:
-            answer = _defined(process) or _answered(process, asked)
+            answer = _defined(process) or _answered(process, request)
             process.hang_up()
             finished = process.finished()
         error = answer.get("error")
@@ -142,27 +142,27 @@ def _calls(code: str) -> dict[str, str]:
 
 def _defined(process: Process) -> dict[str, Any] | None:
     """Wait until the code has run; what went wrong, or None."""
-    said = process.message()
-    if not isinstance(said, dict):
+    message = process.message()
+    if not isinstance(message, dict):
         return {"error": "it ended before it could be called"}
-    return said if "error" in said else None
+    return message if "error" in message else None
 
 
-def _answered(process: Process, asked: dict[str, Any]) -> dict[str, Any]:
-    process.send(asked)
+def _answered(process: Process, request: dict[str, Any]) -> dict[str, Any]:
+    process.send(request)
     answer = process.message()
     return answer if isinstance(answer, dict) else {"error": "it ended without an answer"}
 
 
 def _passed_on(tester: Process, program: Process) -> dict[str, Any]:
-    """Pass the tests' calls on to the program; what the tests said in the end."""
+    """Pass the tests' calls on to the program; the tests' verdict."""
     while True:
-        said = tester.message()
-        if not isinstance(said, dict):
+        message = tester.message()
+        if not isinstance(message, dict):
             return {"failed": "the tests ended without a verdict"}
-        if "name" not in said:
-            return said
-        answer = _answered(program, said)
+        if "name" not in message:
+            return message
+        answer = _answered(program, message)
         if "error" not in answer:
             try:
                 plain.decoded(answer.get("value"))

@@ -83,13 +83,13 @@ class Server:
             return False
         if not data:
             return False
-        asked: dict[str, Any] = json.loads(data)
-        if "kill" in asked:
+        request: dict[str, Any] = json.loads(data)
+        if "kill" in request:
             for process, number in self._running.items():
-                if number == asked["kill"]:
+                if number == request["kill"]:
                     os.kill(process, signal.SIGKILL)
         else:
-            self._fork(asked["start"], descriptors)
+            self._fork(request["start"], descriptors)
         return True
 
     def _fork(self, number: int, descriptors: Sequence[int]) -> None:

@@ -29,7 +29,8 @@ def same_value(found: Any, expected: Any) -> bool:
     if isinstance(expected, bool) or isinstance(found, bool) or expected is None or found is None:
         return type(found) is type(expected) and found == expected
     if isinstance(expected, float) and isinstance(found, int | float):
-        return _close(float(found), expected) if abs(found) < 1e300 else found == expected
+        is_huge = isinstance(found, int) and abs(found) > 1e300
+        return not is_huge and _close(float(found), expected)
     if isinstance(expected, int) and isinstance(found, int | float):
         return found == expected
     if isinstance(expected, list | tuple) and isinstance(found, list | tuple):

@@ -2,7 +2,7 @@
 
 import ast
 import builtins
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +18,12 @@ def cases_of(row: Mapping[str, Any]) -> list[Case]:
     name = next((name for name in FORMATS if row.get(name) not in (None, "", [])), None)
     if name is None:
         raise FormatError(f"no tests: expected one of the columns {', '.join(FORMATS)}")
-    cases = list(FORMATS[name](_read(row[name], name), row))
+    try:
+        cases = list(FORMATS[name](_read(row[name], name), row))
+    except FormatError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"the column {name!r} is not of its format: {error!r}") from error
     if not cases:
         raise FormatError(f"the column {name!r} holds no test")
     if len(cases) > MOST:
@@ -81,12 +86,32 @@ def _asserts(data: Sequence[str], row: Mapping[str, Any]) -> Iterable[Case]:
         yield testing(f"{opening}\n{each}\n")
 
 
-def _human_eval(data: str, row: Mapping[str, Any]) -> Iterable[Case]:
-    """HumanEval: `test` defines `check(candidate)`, which is called with `entry_point`."""
+def _test(data: str, row: Mapping[str, Any]) -> Iterable[Case]:
+    """HumanEval: `test` defines `check(candidate)`, which is called with `entry_point`. KodCode:
+    functions `test_...`, each of which is called."""
     if not isinstance(data, str):
         raise FormatError("the column 'test' is not code")
-    entry = row.get("entry_point")
-    yield testing(f"{data}\ncheck({entry})\n" if entry else data)
+    functions = [each for each in _parsed(data).body if isinstance(each, ast.FunctionDef)]
+    if entry := row.get("entry_point"):
+        if "check" not in [each.name for each in functions]:
+            raise FormatError("the column 'test' defines no function check(candidate)")
+        yield testing(f"{data}\ncheck({entry})\n")
+        return
+    calls = [each for each in functions if each.name.startswith("test")]
+    if wrong := [each.name for each in calls if each.args.args]:
+        raise FormatError(f"{wrong[0]} has arguments, which only pytest would give it")
+    if not calls and not _reaches_an_assertion(data, {each.name for each in functions}):
+        raise FormatError("the column 'test' has no assertion that is reached")
+    yield testing("\n".join([data, *(f"{each.name}()" for each in calls)]))
+
+
+def _reaches_an_assertion(code: str, functions: Collection[str]) -> bool:
+    """Whether a module asserts or raises outside of functions, or calls one of its own."""
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    run = [each for each in _parsed(code).body if not isinstance(each, definitions)]
+    nodes = [node for each in run for node in ast.walk(each)]
+    calls = {getattr(each.func, "id", None) for each in nodes if isinstance(each, ast.Call)}
+    return bool(calls & {*functions}) or any(isinstance(x, ast.Assert | ast.Raise) for x in nodes)
 
 
 FORMATS: Mapping[str, Callable[[Any, Mapping[str, Any]], Iterable[Case]]] = {
@@ -95,36 +120,44 @@ FORMATS: Mapping[str, Callable[[Any, Mapping[str, Any]], Iterable[Case]]] = {
     "ground_truth": _ground_truth,
     "test_cases": _listed,
     "test_list": _asserts,
-    "test": _human_eval,
+    "test": _test,
 }
 """By the column that tells a format, in the order in which they are looked for."""
 
 
 def testing(code: str) -> Testing:
-    """Tests that are code; names that they use and neither define nor import are the program's."""
-    try:
-        tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise FormatError(f"the tests are not Python: {error}") from error
+    """Tests that are code; names that they use and neither define nor import are the program's, and
+    so are those that they import from a module `solution`."""
+    tree = _parsed(code)
+    theirs = [x for x in tree.body if isinstance(x, ast.ImportFrom) and x.module == "solution"]
+    imported = {alias.name for each in theirs for alias in each.names} - {"*"}
+    tree.body = [each for each in tree.body if each not in theirs]
     nodes = [*ast.walk(tree)]
-    used = {each.id for each in nodes if isinstance(each, ast.Name)}
-    stored = {e.id for e in nodes if isinstance(e, ast.Name) and not isinstance(e.ctx, ast.Load)}
-    defined = {
+    names = [each for each in nodes if isinstance(each, ast.Name)]
+    own = {each.id for each in names if not isinstance(each.ctx, ast.Load)}
+    own |= {each.arg for each in nodes if isinstance(each, ast.arg)}
+    own |= {
         each.name
         for each in nodes
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     }
-    arguments = {each.arg for each in nodes if isinstance(each, ast.arg)}
-    imported = {
+    own |= {
         (alias.asname or alias.name).partition(".")[0]
         for each in nodes
         if isinstance(each, ast.Import | ast.ImportFrom)
         for alias in each.names
     }
-    names = used - stored - defined - arguments - imported - {*dir(builtins)}
-    if not names:
+    used = {each.id for each in names} - own - {*dir(builtins)} | imported
+    if not used:
         raise FormatError("the tests call nothing of a program")
-    return Testing(code, sorted(names))
+    return Testing(ast.unparse(tree) if theirs else code, sorted(used))
+
+
+def _parsed(code: str) -> ast.Module:
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise FormatError(f"the tests are not Python: {error}") from error
 
 
 def _called(name: str, arguments: Any, expected: Any) -> Calling:

@@ -14,7 +14,7 @@ from groupwise.rewards import SampleErrors, seconds_left
 from groupwise_code.answer import program_of
 from groupwise_code.comparing import same_output, same_value
 from groupwise_code.formats import FORMATS, cases_of
-from groupwise_code.problem import Calling, Case, FormatError, Printing
+from groupwise_code.problem import Calling, Case, Printing
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.process import SandboxError
 from groupwise_sandbox.sandbox import Sandbox
@@ -112,7 +112,7 @@ class CodeTests:
         for index, each in enumerate(tried):
             try:
                 value, reason = each.result()
-            except (SandboxError, FormatError) as error:
+            except (SandboxError, ValueError) as error:  # the machine's fault, or the row's
                 value, reason = nan, None
                 reasons[index] = str(error)
             values.append(value)

@@ -36,7 +36,11 @@ CALLED: dict[str, dict[str, Any]] = {
         "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
         "entry_point": "add",
     },
-    "kodcode": {"test": "def test_add():\n    assert add(1, 2) == 3\ntest_add()\n"},
+    "kodcode": {"test": "def test_add():\n    assert add(1, 2) == 3\n"},
+    "kodcode by import": {
+        "test": "from solution import add\n\ndef test_add():\n    assert add(a=1, b=2) == 3\n"
+    },
+    "assertions": {"test": "assert add(1, 2) == 3\n"},
 }
 PRINTED: dict[str, dict[str, Any]] = {
     "open-r1": {"verification_info": {"language": "python", "test_cases": LINES}},
@@ -177,6 +181,12 @@ def test_a_completion_without_a_program_is_wrong(reward: CodeTests) -> None:
         {},
         {"test_cases": []},
         {"test": "assert True"},
+        {"test": "def helper():\n    assert add(1, 2) == 3\n"},
+        {"test": "def test_add(benchmark):\n    assert add(1, 2) == 3\n"},
+        {"test": "assert add(1, 2) == 3", "entry_point": "add"},
+        {"test_cases": [3]},
+        {"input_output": {"inputs": [[1, 2]], "outputs": []}},
+        {"ground_truth": {"inputs": [[1]]}},
         {"test": "def ("},
         {"ground_truth": "[1"},
         {"verification_info": {"language": "cpp", "test_cases": LINES}},

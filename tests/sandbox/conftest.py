@@ -1,5 +1,7 @@
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,3 +16,13 @@ else:
         limits = Limits(seconds=1, memory=256 << 20, output=1 << 20)
         with Sandbox(limits=limits, parallel=4) as opened:
             yield opened
+
+    @pytest.fixture
+    def open_folder() -> Iterator[Path]:
+        """A folder that anybody may write to, with a file `mine`."""
+        with tempfile.TemporaryDirectory() as name:
+            folder, mine = Path(name), Path(name, "mine")
+            mine.write_text("mine")
+            mine.chmod(0o666)
+            folder.chmod(0o777)
+            yield folder

@@ -1,7 +1,7 @@
 """Payloads: programs that try to leave the sandbox; each prints WON if it got what it is after.
 
 A name says what is tried. All must find the sandbox as they would find a bare machine: what they
-use is in the standard library.
+use is in the standard library. FOLDER stands for one that anybody may write to, with a file `mine`.
 """
 
 PAYLOADS = {
@@ -12,22 +12,18 @@ PAYLOADS = {
     "read by descriptor": "import os\nprint(os.open('/etc/hostname', 0), 'WON')",
     "list a folder": "import os\nprint(os.listdir('/'), 'WON')",
     "look at a file": "import os\nprint(os.stat('/etc/passwd'), 'WON')",
-    "write a file": "open('/tmp/groupwise_won', 'w').write('x')\nprint('WON')",
-    "make a folder": "import os\nos.mkdir('/tmp/groupwise_won')\nprint('WON')",
-    "remove a file": "import os\nos.unlink('/tmp/groupwise_mine')\nprint('WON')",
-    "rename a file": "import os\nos.rename('/tmp/groupwise_mine', '/tmp/x')\nprint('WON')",
-    "change a mode": "import os\nos.chmod('/tmp/groupwise_mine', 0o777)\nprint('WON')",
-    "change an owner": "import os\nos.chown('/tmp/groupwise_mine', 1, 1)\nprint('WON')",
-    "set an attribute": (
-        "import os\nos.setxattr('/tmp/groupwise_mine', 'user.a', b'x')\nprint('WON')"
-    ),
-    "make a symlink": "import os\nos.symlink('/etc/passwd', '/tmp/groupwise_won')\nprint('WON')",
-    "make a hard link": (
-        "import os\nos.link('/tmp/groupwise_mine', '/tmp/groupwise_won')\nprint('WON')"
-    ),
+    "write a file": "open('FOLDER/won', 'w').write('x')\nprint('WON')",
+    "make a folder": "import os\nos.mkdir('FOLDER/won')\nprint('WON')",
+    "remove a file": "import os\nos.unlink('FOLDER/mine')\nprint('WON')",
+    "rename a file": "import os\nos.rename('FOLDER/mine', 'FOLDER/x')\nprint('WON')",
+    "change a mode": "import os\nos.chmod('FOLDER/mine', 0o777)\nprint('WON')",
+    "change an owner": "import os\nos.chown('FOLDER/mine', 1, 1)\nprint('WON')",
+    "set an attribute": ("import os\nos.setxattr('FOLDER/mine', 'user.a', b'x')\nprint('WON')"),
+    "make a symlink": "import os\nos.symlink('/etc/passwd', 'FOLDER/won')\nprint('WON')",
+    "make a hard link": ("import os\nos.link('FOLDER/mine', 'FOLDER/won')\nprint('WON')"),
     "change the folder": "import os\nos.chdir('/')\nprint('WON')",
-    "make a pipe in a folder": "import os\nos.mkfifo('/tmp/groupwise_won')\nprint('WON')",
-    "truncate a file": "import os\nos.truncate('/tmp/groupwise_mine', 0)\nprint('WON')",
+    "make a pipe in a folder": "import os\nos.mkfifo('FOLDER/won')\nprint('WON')",
+    "truncate a file": "import os\nos.truncate('FOLDER/mine', 0)\nprint('WON')",
     # processes
     "fork": "import os\nprint(os.fork(), 'WON')",
     "a bomb of forks": "import os\nwhile True:\n    os.fork()\n    print('WON')",

@@ -34,26 +34,23 @@ HARMLESS = (
     "call prctl (157)",
 )
 """Those that may be tried on the machine itself."""
-MINE = Path("/tmp/groupwise_mine")
-WON = Path("/tmp/groupwise_won")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def file_of_ours() -> None:
-    MINE.write_text("mine")
-    MINE.chmod(0o666)
+def state(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Of all files of a folder: mode, owner, time of the last change and links."""
+    found = {path.name: path.lstat() for path in folder.iterdir()}
+    return {
+        name: (each.st_mode, each.st_uid, each.st_mtime_ns, each.st_nlink)
+        for name, each in found.items()
+    }
 
 
 @pytest.mark.parametrize("name", PAYLOADS)
-def test_a_payload_wins_nothing(sandbox: Sandbox, name: str) -> None:
-    before = MINE.stat()
-    finished = sandbox.run(PAYLOADS[name])
+def test_a_payload_wins_nothing(sandbox: Sandbox, name: str, open_folder: Path) -> None:
+    before = state(open_folder)
+    finished = sandbox.run(PAYLOADS[name].replace("FOLDER", str(open_folder)))
     assert b"WON" not in finished.stdout, finished
-    assert not WON.exists()
-    after = MINE.stat()
-    assert (after.st_mode, after.st_uid, after.st_mtime) == (
-        before.st_mode, before.st_uid, before.st_mtime
-    )  # fmt: skip
+    assert state(open_folder) == before
     assert sandbox.run("print(6 * 7)").stdout == b"42\n"
 
 
@@ -73,6 +70,25 @@ def test_a_greedy_program_is_ended(sandbox: Sandbox, name: str) -> None:
     assert time.monotonic() - began < 1 * 5 + 10  # of the machine
     assert finished.ended == ended if ended else finished.ended != "exit" or finished.status
     assert sandbox.run("print(6 * 7)").stdout == b"42\n"
+
+
+def test_a_program_holds_its_own_descriptors_alone() -> None:
+    """However many the run has open: the server's line to the run has a number of the run's."""
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(200)]
+    code = (
+        "import errno, os\n"
+        "def is_open(number):\n"
+        "    try:\n        os.lseek(number, 0, 1)\n"
+        "    except OSError as error:\n        return error.errno != errno.EBADF\n"
+        "    return True\n"
+        "print([n for n in range(100_000) if is_open(n)])\n"
+    )
+    try:
+        with Sandbox(limits=Limits(seconds=5)) as sandbox:
+            assert sandbox.run(code).stdout == b"[0, 1, 2, 3]\n"
+    finally:
+        for each in held:
+            os.close(each)
 
 
 def test_nothing_of_an_earlier_program_is_in_memory(sandbox: Sandbox) -> None:
