@@ -27,7 +27,7 @@ def gap(one: Tensor, other: Tensor) -> float:
 
 
 def completions_gap(one: Any, other: Any) -> float:
-    """0 for equal completions, the `gap` of numbers and images, inf for other differences."""
+    """0 for equal completions, the `gap` of numbers and of pixels, inf for other differences."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         if one.keys() != other.keys():
             return math.inf
@@ -41,8 +41,21 @@ def completions_gap(one: Any, other: Any) -> float:
     values, others = _numbers(one), _numbers(other)
     if texts or values is None or others is None:
         return 0.0 if one == other else math.inf
-    most = 255.0 if values.dtype == torch.uint8 else 1.0  # pixels
-    return gap(values / most, others / most)
+    if values.dtype == torch.uint8 == others.dtype and values.shape == others.shape:
+        return _pixels_gap(values, others)
+    return gap(values, others)
+
+
+def _pixels_gap(one: Tensor, other: Tensor) -> float:
+    """The largest difference of pixels, of 1; the mean if none is above one level.
+
+    A pixel is rounded to one of 256 levels: a value near the border of two becomes another by any
+    error, however small. The mean over pixels is that of the errors before they were rounded.
+    """
+    levels = (one.double() - other.double()).abs()
+    if not levels.numel():
+        return 0.0
+    return float(levels.max() if levels.max() > 1 else levels.mean()) / 255
 
 
 def _numbers(value: Any) -> Tensor | None:
