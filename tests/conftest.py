@@ -43,6 +43,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
+def _leaves_out_slow(config: pytest.Config) -> bool:
+    """Whether tests marked `slow` are left out: unless -m chooses by marks, or a file is named."""
+    files = (Path(argument.partition("::")[0]).is_file() for argument in config.args)
+    return not config.getoption("markexpr") and not any(files)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if not _leaves_out_slow(config):
+        return None
+    return "tests marked `slow` are left out; these run them: pytest -n auto -m slow"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--few",
@@ -60,6 +72,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "rounding" in _fixtures(item):
             item.add_marker("rounding")
+    if _leaves_out_slow(config):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
     if config.getoption("few"):
         # A folder is for what takes long: a run, its checkpoints, a process of its own.
         cases = {i.nodeid.partition("[")[0]: i for i in items if "tmp_path" not in _fixtures(i)}

@@ -23,7 +23,7 @@ def values(seed: int = 0) -> torch.Tensor:
 def test_errors_far_below_a_level_are_none_wherever_a_border_lies(error):
     one, other = (picture(values() + sign * error) for sign in (0, 1))
     on_borders = values().mul(255).floor().add(0.5).div(255)  # none, some or all of them change
-    few = torch.where(torch.rand(64, 64).argsort().eq(0), on_borders, values())
+    few = torch.where(torch.eye(64, dtype=torch.bool), on_borders, values())
     assert completions_gap(one, other) < LIMIT
     assert completions_gap(picture(few - error), picture(few + error)) < LIMIT
 
@@ -31,8 +31,7 @@ def test_errors_far_below_a_level_are_none_wherever_a_border_lies(error):
 @pytest.mark.parametrize("error", [5e-4, 1e-3, 0.01])
 def test_the_gap_of_pixels_below_a_level_is_that_of_their_values(error):
     gap = completions_gap(picture(values()), picture(values() + error))
-    assert gap == pytest.approx(error, rel=0.2) or gap >= error
-    assert gap > LIMIT
+    assert gap > max(LIMIT, 0.8 * error)
 
 
 def test_two_levels_at_one_pixel_and_another_size_are_differences():
