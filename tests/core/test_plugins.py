@@ -14,12 +14,12 @@ import pytest
 
 from groupwise import hookspecs
 from groupwise import registry as plugins
-from groupwise.algorithms.sapo import SAPO
 from groupwise.config.load import load_config
 from groupwise.kinds import KINDS
 from groupwise.kit.errors import UserError
 from groupwise.kit.section import PluginSection, Section
 from groupwise.registry import Entry, Registry, discover, missing_requirements
+from groupwise_algorithms.sapo import SAPO
 from groupwise_commands import docstrings
 
 GOOD = """
@@ -403,4 +403,4 @@ def test_every_built_in_name_has_a_one_line_summary():
     lines = {e.name: docstrings.line(e.target) for e in discover(points).entries}
     assert [name for name, line in lines.items() if not line.endswith(".")] == []
     assert docstrings.line("nowhere:Thing") == docstrings.line("groupwise.kit.errors:Nothing") == ""
-    assert docstrings.docstring("groupwise.algorithms.sapo:SAPO") == inspect.getdoc(SAPO)
+    assert docstrings.docstring("groupwise_algorithms.sapo:SAPO") == inspect.getdoc(SAPO)
