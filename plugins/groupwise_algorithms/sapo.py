@@ -74,4 +74,5 @@ def sapo_gate(log_ratio: Tensor, advantages: Tensor, *, positive: float, negativ
 
 def _temperature(log_ratio: Tensor, advantages: Tensor, positive: float, negative: float) -> Tensor:
     """tau of each decision, in the dtype of `log_ratio`: of floats torch.where makes float32."""
-    return torch.where(advantages > 0, *log_ratio.new_tensor([positive, negative]))
+    if_positive, otherwise = log_ratio.new_tensor([positive, negative])
+    return torch.where(advantages > 0, if_positive, otherwise)

@@ -93,12 +93,10 @@ def vespo_weights(
     phi(1) = 1; phi falls smoothly to 0 on both sides, as W^k for small and exponentially for large
     W.
     """
-    is_positive = objective.per_decision(advantages) >= 0
+    is_positive = (objective.per_decision(advantages) >= 0).unsqueeze(-1)
     # Tensors, since torch.where of floats would give float32.
-    k, decay = (
-        torch.where(is_positive, *log_weight.new_tensor(both))
-        for both in zip(positive, negative, strict=True)
-    )
+    if_positive, otherwise = log_weight.new_tensor(positive), log_weight.new_tensor(negative)
+    k, decay = torch.where(is_positive, if_positive, otherwise).unbind(-1)
     log_weight = log_weight.detach()
     # In logs, since W^k overflows for W at which phi itself is about 0.
     return (k * log_weight + decay * (1 - log_weight.exp())).exp()
