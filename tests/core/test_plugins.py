@@ -187,9 +187,10 @@ def test_a_duplicate_name_is_loaded_with_its_plugin_as_prefix(install):
     assert discover(iter(points[:1])).load("rewards", "one/same")([]) == ["one"]
 
 
-@pytest.mark.parametrize("name", ["oen/same", "one/smae"])
+@pytest.mark.parametrize("name", ["oen/same", "one/smae", "another/same", "two/same"])
 def test_a_misspelt_name_with_its_plugin_gets_a_suggestion(install, name):
-    registry = discover(iter([working_plugin(install, "one", "same")]))
+    plugins = {"one": "same", "two": "some"}
+    registry = discover(iter([working_plugin(install, *each) for each in plugins.items()]))
     with pytest.raises(UserError, match=f"unknown reward '{name}', did you mean 'one/same'?"):
         registry.load("rewards", name)
 
