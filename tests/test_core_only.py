@@ -50,6 +50,13 @@ result = groupwise.train(
 )
 assert result.after["reward"] > 0.7, result.after
 """
+NO_VARIANT = """
+import sys
+
+assert {name for name in sys.modules if name.startswith("groupwise_algorithms.")} == {
+    "groupwise_algorithms.plugin"
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +137,13 @@ def test_plugins_are_listed_with_their_extra(environment):
 
 
 def test_a_custom_policy_trains_with_the_core_only(environment):
-    process = run(environment, "-c", TRAIN)
+    process = run(environment, "-c", TRAIN + NO_VARIANT)
+    assert process.returncode == 0, process.stderr
+
+
+def test_the_core_imports_no_variant_of_grpo(environment):
+    missing = "import sys; sys.modules['groupwise_algorithms'] = None\n"
+    process = run(environment, "-c", missing + TRAIN.replace('"run"', '"without_variants"'))
     assert process.returncode == 0, process.stderr
 
 

@@ -20,8 +20,9 @@ CHECKS = {
 BY_FIXTURES = ("policies", "samplers")
 """Kinds whose parts are built by fixtures of their tests' folder."""
 HELD_BY = {
-    "core/test_laws.py::test_algorithms": (
-        *("grpo", "dr_grpo", "dapo", "gspo", "gdpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+    "core/test_laws.py::test_grpo": ("grpo",),
+    "algorithms/test_laws.py::test_algorithms": (
+        *("dr_grpo", "dapo", "gspo", "gdpo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
         *("rloo", "reinforce_pp", "reinforce_pp_baseline", "guard", "lead"),
         *("dppo", "gmpo", "maxrl", "opo", "pass_at_k", "rae"),
     ),

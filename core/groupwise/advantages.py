@@ -1,9 +1,12 @@
 """From rewards to advantages: pure functions, one per published estimator."""
 
-from typing import Literal
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
+
+from groupwise import moved
 
 Scale = Literal["group", "batch", "none"]
 
@@ -38,7 +41,7 @@ def group_relative(
     # Equal rewards have advantage exactly 0: a rounding error of the mean, divided by epsilon,
     # would cost a backward pass.
     learnable = valid & ~zero_variance(rewards, groups)
-    centred = torch.where(learnable, values - _group_mean(values, groups, valid), 0.0)
+    centred = torch.where(learnable, values - group_mean(rewards, groups), 0.0)
     stds = _group_std(centred, groups, valid)
     centred = centred.masked_fill(stds < least_std, 0.0)
     if scale == "none":
@@ -53,115 +56,9 @@ def group_relative(
     )
 
 
-def normalise_then_sum(
-    rewards: Tensor,
-    groups: Tensor,
-    *,
-    weights: Tensor,
-    scale: Scale = "group",
-    epsilon: float = 1e-4,
-    least_std: float = 0.0,
-) -> Tensor:
-    """A = S / (std of S over the batch + epsilon), S = sum_k w_k A_k; GDPO, arXiv:2601.05242.
-
-    rewards: [B, K] float, NaN where a reward does not apply: its A_k is 0 there. Rollouts to which
-        none applies are left out of the std.
-    weights: [K] float. A_k is `group_relative` of reward k alone, with the same `scale` and
-        `least_std`, a std of each reward before its weight.
-    The paper also subtracts the mean of S over the batch. It is 0 here, since each A_k sums to 0 in
-    each group.
-    Returns [B], in the rewards' dtype.
-    """
-    relative = torch.zeros_like(rewards)
-    for k, column in enumerate(rewards.unbind(dim=1)):
-        relative[:, k] = group_relative(
-            column, groups, scale=scale, epsilon=epsilon, least_std=least_std
-        )
-    summed = relative @ weights.to(rewards.dtype)
-    scored = summed[~rewards.isnan().all(dim=1)]
-    std = scored.std() if len(scored) > 1 else summed.new_zeros(())
-    return summed / (std + epsilon)
-
-
-def leave_one_out(rewards: Tensor, groups: Tensor, *, least_std: float = 0.0) -> Tensor:
-    """A = r - mean of the others in its group; RLOO, arXiv:2402.14740.
-
-    rewards: [B], NaN for none; groups: [B]. Returns [B]: 0 for a rollout without a reward, alone in
-    its group, or in a group whose std is below `least_std`.
-    """
-    centred = group_relative(rewards, groups, scale="none", least_std=least_std)
-    # r - mean of the n - 1 others = n / (n - 1) x (r - mean of all n)
-    n = _group_size(groups, ~rewards.isnan())
-    return centred * n / (n - 1).clamp(min=1)
-
-
-def length_weighted(
-    rewards: Tensor, lengths: Tensor, groups: Tensor, *, least_std: float = 0.0
-) -> Tensor:
-    """A = r - sum(L r) / sum(L) over its group, L the lengths; OPO, arXiv:2505.23585.
-
-    rewards: [B], NaN for none; lengths: [B], in decisions; groups: [B]. Returns [B]: 0 for a
-    rollout without a reward, or in a group whose std is below `least_std`.
-    """
-    centred = group_relative(rewards, groups, scale="none", least_std=least_std)
-    lengths = lengths.to(rewards.dtype).masked_fill(rewards.isnan(), 0.0)
-    total = _group_sum(lengths, groups).clamp(min=1)
-    relative = centred - _group_sum(lengths * centred, groups) / total
-    return relative.masked_fill(rewards.isnan(), 0.0)
-
-
-def whitened(values: Tensor, mask: Tensor, *, epsilon: float = 1e-8) -> Tensor:
-    """(v - mean) / (std + epsilon) over all decisions of the batch; REINFORCE++, arXiv:2501.03262.
-
-    values: [B, T]; mask: [B, T] bool, the decisions that count. The std is the unbiased one.
-    Returns [B, T], 0 outside the mask, and 0 everywhere if all values are equal.
-    """
-    chosen = values[mask]
-    if not len(chosen) or bool(chosen.min() == chosen.max()):
-        return torch.zeros_like(values)
-    std = (chosen - chosen.mean()).square().sum().div(len(chosen) - 1).sqrt()
-    return ((values - chosen.mean()) / (std + epsilon)).masked_fill(~mask, 0.0)
-
-
 def to_go(values: Tensor) -> Tensor:
     """[B, T]: sum of the values from each decision on; NaN counts as 0."""
     return values.nan_to_num().flip(1).cumsum(1).flip(1)
-
-
-def lead_rewards(
-    right: Tensor, lengths: Tensor, groups: Tensor, *, alpha: float, penalty: float
-) -> Tensor:
-    """exp(-alpha z) for right answers, -penalty for wrong ones; GRPO-LEAD, arXiv:2504.09696.
-
-    z = (length - mean) / std, with mean and std over the right answers of the group.
-    right: [B] float, 1 or 0, NaN if not judged; lengths: [B], in decisions; groups: [B].
-    Returns [B], NaN where `right` is NaN.
-    """
-    length = lengths.to(right.dtype).masked_fill(right != 1, torch.nan)
-    z = group_relative(length, groups, epsilon=1e-8)
-    rewards = torch.where(right == 1, (-alpha * z).exp(), -penalty)
-    return rewards.masked_fill(right.isnan(), torch.nan)
-
-
-def by_difficulty(
-    relative: Tensor,
-    right: Tensor,
-    groups: Tensor,
-    *,
-    lowest: float,
-    highest: float,
-    middle: float,
-    slope: float,
-) -> Tensor:
-    """A w(rho) where A > 0, else A w(1 - rho), rho the group's share of right answers; GRPO-LEAD.
-
-    w(rho) = lowest + (highest - lowest) / (1 + exp(slope (rho - middle))): of a hard prompt right
-    answers count more, of an easy prompt wrong ones.
-    relative: [B], A; right: [B] float, 1 or 0, NaN if not judged; groups: [B].
-    """
-    share = _group_mean(right.nan_to_num(), groups, ~right.isnan())
-    share = torch.where(relative > 0, share, 1 - share)
-    return relative * (lowest + (highest - lowest) * torch.sigmoid(-slope * (share - middle)))
 
 
 def process_supervision(
@@ -264,33 +161,32 @@ def zero_variance(rewards: Tensor, groups: Tensor) -> Tensor:
     return (lowest >= highest)[index]
 
 
+def group_sum(values: Tensor, groups: Tensor) -> Tensor:
+    """[B]: the sum over each rollout's group; values: [B] without NaN; groups: [B]."""
+    _, index = groups.unique(return_inverse=True)
+    size = int(index.max()) + 1 if len(index) else 0
+    return values.new_zeros(size).index_add_(0, index, values)[index]
+
+
+def group_mean(rewards: Tensor, groups: Tensor) -> Tensor:
+    """[B]: the mean of rewards in each rollout's group, without NaN; 0 where there is no reward."""
+    count = group_sum((~rewards.isnan()).to(rewards.dtype), groups)
+    return group_sum(rewards.nan_to_num(), groups) / count.clamp(min=1)
+
+
 def group_std(rewards: Tensor, groups: Tensor) -> Tensor:
     """[B]: the unbiased std of rewards in each rollout's group; NaN for rollouts without reward."""
     valid = ~rewards.isnan()
     values = rewards.nan_to_num()
-    centred = torch.where(valid, values - _group_mean(values, groups, valid), 0.0)
+    centred = torch.where(valid, values - group_mean(rewards, groups), 0.0)
     return _group_std(centred, groups, valid).masked_fill(~valid, torch.nan)
-
-
-def _group_size(groups: Tensor, valid: Tensor) -> Tensor:
-    """[B] int64: how many members of each rollout's group are valid."""
-    return _group_sum(valid.to(groups.dtype), groups)
-
-
-def _group_mean(values: Tensor, groups: Tensor, valid: Tensor) -> Tensor:
-    """[B]: the mean over the valid members of each rollout's group."""
-    total = _group_sum(torch.where(valid, values, 0.0), groups)
-    return total / _group_sum(valid.to(values.dtype), groups).clamp(min=1)
 
 
 def _group_std(centred: Tensor, groups: Tensor, valid: Tensor) -> Tensor:
     """[B]: the unbiased std in each rollout's group, from values already centred."""
-    squares = _group_sum(centred.square(), groups)
-    return (squares / (_group_sum(valid.to(centred.dtype), groups) - 1).clamp(min=1)).sqrt()
+    squares = group_sum(centred.square(), groups)
+    return (squares / (group_sum(valid.to(centred.dtype), groups) - 1).clamp(min=1)).sqrt()
 
 
-def _group_sum(values: Tensor, groups: Tensor) -> Tensor:
-    """[B]: the sum over each rollout's group."""
-    _, index = groups.unique(return_inverse=True)
-    size = int(index.max()) + 1 if len(index) else 0
-    return values.new_zeros(size).index_add_(0, index, values)[index]
+if not TYPE_CHECKING:  # to a type checker, former names are missing
+    __getattr__ = partial(moved.formula, __name__)

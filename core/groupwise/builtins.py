@@ -1,4 +1,4 @@
-"""The core's own algorithms, environments and prompt sources, registered like any plugin's."""
+"""The core's own algorithm, environments and prompt sources, registered like any plugin's."""
 
 from groupwise.hookspecs import Register, hookimpl
 
@@ -6,28 +6,6 @@ from groupwise.hookspecs import Register, hookimpl
 @hookimpl
 def register_algorithms(register: Register) -> None:
     register("grpo", "groupwise.algorithms.grpo:GRPO")
-    register("dr_grpo", "groupwise.algorithms.dr_grpo:DrGRPO")
-    register("dapo", "groupwise.algorithms.dapo:DAPO")
-    register("gspo", "groupwise.algorithms.gspo:GSPO")
-    register("gdpo", "groupwise.algorithms.gdpo:GDPO")
-    register("bnpo", "groupwise.algorithms.bnpo:BNPO")
-    register("cispo", "groupwise.algorithms.cispo:CISPO")
-    register("sapo", "groupwise.algorithms.sapo:SAPO")
-    register("luspo", "groupwise.algorithms.luspo:LUSPO")
-    register("vespo", "groupwise.algorithms.vespo:VESPO")
-    register("rloo", "groupwise.algorithms.rloo:RLOO")
-    register("reinforce_pp", "groupwise.algorithms.reinforce_pp:ReinforcePP")
-    register(
-        "reinforce_pp_baseline", "groupwise.algorithms.reinforce_pp_baseline:ReinforcePPBaseline"
-    )
-    register("guard", "groupwise.algorithms.guard:Guard")
-    register("lead", "groupwise.algorithms.lead:LEAD")
-    register("dppo", "groupwise.algorithms.dppo:DPPO")
-    register("gmpo", "groupwise.algorithms.gmpo:GMPO")
-    register("maxrl", "groupwise.algorithms.maxrl:MaxRL")
-    register("opo", "groupwise.algorithms.opo:OPO")
-    register("pass_at_k", "groupwise.algorithms.pass_at_k:PassAtK")
-    register("rae", "groupwise.algorithms.rae:RAE")
 
 
 @hookimpl

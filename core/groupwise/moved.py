@@ -1,10 +1,14 @@
-"""Moved: modules of earlier versions, importable under their former names."""
+"""Moved: modules and formulas of earlier versions, importable under their former names.
+
+What moved into a plugin is known here by name alone, and imported where its former name is.
+"""
 
 import importlib
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 _TO_KIT = (
     "attention",
@@ -26,7 +30,41 @@ _TO_KIT = (
     "terminal",
     "trust",
 )
-MOVED = {f"groupwise.{name}": f"groupwise.kit.{name}" for name in _TO_KIT}
+_VARIANTS = (
+    *("bnpo", "cispo", "dapo", "dppo", "dr_grpo", "gdpo", "gmpo", "gspo", "guard", "lead"),
+    *("luspo", "maxrl", "opo", "pass_at_k", "rae", "reinforce_pp", "reinforce_pp_baseline"),
+    *("rloo", "sapo", "vespo"),
+)
+MOVED = {
+    **{f"groupwise.{name}": f"groupwise.kit.{name}" for name in _TO_KIT},
+    **{f"groupwise.algorithms.{name}": f"groupwise_algorithms.{name}" for name in _VARIANTS},
+}
+FORMULAS = {
+    "groupwise.advantages": {
+        "normalise_then_sum": "gdpo",
+        "leave_one_out": "rloo",
+        "length_weighted": "opo",
+        "whitened": "reinforce_pp",
+        "lead_rewards": "lead",
+        "by_difficulty": "lead",
+    },
+    "groupwise.objective": {
+        "cispo": "cispo",
+        "is_capped": "cispo",
+        "sapo": "sapo",
+        "sapo_gate": "sapo",
+        "vespo_weights": "vespo",
+    },
+}
+"""By module that had them: the variant that has each of these formulas now."""
+
+
+def formula(module: str, name: str) -> Any:
+    """A formula by the name that it had in `module`. Raises AttributeError for other names."""
+    if name not in FORMULAS[module]:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    variant = importlib.import_module(f"groupwise_algorithms.{FORMULAS[module][name]}")
+    return getattr(variant, name)
 
 
 class FormerNames(MetaPathFinder, Loader):

@@ -4,10 +4,13 @@ Every function takes and returns per-decision values [B, T], so that clips, KL a
 freely, and a micro-batch is the same with fewer rows or columns.
 """
 
-from typing import Literal
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
+
+from groupwise import moved
 
 Normalize = Literal["sequence", "token", "constant"]
 Estimator = Literal["k1", "k2", "k3"]
@@ -59,72 +62,6 @@ def is_clipped(
     ratio = log_ratio.exp()
     too_small = (ratio < 1 - low) if cap is None else (ratio < 1 - low) | (ratio > cap)
     return (too_small & (advantages < 0)) | ((ratio > 1 + high) & (advantages > 0))
-
-
-def cispo(
-    log_probs: Tensor, log_ratio: Tensor, advantages: Tensor, *, low: float | None, high: float
-) -> Tensor:
-    """-stopgrad(clip(rho, 1 - low, 1 + high)) A log_prob; CISPO, arXiv:2506.13585, eq. 4.
-
-    log_probs, log_ratio: [B, T], finite everywhere. low: None for no bound below.
-    Only the weight is clipped, so every decision keeps its gradient.
-    """
-    bottom = None if low is None else 1 - low
-    weight = log_ratio.detach().exp().clamp(min=bottom, max=1 + high)
-    return -weight * per_decision(advantages) * log_probs
-
-
-def is_capped(log_ratio: Tensor, *, low: float | None, high: float) -> Tensor:
-    """[B, T] bool: the decisions whose weight `cispo` clips."""
-    ratio = log_ratio.exp()
-    above = ratio > 1 + high
-    return above if low is None else above | (ratio < 1 - low)
-
-
-def sapo(log_ratio: Tensor, advantages: Tensor, *, positive: float, negative: float) -> Tensor:
-    """-A sigmoid(tau (rho - 1)) 4 / tau; SAPO, arXiv:2511.20347.
-
-    positive, negative: the temperature tau where A > 0, and where A <= 0. At ratio 1 the gradient
-    equals that of -rho A for any tau.
-    """
-    advantages = per_decision(advantages)
-    tau = _either(advantages > 0, positive, negative, log_ratio)
-    return -advantages * torch.sigmoid(tau * (log_ratio.exp() - 1)) * 4 / tau
-
-
-def sapo_gate(log_ratio: Tensor, advantages: Tensor, *, positive: float, negative: float) -> Tensor:
-    """[B, T]: gradient of `sapo` / gradient of -rho A = 4 p (1 - p), p = sigmoid(tau (rho - 1))."""
-    tau = _either(per_decision(advantages) > 0, positive, negative, log_ratio)
-    p = torch.sigmoid(tau * (log_ratio.exp() - 1))
-    return 4 * p * (1 - p)
-
-
-def vespo_weights(
-    log_weight: Tensor,
-    advantages: Tensor,
-    *,
-    positive: tuple[float, float],
-    negative: tuple[float, float],
-) -> Tensor:
-    """phi(W) = W^k exp(lambda (1 - W)), without gradient; VESPO, arXiv:2602.10693.
-
-    log_weight: [B, T], the log of a rollout's W = policy / sampler (a product over its decisions),
-        repeated at each of them.
-    positive, negative: (k, lambda) where A >= 0, and where A < 0.
-    phi(1) = 1; phi falls smoothly to 0 on both sides, as W^k for small and exponentially for large
-    W.
-    """
-    is_positive = per_decision(advantages) >= 0
-    k = _either(is_positive, positive[0], negative[0], log_weight)
-    decay = _either(is_positive, positive[1], negative[1], log_weight)
-    log_weight = log_weight.detach()
-    # In logs, since W^k overflows for W at which phi itself is about 0.
-    return (k * log_weight + decay * (1 - log_weight.exp())).exp()
-
-
-def _either(condition: Tensor, yes: float, no: float, like: Tensor) -> Tensor:
-    """One of two numbers, in the dtype of `like`: torch.where of floats would give float32."""
-    return torch.where(condition, like.new_tensor(yes), like.new_tensor(no))
 
 
 def guarded_log_ratio(
@@ -282,3 +219,7 @@ def high_entropy(entropy: Tensor, mask: Tensor, *, share: float) -> Tensor:
 def per_decision(advantages: Tensor) -> Tensor:
     """[B] -> [B, 1]; [B, T] is unchanged."""
     return advantages.unsqueeze(1) if advantages.ndim == 1 else advantages
+
+
+if not TYPE_CHECKING:  # to a type checker, former names are missing
+    __getattr__ = partial(moved.formula, __name__)

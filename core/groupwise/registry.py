@@ -110,8 +110,11 @@ class Registry:
         known = sorted({entry.name for entry in entries})
         plugin, _, rest = name.partition("/")
         # A model's hub name has a slash, too, so suggest only where one half is right.
-        full = [f"{e.plugin}/{e.name}" for e in entries if e.plugin == plugin or e.name == rest]
+        elsewhere = [f"{e.plugin}/{rest}" for e in entries if e.name == rest]
+        full = elsewhere or [f"{e.plugin}/{e.name}" for e in entries if e.plugin == plugin]
         hint = did_you_mean(name, full if rest else known)
+        if elsewhere and not hint:
+            hint = f", did you mean {elsewhere[0]!r}?"
         if kind == "rewards" and not hint and ("/" in name or Path(name).exists()):
             return (
                 f"{name!r} is no reward's name; for a model that scores completions, name a reward "

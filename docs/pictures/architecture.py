@@ -19,7 +19,7 @@ FLOORS = [
     ],
     [("episodes", "play, sample"), ("scoring", "call rewards"), ("plugins", "names to objects")],
     [
-        ("algorithms", "built in"),
+        ("algorithms", "GRPO, its parts"),
         ("environments", "built in"),
         ("prompts", "rows, draws"),
         ("storage", "files of a run"),
@@ -31,6 +31,7 @@ FLOORS = [
 """Of the core, from top to bottom."""
 OUTSIDE = [
     (("policies", "language models, images"), BLUE),
+    (("algorithms", "variants of GRPO"), BLUE),
     (("environments", "tools, other libraries"), BLUE),
     (("tools of a run", "report, commands, trackers"), BLUE),
     (("rewards", "verifiers, CLIP, judges"), GREEN),
@@ -48,7 +49,7 @@ def house() -> str:
             x, y = 8 + number * (width + 8), 32 + 54 * floor
             drawn += box(x, y, width, 46, name, colour=colour, note=note)
     for number, ((name, note), colour) in enumerate(OUTSIDE):
-        drawn += box(530, 32 + 62 * number, 190, 48, name, colour=colour, note=note)
+        drawn += box(530, 32 + 51 * number, 190, 44, name, colour=colour, note=note)
     drawn += line(625, 332, 625, 379, "#24292f") + arrow(625, 379, 502, 379)
     drawn += line(625, 379, 625, 433, "#24292f") + arrow(625, 433, 502, 433)
     return drawn + text(632, 410, "imports", size=11)

@@ -11,9 +11,9 @@ from tests.core.numbered import Record, Single, Turns, number_of, numbers_in
 from tests.core.programs import Asked, Asks, Program, rows
 
 from groupwise import Rollouts
-from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.testing import play_episodes
+from groupwise_algorithms.dr_grpo import DrGRPO
 
 SIZE = 3
 """Episodes of a prompt, and candidates of a group."""

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from groupwise.advantages import group_relative, group_std, zero_variance
+from groupwise.advantages import group_mean, group_relative, group_std, group_sum, zero_variance
 
 NAN = math.nan
 
@@ -144,3 +144,11 @@ def test_zero_variance_of_interleaved_groups_and_a_missing_reward():
     rewards = torch.tensor([1.0, 1.0, 1.0, 2.0, NAN, 1.0])
     groups = torch.tensor([9, 4, 9, 4, 9, 4])
     assert zero_variance(rewards, groups).tolist() == [True, False, True, False, True, False]
+
+
+def test_sums_and_means_of_groups():
+    groups = torch.tensor([7, 2, 7, 2, 5])
+    assert group_sum(torch.tensor([1, 2, 3, 4, 5]), groups).tolist() == [4, 6, 4, 6, 5]
+    rewards = torch.tensor([1.0, math.nan, 2.0, 4.0, math.nan])
+    assert group_mean(rewards, groups).tolist() == [1.5, 4.0, 1.5, 4.0, 0.0]
+    assert group_mean(rewards[:0], groups[:0]).tolist() == []

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import groupwise
-from groupwise.algorithms.gdpo import GDPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.config.load import dump, load_config
 from groupwise.kit.errors import UserError
 from groupwise.rewards import Reward, RunState, Scores
 from groupwise.rewards.weights import Constraint, Schedule
 from groupwise.scoring.scorer import Scorer
+from groupwise_algorithms.gdpo import GDPO
 
 
 def ones(completions, **_):

@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from groupwise import train
-from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.kit.errors import UserError
 from groupwise.storage.checkpoint import Checkpoints, read_weights
+from groupwise_algorithms.dapo import DAPO
 
 OF_MACHINE = ("time/", "reward_time/", "decisions_per_second", "memory/")
 

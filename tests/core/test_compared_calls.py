@@ -26,7 +26,7 @@ from tests.core.played import (
 from tests.core.programs import Again, Ask, Asks, Either, Program, rows
 
 import groupwise
-from groupwise.algorithms.rae import RAE
+from groupwise_algorithms.rae import RAE
 
 
 def test_candidates_of_a_context_that_goes_on_are_compared_with_each_other(lab):

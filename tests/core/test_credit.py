@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from groupwise import Rollouts
-from groupwise.algorithms.dr_grpo import DrGRPO
-from groupwise.algorithms.gdpo import GDPO
 from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.rae import RAE
-from groupwise.algorithms.reinforce_pp_baseline import ReinforcePPBaseline
-from groupwise.algorithms.rloo import RLOO
 from groupwise.rollouts import Turn
+from groupwise_algorithms.dr_grpo import DrGRPO
+from groupwise_algorithms.gdpo import GDPO
+from groupwise_algorithms.rae import RAE
+from groupwise_algorithms.reinforce_pp_baseline import ReinforcePPBaseline
+from groupwise_algorithms.rloo import RLOO
 
 NAN = math.nan
 

@@ -7,8 +7,8 @@ import torch
 
 from groupwise import objective
 from groupwise.advantages import group_relative
-from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.algorithms.grpo import GRPO
+from groupwise_algorithms.dr_grpo import DrGRPO
 
 REWARDS = [1.0, -0.5, 0.25, 2.0, 0.0, 0.75, -1.25]
 

@@ -13,12 +13,12 @@ from tests.core.launching import call
 
 import groupwise
 from groupwise import Rollouts
-from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.kit import processes
 from groupwise.kit.errors import UserError
 from groupwise.rewards import Reward, SampleErrors, Scores
 from groupwise.scoring.scorer import Scorer
+from groupwise_algorithms.dapo import DAPO
 
 WHY = "its numbers are not finite"
 TIMES = 3

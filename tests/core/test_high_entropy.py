@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from groupwise import objective
 from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.reinforce_pp import ReinforcePP
+from groupwise_algorithms.reinforce_pp import ReinforcePP
 
 MASK = torch.tensor([[1, 1, 1, 0], [1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]).bool()
 

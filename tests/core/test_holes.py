@@ -7,9 +7,9 @@ import torch
 
 from groupwise import Rollouts
 from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.gspo import GSPO
 from groupwise.rewards import Reward
 from groupwise.scoring.scorer import Scorer
+from groupwise_algorithms.gspo import GSPO
 
 MASK = [True, True, False, False, False, True]
 

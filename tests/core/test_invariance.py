@@ -9,14 +9,14 @@ from tests.core.launching import launch
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from groupwise import LogProbs
-from groupwise.algorithms.dapo import DAPO
-from groupwise.algorithms.dppo import DPPO
-from groupwise.algorithms.dr_grpo import DrGRPO
-from groupwise.algorithms.gmpo import GMPO
 from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.gspo import GSPO
-from groupwise.algorithms.reinforce_pp import ReinforcePP
 from groupwise.weights import KeptWeights
+from groupwise_algorithms.dapo import DAPO
+from groupwise_algorithms.dppo import DPPO
+from groupwise_algorithms.dr_grpo import DrGRPO
+from groupwise_algorithms.gmpo import GMPO
+from groupwise_algorithms.gspo import GSPO
+from groupwise_algorithms.reinforce_pp import ReinforcePP
 
 FORMS = {
     "grpo": (GRPO, {}),
@@ -332,12 +332,12 @@ from dataclasses import replace
 
 import torch
 
-from groupwise.algorithms.dapo import DAPO
-from groupwise.algorithms.gdpo import GDPO
+from groupwise_algorithms.dapo import DAPO
+from groupwise_algorithms.gdpo import GDPO
 from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.gspo import GSPO
-from groupwise.algorithms.dr_grpo import DrGRPO
-from groupwise.algorithms.reinforce_pp import ReinforcePP
+from groupwise_algorithms.gspo import GSPO
+from groupwise_algorithms.dr_grpo import DrGRPO
+from groupwise_algorithms.reinforce_pp import ReinforcePP
 from groupwise.prompts.weighted import Weighted
 from groupwise.rewards.weights import Constraint, Schedule
 from groupwise.rewards import Reward

@@ -23,12 +23,12 @@ from tests.core.launching import launch
 from torch import Tensor
 
 from groupwise import Environment
-from groupwise.algorithms.cispo import CISPO
-from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.sapo import SAPO
 from groupwise.rewards import Reward, Scores
 from groupwise.rollouts import Rollouts
+from groupwise_algorithms.cispo import CISPO
+from groupwise_algorithms.dr_grpo import DrGRPO
+from groupwise_algorithms.sapo import SAPO
 
 OF_MACHINE = re.compile(r"(time|reward_time|memory)/.*|decisions_per_second")
 """Metrics of the machine: by its clock, and its memory; they are only checked to be there."""

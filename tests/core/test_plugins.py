@@ -14,12 +14,12 @@ import pytest
 
 from groupwise import hookspecs
 from groupwise import registry as plugins
-from groupwise.algorithms.sapo import SAPO
 from groupwise.config.load import load_config
 from groupwise.kinds import KINDS
 from groupwise.kit.errors import UserError
 from groupwise.kit.section import PluginSection, Section
 from groupwise.registry import Entry, Registry, discover, missing_requirements
+from groupwise_algorithms.sapo import SAPO
 from groupwise_commands import docstrings
 
 GOOD = """
@@ -187,9 +187,10 @@ def test_a_duplicate_name_is_loaded_with_its_plugin_as_prefix(install):
     assert discover(iter(points[:1])).load("rewards", "one/same")([]) == ["one"]
 
 
-@pytest.mark.parametrize("name", ["oen/same", "one/smae"])
+@pytest.mark.parametrize("name", ["oen/same", "one/smae", "another/same", "two/same"])
 def test_a_misspelt_name_with_its_plugin_gets_a_suggestion(install, name):
-    registry = discover(iter([working_plugin(install, "one", "same")]))
+    plugins = {"one": "same", "two": "some"}
+    registry = discover(iter([working_plugin(install, *each) for each in plugins.items()]))
     with pytest.raises(UserError, match=f"unknown reward '{name}', did you mean 'one/same'?"):
         registry.load("rewards", name)
 
@@ -403,4 +404,4 @@ def test_every_built_in_name_has_a_one_line_summary():
     lines = {e.name: docstrings.line(e.target) for e in discover(points).entries}
     assert [name for name, line in lines.items() if not line.endswith(".")] == []
     assert docstrings.line("nowhere:Thing") == docstrings.line("groupwise.kit.errors:Nothing") == ""
-    assert docstrings.docstring("groupwise.algorithms.sapo:SAPO") == inspect.getdoc(SAPO)
+    assert docstrings.docstring("groupwise_algorithms.sapo:SAPO") == inspect.getdoc(SAPO)

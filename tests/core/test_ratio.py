@@ -7,7 +7,7 @@ import torch
 
 from groupwise import train
 from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.gspo import GSPO
+from groupwise_algorithms.gspo import GSPO
 
 
 def test_nothing_is_clipped_before_the_second_update(lab):

@@ -8,9 +8,9 @@ import torch
 from tests.repeated import step_lines
 
 from groupwise import train
-from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.kit.errors import UserError
 from groupwise.prompts.identity import fingerprint
+from groupwise_algorithms.dr_grpo import DrGRPO
 
 
 def rare(completions, prompts, **_):

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from groupwise import LogProbs, Sampler, objective, train
 from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.gspo import GSPO
-from groupwise.algorithms.guard import Guard
 from groupwise.kit.errors import UserError
+from groupwise_algorithms.gspo import GSPO
+from groupwise_algorithms.guard import Guard
 
 BIAS = 0.07
 """The error of the engine's log-probs."""

@@ -31,7 +31,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from groupwise.kit import processes
-from groupwise.algorithms.dapo import DAPO
+from groupwise_algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.recording import snapshot
 from groupwise.storage.checkpoint import Checkpoint, Checkpoints

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import groupwise
-from groupwise.algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.config.load import load_config
 from groupwise.kit.errors import UserError
+from groupwise_algorithms.dapo import DAPO
 
 RATE, WEIGHT = 0.3, 0.4
 LOG_PROBS = frozenset({"log_probs"})

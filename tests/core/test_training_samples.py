@@ -7,8 +7,8 @@ import pytest
 
 import groupwise
 from groupwise import Callback
-from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.storage.training_samples import TrainingSamples, is_kept
+from groupwise_algorithms.dr_grpo import DrGRPO
 
 COUNTS = {"groups_per_step": 3, "group_size": 4}
 

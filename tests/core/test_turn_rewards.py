@@ -7,10 +7,10 @@ import torch
 from tests.core.test_environments import arguments
 
 import groupwise
-from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.environment import Environment
 from groupwise.kit.errors import UserError
 from groupwise.testing import check_environment, play_episodes
+from groupwise_algorithms.dr_grpo import DrGRPO
 
 
 class Walk(Environment):

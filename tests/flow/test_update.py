@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import groupwise
-from groupwise.algorithms.cispo import CISPO
-from groupwise.algorithms.reinforce_pp import ReinforcePP
 from groupwise.weights import KeptWeights
+from groupwise_algorithms.cispo import CISPO
+from groupwise_algorithms.reinforce_pp import ReinforcePP
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.algorithms.flow_guard import FlowGuard
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from groupwise import Environment, train
-from groupwise.algorithms.dppo import DPPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.rewards import Scores
 from groupwise.testing import play_episodes, updater_of
+from groupwise_algorithms.dppo import DPPO
 from groupwise_llm.codec.contexts import Turn
 
 CHAT = [{"prompt": [{"role": "user", "content": text}]} for text in ("12+34=", "Hi")]

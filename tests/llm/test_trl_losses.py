@@ -11,18 +11,18 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_trainer import RLOOTrainer
 
 from groupwise import LogProbs, Rollouts
-from groupwise.algorithms.bnpo import BNPO
-from groupwise.algorithms.cispo import CISPO
-from groupwise.algorithms.dapo import DAPO
-from groupwise.algorithms.dr_grpo import DrGRPO
-from groupwise.algorithms.gmpo import GMPO
 from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.gspo import GSPO
-from groupwise.algorithms.luspo import LUSPO
-from groupwise.algorithms.rloo import RLOO
-from groupwise.algorithms.sapo import SAPO
-from groupwise.algorithms.vespo import VESPO
 from groupwise.rewards import Scores
+from groupwise_algorithms.bnpo import BNPO
+from groupwise_algorithms.cispo import CISPO
+from groupwise_algorithms.dapo import DAPO
+from groupwise_algorithms.dr_grpo import DrGRPO
+from groupwise_algorithms.gmpo import GMPO
+from groupwise_algorithms.gspo import GSPO
+from groupwise_algorithms.luspo import LUSPO
+from groupwise_algorithms.rloo import RLOO
+from groupwise_algorithms.sapo import SAPO
+from groupwise_algorithms.vespo import VESPO
 
 with warnings.catch_warnings(action="ignore"):  # that it is experimental
     from trl.experimental.gmpo import GMPOTrainer

@@ -4,8 +4,8 @@ import pytest
 import torch
 from tests.llm.test_environments import TEXTS, Written, play
 
-from groupwise.algorithms.dr_grpo import DrGRPO
 from groupwise.rewards import Scores
+from groupwise_algorithms.dr_grpo import DrGRPO
 
 
 class Rewarded(Written):

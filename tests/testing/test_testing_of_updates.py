@@ -10,7 +10,7 @@ import torch
 
 from groupwise import objective, testing
 from groupwise.algorithms.grpo import GRPO
-from groupwise.algorithms.gspo import GSPO
+from groupwise_algorithms.gspo import GSPO
 from groupwise_testing import algorithm as algorithm_checks
 from groupwise_testing import reward as reward_checks
 

@@ -1,1 +1,1 @@
-"""Algorithms: GRPO and its published variants, one file each, with when to use it."""
+"""Algorithms: GRPO, and the parts that it and its variants are made of."""

@@ -13,7 +13,7 @@ the same way here; in TRL only the KL is.
 from pydantic import Field
 
 from groupwise import objective
-from groupwise.algorithms.gspo import GSPO
+from groupwise_algorithms.gspo import GSPO
 
 
 class LUSPO(GSPO):

@@ -45,7 +45,7 @@ class CISPO(Usual, advantage=GroupRelative):
 
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
         assert current.log_probs is not None
-        return objective.cispo(
+        return cispo(
             current.log_probs.masked_fill(~batch["mask"], 0.0),
             self.log_ratio(current, batch),
             batch["advantages"],
@@ -55,7 +55,27 @@ class CISPO(Usual, advantage=GroupRelative):
 
     def clip_metrics(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """[b, t]: 1 at decisions whose weight `surrogate` clips, else 0."""
-        cut = objective.is_capped(
+        cut = is_capped(
             self.log_ratio(current, batch), low=self.config.clip_low, high=self.config.clip_high
         )
         return {"clip_fraction": cut.to(torch.float32)}
+
+
+def cispo(
+    log_probs: Tensor, log_ratio: Tensor, advantages: Tensor, *, low: float | None, high: float
+) -> Tensor:
+    """-stopgrad(clip(rho, 1 - low, 1 + high)) A log_prob; CISPO, arXiv:2506.13585, eq. 4.
+
+    log_probs, log_ratio: [B, T], finite everywhere. low: None for no bound below.
+    Only the weight is clipped, so every decision keeps its gradient.
+    """
+    bottom = None if low is None else 1 - low
+    weight = log_ratio.detach().exp().clamp(min=bottom, max=1 + high)
+    return -weight * objective.per_decision(advantages) * log_probs
+
+
+def is_capped(log_ratio: Tensor, *, low: float | None, high: float) -> Tensor:
+    """[B, T] bool: the decisions whose weight `cispo` clips."""
+    ratio = log_ratio.exp()
+    above = ratio > 1 + high
+    return above if low is None else above | (ratio < 1 - low)

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from groupwise import testing
-from groupwise.advantages import normalise_then_sum
-from groupwise.algorithms.gdpo import GDPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.rewards import Scores
+from groupwise_algorithms.gdpo import GDPO, normalise_then_sum
 
 NAN = math.nan
 GROUPS = torch.arange(4).repeat_interleave(4)

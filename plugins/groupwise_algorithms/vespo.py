@@ -15,6 +15,7 @@ outside of which phi is about 0.
 from collections.abc import Mapping
 from typing import Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -69,9 +70,33 @@ class VESPO(AgainstSampler, advantage=GroupRelative):
             current.log_probs, self.drawn_log_probs(batch), batch["mask"]
         ).sum(dim=1, keepdim=True)
         config = self.config
-        return objective.vespo_weights(
+        return vespo_weights(
             log_weight.expand_as(current.log_probs),
             batch["advantages"],
             positive=(config.k_positive, config.lambda_positive),
             negative=(config.k_negative, config.lambda_negative),
         )
+
+
+def vespo_weights(
+    log_weight: Tensor,
+    advantages: Tensor,
+    *,
+    positive: tuple[float, float],
+    negative: tuple[float, float],
+) -> Tensor:
+    """phi(W) = W^k exp(lambda (1 - W)), without gradient; VESPO, arXiv:2602.10693.
+
+    log_weight: [B, T], the log of a rollout's W = policy / sampler (a product over its decisions),
+        repeated at each of them.
+    positive, negative: (k, lambda) where A >= 0, and where A < 0.
+    phi(1) = 1; phi falls smoothly to 0 on both sides, as W^k for small and exponentially for large
+    W.
+    """
+    is_positive = (objective.per_decision(advantages) >= 0).unsqueeze(-1)
+    # Tensors, since torch.where of floats would give float32.
+    if_positive, otherwise = log_weight.new_tensor(positive), log_weight.new_tensor(negative)
+    k, decay = torch.where(is_positive, if_positive, otherwise).unbind(-1)
+    log_weight = log_weight.detach()
+    # In logs, since W^k overflows for W at which phi itself is about 0.
+    return (k * log_weight + decay * (1 - log_weight.exp())).exp()

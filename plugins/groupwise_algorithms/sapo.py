@@ -13,6 +13,7 @@ here; Trinity-RFT over all decisions (`normalize: token`). All use the temperatu
 from collections.abc import Mapping
 from typing import ClassVar
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -41,13 +42,37 @@ class SAPO(Usual, advantage=GroupRelative):
     config: Config
 
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
-        return objective.sapo(self.log_ratio(current, batch), batch["advantages"], **self._tau)
+        return sapo(self.log_ratio(current, batch), batch["advantages"], **self._tau)
 
     def clip_metrics(self, current: LogProbs, batch: Batch) -> Mapping[str, Tensor]:
         """[b, t]: the share of the gradient that the gate passes."""
         ratio = self.log_ratio(current, batch)
-        return {"gate": objective.sapo_gate(ratio, batch["advantages"], **self._tau)}
+        return {"gate": sapo_gate(ratio, batch["advantages"], **self._tau)}
 
     @property
     def _tau(self) -> dict[str, float]:
         return {"positive": self.config.tau_positive, "negative": self.config.tau_negative}
+
+
+def sapo(log_ratio: Tensor, advantages: Tensor, *, positive: float, negative: float) -> Tensor:
+    """-A sigmoid(tau (rho - 1)) 4 / tau; SAPO, arXiv:2511.20347.
+
+    positive, negative: the temperature tau where A > 0, and where A <= 0. At ratio 1 the gradient
+    equals that of -rho A for any tau.
+    """
+    advantages = objective.per_decision(advantages)
+    tau = _temperature(log_ratio, advantages, positive, negative)
+    return -advantages * torch.sigmoid(tau * (log_ratio.exp() - 1)) * 4 / tau
+
+
+def sapo_gate(log_ratio: Tensor, advantages: Tensor, *, positive: float, negative: float) -> Tensor:
+    """[B, T]: gradient of `sapo` / gradient of -rho A = 4 p (1 - p), p = sigmoid(tau (rho - 1))."""
+    tau = _temperature(log_ratio, objective.per_decision(advantages), positive, negative)
+    p = torch.sigmoid(tau * (log_ratio.exp() - 1))
+    return 4 * p * (1 - p)
+
+
+def _temperature(log_ratio: Tensor, advantages: Tensor, positive: float, negative: float) -> Tensor:
+    """tau of each decision, in the dtype of `log_ratio`: of floats torch.where makes float32."""
+    if_positive, otherwise = log_ratio.new_tensor([positive, negative])
+    return torch.where(advantages > 0, if_positive, otherwise)

@@ -25,6 +25,7 @@ from groupwise import objective
 from groupwise.algorithm import Batch
 from groupwise.algorithms.parts import AgainstSampler, GroupRelative, Options
 from groupwise.rollouts import LogProbs
+from groupwise_algorithms.cispo import cispo
 
 Divergence = Literal["tv", "kl"]
 LIMITS: Mapping[Divergence, float] = {"tv": 0.15, "kl": 0.05}
@@ -69,7 +70,7 @@ class DPPO(AgainstSampler, advantage=GroupRelative):
 
     def surrogate(self, current: LogProbs, batch: Batch) -> Tensor:
         log_probs, drawn = self._log_probs(current, batch)
-        weighted = objective.cispo(
+        weighted = cispo(
             log_probs,
             log_probs - drawn,
             batch["advantages"],

@@ -17,11 +17,11 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from groupwise import advantages, objective
+from groupwise import objective
 from groupwise.algorithms.parts import Clipped, GroupCentred, Usual
-from groupwise.algorithms.reinforce_pp import judged
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
+from groupwise_algorithms.reinforce_pp import judged, whitened
 
 
 class ReinforcePPBaseline(Usual, advantage=GroupCentred, surrogate=Clipped):
@@ -42,4 +42,4 @@ class ReinforcePPBaseline(Usual, advantage=GroupCentred, surrogate=Clipped):
     def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
         centred = objective.per_decision(super().estimate(scores, rollouts, inputs))
         mask = judged(scores, rollouts.mask)
-        return advantages.whitened(centred.expand(mask.shape), mask, epsilon=self.config.epsilon)
+        return whitened(centred.expand(mask.shape), mask, epsilon=self.config.epsilon)

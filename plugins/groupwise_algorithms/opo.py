@@ -31,6 +31,21 @@ class OPO(Usual, advantage=GroupCentred, surrogate=Clipped):
     config: Config
 
     def relative(self, scores: Scores, rollouts: Rollouts) -> Tensor:
-        return advantages.length_weighted(
+        return length_weighted(
             scores.outcome, rollouts.lengths, rollouts.groups, least_std=self.config.least_std
         )
+
+
+def length_weighted(
+    rewards: Tensor, lengths: Tensor, groups: Tensor, *, least_std: float = 0.0
+) -> Tensor:
+    """A = r - sum(L r) / sum(L) over its group, L the lengths; OPO, arXiv:2505.23585.
+
+    rewards: [B], NaN for none; lengths: [B], in decisions; groups: [B]. Returns [B]: 0 for a
+    rollout without a reward, or in a group whose std is below `least_std`.
+    """
+    centred = advantages.group_relative(rewards, groups, scale="none", least_std=least_std)
+    lengths = lengths.to(rewards.dtype).masked_fill(rewards.isnan(), 0.0)
+    total = advantages.group_sum(lengths, groups).clamp(min=1)
+    relative = centred - advantages.group_sum(lengths * centred, groups) / total
+    return relative.masked_fill(rewards.isnan(), 0.0)

@@ -14,6 +14,7 @@ if the three shortest completions of a group have at most 4,000 tokens on averag
 
 from dataclasses import replace
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -72,10 +73,10 @@ class LEAD(GRPO):
             threshold = self.threshold if name == self.judging else 1.0
         right = scores.at_least(name, threshold)
         values = scores.values.clone()
-        values[:, scores.names.index(name)] = advantages.lead_rewards(
+        values[:, scores.names.index(name)] = lead_rewards(
             right, rollouts.lengths, rollouts.groups, alpha=config.alpha, penalty=config.penalty
         )
-        return advantages.by_difficulty(
+        return by_difficulty(
             super().relative(replace(scores, values=values), rollouts),
             right,
             rollouts.groups,
@@ -105,3 +106,39 @@ class LEAD(GRPO):
                 f"completions"
             )
         return name
+
+
+def lead_rewards(
+    right: Tensor, lengths: Tensor, groups: Tensor, *, alpha: float, penalty: float
+) -> Tensor:
+    """exp(-alpha z) for right answers, -penalty for wrong ones; GRPO-LEAD, arXiv:2504.09696.
+
+    z = (length - mean) / std, with mean and std over the right answers of the group.
+    right: [B] float, 1 or 0, NaN if not judged; lengths: [B], in decisions; groups: [B].
+    Returns [B], NaN where `right` is NaN.
+    """
+    length = lengths.to(right.dtype).masked_fill(right != 1, torch.nan)
+    z = advantages.group_relative(length, groups, epsilon=1e-8)
+    rewards = torch.where(right == 1, (-alpha * z).exp(), -penalty)
+    return rewards.masked_fill(right.isnan(), torch.nan)
+
+
+def by_difficulty(
+    relative: Tensor,
+    right: Tensor,
+    groups: Tensor,
+    *,
+    lowest: float,
+    highest: float,
+    middle: float,
+    slope: float,
+) -> Tensor:
+    """A w(rho) where A > 0, else A w(1 - rho), rho the group's share of right answers; GRPO-LEAD.
+
+    w(rho) = lowest + (highest - lowest) / (1 + exp(slope (rho - middle))): of a hard prompt right
+    answers count more, of an easy prompt wrong ones.
+    relative: [B], A; right: [B] float, 1 or 0, NaN if not judged; groups: [B].
+    """
+    share = advantages.group_mean(right, groups)
+    share = torch.where(relative > 0, share, 1 - share)
+    return relative * (lowest + (highest - lowest) * torch.sigmoid(-slope * (share - middle)))

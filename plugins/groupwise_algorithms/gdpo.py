@@ -11,6 +11,7 @@ authors' code. The last std is over the completions of an update here, of a step
 their tokens in the authors' code for verl.
 """
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -44,7 +45,7 @@ class GDPO(GRPO):
     def relative(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B]: the advantages of whole completions."""
         config = self.config
-        return advantages.normalise_then_sum(
+        return normalise_then_sum(
             scores.outcomes / scores.values.new_tensor(scores.scales),
             rollouts.groups,
             weights=scores.outcomes.new_tensor(scores.weights),
@@ -52,3 +53,33 @@ class GDPO(GRPO):
             epsilon=config.epsilon,
             least_std=config.least_std,
         )
+
+
+def normalise_then_sum(
+    rewards: Tensor,
+    groups: Tensor,
+    *,
+    weights: Tensor,
+    scale: advantages.Scale = "group",
+    epsilon: float = 1e-4,
+    least_std: float = 0.0,
+) -> Tensor:
+    """A = S / (std of S over the batch + epsilon), S = sum_k w_k A_k; GDPO, arXiv:2601.05242.
+
+    rewards: [B, K] float, NaN where a reward does not apply: its A_k is 0 there. Rollouts to which
+        none applies are left out of the std.
+    weights: [K] float. A_k is `group_relative` of reward k alone, with the same `scale` and
+        `least_std`, a std of each reward before its weight.
+    The paper also subtracts the mean of S over the batch. It is 0 here, since each A_k sums to 0 in
+    each group.
+    Returns [B], in the rewards' dtype.
+    """
+    relative = torch.zeros_like(rewards)
+    for k, column in enumerate(rewards.unbind(dim=1)):
+        relative[:, k] = advantages.group_relative(
+            column, groups, scale=scale, epsilon=epsilon, least_std=least_std
+        )
+    summed = relative @ weights.to(rewards.dtype)
+    scored = summed[~rewards.isnan().all(dim=1)]
+    std = scored.std() if len(scored) > 1 else summed.new_zeros(())
+    return summed / (std + epsilon)

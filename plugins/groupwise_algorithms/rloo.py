@@ -30,6 +30,16 @@ class RLOO(Usual, advantage=GroupCentred, surrogate=Clipped):
     config: Config
 
     def relative(self, scores: Scores, rollouts: Rollouts) -> Tensor:
-        return advantages.leave_one_out(
-            scores.outcome, rollouts.groups, least_std=self.config.least_std
-        )
+        return leave_one_out(scores.outcome, rollouts.groups, least_std=self.config.least_std)
+
+
+def leave_one_out(rewards: Tensor, groups: Tensor, *, least_std: float = 0.0) -> Tensor:
+    """A = r - mean of the others in its group; RLOO, arXiv:2402.14740.
+
+    rewards: [B], NaN for none; groups: [B]. Returns [B]: 0 for a rollout without a reward, alone in
+    its group, or in a group whose std is below `least_std`.
+    """
+    centred = advantages.group_relative(rewards, groups, scale="none", least_std=least_std)
+    # r - mean of the n - 1 others = n / (n - 1) x (r - mean of all n)
+    n = advantages.group_sum((~rewards.isnan()).to(groups.dtype), groups)
+    return centred * n / (n - 1).clamp(min=1)

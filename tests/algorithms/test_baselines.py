@@ -1,4 +1,4 @@
-"""MaxRL, OPO and pass@k: advantages against plain Python, expected gradients by enumeration."""
+"""RLOO, MaxRL, OPO and pass@k: advantages in plain Python, expected gradients by enumeration."""
 
 import math
 import statistics
@@ -9,12 +9,12 @@ import torch
 from pydantic import ValidationError
 
 from groupwise import Rollouts
-from groupwise.algorithms.maxrl import MaxRL
-from groupwise.algorithms.opo import OPO
-from groupwise.algorithms.pass_at_k import PassAtK, max_at_k
-from groupwise.algorithms.rloo import RLOO
 from groupwise.kit.errors import UserError
 from groupwise.rewards import Scores
+from groupwise_algorithms.maxrl import MaxRL
+from groupwise_algorithms.opo import OPO
+from groupwise_algorithms.pass_at_k import PassAtK, max_at_k
+from groupwise_algorithms.rloo import RLOO, leave_one_out
 
 NAN = math.nan
 GROUPS = [0, 1, 0, 1, 1, 0, 0, 1, 1]
@@ -54,6 +54,20 @@ def advantages_of(algorithm, values=REWARDS, groups=GROUPS):
 
 def judged():
     return [row for row, reward in enumerate(REWARDS) if not math.isnan(reward)]
+
+
+def test_rloo_subtracts_the_mean_of_the_others():
+    expected = [0.0] * len(REWARDS)
+    for row in judged():
+        expected[row] = REWARDS[row] - statistics.mean(REWARDS[o] for o in others_of(row))
+    assert advantages_of(RLOO()) == pytest.approx(expected, abs=1e-12)
+    single = torch.tensor([1.0, NAN, 2.0])
+    assert leave_one_out(single, torch.tensor([0, 0, 1])).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_rloo_clips_advantages_on_both_sides():
+    clipped = advantages_of(RLOO(RLOO.Config(advantage_clip=0.5)), [0.0, 0.0, 4.0], [0, 0, 0])
+    assert clipped == [-0.5, -0.5, 0.5]
 
 
 def test_opo_subtracts_the_mean_reward_of_decisions():

@@ -74,13 +74,11 @@ class ReinforcePP(
                 inputs["old_log_probs"], inputs["reference_log_probs"], mask
             )
             returns = returns - self.config.beta * advantages.to_go(kl.to(returns.dtype))
-        return advantages.whitened(returns, judged(scores, mask), epsilon=self.config.epsilon)
+        return whitened(returns, judged(scores, mask), epsilon=self.config.epsilon)
 
     def no_signal(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B] bool: all of the group equals the batch mean, or none of it has a reward."""
-        compared = advantages.whitened(
-            self._returns(scores, rollouts), judged(scores, rollouts.mask)
-        )
+        compared = whitened(self._returns(scores, rollouts), judged(scores, rollouts.mask))
         return advantages.groups_without((compared != 0).any(dim=1), rollouts.groups)
 
     def _returns(self, scores: Scores, rollouts: Rollouts) -> Tensor:
@@ -99,3 +97,16 @@ def judged(scores: Scores, mask: Tensor) -> Tensor:
     if scores.steps is not None:
         has_reward = has_reward | ~scores.steps.isnan().all(dim=1)
     return mask & has_reward.unsqueeze(1)
+
+
+def whitened(values: Tensor, mask: Tensor, *, epsilon: float = 1e-8) -> Tensor:
+    """(v - mean) / (std + epsilon) over all decisions of the batch; REINFORCE++, arXiv:2501.03262.
+
+    values: [B, T]; mask: [B, T] bool, the decisions that count. The std is the unbiased one.
+    Returns [B, T], 0 outside the mask, and 0 everywhere if all values are equal.
+    """
+    chosen = values[mask]
+    if not len(chosen) or bool(chosen.min() == chosen.max()):
+        return torch.zeros_like(values)
+    std = (chosen - chosen.mean()).square().sum().div(len(chosen) - 1).sqrt()
+    return ((values - chosen.mean()) / (std + epsilon)).masked_fill(~mask, 0.0)

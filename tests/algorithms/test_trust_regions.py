@@ -7,8 +7,8 @@ import torch
 from pydantic import ValidationError
 
 from groupwise import LogProbs
-from groupwise.algorithms.dppo import DPPO
-from groupwise.algorithms.gmpo import GMPO
+from groupwise_algorithms.dppo import DPPO
+from groupwise_algorithms.gmpo import GMPO
 
 MASK = torch.tensor([[1, 1, 1, 0], [1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0]]).bool()
 ADVANTAGES = torch.tensor([1.5, -1.0, 2.0, -0.5, 0.7], dtype=torch.float64)
