@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+TESTS = Path(__file__).parent
 LONGEST = (
     *("test_ray", "test_shard", "test_sharding", "test_real", "test_site", "test_training"),
     *("test_notebooks", "test_invariance", "test_processes", "test_third_party", "test_torchrun"),
@@ -43,24 +45,42 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
+SLOW_FOLDERS = ("attacks", "cluster", "device")
+"""Folders whose tests are all slow."""
+
+
 def _leaves_out_slow(config: pytest.Config) -> bool:
-    """Whether tests marked `slow` are left out: unless -m chooses by marks, or a file is named."""
+    """Whether slow tests are left out: unless an option wants them, or a file is named."""
     files = (Path(argument.partition("::")[0]).is_file() for argument in config.args)
-    return not config.getoption("markexpr") and not any(files)
+    return not (config.getoption("slow") or config.getoption("markexpr") or any(files))
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     if not _leaves_out_slow(config):
         return None
-    return "tests marked `slow` are left out; these run them: pytest -n auto -m slow"
+    return "without tests marked `slow`: add --slow to run these too, or -m slow for these alone"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="tests marked `slow`, too")
     parser.addoption(
         "--few",
         action="store_true",
         help="the last case of each test without a folder, or the last test of a file",
     )
+
+
+def _mark_slow(items: Sequence[pytest.Item]) -> None:
+    """Marks what a folder or `slow(after=n)` says is slow, and unmarks the first n cases."""
+    numbers: Counter[str] = Counter()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        numbers[test] += 1
+        mark = item.get_closest_marker("slow")
+        if mark is not None and numbers[test] <= mark.kwargs.get("after", 0):
+            item.own_markers = [each for each in item.own_markers if each.name != "slow"]
+        if item.path.relative_to(TESTS).parts[0] in SLOW_FOLDERS:
+            item.add_marker("slow")
 
 
 def _fixtures(item: pytest.Item) -> Collection[str]:
@@ -72,10 +92,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "rounding" in _fixtures(item):
             item.add_marker("rounding")
+    _mark_slow(items)
     if _leaves_out_slow(config):
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in slow]
+        config.hook.pytest_deselected(items=[i for i in items if i.get_closest_marker("slow")])
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
     if config.getoption("few"):
         # A folder is for what takes long: a run, its checkpoints, a process of its own.
         cases = {i.nodeid.partition("[")[0]: i for i in items if "tmp_path" not in _fixtures(i)}

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+pytestmark = pytest.mark.slow
+
 ROOTS = ("core", "plugins", "rewards")
 PACKAGES = Path(__file__).parents[1]
 TRAIN = """

@@ -110,6 +110,7 @@ def test_a_word_sum_is_what_the_calculator_says_of_its_numbers(imports_from):
         assert shown[3] == str(calculate(shown[2].removeprefix("<call>").removesuffix("</call>")))
 
 
+@pytest.mark.slow
 def test_two_steps_in_a_code_world(imports_from, tmp_path):
     imports_from("code_world")
     from code_world.programs import run
@@ -215,6 +216,7 @@ def test_each_move_of_nim_has_the_outcome_for_its_side(imports_from):
         ("code_world", "accuracy", 0.1, 0.6),
     ],
 )
+@pytest.mark.slow
 def test_the_shipped_model_succeeds_sometimes(name, metric, least, limit, tmp_path):
     overrides = ["train.steps=0", "evaluation.prompts=25", "evaluation.samples=2"]
     loaded = load_config(EXAMPLES / f"{name}.yaml", [*overrides, f"output={tmp_path / 'run'}"])

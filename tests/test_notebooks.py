@@ -21,6 +21,7 @@ def test_outputs_are_stripped(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS)
+@pytest.mark.slow
 def test_a_notebook_runs_and_plots_curves(path, tmp_path):
     """Takes about ten seconds, in a kernel that imports everything."""
     notebook = nbformat.read(path, as_version=4)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.core.launching import Job
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[1] / "examples" / "ppo"
 
 

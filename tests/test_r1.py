@@ -57,6 +57,7 @@ def test_documents_of_the_base_mix_formats_and_languages(r1):
     assert any(0 < share < 1 for share in shares)
 
 
+@pytest.mark.slow
 def test_the_shipped_base_model_rarely_gets_the_rewards(tmp_path):
     few = ["train.steps=0", "evaluation.prompts=60", f"output={tmp_path / 'run'}"]
     before = train_from_config(load_config(R1 / "grpo.yaml", few), quiet=True).before

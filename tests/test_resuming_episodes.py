@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import pytest
 import yaml
 from tests import tiny_model
 from tests.core.launching import Job
@@ -89,6 +90,7 @@ def outcome(folder):
     return metrics, (run / "samples" / "after.jsonl").read_text(), weights
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_an_episode_is_resumed_to_the_same_bits_or_says_that_it_is_not(
     tmp_path, monkeypatch
 ):

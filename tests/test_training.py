@@ -39,6 +39,7 @@ def trained(tmp_path_factory):
     return train_from_config(loaded, quiet=True)
 
 
+@pytest.mark.slow
 def test_accuracy_and_length_rise(trained):
     before, after = trained.before, trained.after
     assert 0.3 < before["accuracy"] < 0.65

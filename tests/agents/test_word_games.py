@@ -86,6 +86,7 @@ def test_the_server_plays_the_same_game(tmp_path):
 
 
 @pytest.mark.usefixtures("example")
+@pytest.mark.slow
 def test_two_steps_as_a_class(tmp_path):
     for sample in train(tmp_path, "word_game"):
         marks = [own["content"] for own in sample["completion"] if own["role"] == "tool"]

@@ -8,6 +8,8 @@ import socket
 import psutil
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def free_port():
     with socket.socket() as free:

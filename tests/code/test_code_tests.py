@@ -214,6 +214,7 @@ def test_its_own_solution_is_the_gold_completion(reward: CodeTests) -> None:
     assert reward([row["prompt"]], [gold], **columns) == [1.0]
 
 
+@pytest.mark.slow
 def test_hanging_programs_end_within_the_calls_time() -> None:
     import time
 

@@ -35,6 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
     ids=["reasoning_gym", "dataset", "image"],
 )
+@pytest.mark.slow(after=1)
 def test_the_written_configuration_passes_check(
     folder: Path, arguments: tuple[object, ...]
 ) -> None:

@@ -212,6 +212,7 @@ def test_the_bound_grows_with_the_number_of_tests() -> None:
     assert sum(k / (k * k * (k + 1)) for k in range(1, 10_000)) < 1
 
 
+@pytest.mark.slow
 def test_noise_since_the_best_evaluation_seldom_raises_an_alarm() -> None:
     """In 400 runs of 20 evaluations with a watched reward that is right by chance, always alike.
 

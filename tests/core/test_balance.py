@@ -167,6 +167,7 @@ def unbounded(lab):
 
 
 @pytest.mark.parametrize("algorithm", [GRPO, GDPO])
+@pytest.mark.slow
 def test_a_constraint_is_satisfied_while_the_reward_rises(lab, unbounded, algorithm):
     constraint = Constraint(at_most=3.2, learning_rate=0.2)
     steps = train_metrics(

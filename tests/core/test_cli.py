@@ -275,6 +275,7 @@ def test_help_shows_flags_without_a_value(monkeypatch: pytest.MonkeyPatch) -> No
         assert "<" not in line
 
 
+@pytest.mark.slow
 def test_listing_plugins_imports_nothing_heavy() -> None:
     code = """
 import sys

@@ -385,6 +385,7 @@ def dies(completions, **_):
         ({"name": dies, "isolate": True}, r"ended its process \(exit code 3\)"),
     ],
 )
+@pytest.mark.slow
 def test_a_reward_that_is_away_ends_the_run_which_goes_on_when_it_is_back(
     lab, tmp_path, monkeypatch, reward, message
 ):

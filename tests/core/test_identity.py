@@ -40,6 +40,7 @@ for row in rows:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_agree_on_the_split_whatever_a_message_holds():
     def run(seed):
         return subprocess.run(

@@ -528,6 +528,7 @@ def comparable(result):
     ],
 )
 @pytest.mark.rounding
+@pytest.mark.slow
 def test_two_processes_train_as_one(by_count, case):
     one, two = by_count[1][case], by_count[2][case]
     assert (one["processes"], two["processes"]) == (1, 2)

@@ -236,6 +236,7 @@ def test_an_isolated_reward_knows_the_groups(lab, scorer):
     assert scorer(drawn).total.tolist() == [3.0, 5.0]
 
 
+@pytest.mark.slow
 def test_a_reward_that_hangs_is_killed_with_its_children_and_named(lab, scorer, user_module):
     with pytest.raises(RewardError, match=r"'isolated' did not answer within 1 s, and its process"):
         scorer(rollouts(lab, "hangs"))
@@ -269,6 +270,7 @@ def test_an_isolated_async_reward_waits_for_others_so_its_deadline_is_wall_time(
     scorer.close()
 
 
+@pytest.mark.slow
 def test_what_may_be_the_machines_doing_is_tried_once_more(lab, within, monkeypatch, capsys):
     """The same end twice is the reward's; of two different ones all samples are failed, which stops
     no run, whatever `on_error` is."""

@@ -31,6 +31,7 @@ def test_other_formulas_are_missing_as_before():
         groupwise.objective.sap  # noqa: B018
 
 
+@pytest.mark.slow
 def test_in_a_fresh_process_and_by_every_form_of_import():
     code = (
         "from groupwise.errors import UserError\n"

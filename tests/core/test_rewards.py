@@ -559,6 +559,7 @@ while True:
 GREEDY = "7 ** 10 ** 9"
 
 
+@pytest.mark.slow
 def test_a_call_that_cannot_be_interrupted_ends_the_process_and_is_named():
     program = (
         "from groupwise.scoring import watchdog\n"

@@ -14,6 +14,8 @@ from groupwise.kit.errors import UserError
 from groupwise.kit.processes import shards
 from groupwise.storage.checkpoint import Checkpoint, Checkpoints
 
+pytestmark = pytest.mark.slow
+
 # The table has 8 rows: 3, 3 and 2 on three processes.
 RUNS = """
 import json

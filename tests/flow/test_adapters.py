@@ -28,6 +28,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "scale", "more"), CASES)
+@pytest.mark.slow(after=4)
 def test_evaluation_draws_the_images_of_the_pipeline(lab, name, scale, more, rounding):
     policy = lab.policy(name, guidance=scale, evaluation_steps=6, **more)
     rollouts = policy.sample(lab.rows, group_size=1, seeds=[5, 6], purpose="evaluate")

@@ -133,6 +133,7 @@ def test_latents_are_those_of_the_pipeline(lab, folder, guidance, rounding):
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
+@pytest.mark.slow
 def test_it_trains_and_the_saved_weights_draw_the_same_pictures(
     lab, folder, tmp_path, lora, rounding
 ):

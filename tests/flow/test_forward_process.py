@@ -222,6 +222,7 @@ def test_a_run_learns_without_path_or_log_probs(lab, tmp_path):
     assert "mismatch/max" not in lines[-1]
 
 
+@pytest.mark.slow
 def test_metrics_do_not_depend_on_micro_batches(lab, tmp_path, rounding):
     folders = (tmp_path / f"run {number}" for number in count())
 

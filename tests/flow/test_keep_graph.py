@@ -173,6 +173,7 @@ EXCHANGES = [using(REFERENCE), blended, moved, restored, ahead, replayed]
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("keeping", KEEPING)
+@pytest.mark.slow(after=6)
 def test_what_sampling_kept_is_right_whatever_comes_before_the_update(
     lab, keeping, exchange, rounding
 ):
@@ -203,6 +204,7 @@ FEW = {"groups_per_step": 2, "group_size": 4, "learning_rate": 1e-3}
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.slow
 def test_a_run_with_copied_weights_learns_what_it_learns_without_graphs(
     lab, tmp_path, ahead, rounding
 ):

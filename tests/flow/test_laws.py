@@ -114,6 +114,7 @@ GRADIENTS = {
 
 
 @pytest.mark.parametrize("form", GRADIENTS)
+@pytest.mark.slow(after=6)
 def test_gradient(lab, form):
     policy = lab.policy(**GRADIENTS[form])
     policy.begin(1)

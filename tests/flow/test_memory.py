@@ -229,6 +229,7 @@ def estimate_of_sampling(config, sampled):
     "settings",
     [{}, {"guidance": 3.0}, {"window": {"kind": "random", "size": 2}}, {"kind": ForwardProcess}],
 )
+@pytest.mark.slow(after=3)
 def test_the_estimate_of_sampling_is_within_a_factor_of_1_5(lab, architecture, settings):
     """Against the bytes of the tensors that exist while a policy samples, on the CPU."""
     policy = lab.policy(architecture, **settings)

@@ -11,6 +11,8 @@ from groupwise.kit.memory import Workload
 from groupwise.registry import installed
 from groupwise.run.train import train_from_config
 
+pytestmark = pytest.mark.slow
+
 FLOW_FACTORY = {
     "policy.lora": {"rank": 64, "alpha": 128},
     "policy.guidance": 4.0,

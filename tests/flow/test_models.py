@@ -66,6 +66,7 @@ def same_pictures(rounding, case, scale, negative=""):
     rounding.same(ours, tuple(case.drawn(scale, kind, negative) for kind in ("latent", "pt")))
 
 
+@pytest.mark.slow(after=2)
 def test_without_noise_it_draws_what_the_pipeline_draws(model, rounding):
     """Without guidance and with it, with a negative prompt, and in another size."""
     case = model.case()
@@ -91,6 +92,7 @@ def settings_of(model, **settings):
     return {"guidance": 3.0 if guided else 1.0, "steps": 3, **settings}
 
 
+@pytest.mark.slow(after=2)
 def test_ratios_are_one_gradients_are_true_and_lora_is_read_back_at_the_same_strength(
     model, lab, tmp_path, rounding
 ):
@@ -119,6 +121,7 @@ def test_ratios_are_one_gradients_are_true_and_lora_is_read_back_at_the_same_str
     assert (read - before).abs().max() > 1e-2
 
 
+@pytest.mark.slow(after=2)
 def test_its_memory_is_estimated(model, lab):
     """Of sampling, too, by running the models' own code; of activations within a factor of 1.5."""
     policy = lab.policy(model.name, steps=2, long_prompts="cut")

@@ -49,6 +49,7 @@ def pipeline_of(folder):
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES)
+@pytest.mark.slow(after=2)
 def test_latents_are_those_of_the_pipeline(lab, name, settings, rounding):
     policy = lab.policy(name, evaluation_steps=8, **settings)
     pipeline = pipeline_of(lab.folders[name])
@@ -206,6 +207,7 @@ def test_the_recipe_states_ddpos_settings_and_runs_a_step(lab, name, tmp_path, r
 
 
 @pytest.mark.parametrize("name", ["sd15", "sdxl"])
+@pytest.mark.slow
 def test_the_recipe_fits_on_one_gpu_of_80_gb(lab, name, tmp_path):
     folder = published.write(published.MODELS[name], lab.folders[name], tmp_path / "model")
     (path,) = RECIPES.glob(f"{name}_*.yaml")

@@ -13,6 +13,8 @@ import groupwise
 from groupwise_flow.model import unused_parameters
 from groupwise_flow.model.unused_parameters import unused
 
+pytestmark = pytest.mark.slow
+
 REWARD = """
 from PIL import ImageStat
 

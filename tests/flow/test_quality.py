@@ -14,6 +14,8 @@ from groupwise_flow import sde
 from groupwise_flow.policy import FlowPolicy
 from groupwise_verifiable.images.contents import ImageContents
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "shapes"
 PROMPTS, EACH, STEPS = 100, 4, 10
 TOLERANCE = 0.05

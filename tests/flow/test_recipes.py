@@ -167,6 +167,7 @@ def test_watched_rewards_have_the_deadline_of_the_trained_ones(name):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.slow
 def test_a_recipe_fits_on_one_gpu_of_80_gb(name, lab, tmp_path):
     model = PUBLISHED[name][0]
     tiny = lab.folders[model]
@@ -200,6 +201,7 @@ def test_a_recipe_fits_on_one_gpu_of_80_gb(name, lab, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")
 @pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.slow(after=1)
 def test_a_step_of_a_recipe_runs_on_tiny_models(name, lab, stand_ins, tmp_path, rounding):
     loaded = load_config(
         RECIPES / name,

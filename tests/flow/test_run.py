@@ -133,6 +133,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(train, policy, settings):
         assert {k: one[k] for k in keys} == {k: other[k] for k in keys}
 
 
+@pytest.mark.slow
 def test_a_run_resumed_beside_other_prompts_is_the_uninterrupted_one(train):
     """Three prompts, two a step: from epoch to epoch, and after resuming, a prompt is drawn, and
     so encoded, with another one beside it."""

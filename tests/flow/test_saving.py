@@ -25,6 +25,7 @@ def loaded(folder, architecture):
 
 
 @pytest.mark.parametrize("architecture", ["sd3", "sd3 without t5", "sd3.5", "flux", "sdxl"])
+@pytest.mark.slow(after=1)
 def test_full_training_saves_a_pipeline(lab, architecture, tmp_path, rounding):
     policy = lab.policy(architecture, guidance=2.0)
     start = evaluated(lab, policy)
@@ -51,6 +52,7 @@ LORA = [
 
 
 @pytest.mark.parametrize(("architecture", "lora"), LORA)
+@pytest.mark.slow(after=2)
 def test_a_saved_lora_loads_into_a_fresh_pipeline(lab, architecture, lora, tmp_path, rounding):
     """From the folder, and as tensors alone, where alpha is taken to be the rank."""
     policy = lab.policy(architecture, lora=lora, guidance=2.0)

@@ -101,6 +101,7 @@ def pipeline():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.slow(after=4)
 def test_an_exchanged_scheduler_has_the_levels_of_the_pipelines_own_or_both_are_shown(
     pipeline, name
 ):
@@ -183,6 +184,7 @@ def test_every_setting_of_the_installed_diffusers_is_tested_here():
 
 @pytest.mark.parametrize("name", ["sd3", "flux"])
 @pytest.mark.parametrize("setting", RIGHT)
+@pytest.mark.slow(after=6)
 def test_a_setting_draws_the_latents_of_the_pipeline(lab, tmp_path, name, setting, rounding):
     value, others = RIGHT[setting]
     folder = folder_with(lab, tmp_path / "with", name, {**others, setting: value})

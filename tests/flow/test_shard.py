@@ -17,6 +17,8 @@ from groupwise_flow.model.sharding import blocks, weightless
 from groupwise_flow.policy import FlowPolicy
 from groupwise_flow.settings import Lora
 
+pytestmark = pytest.mark.slow
+
 JOB = Path(__file__).with_name("shard_job.py")
 MODELS = ("sd3", "sd3.5", "flux with idle parts", "sd15 v")
 COMPARED = (

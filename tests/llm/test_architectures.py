@@ -21,6 +21,7 @@ def policy(request, make_of):
 
 
 @pytest.mark.parametrize("policy", TABLE, indirect=True, ids=str)
+@pytest.mark.slow(after=8)
 def test_sampled_and_trained_log_probs_are_those_of_single_rows(
     policy, transformers_log_probs, request, rounding
 ):

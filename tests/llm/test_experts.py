@@ -44,6 +44,7 @@ def trained(policy):
 
 
 @pytest.mark.parametrize("name", [*BY_DEFAULT, *NAMED])
+@pytest.mark.slow(after=3)
 def test_sampler_policy_and_merged_checkpoint_have_the_same_log_probs(
     make_of, rows, tmp_path, transformers_log_probs, name, rounding
 ):

@@ -17,6 +17,7 @@ def log_probs(policy, count):
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+@pytest.mark.slow
 def test_compiled_code_computes_the_same_for_any_number_of_rows(make, architecture, rounding):
     torch._dynamo.reset()
     policy, counter = make(architecture), CompileCounterWithBackend("aot_eager")

@@ -49,6 +49,7 @@ def slopes(rollouts):
 @pytest.mark.parametrize("gap", [0, 2])
 @pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize("policy", ["qwen2", "gpt2", "gemma2", "gemma3"], indirect=True)
+@pytest.mark.slow(after=6)
 def test_log_probs_are_conditioned_on_tool_tokens(
     policy, transformers_log_probs, allow, share, gap, rounding
 ):

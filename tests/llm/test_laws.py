@@ -21,6 +21,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])
+@pytest.mark.slow(after=1)
 def test_architectures(make, architecture):
     policy = make(architecture)
     testing.check_policy(policy, ROWS, group_size=8, load=loaded(policy))

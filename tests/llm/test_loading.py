@@ -234,6 +234,7 @@ def run_elsewhere(code, folder):
 
 
 @pytest.mark.parametrize("lora", [None, LORA])
+@pytest.mark.slow
 def test_the_code_of_the_card_loads_the_model_from_any_folder(
     saved, lora, tmp_path, monkeypatch, rounding
 ):

@@ -227,6 +227,7 @@ SETTINGS = {"full": {}, "adapters": {"lora": {"rank": 4}}}
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])
+@pytest.mark.slow(after=2)
 def test_gradient_checkpointing_keeps_the_shared_prompt(
     make, monkeypatch, architecture, settings, rounding
 ):

@@ -70,6 +70,7 @@ def saved_bytes(model, numerics, shape, by):
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("name", ["qwen2", "gpt2", "qwen3_moe", "gemma2"])
+@pytest.mark.slow(after=8)
 def test_the_estimate_of_saved_activations_matches_autograd(name, settings, shape):
     settings = Settings(model="m", **settings)
     checkpoints = settings.gradient_checkpointing
@@ -99,6 +100,7 @@ def test_the_estimate_of_saved_activations_matches_autograd(name, settings, shap
     ],
     ids=str,
 )
+@pytest.mark.slow(after=3)
 def test_logits_of_heads_beyond_a_product_are_counted(name, changes, plain):
     config = CONFIG_MAPPING[name](**{**TABLE[name], **changes})
     settings = Settings(model="m", max_new_tokens=40, max_prompt_tokens=60)

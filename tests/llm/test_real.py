@@ -16,7 +16,7 @@ import torch
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(600)]
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "get_smollm.py"
 CACHE = Path(tempfile.gettempdir()) / "groupwise-tests" / "smollm"

@@ -160,6 +160,7 @@ def test_a_device_without_float64_draws_the_same(make, rows, monkeypatch):
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])
 @pytest.mark.parametrize("settings", [{}, {"top_p": 0.9, "repetition_penalty": 1.3}], ids=str)
+@pytest.mark.slow(after=2)
 def test_a_seed_gives_the_same_tokens_in_any_batch(make, rows, allow, architecture, settings):
     policy = make(architecture, temperature=0.8, max_new_tokens=20, **settings)
     together = ids_of(sample(policy, rows))
@@ -201,6 +202,7 @@ def test_padding_does_not_count_as_repetition(make):
 @pytest.mark.parametrize(
     "settings", [{}, {"temperature": 0.6}, {"top_k": 5, "repetition_penalty": 1.2}], ids=str
 )
+@pytest.mark.slow(after=6)
 def test_the_samplers_log_probs_are_those_of_forward(
     make, transformers_log_probs, rows, architecture, settings, rounding
 ):

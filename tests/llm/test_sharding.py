@@ -27,6 +27,8 @@ from groupwise_llm.files.adapter import factors
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 JOB = Path(shard_job.__file__).read_text()
 IMPORTS = ["groupwise_llm.policy"]
 LORA = {"rank": 4, "alpha": 8}

@@ -243,6 +243,7 @@ TEXTS = st.lists(st.sampled_from(WORDS) | st.text(max_size=5), max_size=6).map("
         *("nemotron_3_nano", "llama3_1", "llama3_2", "deepseek_r1_distill"),
     ],
 )
+@pytest.mark.slow(after=4)
 def test_what_follows_a_turn_is_the_same_for_any_text_of_tools(codec, template):
     ends = {"llama3_1": "<|eot_id|>", "llama3_2": "<|eot_id|>", "deepseek_r1_distill": DEEPSEEK}
     SPECIAL.append(end := ends.get(template, "<|im_end|>"))

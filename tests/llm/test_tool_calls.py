@@ -120,6 +120,7 @@ def test_what_a_template_writes_is_read_again(codec, template):
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=[own[:20] for own in TEMPLATES])
+@pytest.mark.slow(after=4)
 def test_nothing_that_a_model_writes_is_an_error(codec, template):
     own, generator = codec(template), random.Random(3)
     text = written(own, assistant_message("", [ToolCall(CALL.name, CALL.arguments, id="0" * 9)]))

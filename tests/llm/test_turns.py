@@ -52,6 +52,7 @@ ARCHITECTURES = ["qwen2", "llama", "gpt2", "gpt_neox", "mixtral", "gemma2", "gem
 @pytest.mark.parametrize(
     "settings", [{}, {"temperature": 0.7, "top_k": 20, "repetition_penalty": 1.3}], ids=str
 )
+@pytest.mark.slow(after=5)
 def test_the_log_probs_of_turns_are_those_of_forward(
     make, transformers_log_probs, architecture, settings, rounding
 ):
@@ -70,6 +71,7 @@ def test_the_log_probs_of_turns_are_those_of_forward(
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])
 @pytest.mark.parametrize("settings", [{}, {"top_p": 0.9, "repetition_penalty": 1.3}], ids=str)
+@pytest.mark.slow(after=2)
 def test_a_turn_depends_on_its_seed_and_context_alone(make, allow, architecture, settings):
     policy = make(architecture, max_new_tokens=90, temperature=0.8, **settings)
     with policy.session():

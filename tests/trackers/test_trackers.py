@@ -510,6 +510,7 @@ def test_a_run_is_evaluated_again_without_its_trackers(lab, tmp_path, stand_in, 
     assert len(stand_in.opened) == 1
 
 
+@pytest.mark.slow
 def test_importing_groupwise_imports_no_tracker():
     names = ["wandb", "tensorboard", "torch.utils.tensorboard", "trackio", "mlflow", "swanlab"]
     code = (

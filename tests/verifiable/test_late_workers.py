@@ -23,6 +23,8 @@ from groupwise_verifiable.puzzles.reward import ReasoningGymScore
 sys.path.insert(0, str(Path(__file__).parent))
 import hostile
 
+pytestmark = pytest.mark.slow
+
 PUZZLE = reasoning_gym.create_dataset("polynomial_multiplication", size=1, seed=1)[0]
 RIGHT, WRONG, SEVENS, ENDLESS = range(4)
 TEXTS = [r"\boxed{\frac{2}{6}}", r"\boxed{\frac{1}{2}}", r"\boxed{777}"]

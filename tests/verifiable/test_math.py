@@ -62,6 +62,7 @@ def test_answers_too_costly_to_check_by_published_rules_are_wrong_and_counted() 
     assert metrics == {"unchecked": 2 / 3}
 
 
+@pytest.mark.slow
 def test_a_row_whose_gold_answer_is_too_costly_is_an_error() -> None:
     reward = MathEquivalence(MathEquivalence.Config(rules="trl", timeout=1.0))
     gold = ENDLESS.removeprefix(r"\boxed{").removesuffix("}")

@@ -216,6 +216,7 @@ def test_partial_scores_need_partial_true() -> None:
     ],
     ids=["never ends", "raises"],
 )
+@pytest.mark.slow
 def test_answers_that_break_the_verifier_are_wrong_and_counted(
     answers: dict[str, str], timeout: float
 ) -> None:

@@ -52,6 +52,7 @@ def placed(kind: str, color: tuple[int, int, int], quarter: int, rng: random.Ran
 @pytest.mark.parametrize(
     ("degraded", "minimum"), [("clean", 1.0), ("noisy", 0.99), ("blurred", 0.98)]
 )
+@pytest.mark.slow(after=3)
 def test_every_shape_is_detected_in_every_colour_and_quarter(
     background: str, degraded: str, minimum: float
 ) -> None:

@@ -74,6 +74,7 @@ def test_an_item_has_processor_time_and_not_that_of_a_busy_machine(
         ("is killed,hang in C", ("hung", False)),
     ],
 )
+@pytest.mark.slow(after=2)
 def test_what_may_be_the_machines_doing_is_tried_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, actions: str, end: object
 ) -> None:

@@ -90,6 +90,7 @@ def drawn(policy, rows, purpose="train"):
 
 
 @families
+@pytest.mark.slow(after=3)
 def test_ids_are_those_of_the_processor_with_ids_of_pictures_for_image_tokens(family):
     ours = policy(family)
     rows, sampled = reference.rows(), rollouts(family)
@@ -101,6 +102,7 @@ def test_ids_are_those_of_the_processor_with_ids_of_pictures_for_image_tokens(fa
 
 
 @families
+@pytest.mark.slow(after=3)
 def test_sampled_and_trained_log_probs_are_those_of_transformers(family, rounding):
     ours = policy(family)
     compare(rounding, ours, rollouts(family))

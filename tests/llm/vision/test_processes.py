@@ -11,6 +11,8 @@ from tests.llm.vision import standins
 
 from groupwise_llm.vision_language_model import VisionLanguageModel, VisionSettings
 
+pytestmark = pytest.mark.slow
+
 MODEL = {"model": str(standins.folder("qwen2_5_vl")), "max_new_tokens": 4}
 CASES = {
     "DDP": ({**MODEL, "vision": "trained"}, False),

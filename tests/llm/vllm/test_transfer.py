@@ -239,6 +239,7 @@ accelerator.end_training()
 """
 
 
+@pytest.mark.slow
 def test_only_the_first_of_several_processes_sends_weights(engine, saved, tmp_path):
     server = engine()
     (tmp_path / "places.json").write_text(json.dumps([str(saved("llama")), server.url]))
