@@ -5,6 +5,7 @@ import enum
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from groupwise import ToolCall
 from groupwise.environment import EpisodeEnded
 from groupwise.kit.errors import UserError
+from groupwise_agents.ordered import OrderedToolbox
 from groupwise_agents.tool import Tool, Unavailable
 from groupwise_agents.toolbox import Toolbox
 
@@ -192,6 +194,36 @@ def test_calls_of_a_turn_run_together():
         return "met"
 
     assert contents(Toolbox([meet]), ToolCall("meet"), ToolCall("meet")) == ["met", "met"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_calls_of_tools_with_a_state_are_made_one_after_the_other(is_async):
+    notes, running = [], threading.Lock()
+
+    def write(note: str, wait: float = 0.0) -> int:
+        """Write."""
+        assert running.acquire(blocking=False)
+        time.sleep(wait)
+        notes.append(note)
+        running.release()
+        return len(notes)
+
+    async def later(note: str, wait: float = 0.0) -> int:
+        assert running.acquire(blocking=False)
+        await asyncio.sleep(wait)
+        notes.append(note)
+        running.release()
+        return len(notes)
+
+    tool = Tool(name="write", schema={}, function=later if is_async else write)
+    waits = [("slow", 0.02), ("quick", 0.0), ("last", 0.01)]
+    calls = [ToolCall("write", {"note": note, "wait": wait}) for note, wait in waits]
+    toolbox = OrderedToolbox([tool, finish])
+    assert contents(toolbox, *calls) == ["1", "2", "3"]
+    assert notes == [note for note, _ in waits]
+    final = answers(toolbox, calls[0], ToolCall("finish"), calls[1])
+    assert final.is_final
+    assert notes[3:] == ["slow"]  # none after the one that ended the episode
 
 
 @pytest.mark.parametrize("is_async", [False, True])
