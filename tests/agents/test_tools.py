@@ -14,6 +14,7 @@ from groupwise import ToolCall
 from groupwise.environment import EpisodeEnded
 from groupwise.kit.errors import UserError
 from groupwise_agents.ordered import OrderedToolbox
+from groupwise_agents.servers import Server, ServerConfig
 from groupwise_agents.tool import Tool, Unavailable
 from groupwise_agents.toolbox import Toolbox
 
@@ -170,6 +171,37 @@ def test_a_call_without_an_answer_is_a_message(call, text):
     assert first["content"] == "2"
     assert second["content"].startswith(text)
     assert found.errors == 1
+
+
+@pytest.mark.parametrize("text", ["ls \x00", "ls \ud83d"])
+@pytest.mark.parametrize("kind", ["function", "program", "server"])
+def test_what_no_program_takes_is_an_error_of_the_tool(kind, text):
+    async def run(command: str) -> str:
+        """Run a command.
+
+        Args:
+            command: of a shell
+        """
+        process = await asyncio.create_subprocess_exec("sh", "-c", command)
+        return str(await process.wait())
+
+    server = Server(ServerConfig(command=f"{sys.executable} -m tests.agents.mcp_server"))
+    tools = {"function": [add], "program": [run], "server": server.tools()}[kind]
+    argument = {"function": "left", "program": "command", "server": "name"}[kind]
+    name = {"function": "add", "program": "run", "server": "variable"}[kind]
+
+    async def call():
+        toolbox = Toolbox(tools)
+        found = await toolbox.answers([ToolCall(name, {argument: text})])
+        again = await toolbox.answers([ToolCall(name, {argument: "1"})])
+        await server.close()
+        return found, again
+
+    found, again = asyncio.run(call())
+    assert found.errors == 1
+    assert found.messages[0]["content"].startswith("error: an argument has")
+    assert found.messages[0]["content"].encode()
+    assert again.messages  # the server is there for other episodes
 
 
 def test_a_tool_may_end_the_episode_or_fail_it():
