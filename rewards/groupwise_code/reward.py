@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from math import nan
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -36,6 +36,7 @@ class CodeTests:
     """
 
     judges = True
+    required_columns: ClassVar = {"": tuple(FORMATS)}
 
     class Config(BaseModel):
         """Settings of the reward `code_tests`."""
