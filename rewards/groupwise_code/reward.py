@@ -115,7 +115,8 @@ class CodeTests:
                 value, reason = each.result()
             except (SandboxError, ValueError) as error:  # the machine's fault, or the row's
                 value, reason = nan, None
-                reasons[index] = str(error)
+                of = "failed in its sandbox: " if isinstance(error, SandboxError) else ""
+                reasons[index] = f"{of}{error}"
             values.append(value)
             failed.append(reason)
         if log_extra is not None:
