@@ -82,9 +82,10 @@ def test_other_parts_are_held_to_their_classes_and_to_those_beside_them():
         return object.__new__(made)
 
     assert "`Callback.on_step" in problem_of(of(Callback, on_step=lambda self, s: 0), Callback)
-    warns = of(Algorithm, warning=lambda self, text: 0)
+    warns = of(Algorithm, warning=lambda self, text, why: 0)
     assert "`Algorithm.warning" in problem_of(warns, Algorithm)
-    assert "`Policy.begin" in problem_of(of(Policy, begin=lambda self, batch: 0), Policy)
+    assert "`Policy.begin" in problem_of(of(Policy, begin=lambda self: 0), Policy)
+    assert problem_of(of(Callback, on_step=lambda self, done, m: 0), Callback) is None
     draws = of(TurnSampler, room=lambda self: 3)
     assert "`TurnSampler.room" in problem_of(draws, Sampler)
     assert problem_of(of(TurnSampler, room=lambda self, context: 3), Sampler) is None

@@ -8,13 +8,18 @@ BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
+NAMED = frozenset({"groupwise.environment"})
+"""Modules with methods of such common names (`shown`, `columns`) that the names of arguments are
+needed to tell them from helpers."""
+
+
 def problem_of(part: Any, base: type) -> str | None:
     """What is wrong with a part that defines something else by the name of a method of its base:
     a helper of the author's own, say. None if nothing is.
 
-    A method fits if it takes what the base's takes, by the same names; those that begin with an
-    underscore fit any, and so do all of an abstract method, which nobody overrides by accident. It
-    may take more that has a default.
+    A method fits if it takes what the base's takes; it may take more that has a default. In the
+    modules of `NAMED` its arguments have the same names, too; those that begin with an underscore
+    fit any, and so do all of an abstract method, which nobody overrides by accident.
     """
     for owner, name, method in _methods(part, base):
         own = getattr(part, name)
@@ -71,7 +76,7 @@ def _fits(own: Callable[..., Any], method: Callable[..., Any]) -> bool:
         takes.bind(*by_position, **by_name)
     except TypeError:
         return False
-    if getattr(method, "__isabstractmethod__", False):
+    if method.__module__ not in NAMED or getattr(method, "__isabstractmethod__", False):
         return True
     named = [each for each in takes.parameters.values() if each.kind in BY_POSITION]
     return all(
