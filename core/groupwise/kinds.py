@@ -13,19 +13,29 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Expected:
-    """What a built part must be: in words, for messages, and as a test."""
+    """What a built part must be: in words, for messages, and as a test.
+
+    base: the class that it derives from, among those that `groupwise` exports; "" for none.
+    """
 
     words: str
     fits: Callable[[Any], bool]
+    base: str = ""
+
+
+def exported(name: str) -> type:
+    """A class that `groupwise` exports, imported when it is needed."""
+    found: type = getattr(importlib.import_module("groupwise"), name)
+    return found
 
 
 def _instance(name: str) -> Expected:
-    """An instance of a class that `groupwise` exports, imported when a part is tested."""
+    """An instance of a class that `groupwise` exports."""
 
     def fits(part: Any) -> bool:
-        return isinstance(part, getattr(importlib.import_module("groupwise"), name))
+        return isinstance(part, exported(name))
 
-    return Expected(f"a groupwise.{name}", fits)
+    return Expected(f"a groupwise.{name}", fits, base=name)
 
 
 def _is_source(part: Any) -> bool:

@@ -1,12 +1,15 @@
 """ToolCall: a call of a tool as a model wrote it, and the chat messages that have calls."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from groupwise.kit import foreign_json
 
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+"""A NUL as JSON writes it, but not a backslash before u0000."""
 PARTS = frozenset({"name", "arguments", "id", "type", "index"})
 """The keys of a call."""
 
@@ -16,7 +19,9 @@ class ToolCall:
     """A call of a tool, as a model wrote it.
 
     id: "" where the model's format has none. fault: why it cannot be made, in words for the model
-    (its JSON is malformed, it names no tool); None if it can.
+    (its JSON is malformed, it names no tool); None if it can. Arguments with a NUL character or
+    half of a surrogate pair, both of which JSON can name, are a fault, and dropped: programs,
+    servers and tokenizers refuse them.
     """
 
     name: str
@@ -24,11 +29,15 @@ class ToolCall:
     id: str = ""
     fault: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.fault is None and (reason := _unreadable(dict(self.arguments))):
+            object.__setattr__(self, "fault", f"an argument {reason}")
+            object.__setattr__(self, "arguments", {})
+
     @classmethod
     def of(cls, call: Any) -> "ToolCall":
         """From the form that chat messages have, or that of its `function` alone; arguments may be
-        JSON. It has a fault if this is neither, has anything else in place of arguments, or holds
-        half of a surrogate pair, which JSON can name and tokenizers refuse."""
+        JSON. It has a fault if this is neither, or has anything else in place of arguments."""
         call = call if isinstance(call, Mapping) else {}
         function = call.get("function", call)
         function = function if isinstance(function, Mapping) else {}
@@ -70,19 +79,19 @@ def _fault(function: Mapping[str, Any], arguments: Any) -> str | None:
         return f"the call has {shown} and no 'arguments', which holds what the tool is given"
     if not isinstance(arguments, Mapping | None):
         return "the arguments are not a JSON object"
-    reason = _unreadable(dict(arguments or {}))
-    return None if reason is None else f"an argument {reason}"
+    return None
 
 
 def _unreadable(value: Any) -> str | None:
-    """Why no tokenizer or template takes a value, None if they do."""
+    """Why tokenizers, templates or programs refuse a value, None if they take it."""
     try:
-        json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode()
+        text = json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)
+        text.encode()
     except UnicodeEncodeError:
         return "has an incomplete character"
     except (ValueError, RecursionError):
         return "is nested too deeply"
-    return None
+    return "has a NUL character" if _NUL.search(text) else None
 
 
 def assistant_message(content: str, calls: Sequence[ToolCall] = ()) -> dict[str, Any]:

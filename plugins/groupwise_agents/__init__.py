@@ -4,8 +4,8 @@ tools: `Tools`, the environment: functions and MCP servers of a configuration, o
     episodes.
 conversation, limits: `converse`: draw, call, answer, until a completion has no call or a limit is
     reached.
-toolbox: `Toolbox`: makes the calls of a turn at once, each within its deadline; what goes wrong
-    becomes a message.
+toolbox, ordered: `Toolbox`: makes the calls of a turn at once, each within its deadline; what goes
+    wrong becomes a message. `OrderedToolbox`: one after the other, for tools with a state.
 tool, threads: `Tool`: a function with its schema and the types of its arguments; a daemon thread
     for each call of a sync function.
 servers, results: a connection to an MCP server, held open by one task of the event loop of the

@@ -7,8 +7,11 @@ from groupwise_agents.toolbox import Answers, Toolbox
 
 
 class OrderedToolbox(Toolbox):
-    """Tools of an environment: the calls of a turn are made in their order, each with the deadline,
-    and none after one that ended the episode."""
+    """The tools of an episode, of which a call may depend on earlier ones: a game, a file system.
+
+    The calls of a turn are made in their order, each with the deadline, and none after one that
+    ended the episode.
+    """
 
     async def answers(self, calls: Sequence[ToolCall]) -> Answers:
         each = list[Answers]()

@@ -44,7 +44,9 @@ class _Answer:
 
 
 class Toolbox:
-    """Tools by their names; one for a whole run, or for an episode whose tools have a state.
+    """Tools by their names, whose calls in a turn are made at once.
+
+    Tools that have a state in common belong into an `OrderedToolbox`, one for each episode.
 
     tools: functions with type hints and docstrings, or Tools; deadline: seconds for each call.
     Raises UserError for a function that is not a tool, and for two tools of one name.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from groupwise_report.charts import Chart, Series
 from groupwise_report.document import charts, grid, section, table
 from groupwise_report.run_data import RunData
-from groupwise_report.wording import brief, display
+from groupwise_report.wording import display
 
 _TOOLS = {  # column of an environment: title, unit, note
     "turns": ("Turns", "", "Completions in an episode."),
@@ -85,8 +85,7 @@ def _tables(run: RunData) -> list[str]:
         for words, values in shares.items()
         if values
     ]
-    turns = table("Turns as they are trained on", ("", "mean", "lowest", "last step"), rows)
-    return [turns, _failures(run) if rows or run.names("failed/environment/") else ""]
+    return [table("Turns as they are trained on", ("", "mean", "lowest", "last step"), rows)]
 
 
 def _values(run: RunData, key: str) -> list[float]:
@@ -101,21 +100,3 @@ def _share(values: Sequence[float]) -> str:
     return (
         f"{math.floor(1000 * mean) / 10:.1f} %" if 0.99 < mean < 1 else display(mean, percent=True)
     )
-
-
-def _failures(run: RunData) -> str:
-    """Episodes that failed in training, by reason."""
-    known = {name: dict(run.points(f"failed/{name}")) for name in run.names("failed/")}
-    counts = {_reason(name): sum(each.values()) for name, each in known.items()}
-    # An environment that failed may have taken several completions along.
-    rest = {
-        step: n for step, n in run.points("failed") if not any(step in k for k in known.values())
-    }
-    counts["a completion"] = sum(rest.values())
-    rows = [(brief(why), f"{count:,.0f}") for why, count in counts.items() if count]
-    return table("Failed episodes", ("what failed", "all steps"), rows or [("none", "0")])
-
-
-def _reason(name: str) -> str:
-    kind, _, error = name.partition("/")
-    return f"the environment: {error}" if kind == "environment" and error else f"reward {name}"

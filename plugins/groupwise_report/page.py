@@ -28,6 +28,7 @@ from groupwise_report.document import (
     table,
 )
 from groupwise_report.episodes import episodes
+from groupwise_report.failures import failures
 from groupwise_report.histogram import histograms
 from groupwise_report.learners import learner_charts, of_each
 from groupwise_report.live import Live
@@ -68,7 +69,7 @@ CHARTS = (  # title, unit, key, name, percent, note
 
 def page(run: RunData, live: Live | None = None) -> str:
     """The whole page; live: the state of the run, if the page is served while the run goes on."""
-    parts = (tiles, _learning, _training, episodes, _time, _samples, completion_table,
+    parts = (tiles, _learning, _training, episodes, failures, _time, _samples, completion_table,
              configuration, starts)  # fmt: skip
     sections = [_header(run, live), *(part(run) for part in parts)]
     version = live.version if live else None

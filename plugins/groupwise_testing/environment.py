@@ -15,6 +15,7 @@ from groupwise import attachments
 from groupwise.environment import ENVIRONMENTS, Context, Environment, Outcome, Player, Reply
 from groupwise.episodes.episode_sampler import EpisodeSampler
 from groupwise.episodes.sampling import Sampling
+from groupwise.plugins import overrides
 from groupwise.policy import Policy
 from groupwise.prompt_source import Row
 from groupwise.record import Group
@@ -229,6 +230,14 @@ def _difference(one: Mapping[str, list[str]], other: Mapping[str, list[str]]) ->
 
 
 @law(
+    "methods with the names of an Environment's are an Environment's",
+    hint="a helper of your own needs another name, such as `_columns`",
+)
+def methods(case: Case) -> str | None:
+    return overrides.problem_of(case.environment, Environment)
+
+
+@law(
     "every episode ends, and its last completions are judged",
     hint="`play`: a limit of its turns; what it returns: columns, or (reply, columns) pairs with "
     "replies of its own players",
@@ -289,4 +298,4 @@ def closes(case: Case) -> str | None:
     return case.sampler.close()
 
 
-LAWS = (ends, columns, alone, failures, closes)
+LAWS = (methods, ends, columns, alone, failures, closes)

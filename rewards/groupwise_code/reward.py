@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from math import nan
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -36,6 +36,7 @@ class CodeTests:
     """
 
     judges = True
+    required_columns: ClassVar = {"": tuple(FORMATS)}
 
     class Config(BaseModel):
         """Settings of the reward `code_tests`."""
@@ -114,7 +115,8 @@ class CodeTests:
                 value, reason = each.result()
             except (SandboxError, ValueError) as error:  # the machine's fault, or the row's
                 value, reason = nan, None
-                reasons[index] = str(error)
+                of = "failed in its sandbox: " if isinstance(error, SandboxError) else ""
+                reasons[index] = f"{of}{error}"
             values.append(value)
             failed.append(reason)
         if log_extra is not None:

@@ -342,15 +342,15 @@ def test_messages_that_the_policy_cannot_take_are_refused_once_others_were_answe
 
 def test_calls_of_any_characters_are_answered():
     """JSON may escape half of a surrogate pair, which is no character."""
-    half = "\ud83d"
+    half, odd = "\ud83d", "\x01\u2028\U0001f600"
 
     def agent(base_url):
         (call,) = chat(base_url, user(half))["tool_calls"]
         call["function"]["arguments"].encode()
-        assert json.loads(call["function"]["arguments"]) == {half: half}
+        assert json.loads(call["function"]["arguments"]) == {odd: odd}
         chat(base_url, user(half), {"role": "assistant", "content": "", "tool_calls": [call]})
 
-    call = ToolCall(half, {half: half})
+    call = ToolCall(half, {odd: odd})
     outcome, player = played(agent, says("<add>", call, content=""))
     assert (outcome["turns"], outcome["drifts"]) == (2, 0)
     assert player.contexts[1][0] == user(half)

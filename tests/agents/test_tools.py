@@ -5,6 +5,7 @@ import enum
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from groupwise import ToolCall
 from groupwise.environment import EpisodeEnded
 from groupwise.kit.errors import UserError
+from groupwise_agents.ordered import OrderedToolbox
+from groupwise_agents.servers import Server, ServerConfig
 from groupwise_agents.tool import Tool, Unavailable
 from groupwise_agents.toolbox import Toolbox
 
@@ -170,6 +173,37 @@ def test_a_call_without_an_answer_is_a_message(call, text):
     assert found.errors == 1
 
 
+@pytest.mark.parametrize("text", ["ls \x00", "ls \ud83d"])
+@pytest.mark.parametrize("kind", ["function", "program", "server"])
+def test_what_no_program_takes_is_an_error_of_the_tool(kind, text):
+    async def run(command: str) -> str:
+        """Run a command.
+
+        Args:
+            command: of a shell
+        """
+        process = await asyncio.create_subprocess_exec("sh", "-c", command)
+        return str(await process.wait())
+
+    server = Server(ServerConfig(command=f"{sys.executable} -m tests.agents.mcp_server"))
+    tools = {"function": [add], "program": [run], "server": server.tools()}[kind]
+    argument = {"function": "left", "program": "command", "server": "name"}[kind]
+    name = {"function": "add", "program": "run", "server": "variable"}[kind]
+
+    async def call():
+        toolbox = Toolbox(tools)
+        found = await toolbox.answers([ToolCall(name, {argument: text})])
+        again = await toolbox.answers([ToolCall(name, {argument: "1"})])
+        await server.close()
+        return found, again
+
+    found, again = asyncio.run(call())
+    assert found.errors == 1
+    assert found.messages[0]["content"].startswith("error: an argument has")
+    assert found.messages[0]["content"].encode()
+    assert again.messages  # the server is there for other episodes
+
+
 def test_a_tool_may_end_the_episode_or_fail_it():
     found = answers(Toolbox([add, finish]), ToolCall("finish"), ToolCall("add", {"left": 1}))
     assert found.is_final
@@ -192,6 +226,36 @@ def test_calls_of_a_turn_run_together():
         return "met"
 
     assert contents(Toolbox([meet]), ToolCall("meet"), ToolCall("meet")) == ["met", "met"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_calls_of_tools_with_a_state_are_made_one_after_the_other(is_async):
+    notes, running = [], threading.Lock()
+
+    def write(note: str, wait: float = 0.0) -> int:
+        """Write."""
+        assert running.acquire(blocking=False)
+        time.sleep(wait)
+        notes.append(note)
+        running.release()
+        return len(notes)
+
+    async def later(note: str, wait: float = 0.0) -> int:
+        assert running.acquire(blocking=False)
+        await asyncio.sleep(wait)
+        notes.append(note)
+        running.release()
+        return len(notes)
+
+    tool = Tool(name="write", schema={}, function=later if is_async else write)
+    waits = [("slow", 0.02), ("quick", 0.0), ("last", 0.01)]
+    calls = [ToolCall("write", {"note": note, "wait": wait}) for note, wait in waits]
+    toolbox = OrderedToolbox([tool, finish])
+    assert contents(toolbox, *calls) == ["1", "2", "3"]
+    assert notes == [note for note, _ in waits]
+    final = answers(toolbox, calls[0], ToolCall("finish"), calls[1])
+    assert final.is_final
+    assert notes[3:] == ["slow"]  # none after the one that ended the episode
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from groupwise import testing
-from groupwise.rewards import SampleErrors
+from groupwise.kit.errors import UserError
+from groupwise.rewards import Reward, SampleErrors
 from groupwise_code.formats import cases_of
 from groupwise_code.problem import FormatError
 from groupwise_code.reward import CodeTests
@@ -200,6 +201,13 @@ def test_a_row_that_cannot_be_read_is_named_before_a_run(
         cases_of(row)
     with pytest.raises(SampleErrors):
         value(reward, RIGHT, row)
+
+
+def test_data_without_a_column_of_tests_is_refused(reward: CodeTests) -> None:
+    own = Reward(name="code_tests", function=reward)
+    with pytest.raises(UserError, match=r"one of the columns 'verification_info', .* 'test'; "):
+        own.check_columns({"tests": None})
+    own.check_columns({"test_list": None})
 
 
 def test_its_own_solution_is_the_gold_completion(reward: CodeTests) -> None:

@@ -453,6 +453,23 @@ def test_only_failures_in_a_row_end_a_run(lab):
         failing.check()
 
 
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.25, 1.0])
+def test_a_run_ends_at_the_share_of_failures_that_it_is_told(lab, tmp_path, share):
+    """A quarter of the completions fail in every step, and none in evaluations."""
+
+    def judge(completions, purpose, **_):
+        fails = purpose == "train"
+        return [math.nan if fails and n % 4 == 0 else 1.0 for n in range(len(completions))]
+
+    more = sections(lab, tmp_path, train={"steps": 5, "max_failed": share}, rewards=[judge])
+    if share >= 0.25:
+        groupwise.train(policy=lab.Tabular(), **more)
+        return
+    message = rf"step 3: \d+ of \d+ completions failed, and more than {share:.3g} of them did"
+    with pytest.raises(UserError, match=message):
+        groupwise.train(policy=lab.Tabular(), **more)
+
+
 def test_prompts_of_failed_samples_are_not_judged(lab):
     """For weighting by success: a reward that worked must not judge a sample that failed."""
 

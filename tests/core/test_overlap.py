@@ -24,7 +24,7 @@ from tests.core.engine import Engine
 
 from groupwise import train
 from groupwise.algorithms.grpo import GRPO
-from groupwise.rewards import Reward, RewardError, Scores
+from groupwise.rewards import Reward, RewardError, Scores, seconds_left
 from groupwise.scoring import event_loop
 from groupwise.scoring.scorer import Scorer
 from groupwise.storage.checkpoint import Checkpoints
@@ -270,6 +270,30 @@ def test_the_deadline_of_a_call_begins_when_it_starts(lab, monkeypatch):
     batch = lab.build(lab.rows(1), [[1, 0]])
     scores = scorer.finish([scorer.start(batch) for _ in range(3)])
     assert scores.total.tolist() == [1.0] * 3
+    scorer.close()
+
+
+def test_an_async_reward_knows_how_long_its_call_may_still_take(lab):
+    """Its time begins when the call before it has ended, also as seen from a thread."""
+    free, notes = asyncio.Semaphore(1), []
+
+    async def checks(completions):
+        waiting = seconds_left()
+        async with free:  # a connection
+            seconds = [await asyncio.to_thread(seconds_left), seconds_left()]
+            notes.append((waiting, seconds, time.monotonic()))
+            await asyncio.sleep(0.3)
+            notes.append(time.monotonic())
+            return [1.0] * len(completions)
+
+    began = time.monotonic()
+    scorer = Scorer([Reward(name="checks", function=checks, deadline=20.0)])
+    batch = lab.build(lab.rows(1), [[1, 0]])
+    assert not scorer.finish([scorer.start(batch) for _ in range(3)]).failed.any()
+    ends = [began, *notes[1::2]]
+    for before, (waiting, seconds, now) in zip(ends, notes[::2], strict=False):
+        assert waiting == pytest.approx(20, abs=0.25)
+        assert seconds == pytest.approx([20 - (now - before)] * 2, abs=0.25)
     scorer.close()
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from groupwise import train
 from groupwise.kit.errors import UserError
 from groupwise.rewards import Members, Reward
+from groupwise.rewards.errors import MissingColumnError
 from groupwise.scoring.scorer import Scorer
 
 
@@ -82,6 +83,10 @@ def test_members_are_read_once():
         ({"refresh": nothing, "labels": ["a"]}, r"`labels` is \['a'\]; expected the label of a"),
         ({"refresh": nothing, "every": -1}, "`every` is -1; expected a number of steps, or 0"),
         ({"refresh": nothing, "every": True}, "`every` is True; expected a number of steps"),
+        ({"required_columns": ["a"]}, r"`required_columns` is \['a'\]; expected names of columns"),
+        ({"required_columns": {"gold": ()}}, "of a tuple it needs one"),
+        ({"required_columns": {"gold": ("a", 3)}}, "of a tuple it needs one"),
+        ({"required_columns": {3: "a"}}, "expected names of columns by the option"),
         ({"state_dict": nothing}, "has `state_dict` without `load_state_dict`"),
         ({"load_state_dict": nothing}, "has `load_state_dict` without `state_dict`"),
         (
@@ -97,6 +102,32 @@ def test_members_are_read_once():
 def test_a_misspelt_or_wrongly_typed_member_is_named(members, message):
     with pytest.raises(UserError, match=f"reward 'mine': .*{message}"):
         built(**members)
+
+
+NEEDS = {"gold": "answer", "": ("tests", "solution")}
+
+
+@pytest.mark.parametrize(
+    ("columns", "option", "message"),
+    [
+        (["answer", "solution"], None, ""),
+        (["answer", "tests", "solution"], None, ""),
+        (["answr", "tests"], "gold", "needs the column 'answer', did you mean 'answr'"),
+        (
+            ["answer", "test"],
+            "",
+            "needs one of the columns 'tests', 'solution'; the dataset has answer, test",
+        ),
+    ],
+)
+def test_of_several_columns_a_reward_may_need_one(columns, option, message):
+    reward = Reward(name="mine", function=reward_with(required_columns=NEEDS))
+    if option is None:
+        reward.check_columns(dict.fromkeys(columns))
+        return
+    with pytest.raises(MissingColumnError, match=message) as raised:
+        reward.check_columns(dict.fromkeys(columns))
+    assert raised.value.option == option
 
 
 def test_an_async_load_is_refused():

@@ -31,6 +31,7 @@ def test_a_message_has_the_calls_that_can_be_made():
         ({"function": {"name": "now"}}, ToolCall("now")),
         ({"name": "now", "id": "2", "parameters": None}, ToolCall("now", id="2")),
         ({"name": "say", "arguments": r'{"a": "\ud83d\ude00"}'}, ToolCall("say", {"a": "😀"})),
+        ({"name": "say", "arguments": r'{"a": "\\u0000"}'}, ToolCall("say", {"a": r"\u0000"})),
     ],
 )
 def test_calls_in_the_forms_of_chat_messages(written, expected):
@@ -53,6 +54,9 @@ def test_calls_in_the_forms_of_chat_messages(written, expected):
         ({"function": {"name": "add", "a": 1, "b": 2}}, "has 'a', 'b' and no 'arguments'"),
         ({"name": "add", "arguments": r'{"a": ["\ud83d"]}'}, "an argument has an incomplete"),
         ({"name": "add", "arguments": {"\ud83d": 1}}, "an argument has an incomplete character"),
+        ({"name": "sh", "arguments": r'{"a": ["\u0000"]}'}, "an argument has a NUL character"),
+        ({"name": "sh", "arguments": {"a": "\\\x00"}}, "an argument has a NUL character"),
+        ({"name": "s\x00h", "arguments": {}}, "name or id has a NUL character"),
         ({"name": "\ud83d", "arguments": {}}, "name or id has an incomplete character"),
         ({"id": "\udc00", "function": {"name": "add"}}, "name or id has an incomplete character"),
     ],

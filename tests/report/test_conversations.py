@@ -94,12 +94,9 @@ def test_tools_have_charts_and_turns_a_table(tmp_path: Path) -> None:
     assert titles(html) == ["Reward", "KL", "Failed", "Turns", "Calls of tools", "won"]
     assert "turns whose ids are those sampled99.9 %99.9 %100 %" in page.text
     assert "that look like calls50.0 %50.0 %50.0 %" in page.text
-    assert "the environment: TimeoutError2" in page.text
-    assert "reward exact4" in page.text
     assert "went on in their rollout" not in page.text
 
 
 def test_a_run_of_single_completions_has_no_such_section(tmp_path: Path) -> None:
     _, page = page_of(write_run(tmp_path, [step_row(1), step_row(2, **{"failed/exact": 1.0})]))
     assert "Turns and tools" not in page.text
-    assert "Failed episodes" not in page.text

@@ -73,7 +73,14 @@ class CannotClose(Talk):
         raise RuntimeError("it was never opened")
 
 
+class Helps(Talk):
+    def shown(self, text):
+        """Has the name of a method of Environment."""
+        return text[:80]
+
+
 ENVIRONMENTS = [
+    ("methods with the names of an Environment's are an Environment's", Helps),
     ("every episode ends, and its last completions are judged", Endless),
     ("every episode ends, and its last completions are judged", JudgesNothing),
     ("every episode ends, and its last completions are judged", Raises),

@@ -139,6 +139,7 @@ def open_evaluator(parts: Parts, accelerator: Accelerator, threads: Threads) -> 
             samplings,
             players.sizes,
             deadline=config.environment.turn_deadline,
+            at_once=config.environment.episodes,
         )
         stack.enter_context(closing(sampler))
         draws = parts.held_out

@@ -4,9 +4,10 @@ from typing import Any
 
 from groupwise.config.load import LoadedConfig
 from groupwise.config.plugin_sections import kind_at, section_at
-from groupwise.kinds import KINDS
+from groupwise.kinds import KINDS, exported
 from groupwise.kit.errors import UserError
 from groupwise.kit.section import KeyPath
+from groupwise.plugins import overrides
 from groupwise.plugins.build import build
 from groupwise.plugins.targets import load_target
 from groupwise.scoring.forks import ending_forks
@@ -36,4 +37,6 @@ def make_part(loaded: LoadedConfig, path: KeyPath, *beside: Any) -> Any:
     if not expected.fits(part):
         problem = f"expected {expected.words}, found {type(part).__name__}"
         raise UserError(loaded.origin.message(path, problem))
+    if expected.base and (overridden := overrides.problem_of(part, exported(expected.base))):
+        raise UserError(loaded.origin.message(path, overridden))
     return part

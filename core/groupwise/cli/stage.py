@@ -62,6 +62,7 @@ class Stage:
             samplings,
             dict.fromkeys(samplings, size),
             deadline=PATIENCE,
+            at_once=self.parts.config.environment.episodes,
         )
         try:
             sampler.follow({}, 0)

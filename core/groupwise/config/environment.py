@@ -16,3 +16,10 @@ class EnvironmentSection(PluginSection):
         description="seconds that the environment may take between two completions of an episode, "
         "which fails after that",
     )
+    episodes: int | None = Field(
+        default=None,
+        ge=1,
+        description="episodes that each process plays at once, where each needs something of which "
+        "there are so many (a container, a session of a server): the next one begins when one is "
+        "over, in the order of draws; null: all of them",
+    )

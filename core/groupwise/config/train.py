@@ -188,6 +188,14 @@ class TrainSection(Section):
         description="an update whose gradient is not finite is skipped; the run ends after more "
         "than this many in a row",
     )
+    max_failed: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="share of a step's or an evaluation's completions that may fail; the run ends "
+        "after three with more than that in a row; 1: however many "
+        "([Failed samples](rewards.md#failed-samples))",
+    )
     checkpoint_every: int = Field(
         default=0, ge=0, description="steps between checkpoints; 0: only by minutes"
     )

@@ -30,7 +30,7 @@ class EpisodeSampler:
     samplings: by label, that of each player; sizes: by label, `train.group_size`: of the first
     player of a cast, the number of episodes of a prompt, of others the number of completions of
     `Player.group`; deadline: seconds that the environment may take between two completions of an
-    episode.
+    episode; at_once: how many episodes are played at a time, all if unset.
     """
 
     def __init__(
@@ -40,9 +40,10 @@ class EpisodeSampler:
         sizes: Mapping[str, int],
         *,
         deadline: float = TURN_DEADLINE,
+        at_once: int | None = None,
     ) -> None:
         self.environment, self.samplings, self.sizes = environment, samplings, sizes
-        self.deadline = deadline
+        self.deadline, self.at_once = deadline, at_once
         self.labels = [*samplings]
         self.casts = environment.casts(self.labels)
         self.columns = [n for n in environment.columns(self.labels) if n != ENDED]
@@ -210,7 +211,9 @@ class EpisodeSampler:
             )
             for label, sampling in samplings.items()
         }
-        playing = Playing(self.environment, episodes, samplers, deadline=self.deadline)
+        playing = Playing(
+            self.environment, episodes, samplers, deadline=self.deadline, at_once=self.at_once
+        )
         is_collective = any(own.is_collective for own in samplers.values())
         left = [*groups]
         with ExitStack() as stack:

@@ -10,9 +10,10 @@ own episodes wait. Policies sample in the main thread, the coroutines run in a t
 import asyncio
 import contextvars
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from inspect import signature
+from itertools import islice
 from typing import Any
 
 from groupwise.environment import (
@@ -28,6 +29,7 @@ from groupwise.environment import (
 from groupwise.episodes import child_tasks, latest
 from groupwise.episodes.calls import calls_for, row_of
 from groupwise.episodes.episode_player import EpisodePlayer
+from groupwise.episodes.episode_task import EpisodeTask
 from groupwise.episodes.places import Places
 from groupwise.episodes.player_sampler import PlayerSampler
 from groupwise.kit import terminal
@@ -36,28 +38,12 @@ from groupwise.kit.errors import UserError
 from groupwise.record import Call, Episode
 
 
-@dataclass(eq=False)
-class _Progress:
-    """How far the coroutine of an episode is."""
-
-    task: "asyncio.Task[None] | None" = None
-    """In which it is played."""
-    tasks: "set[asyncio.Task[Any]]" = field(default_factory=set)
-    """This one and those that it has started, while they run."""
-    timer: asyncio.TimerHandle | None = None
-    """Of its deadline, while it waits for no player."""
-    waiting: int = 0
-    """How many requests it waits for."""
-    was_called: bool = False
-    """Whether a player was."""
-
-
 class Playing:
     """The episodes of a batch; its methods run in the event loop.
 
     samplers: of the players, by label; requests of those that are concurrent do not wait for those
     of other episodes. deadline: seconds that the environment may take between two completions of an
-    episode.
+    episode. at_once: how many episodes are played at a time, in their order; all if unset.
     """
 
     def __init__(
@@ -67,29 +53,36 @@ class Playing:
         samplers: Mapping[str, PlayerSampler],
         *,
         deadline: float,
+        at_once: int | None = None,
     ) -> None:
         self.environment, self.episodes, self.samplers = environment, episodes, samplers
-        self.deadline, self.places = deadline, Places(environment)
+        self.deadline, self.at_once, self.places = deadline, at_once, Places(environment)
         self._takes_seed = "seed" in signature(environment.play).parameters
-        self._progress = {episode: _Progress() for episode in episodes}
+        self._progress = {episode: EpisodeTask() for episode in episodes}
+        self._unbegun = iter(episodes)
         # The calls for one context, which are a request, by the first of them what awaits them.
         self._requests: list[Sequence[Call]] = []
         self._answers: dict[Call, asyncio.Future[None]] = {}
         self._draws: set[asyncio.Task[Any]] = set()
         self._error: Exception | None = None
         self._changed = asyncio.Event()
-        # Episodes that neither wait for a player nor are over; requests that are being drawn beside
-        # others; requests and ends so far; ends so far, and at the last return of `waiting`.
+        # Episodes that have begun, and neither wait for a player nor are over; requests that are
+        # being drawn beside others; requests and ends so far; ends so far, and at the last return
+        # of `waiting`.
         self._busy = self._drawing = self._events = self._over = self._reported = 0
 
     async def begin(self) -> None:
-        """Start all episodes."""
+        """Start the first episodes; each of the others begins when one is over."""
         asyncio.get_running_loop().set_task_factory(child_tasks.started)
-        self._busy = len(self.episodes)
-        for episode, progress in self._progress.items():
-            context = child_tasks.owning(progress.tasks)
-            progress.task = asyncio.create_task(self._play(episode), context=context)
-            self._start_timer(episode)
+        self._context = contextvars.copy_context()  # not that of the episode which is over
+        self._begin(self.at_once)
+
+    def _begin(self, count: int | None) -> None:
+        """Start so many further episodes, all of them if None."""
+        for episode in islice(self._unbegun, count):
+            self._busy += 1
+            self._progress[episode].begin(self._play(episode), self._context)
+            self._start_time(episode)
 
     async def resume(self, answered: Sequence[Sequence[Call]]) -> None:
         """Resume the episodes whose requests, the calls for one context each, are answered."""
@@ -103,7 +96,7 @@ class Playing:
             progress.waiting -= 1
             if not progress.waiting:
                 self._busy += 1
-                self._start_timer(episode)
+                self._start_time(episode)
         if isinstance(first.error, ContextRefused) and first.parent is not None:
             first.parent.refuse(first.label, everything=first.follows_all)
         answer = self._answers.pop(first)
@@ -116,11 +109,12 @@ class Playing:
 
     async def stop(self) -> None:
         """End what still runs, and name what many episodes that are over have left running."""
+        self._unbegun = iter(())
         for task in self._draws:
             task.cancel()
         for episode, progress in self._progress.items():
             if not episode.over:
-                _cancel(progress)
+                progress.cancel()
         left = [own.tasks - {own.task} for each, own in self._progress.items() if each.over]
         for kind in await child_tasks.left(left, self.places.waits):
             _warn_once(
@@ -187,15 +181,13 @@ class Playing:
         progress = self._progress[episode]
         self._busy -= not progress.waiting
         episode.over, progress.waiting = True, 0
-        if progress.timer is not None:
-            progress.timer.cancel()
+        progress.stop_time()
         self._over += 1
+        self._begin(1)
         self._happened()
 
-    def _start_timer(self, episode: Episode) -> None:
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(self.deadline, self._overdue, episode)
-        self._progress[episode].timer = timer
+    def _start_time(self, episode: Episode) -> None:
+        self._progress[episode].start_time(self.deadline, partial(self._overdue, episode))
 
     def _overdue(self, episode: Episode) -> None:
         """The episode is over, whatever its code makes of being cancelled."""
@@ -206,7 +198,7 @@ class Playing:
             f"`turn_deadline` allows more"
         )
         self._end(episode, failure=failure, error="TimeoutError")
-        _cancel(progress)
+        progress.cancel()
 
     async def _draw(self, request: Sequence[Call]) -> None:
         """Draw the completions of a request, and resume its episode."""
@@ -268,8 +260,7 @@ class Playing:
         episode.calls += request
         if not progress.waiting:
             self._busy -= 1
-            if progress.timer is not None:
-                progress.timer.cancel()
+            progress.stop_time()
         progress.waiting += 1
         if sampler.is_concurrent:
             self._drawing += 1
@@ -307,13 +298,6 @@ def _copied(reply: Reply) -> Reply:
     """A reply as an environment gets it."""
     calls = [replace(call, arguments=copied(call.arguments)) for call in reply.calls]
     return replace(reply, completion=copied(reply.completion), calls=tuple(calls))
-
-
-def _cancel(progress: _Progress) -> None:
-    if progress.timer is not None:
-        progress.timer.cancel()
-    for task in [*progress.tasks]:
-        task.cancel()
 
 
 @cache

@@ -9,15 +9,18 @@ TIMES = 3
 
 
 class Failing:
-    """Counts steps and evaluations in a row in each of which most completions failed, and steps in
-    a row in each of which one reward failed on all that it judged.
+    """Counts steps and evaluations in a row in each of which too many completions failed, and steps
+    in a row in each of which one reward failed on all that it judged.
+
+    share: of completions that may fail, `train.max_failed`.
 
     A failed completion is left out and counted; a run goes on, since a later step may sample well,
     and a judge that does not answer may come back. But three times in a row the cause will not
     pass: weights that are not finite, a judge that is gone. A resumed run counts anew.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, share: float) -> None:
+        self.share = share
         self._times: dict[str, int] = {}
         self._messages: dict[str, str] = {}
 
@@ -26,12 +29,12 @@ class Failing:
 
         what: names it; why: by cause, a sentence on the last failure, with its prompt.
         """
-        times = self._count("", 2 * failed > count)
+        times = self._count("", failed > self.share * count)
         reasons = "".join(f"\n  {reason}" for reason in why.values())
         self._messages[""] = (
-            f"{what}: {failed} of {count} completions failed, and more than half did in the last "
-            f"{times} steps and evaluations in a row, so there is hardly anything to learn "
-            f"from; the last failures:{reasons}"
+            f"{what}: {failed} of {count} completions failed, and more than {self.share:.3g} of "
+            f"them did in the last {times} steps and evaluations in a row (`train.max_failed`); "
+            f"the last failures:{reasons}"
         )
 
     def judged(self, reward: str, *, failed: int, values: int, what: str, why: str) -> None:

@@ -68,8 +68,9 @@ def _copied(value: Any, picture: Callable[[Any], Any]) -> Any:
 
 
 def _is_picture(value: Any) -> bool:
-    pillow = sys.modules.get("PIL.Image")  # without it there are no pictures
-    return pillow is not None and isinstance(value, pillow.Image)
+    # Without it there are no pictures, nor while another thread is importing it.
+    picture = getattr(sys.modules.get("PIL.Image"), "Image", None)
+    return picture is not None and isinstance(value, picture)
 
 
 def _same(picture: Any) -> Any:

@@ -68,7 +68,7 @@ class Trainer:
         self.digests = digests(self.experience.prompts, self.evaluator.draws)
         self.started = self.saved = self.began = time.monotonic()
         self.last_took = 0.0
-        self.failing = Failing()
+        self.failing = Failing(self.config.train.max_failed)
         self.footprint = Footprint(self.experience.accelerator.device)
         # Weights kept before the first step are the initial ones, which a resumed run has anyway.
         self.kept_at_first = {n: dict(x.weights.changes) for n, x in self.learners.items()}

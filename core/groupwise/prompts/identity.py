@@ -113,8 +113,9 @@ def _of_array(value: Any) -> Any:
         case Tensor():
             data = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
             return _hashed(f"{value.dtype} {list(value.shape)}", data)
-    pillow = sys.modules.get("PIL.Image")  # without it there are no images
-    if pillow is not None and isinstance(value, pillow.Image):
+    # Without it there are no images, nor while another thread is importing it.
+    picture = getattr(sys.modules.get("PIL.Image"), "Image", None)
+    if picture is not None and isinstance(value, picture):
         return _hashed(f"{value.mode} {value.size} {value.getpalette()}", value.tobytes())
     kind = type(value)
     raise _UnknownError(f"an object of type {kind.__module__}.{kind.__qualname__}")

@@ -2,28 +2,35 @@
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 
-_END: ContextVar[float] = ContextVar("end of the call", default=math.inf)
+_LEFT: ContextVar[Callable[[], float]] = ContextVar("seconds left", default=lambda: math.inf)
 
 
 def seconds_left() -> float:
     """Seconds until the deadline of the reward's call that this is asked in; infinite outside one.
 
     A reward that checks one completion after the other can stop before it, and report the rest as
-    NaN by SampleErrors; at the deadline the whole call would fail.
+    NaN by SampleErrors; at the deadline the whole call would fail. While an async call waits for
+    earlier ones of its reward, its time does not run.
     """
-    return _END.get() - time.monotonic()
+    return _LEFT.get()()
+
+
+def ending_in(seconds: float) -> AbstractContextManager[None]:
+    """The context of a call with that much time, which begins now."""
+    end = time.monotonic() + seconds
+    return lasting(lambda: end - time.monotonic())
 
 
 @contextmanager
-def ending_in(seconds: float) -> Iterator[None]:
-    """The context of a call with that much time."""
-    token = _END.set(time.monotonic() + seconds)
+def lasting(left: Callable[[], float]) -> Iterator[None]:
+    """The context of a call that has so many seconds left."""
+    token = _LEFT.set(left)
     try:
         yield
     finally:
         with suppress(ValueError):  # a coroutine that is dropped ends in another context
-            _END.reset(token)
+            _LEFT.reset(token)

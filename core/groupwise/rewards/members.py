@@ -1,7 +1,7 @@
 """Members: what a reward may have besides being callable."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -38,7 +38,8 @@ class Members:
     judges: True if 1 means right: the reward may then be the run's accuracy. False: it measures,
         as a format, a length or a preference does. None: it does not say, and counts as False.
     required_columns: the columns that it reads without naming them in its signature, by the option
-        that names each: {"gold": "answer"}.
+        that names each, "" for those that none names: {"gold": "answer"}. Of several it needs one:
+        {"": ("tests", "solution")}.
     gold_completion: called before a run with rows of the dataset; returns a completion, as text,
         that gets the highest value, or None where the row has none and the reward does not apply.
         Raises ValueError for a row that it cannot use. The reward is called with what it returns,
@@ -62,7 +63,7 @@ class Members:
     """
 
     judges: bool | None = None
-    required_columns: Mapping[str, str] = field(default_factory=dict)
+    required_columns: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
     gold_completion: Callable[[Row], str | None] | None = None
     check_row: Callable[[Row], None] | None = None
     relative: bool = False
@@ -75,6 +76,12 @@ class Members:
     every: int = 1
     state_dict: Callable[[], Any] | None = None
     load_state_dict: Callable[[Any], Any] | None = None
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        """Of `required_columns`, by option, those of which the reward needs one."""
+        named = self.required_columns.items()
+        return {key: (own,) if isinstance(own, str) else tuple(own) for key, own in named}
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Members":
@@ -115,10 +122,11 @@ def _problem(name: str, value: Any) -> str | None:
     return None if fits(value) else f"is {_brief(value)}; expected {expected}"
 
 
-def _are_texts(value: Any) -> bool:
-    if not isinstance(value, Mapping):
+def _are_columns(value: Any) -> bool:
+    if not isinstance(value, Mapping) or not all(map(_is_text, value)):
         return False
-    return all(isinstance(each, str) for each in (*value, *value.values()))
+    named = [(own,) if isinstance(own, str) else own for own in value.values()]
+    return all(isinstance(own, list | tuple) and own and all(map(_is_text, own)) for own in named)
 
 
 def _is_flag(value: Any) -> bool:
@@ -136,7 +144,10 @@ def _is_count(value: Any) -> bool:
 VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "judges": (_is_flag, "True or False"),
     "relative": (_is_flag, "True or False"),
-    "required_columns": (_are_texts, "names of columns, by the option that names each"),
+    "required_columns": (
+        _are_columns,
+        "names of columns by the option that names each; of a tuple it needs one",
+    ),
     "labels": (_is_text, "the label of a watched reward"),
     "every": (_is_count, "a number of steps, or 0 for never"),
 }

@@ -95,19 +95,21 @@ class Reward:
                     f"argument of that name; rename the column"
                 )
         known = {*reserved, *columns}
-        for option, column in self.members.required_columns.items():
-            if column not in known:
-                raise MissingColumnError(self._missing(column, columns), option=option)
+        for option, choices in self.members.columns.items():
+            if known.isdisjoint(choices):
+                raise MissingColumnError(self._missing(choices, columns), option=option)
         missing = self.parameters[1] - known
         if missing:
-            raise MissingColumnError(self._missing(min(missing), columns))
+            raise MissingColumnError(self._missing((min(missing),), columns))
 
-    def _missing(self, column: str, columns: Mapping[str, Any]) -> str:
-        plural = [name for name in OWN_ARGUMENTS if name == f"{column}s"]  # as of `completion`
-        names = plural or columns
+    def _missing(self, choices: Sequence[str], columns: Mapping[str, Any]) -> str:
+        needed = f"one of the columns {', '.join(map(repr, choices))}"
+        if len(choices) == 1:
+            (column,) = choices
+            plural = [name for name in OWN_ARGUMENTS if name == f"{column}s"]  # as of `completion`
+            needed = f"the column {column!r}{did_you_mean(column, plural or columns)}"
         return (
-            f"reward {self.name!r} needs the column {column!r}{did_you_mean(column, names)}; "
-            f"the dataset has "
+            f"reward {self.name!r} needs {needed}; the dataset has "
             f"{', '.join(sorted(columns)) or 'none'}, and neither policy nor environment adds it"
         )
 

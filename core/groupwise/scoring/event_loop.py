@@ -107,8 +107,8 @@ class EventLoop:
         assert task is not None
         task.set_name(f"reward {reward.name!r}")
         try:
-            async with self._deadline(reward):
-                values = await call.wait(reward.function)
+            async with self._deadline(reward) as left:
+                values = await call.wait(reward.function, left)
             answer.set_result(values)
         except TimeoutError:  # the call's own is a Failure
             answer.set_exception(Failure(_too_late(reward)))
@@ -123,18 +123,25 @@ class EventLoop:
             torch.set_default_device(None)  # of this thread
 
     @asynccontextmanager
-    async def _deadline(self, reward: Reward) -> AsyncIterator[None]:
-        """The context of a call, which raises TimeoutError at its deadline.
+    async def _deadline(self, reward: Reward) -> AsyncIterator[Callable[[], float]]:
+        """The context of a call, which raises TimeoutError at its deadline; what says how many
+        seconds are left.
 
         The time begins when no earlier call of this reward runs: that one has the connections and
         slots of the reward, for which the requests of this one wait.
         """
+        now = asyncio.get_running_loop().time
+
+        def left() -> float:
+            end = timeout.when()
+            return reward.deadline if end is None else end - now()
+
         async with asyncio.timeout(None) as timeout:
             running = self._timeouts.setdefault(reward.name, [])
             running.append(timeout)
             self._start_time(running, reward)
             try:
-                yield
+                yield left
             finally:
                 running.remove(timeout)
                 with suppress(RuntimeError):  # the loop has ended, and drops its coroutines

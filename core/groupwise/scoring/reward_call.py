@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from groupwise.kit.copies import copied, kept
 from groupwise.kit.errors import message_of, place_of
 from groupwise.rewards import Reward, RunState, SampleErrors
-from groupwise.rewards.deadline import ending_in
+from groupwise.rewards.deadline import ending_in, lasting
 from groupwise.rewards.reward import REFERENCES
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
@@ -105,24 +105,37 @@ class RewardCall:
         """Call the function. Raises SampleErrors, KeyboardInterrupt, or Failure for any other
         exception of it."""
         try:
-            with torch.no_grad(), self._timed():
+            with torch.no_grad(), self._timed(ending_in(self.deadline)):
                 return listed(function(**self.arguments, **self._hooks))
         finally:
             # Images on the device are freed; `reading` is still read.
             self.arguments = {n: v for n, v in self.arguments.items() if n == "completions"}
 
-    async def wait(self, function: Callable[..., Any]) -> list[Any]:
-        """Like `run`, for an async function; also raises what ends its task."""
-        with self._timed(asyncio.CancelledError, GeneratorExit):  # the latter if it is dropped
+    async def wait(
+        self, function: Callable[..., Any], left: Callable[[], float] | None = None
+    ) -> list[Any]:
+        """Like `run`, for an async function; also raises what ends its task.
+
+        left: seconds of its time, which may begin later; from now on if unset.
+        """
+        time_left = ending_in(self.deadline) if left is None else lasting(left)
+        with self._timed(
+            time_left, asyncio.CancelledError, GeneratorExit
+        ):  # the latter: it is dropped
             return listed(await function(**self.arguments, **self._hooks))
 
     @contextmanager
-    def _timed(self, *passed: type[BaseException]) -> Iterator[None]:
-        """Measures the call; its exceptions, but for those `passed`, become Failures."""
+    def _timed(
+        self, time_left: AbstractContextManager[None], *passed: type[BaseException]
+    ) -> Iterator[None]:
+        """Measures the call; its exceptions, but for those `passed`, become Failures.
+
+        time_left: in which `seconds_left` says its time.
+        """
         passed = (SampleErrors, KeyboardInterrupt, *passed)
         self.began = time.monotonic()
         try:
-            with ending_forks(), ending_in(self.deadline):
+            with ending_forks(), time_left:
                 yield
         except passed:
             raise

@@ -111,7 +111,7 @@ def _sent_call(call: Mapping[str, Any], turn: int, number: int) -> Mapping[str, 
     """A call as the agent receives it. Where the model's format has no ids it gets one of nine
     letters and digits, which every chat template takes."""
     function = call["function"]
-    arguments = json.dumps(function["arguments"], default=str)  # halves of surrogates are escaped
+    arguments = json.dumps(function["arguments"], default=str)
     return {
         "id": call.get("id") or f"call{turn:03d}{number:02d}",
         "type": "function",

@@ -59,7 +59,7 @@ class Clients:
                         f"environment openenv: {error}. All episodes of a step are played at "
                         f"once, each in a session of its own: start the server with "
                         f"`max_concurrent_envs` of at least train.groups_per_step x "
-                        f"train.group_size, or lower these"
+                        f"train.group_size, or set environment.episodes to what it has"
                     ) from error
             except BaseException:
                 await self._end(connection)
