@@ -1,0 +1,85 @@
+"""Audits: the rewards of a run, tried on right and on wrong answers before it begins."""
+
+from collections.abc import Iterator
+
+from groupwise.building.parts import Parts
+from groupwise.config.measures import MeasureSection
+from groupwise.kit.errors import UserError
+from groupwise.kit.section import KeyPath
+from groupwise.prompt_source import PlacedRow
+from groupwise.rewards import Reward
+from groupwise.run.gold import first_rows
+from groupwise.scoring.audit import Audit, audit
+from groupwise.scoring.gold import gold_column
+
+ROWS = 8
+"""Prompts that are tried, spread over the first ones."""
+
+
+def audits(parts: Parts, *, refusing: bool = False) -> list[Audit]:
+    """The audits of the rewards that have gold; of those that may cost money or load a model an
+    empty one, unless `audit` is set.
+
+    refusing: only of rewards with `audit: refuse`. Raises UserError if one of these judges a
+    completion wrongly.
+    """
+    sections = {path: _section(parts, path) for path in parts.measures}
+    wanted = {path for path, each in sections.items() if each.audit == "refuse" or not refusing}
+    if not wanted:
+        return []
+    rows, made = [*_rows(parts)], list[Audit]()
+    for path in (path for path in parts.measures if path in wanted):
+        reward, choice = parts.measures[path], sections[path].audit
+        if choice == "skip" or not _can_be_tried(reward, rows):
+            continue
+        if choice is None and (reward.is_async or reward.members.load is not None):
+            made += [Audit(reward=reward.name)] if gold_column(reward) is not None else []
+            continue
+        tried = audit(reward, rows)
+        if tried is None:
+            continue
+        if choice == "refuse" and tried.findings:
+            raise UserError(parts.loaded.origin.message((*path, "audit"), _refusal(tried)))
+        made.append(tried)
+    return made
+
+
+def audit_notes(parts: Parts, made: list[Audit]) -> Iterator[str]:
+    """What the audits found, as sentences; without what `gold_notes` says of more rows."""
+    stated = {r.name for r in parts.measures.values() if r.members.gold_completion is not None}
+    for each in made:
+        for finding in each.findings:
+            if not (finding.is_of_gold and each.reward in stated):
+                yield f"reward {each.reward!r} {finding.sentence}"
+
+
+def _refusal(tried: Audit) -> str:
+    said = "".join(f"\n  it {finding.sentence}" for finding in tried.findings)
+    return (
+        f"reward {tried.reward!r} judges answers wrongly that are known before the run:{said}\n"
+        f"Correct the reward or these rows, or set `audit: note` to begin nevertheless"
+    )
+
+
+def _section(parts: Parts, path: KeyPath) -> MeasureSection:
+    key, number = path
+    sections: list[MeasureSection] = getattr(parts.config, str(key))
+    return sections[int(number)]
+
+
+def _can_be_tried(reward: Reward, rows: list[PlacedRow]) -> bool:
+    """Whether it says or may say what is right, by the rows' columns alone."""
+    if reward.members.judges is False or reward.members.relative:
+        return False
+    try:
+        reward.check_columns({name: None for name in rows[0] if name != "prompt"})
+    except UserError:  # it needs facts of a policy, or of an environment
+        return False
+    return True
+
+
+def _rows(parts: Parts) -> Iterator[PlacedRow]:
+    """Rows as episodes open with them."""
+    rows = [*first_rows(parts)]
+    for row in rows[:: max(1, len(rows) // ROWS)][:ROWS]:
+        yield PlacedRow(parts.players.opening(row), row.place)
