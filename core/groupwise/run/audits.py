@@ -14,6 +14,9 @@ from groupwise.scoring.gold import gold_column
 
 ROWS = 8
 """Prompts that are tried, spread over the first ones."""
+OTHER_FORM = (
+    "; if right answers have another form than those that were tried, state it by `gold_completion`"
+)
 
 
 def audits(parts: Parts, *, refusing: bool = False) -> list[Audit]:
@@ -49,8 +52,10 @@ def audit_notes(parts: Parts, made: list[Audit]) -> Iterator[str]:
     stated = {r.name for r in parts.measures.values() if r.members.gold_completion is not None}
     for each in made:
         for finding in each.findings:
-            if not (finding.is_of_gold and each.reward in stated):
-                yield f"reward {each.reward!r} {finding.sentence}"
+            if finding.is_of_gold and each.reward in stated:
+                continue
+            is_unknown = finding.is_of_gold and finding.wrong == finding.tried
+            yield f"reward {each.reward!r} {finding.sentence}{OTHER_FORM if is_unknown else ''}"
 
 
 def _refusal(tried: Audit) -> str:

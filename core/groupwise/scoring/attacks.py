@@ -39,6 +39,15 @@ ATTACKS: Mapping[str, tuple[str, ...]] = {
 """By what it does, expressions that answer nothing, and that cheat what runs them carelessly."""
 
 
+HALF = """import contextlib, io
+printed = io.StringIO()
+with contextlib.redirect_stdout(printed):
+    exec({program!r}, {{"__name__": "__main__"}})
+text = printed.getvalue().strip()
+print(text[: (len(text) + 1) // 2] if len(text) > 1 else "")
+"""
+
+
 def program_in(completion: str) -> str | None:
     """The Python program that a completion consists of, or has in its fences; None if it is none,
     as a mathematical expression or an assignment is none."""
@@ -55,10 +64,11 @@ def attacks(program: str | None) -> dict[str, list[str]]:
     one that is gold: they do it at once, and when one of its functions is called."""
     if program is None:
         return {name: [*each] for name, each in ATTACKS.items()}
-    return {
-        name: [text for each in expressions for text in (each, _returning(program, each))]
-        for name, expressions in ATTACKS.items()
+    made = {
+        name: [text for each in all_ for text in (each, _returning(program, each)) if text]
+        for name, all_ in ATTACKS.items()
     }
+    return {**made, "prints half of the output": [HALF.format(program=program)]}
 
 
 def _is_of_program(node: ast.stmt) -> bool:
@@ -70,21 +80,28 @@ def _is_of_program(node: ast.stmt) -> bool:
     return isinstance(node, kinds)
 
 
-def _returning(program: str, expression: str) -> str:
-    """The program with functions that all return the expression."""
+def _returning(program: str, expression: str) -> str | None:
+    """The program with functions that all return the expression; None without functions."""
     tree = ast.parse(program)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name != "__init__":
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    for node in functions:
+        if node.name != "__init__":
             node.body = ast.parse(f"return {expression}").body
-    return ast.unparse(tree)
+    return ast.unparse(tree) if functions else None
 
 
 def runs_code(reward: Reward) -> bool:
-    """Whether the module of a reward names what runs code that a model writes."""
+    """Whether the source of a reward, or of a function of its module that it names, has what runs
+    code that a model writes."""
     target = target_of(reward.function)
-    module = sys.modules.get(getattr(target, "__module__", None) or type(target).__module__)
-    with suppress(OSError, TypeError):  # a module without a source
-        return module is not None and RUNS.search(inspect.getsource(module)) is not None
+    target = target if hasattr(target, "__name__") else type(target)
+    with suppress(OSError, TypeError):  # without a source
+        own = inspect.getsource(target)
+        helpers = vars(sys.modules[target.__module__]).values()
+        named = [
+            f for f in helpers if inspect.isfunction(f) and re.search(rf"\b{f.__name__}\(", own)
+        ]
+        return any(RUNS.search(source) for source in (own, *map(inspect.getsource, named)))
     return False
 
 

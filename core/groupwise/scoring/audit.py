@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from groupwise.kit.errors import UserError
 from groupwise.prompt_source import PlacedRow, is_chat
 from groupwise.rewards import Reward
 from groupwise.scoring.attacks import attacks, program_in, runs_code, worker
 from groupwise.scoring.gold import Gold, gold_of
-from groupwise.scoring.mutants import changed_digit, like, prefix, text_of, texts_of
+from groupwise.scoring.mutants import changed_digit, prefix, text_of, texts_of
 from groupwise.scoring.probe import Probe, Value
 
 SECONDS = 30.0
@@ -55,17 +55,25 @@ class Finding:
         return f"pays {self.kind} {of}: {got}, and gold is {self.gold!r:.80} ({self.place})"
 
 
+class Count(NamedTuple):
+    """At how many prompts completions of a kind were paid."""
+
+    paid: int
+    """Of wrong ones only those that the reward itself separates from gold."""
+    tried: int
+    equal: int = 0
+    """Where others were paid: to the reward they equal gold."""
+
+
 @dataclass(kw_only=True)
 class Audit:
     """What was tried of a reward.
 
-    counts: by kind of completions, at how many prompts they were paid (of the wrong ones only those
-    count that the reward itself separates from gold), and at how many they were tried.
-    is_cut: whether there was no time to try all.
+    counts: by kind of completions; is_cut: whether there was no time to try all.
     """
 
     reward: str
-    counts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    counts: dict[str, Count] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     is_cut: bool = False
 
@@ -130,16 +138,14 @@ class _Trial:
 
     def run(self) -> None:
         paid = [case for case in self.cases if case.value.number >= self.gold.least]
-        self.audit.counts[GOLD] = (len(paid), len(self.cases))
+        self.audit.counts[GOLD] = Count(len(paid), len(self.cases))
         self._found(GOLD, [(c, c.text, c.value) for c in self.cases if c not in paid])
         self._put("an empty completion", lambda _: "", lambda _: True)
         self._put("the prompt", _prompt, lambda case: self._pays_two(case, _prompt(case)))
         program = next(filter(None, (program_in(case.text) for case in paid)), None)
         if program is None and self.gold.column is not None:
-            self._put_answer(
-                "gold with a changed digit", lambda case: _changed(case, changed_digit)
-            )
-            self._put_answer("a prefix of gold", lambda case: _changed(case, prefix))
+            self._put_answer("gold with a changed digit", lambda case: changed_digit(case.answer))
+            self._put_answer("a prefix of gold", lambda case: prefix(case.answer))
             self._put_answer("another row's gold", self._other)
             self._put(
                 "two answers", self._both, lambda case: self._pays_two(case, self._both(case))
@@ -159,12 +165,9 @@ class _Trial:
             return
         values = self.probe.values([case.row for case, _ in put], [each for _, each in put])
         judged = [(*each, value) for each, value in zip(put, values, strict=True)]
-        wrong = [
-            (case, each, value)
-            for case, each, value in judged
-            if value.number >= case.bar and is_wrong(case)
-        ]
-        self.audit.counts[kind] = (len(wrong), len(put))
+        paid = [each for each in judged if each[2].number >= each[0].bar]
+        wrong = [each for each in paid if is_wrong(each[0])]
+        self.audit.counts[kind] = Count(len(wrong), len(put), equal=len(paid) - len(wrong))
         self._found(kind, wrong or [each for each in judged if each[2].error is not None])
 
     def _put_answer(self, kind: str, answer: Callable[[_Case], Any]) -> None:
@@ -225,7 +228,7 @@ class _Trial:
                     failed = [each for each in judged if each[2].error is not None]
                     if judged:
                         kind = f"a program that {does}"
-                        self.audit.counts[kind] = (len(paid[:1]), 1)
+                        self.audit.counts[kind] = Count(len(paid[:1]), 1)
                         self._found(kind, (paid or failed)[:1])
         except UserError:  # it cannot be sent to a process of its own
             return
@@ -246,7 +249,7 @@ class _Trial:
             Finding(
                 kind=kind,
                 wrong=len(wrong),
-                tried=self.audit.counts[kind][1],
+                tried=self.audit.counts[kind].tried,
                 text=text,
                 gold=case.text,
                 value=value,
@@ -257,11 +260,6 @@ class _Trial:
     def _is_late(self) -> bool:
         self.audit.is_cut = self.audit.is_cut or time.monotonic() > self.until
         return self.audit.is_cut
-
-
-def _changed(case: _Case, change: Callable[[str], str | None]) -> Any:
-    text = text_of(case.answer)
-    return None if text is None else like(case.answer, change(text))
 
 
 def _prompt(case: _Case) -> str:

@@ -25,6 +25,9 @@ FORMS = (
 )
 """How models are usually asked to write an answer, the plainest first."""
 
+LONGEST = 100
+"""Characters of a value that is an answer, and not data to judge by."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gold:
@@ -62,8 +65,8 @@ def gold_of(reward: Reward, rows: Sequence[PlacedRow], probe: Probe) -> Gold | N
     """How the right completions of the rows are written for a reward; None where it has no gold.
 
     That is what its `gold_completion` states; else a column's value, in the first of `FORMS` in
-    which most rows are paid. A reward that names no such column has gold if it pays a usual one,
-    and not another row's in its place, as formats and lengths do.
+    which most rows are paid. A reward that reads no such column, or pays nothing of it, has gold if
+    it pays another usual one, and not also another row's in its place, as formats and lengths do.
     """
     write = reward.members.gold_completion
     named = reward.members.required_columns
@@ -71,14 +74,16 @@ def gold_of(reward: Reward, rows: Sequence[PlacedRow], probe: Probe) -> Gold | N
         column = named.get("gold") or (next(iter(named.values())) if len(named) == 1 else None)
         return Gold(column=column, write=write, least=1.0, values=_paid(probe, rows, write))
     least = 1.0 if reward.members.judges else 5e-324
-    own = gold_column(reward)
-    for name in (own,) if own is not None else (n for n in ANSWERS if n in rows[0]):
+    read = gold_column(reward)
+    own = None if read is None else _of_column(read, rows, probe, least)
+    if own is not None and _count(own):
+        return own
+    for name in (name for name in ANSWERS if name != read and name in rows[0]):
         gold = _of_column(name, rows, probe, least)
-        if gold is None:
-            continue
-        if own is not None or _separates(gold, rows, probe):
+        if gold is not None and _separates(gold, rows, probe):
             return gold
-    return None
+    # Tests of programs, and other data to judge by, may have such a name, too.
+    return own if own is not None and all(_is_short(row[own.column]) for row in rows) else None
 
 
 def _of_column(column: str, rows: Sequence[PlacedRow], probe: Probe, least: float) -> Gold | None:
@@ -98,6 +103,11 @@ def _of_column(column: str, rows: Sequence[PlacedRow], probe: Probe, least: floa
         if best is None or _count(gold) > _count(best):
             best = gold
     return best
+
+
+def _is_short(answer: Any) -> bool:
+    """Whether a value looks like an answer."""
+    return isinstance(answer, str | int | float) and len(str(answer)) <= LONGEST
 
 
 def _paid(

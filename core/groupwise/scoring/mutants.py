@@ -23,13 +23,11 @@ def texts_of(value: Any) -> set[str | None]:
     return {*map(text_of, value)} if isinstance(value, list | tuple) else {text_of(value)}
 
 
-def like(value: Any, text: str | None) -> Any:
+def _like(value: Any, text: str) -> Any:
     """A text as a value of the same type as another; None if it has no such form."""
-    if text is None:
-        return None
     with suppress(ValueError):
         if isinstance(value, list | tuple) and len(value) == 1:
-            inner = like(value[0], text)
+            inner = _like(value[0], text)
             return None if inner is None else [inner]
         if isinstance(value, Mapping):
             changed = foreign_json.read(text)
@@ -39,15 +37,20 @@ def like(value: Any, text: str | None) -> Any:
     return None
 
 
-def changed_digit(text: str) -> str | None:
-    """The text with one more as its last digit (0 after 9); None without a digit."""
+def changed_digit(value: Any) -> Any:
+    """The answer with one more as its last digit (0 after 9); None without a digit."""
+    text = text_of(value) or ""
     places = [place for place, letter in enumerate(text) if letter in "0123456789"]
     if not places:
         return None
     at = places[-1]
-    return f"{text[:at]}{(int(text[at]) + 1) % 10}{text[at + 1 :]}"
+    return _like(value, f"{text[:at]}{(int(text[at]) + 1) % 10}{text[at + 1 :]}")
 
 
-def prefix(text: str) -> str | None:
-    """The first half of the text; None of a single character."""
-    return text[: (len(text) + 1) // 2].strip() or None if len(text) > 1 else None
+def prefix(value: Any) -> Any:
+    """The first half of the answer: of its characters or, of a mapping, of its entries; None of a
+    single one."""
+    if isinstance(value, Mapping):
+        return dict(list(value.items())[: len(value) // 2])
+    text = text_of(value) or ""
+    return _like(value, text[: (len(text) + 1) // 2].strip()) if len(text) > 1 else None
