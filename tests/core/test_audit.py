@@ -69,8 +69,7 @@ def number(text):
     ],
 )
 def test_what_is_planted_is_found(is_paid, rows, found):
-    assert [kind for kind in found if kind not in kinds(each(is_paid), rows)] == []
-    assert set(kinds(each(is_paid), rows)) <= {*found, "the prompt", "another row's gold"}
+    assert kinds(each(is_paid), rows) == found
 
 
 @pytest.mark.parametrize(
@@ -148,7 +147,7 @@ def test_it_ends_in_time():
         return [float(pair[0] == pair[1]) for pair in zip(completions, answer, strict=True)]
 
     made = audit(Reward(name="slow", function=slow), placed(ROWS), seconds=0.0)
-    assert made.is_cut
+    assert made.untried == "there was no time to try more"
     assert [*made.counts] == ["gold"]
 
 
@@ -175,6 +174,22 @@ def test_answers_are_no_programs(text):
 
 
 RUNNERS = """
+import json, subprocess, sys, tempfile
+from pathlib import Path
+
+
+def verdicts(completions, tests, **_):
+    values = []
+    for text, code in zip(completions, tests, strict=True):
+        with tempfile.TemporaryDirectory() as folder:
+            report = "import json; json.dump({'passed': True}, open('result.json', 'w'))"
+            program = chr(10).join([text, code, report])
+            subprocess.run([sys.executable, "-ISc", program], cwd=folder, capture_output=True)
+            path = Path(folder, "result.json")
+            values.append(float(path.exists() and json.loads(path.read_text())["passed"]))
+    return values
+
+
 def passes(completions, tests, **_):
     values = []
     for text, code in zip(completions, tests, strict=True):
@@ -196,9 +211,10 @@ def test_programs_that_cheat_are_put_in_a_process_of_their_own(tmp_path, monkeyp
     import runners
 
     found = {each.kind: each for each in tried(runners.passes, CODE).findings}
-    assert "ended its process (exit code 0)" in found["a program that exits"].sentence or (
-        "SystemExit" in found["a program that exits"].sentence
-    )
+    assert found.keys() == {"a program that exits", "a program that overrides equality"}
+    assert "SystemExit" in found["a program that exits"].sentence
     assert found["a program that overrides equality"].value.number == 1
+    found = {each.kind: each for each in tried(runners.verdicts, CODE).findings}
+    assert found["a program that writes a result file"].value.number == 1
     assert sorted(path.name for path in Path.cwd().glob("*.*")) == ["runners.py"]
     del sys.modules["runners"]

@@ -16,7 +16,7 @@ def audit_table(audits: Sequence[Audit]) -> str | None:
     kinds = dict.fromkeys(kind for each in tried for kind in each.counts)
     head = ["audit: prompts at which is paid", *(each.reward for each in tried)]
     rows = [[f"  {k}", *(_cell(each.counts.get(k)) for each in tried)] for k in kinds]
-    cut = [f"  {each.reward}: there was no time to try more" for each in tried if each.is_cut]
+    cut = [f"  {each.reward}: {each.untried}" for each in tried if each.untried]
     untried = [f"  {each.reward}: {UNTRIED}" for each in audits if not each.counts]
     return "\n".join([*aligned([head, *rows] if tried else []), *cut, *untried, ""])
 

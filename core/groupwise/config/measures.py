@@ -35,7 +35,7 @@ class MeasureSection(PluginSection):
         default=None,
         description="before a run, of right and wrong answers that it judges wrongly: note them in "
         "`groupwise check`, or refuse to begin; skip: do not try; note if unset, but of a reward "
-        "that is async or loads a model only if set ([The audit](rewards.md#the-audit))",
+        "that is async or loads a model only if set ([The audit](audit.md))",
     )
 
     @property

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from groupwise.kit.errors import UserError
+from groupwise.kit.errors import UserError, first_line
 from groupwise.prompt_source import PlacedRow, is_chat
 from groupwise.rewards import Reward
 from groupwise.scoring.attacks import attacks, program_in, runs_code, worker
@@ -69,13 +69,13 @@ class Count(NamedTuple):
 class Audit:
     """What was tried of a reward.
 
-    counts: by kind of completions; is_cut: whether there was no time to try all.
+    counts: by kind of completions; untried: what was left out, and why.
     """
 
     reward: str
     counts: dict[str, Count] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-    is_cut: bool = False
+    untried: str = ""
 
 
 def audit(reward: Reward, rows: Sequence[PlacedRow], *, seconds: float = SECONDS) -> Audit | None:
@@ -83,7 +83,8 @@ def audit(reward: Reward, rows: Sequence[PlacedRow], *, seconds: float = SECONDS
 
     A changed gold answer m of a row with gold g is wrong where the reward itself separates them:
     were m gold, m would be paid, and g not. What answers nothing by itself, such as the prompt, is
-    wrong where it would also be paid if another row's answer were gold, which is not paid here.
+    wrong where it would also be paid if another row's answer were gold, which the reward separates
+    from g in the same way.
 
     Raises RewardError for a call that does not end within the reward's deadline.
     """
@@ -187,15 +188,17 @@ class _Trial:
         self._put(kind, text, is_wrong)
 
     def _pays_two(self, case: _Case, text: str | None) -> bool:
-        """Whether a completion that is paid here would be paid for another row's gold, too, which
-        is not paid here. Of a reward whose gold is in no column, nothing is known of its equals."""
+        """Whether a completion that is paid here would also be paid if another row's answer were
+        gold, and the reward separates the two: each is paid only where it is gold. Of a reward
+        whose gold is in no column, nothing is known of its equals."""
         other = self._other(case)
         if self.gold.column is None or other is None:
             return self.gold.column is None
         swapped = self.gold.with_answer(case.row, other)
-        rows, texts = [swapped, case.row], [text or "", self.gold.stated(swapped) or ""]
-        both, alone = self.probe.values(rows, texts)
-        return both.number >= case.bar and not alone.number >= case.bar
+        rows = [swapped, swapped, case.row]
+        put = [text or "", case.text, self.gold.stated(swapped) or ""]
+        both, own, others = (value.number >= case.bar for value in self.probe.values(rows, put))
+        return both and not own and not others
 
     def _other(self, case: _Case) -> Any:
         """The gold answer of the next row that has another one; None if there is none."""
@@ -230,8 +233,8 @@ class _Trial:
                         kind = f"a program that {does}"
                         self.audit.counts[kind] = Count(len(paid[:1]), 1)
                         self._found(kind, (paid or failed)[:1])
-        except UserError:  # it cannot be sent to a process of its own
-            return
+        except UserError as error:  # it cannot be sent to a process of its own
+            self.audit.untried = f"programs that cheat were not tried: {first_line(error)}"
 
     def _instead(self, case: _Case, program: str | None, attack: str) -> str | None:
         """The right completion with an attack in place of the program, or of the answer."""
@@ -258,8 +261,9 @@ class _Trial:
         )
 
     def _is_late(self) -> bool:
-        self.audit.is_cut = self.audit.is_cut or time.monotonic() > self.until
-        return self.audit.is_cut
+        if time.monotonic() > self.until:
+            self.audit.untried = "there was no time to try more"
+        return bool(self.audit.untried)
 
 
 def _prompt(case: _Case) -> str:
