@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,21 @@ import yaml
 from tests.command_line import call
 
 import groupwise
+from groupwise.building.build import build_parts
 from groupwise.kit.errors import UserError
+from groupwise.run.audits import audit_notes, audits
+from groupwise.storage.run_info import read_config
 
-BASE = Path(__file__).parent.parent / "examples" / "arithmetic" / "base"
+EXAMPLES = Path(__file__).parent.parent / "examples"
+BASE = EXAMPLES / "arithmetic" / "base"
+CONFIGURATIONS = [
+    *sorted(EXAMPLES.glob("*.yaml")),
+    *(EXAMPLES / "r1" / "grpo.yaml", EXAMPLES / "judge" / "painter.yaml"),
+]
+WITH_GOLD = (
+    *("arithmetic", "calculator", "code_world", "count_shapes", "grpo", "held_length", "pool"),
+    *("right_and_short", "smollm", "smollm_tools"),
+)
 ROWS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(40)]
 OWN = """
 from pathlib import Path
@@ -103,3 +116,19 @@ def test_a_run_that_does_not_refuse_calls_no_reward_before_it_samples(config, mo
     monkeypatch.setattr("groupwise.run.audits.audit", lambda *_: pytest.fail("it was tried"))
     groupwise.train({**config, "output": "run"}, quiet=True)
     assert json.loads(Path("run/result.json").read_text())
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.stem)
+def test_no_example_gets_a_note(path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    try:
+        parts = build_parts(read_config(path))
+    except UserError as error:  # a model or a package that is not here
+        if path.stem in WITH_GOLD:
+            raise
+        pytest.skip(str(error))
+    with closing(parts):
+        made = audits(parts)
+    assert [*audit_notes(parts, made)] == []
+    if path.stem in WITH_GOLD:
+        assert made[0].counts["gold"] == (8, 8, 0)

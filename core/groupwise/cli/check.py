@@ -75,7 +75,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     shown = [] if stage is None else [preview(stage), trial(stage)]
     audited = audits(parts)
     notes += audit_notes(parts, audited)
-    shown.append(audit_table(audited))
+    shown += filter(None, [audit_table(audited)])
     taught = {label: teacher_sizes(parts, label, shards=shards) for label in policies}
     counts = parts.players.counts(
         evaluated=len(parts.held_out), greedy=any(policy.greedy for policy in policies.values())

@@ -82,8 +82,10 @@ def gold_of(reward: Reward, rows: Sequence[PlacedRow], probe: Probe) -> Gold | N
         gold = _of_column(name, rows, probe, least)
         if gold is not None and _separates(gold, rows, probe):
             return gold
+    if own is None or read is None:
+        return None
     # Tests of programs, and other data to judge by, may have such a name, too.
-    return own if own is not None and all(_is_short(row[own.column]) for row in rows) else None
+    return own if all(_is_short(row.get(read)) for row in rows) else None
 
 
 def _of_column(column: str, rows: Sequence[PlacedRow], probe: Probe, least: float) -> Gold | None:
