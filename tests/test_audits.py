@@ -96,6 +96,13 @@ def test_a_run_refuses_to_begin_if_told_to(config):
     assert not Path("runs").exists()
 
 
+def test_a_run_refuses_what_it_cannot_try(config):
+    config["rewards"] = [{"name": "think_format", "audit": "refuse"}]
+    code, text = checked(config)
+    assert code == 2
+    assert "rewards.0.audit: this reward cannot be tried: no gold answer is known" in text
+
+
 def test_what_is_skipped_or_may_cost_money_is_not_tried(config):
     config["rewards"] = [{"name": "own:contains", "audit": "skip"}, "own:asks"]
     code, text = checked(config)

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from groupwise.cli.trial import aligned
 from groupwise.scoring.audit import Audit, Count
 
-UNTRIED = "not tried, since it is async or loads a model; `audit: note` tries it"
-
 
 def audit_table(audits: Sequence[Audit]) -> str | None:
     """A line for each kind of completions, a column for each reward; None if none has gold."""
@@ -16,9 +14,8 @@ def audit_table(audits: Sequence[Audit]) -> str | None:
     kinds = dict.fromkeys(kind for each in tried for kind in each.counts)
     head = ["audit: prompts at which is paid", *(each.reward for each in tried)]
     rows = [[f"  {k}", *(_cell(each.counts.get(k)) for each in tried)] for k in kinds]
-    cut = [f"  {each.reward}: {each.untried}" for each in tried if each.untried]
-    untried = [f"  {each.reward}: {UNTRIED}" for each in audits if not each.counts]
-    return "\n".join([*aligned([head, *rows] if tried else []), *cut, *untried, ""])
+    untried = [f"  {each.reward}: {each.untried}" for each in audits if each.untried]
+    return "\n".join([*aligned([head, *rows] if tried else [["audit"]]), *untried, ""])
 
 
 def _cell(count: Count | None) -> str:

@@ -14,6 +14,11 @@ from groupwise.scoring.gold import gold_column
 
 ROWS = 8
 """Prompts that are tried, spread over the first ones."""
+COSTLY = "not tried, since it is async or loads a model; `audit: note` tries it"
+NO_GOLD = (
+    "this reward cannot be tried: no gold answer is known of these rows; give it a method "
+    "`gold_completion`, or leave `audit` out"
+)
 OTHER_FORM = (
     "; if right answers have another form than those that were tried, state it by `gold_completion`"
 )
@@ -32,18 +37,12 @@ def audits(parts: Parts, *, refusing: bool = False) -> list[Audit]:
         return []
     rows, made = [*_rows(parts)], list[Audit]()
     for path in (path for path in parts.measures if path in wanted):
-        reward, choice = parts.measures[path], sections[path].audit
-        if choice == "skip" or not _can_be_tried(reward, rows):
-            continue
-        if choice is None and (reward.is_async or reward.members.load is not None):
-            made += [Audit(reward=reward.name)] if gold_column(reward) is not None else []
-            continue
-        tried = audit(reward, rows)
-        if tried is None:
-            continue
-        if choice == "refuse" and tried.findings:
-            raise UserError(parts.loaded.origin.message((*path, "audit"), _refusal(tried)))
-        made.append(tried)
+        choice = sections[path].audit
+        tried = _tried(parts.measures[path], rows, choice)
+        if choice == "refuse" and (tried is None or tried.findings):
+            problem = NO_GOLD if tried is None else _refusal(tried)
+            raise UserError(parts.loaded.origin.message((*path, "audit"), problem))
+        made += [tried] if tried is not None else []
     return made
 
 
@@ -64,6 +63,15 @@ def _refusal(tried: Audit) -> str:
         f"reward {tried.reward!r} judges answers wrongly that are known before the run:{said}\n"
         f"Correct the reward or these rows, or set `audit: note` to begin nevertheless"
     )
+
+
+def _tried(reward: Reward, rows: list[PlacedRow], choice: str | None) -> Audit | None:
+    """The audit of a reward; None if it is not to be tried, or has no gold."""
+    if choice == "skip" or not _can_be_tried(reward, rows):
+        return None
+    if choice is not None or not (reward.is_async or reward.members.load is not None):
+        return audit(reward, rows)
+    return Audit(reward=reward.name, untried=COSTLY) if gold_column(reward) is not None else None
 
 
 def _section(parts: Parts, path: KeyPath) -> MeasureSection:
