@@ -118,11 +118,18 @@ def test_a_run_approaches_its_teacher_and_resumes_exactly(lab, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"noise_level": 0.5}, "policy's noise: noise_level is 0.5 here and 0.7 in the policy"),
-        ({"steps": 6}, "policy's noise: steps is 6 here and 5 in the policy; leave it out here"),
         (
-            {"height": 24},
-            r"the policy's latents: expected the shape \[4, 8, 8\], found \[4, 12, 8\]",
+            {"noise_level": 0.5},
+            "policy's decisions, and noise_level is 0.5 here and 0.7 in the policy",
+        ),
+        (
+            {"steps": 6},
+            "policy's decisions, and steps is 6 here and 5 in the policy; leave it out here",
+        ),
+        ({"height": 24}, "policy's decisions, and height is 24 here and 16 in the policy"),
+        (
+            {"height": None},
+            r"the policy's latents: expected the shape \[4, 8, 8\], found \[4, 8, 8\]",
         ),
         ({"architecture": "flux"}, "reads the policy's latents"),
     ],
