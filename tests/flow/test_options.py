@@ -54,7 +54,7 @@ def test_an_option_has_the_effect_that_it_states(lab, monkeypatch, rounding, kin
             monkeypatch.setattr(each.guided, "velocities", velocities)
     with torch.no_grad():
         own, others = policy(rollouts).log_probs, other(rollouts).log_probs
-        allowed = rounding.bounds(lambda: policy(rollouts).log_probs)
+        allowed = rounding.bounds(lambda: other(rollouts).log_probs)
     assert rounding.excess(own, others, allowed) <= 1, (
         f"{name} states {effect}, and changes log-probs by {(own - others).abs().max():.3g}: state "
         f"Effect.DECISIONS if a teacher must have the policy's value, VELOCITIES if it may differ"
