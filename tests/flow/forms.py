@@ -1,4 +1,4 @@
-"""Forms: settings of image policies, among which every option has another value than its default."""
+"""Forms: settings of image policies, in which each option is set to another value somewhere."""
 
 from groupwise_flow.forward_process import ForwardProcess
 

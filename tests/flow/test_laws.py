@@ -76,7 +76,7 @@ def test_policy(lab, settings):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_form(lab, form, rounding):
-    """The law of ratio one has a bound for any half precision; a form keeps that of its rounding."""
+    """Ratio one also within rounding: the law's own bound is one for any half precision."""
     policy = lab.policy(**FORMS[form])
     policy.begin(1)
     case = Case(policy, lab.rows, 2, None)
