@@ -70,6 +70,19 @@ def test_the_table_of_parts_is_up_to_date(generate: Any) -> None:
     assert "| `Clipped` |" in table
 
 
+def test_the_table_of_the_audit_is_up_to_date(generate: Any) -> None:
+    """The audit finds what is wrong in published rewards, and pays gold in all."""
+    audits = dict(generate("docs/tables/audits.py", "docs/audit.md")["AUDITS"])
+    found = {tried.reward: {each.kind for each in tried.findings} for tried in audits.values()}
+    assert len(found) == 10
+    assert not any("gold" in kinds for kinds in found.values())
+    assert [name for name, kinds in found.items() if not kinds] == [
+        *("last_number", "after_hashes", "same_text", "similar")
+    ]
+    assert found["exits_with_0"] >= {"a program that exits", "a program that overrides equality"}
+    assert found["lines_agree"] == {"a program that prints half of the output"}
+
+
 def test_a_page_without_a_generated_part_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from groupwise.kit.draft import Columns
+from groupwise.kit.draft import ANSWERS, Columns
 from groupwise.kit.errors import UserError
 from groupwise.registry import installed
 
 PROMPTS = ("prompt", "question", "problem", "instruction", "input", "query", "caption")
-ANSWERS = ("answer", "solution", "target", "label", "gold", "output", "response")
-"""Usual names of these columns, the most common first."""
+"""Usual names of this column, the most common first."""
 CHECKED_ROWS = 100
 """Rows whose answers may decide on the task."""
 

@@ -16,10 +16,10 @@ diffusion, noising: `DiffusionPolicy`, their base: how a rollout of training is 
     what a decision is (`with_trajectory`) and which outputs there are (`forward`) is left to the
     policy; noise levels and noise by each rollout's seed.
 preflight: the checks of a run's start that need no weights.
-estimates: the memory estimate of `groupwise check`: `memory.py`, the whole; `sampling.py`, what
-    sampling takes beside the weights; `activations.py`, what training keeps; `counting.py` runs the
-    model's code on tensors without data.
-passes: `guidance.py`, velocities with guidance, and pictures from latents; `sampling.py`, rows and
+estimates: the memory estimate of `groupwise check`: `memory.py`, the whole; `sampling_memory.py`,
+    what sampling takes beside the weights; `activations.py`, what training keeps; `counting.py`
+    runs the model's code on tensors without data.
+passes: `guidance.py`, velocities with guidance, and pictures from latents; `latents.py`, rows and
     seeds to latents; `transitions.py`, log-probs of decisions from the stored path; `graphs.py`,
     passes of sampling that are kept with their graph; `rounding.py`, the error of log-probs in half
     precision.
@@ -33,6 +33,7 @@ model: `trainable.py`, which weights have gradients; `lora.py`, `precision.py`; 
     blocks divided among processes; `versions.py`, numbers that tell when weights have changed;
     `unused_parameters.py`, gradients for DDP.
 settings: the configurations of the base and of each policy.
+effect: `Effect`, what another value of an option changes: whether a teacher may have it.
 process: from noise to data: `schedules.py`, an adapter's noise levels, checked; `windows.py`, which
     steps are decisions; `denoising.py`, a batch from noise to latents; `seeds.py`, for draws
     independent of the first noise.
@@ -40,8 +41,8 @@ named_adapter: `NamedAdapter`: the adapter that a configuration names, with its 
 adapter: `Adapter`, the base class: all code that depends on a pipeline's architecture; `sizes.py`
     and `noise_levels.py`, its parts about pixels and about the scheduler; `conditions.py`,
     `limit.py`, `frames.py`.
-sde, activations: the formulas of one step and its log-prob; activations of a transformer, for
-    estimates.
+sde, activations: `Noise`, the formula of a step, and its log-prob; activations of a transformer,
+    for estimates.
 
 `adapter`, `activations`, `noising`, `sde` and `testing` are public, and `policy` for subclasses of
 `FlowPolicy`. An adapter names its laws as "module:function" (`Adapter.laws`), so that

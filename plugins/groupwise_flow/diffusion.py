@@ -28,7 +28,7 @@ from groupwise_flow.model.lora import adds_nothing
 from groupwise_flow.model.precision import check_computes
 from groupwise_flow.model.unused_parameters import UnusedParameters
 from groupwise_flow.passes.guidance import Guided
-from groupwise_flow.passes.sampling import failures, sample_latents
+from groupwise_flow.passes.latents import failures, sample_latents
 from groupwise_flow.preflight import check_teacher, checked, examine
 from groupwise_flow.process.denoising import Denoised, Plan, without_noise
 from groupwise_flow.process.schedules import levels

@@ -18,6 +18,7 @@ from groupwise.rollouts import LogProbs, Rollouts, Trajectory
 from groupwise_flow.diffusion import DiffusionPolicy
 from groupwise_flow.noising import LEVELS, NOISE, SEED, stratified, with_levels
 from groupwise_flow.process.denoising import Denoised, Plan, without_noise
+from groupwise_flow.sde import ODE
 from groupwise_flow.settings import ForwardProcessSettings
 
 POWERS = {"x0": 2, "sigma": 1, "velocity": 0}
@@ -54,15 +55,14 @@ class ForwardProcess(DiffusionPolicy):
     def plan(self, group_seeds: Sequence[int], group_size: int) -> Plan:
         """With `sde: ode` no step but the first noise is random, else all but the last are."""
         config, count = self.config, len(group_seeds) * group_size
-        if config.sde == "ode":
+        if config.noise == ODE:
             return without_noise(self.sigmas, count)
         return Plan(
             sigmas=self.sigmas,
             first=torch.zeros(count, dtype=torch.int64),
             decisions=config.steps - 1,
             source=torch.arange(count),
-            kind=config.sde,
-            noise_level=config.noise_level,
+            noise=config.noise,
             keeps_path=False,
         )
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from groupwise.kit.errors import UserError
 from groupwise_flow.adapter import Adapter, Limit
+from groupwise_flow.effect import other_decisions
 from groupwise_flow.files.folder import check_weights, read_index
 from groupwise_flow.files.outline import outline
 from groupwise_flow.passes.guidance import Guided
@@ -94,15 +95,13 @@ def _guidance_notes(adapter: Adapter, settings: Settings) -> Sequence[str]:
 
 
 def check_teacher(settings: Settings, teacher: Settings) -> None:
-    """Raise UserError unless the teacher has the policy's latents, noise levels and formula of a
-    step. Its guidance may be another."""
-    for name in ("steps", "sde", "noise_level"):
-        own, theirs = getattr(settings, name, None), getattr(teacher, name, None)
-        if own != theirs:
-            raise UserError(
-                f"the teacher's Gaussians must have the policy's noise: {name} is {theirs} here "
-                f"and {own} in the policy; leave it out here"
-            )
+    """Raise UserError unless the teacher has the policy's decisions: its latents, noise levels,
+    noise, and formula of a log-prob. Its velocities may be others."""
+    for name in other_decisions(settings, teacher):
+        raise UserError(
+            f"the teacher scores the policy's decisions, and {name} is {getattr(teacher, name)} "
+            f"here and {getattr(settings, name)} in the policy; leave it out here"
+        )
     ours, other = outline(settings), outline(teacher)
     if ours is None or other is None:
         return  # components of unknown libraries: only a run can tell

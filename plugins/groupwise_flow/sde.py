@@ -9,7 +9,7 @@ length.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -28,6 +28,75 @@ class SdeStep:
     log_prob: Tensor
     mean: Tensor
     std: Tensor
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of a step: its formula and its scale. Policies with equal ones draw alike.
+
+    kind: see `step`; level: its `noise_level`, of no effect for "ode".
+
+    Raises ValueError for an unknown kind, and a level below 0 or, for cps and ddim, above 1.
+    """
+
+    kind: Kind
+    level: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(
+                f'kind must be "flow", "cps", "dance", "ddim" or "ode", received {self.kind!r}'
+            )
+        if self.level < 0:
+            raise ValueError(f"the noise level must not be negative, received {self.level:g}")
+        if self.kind in ("cps", "ddim") and self.level > 1:
+            raise ValueError(
+                f"the noise level must be at most 1 for {self.kind}, received {self.level:g}"
+            )
+
+    def move(
+        self,
+        velocity: Tensor,
+        sample: Tensor,
+        sigma: float | Tensor,
+        sigma_next: float | Tensor,
+        *,
+        next_sample: Tensor | None = None,
+        noise: Tensor | None = None,
+    ) -> SdeStep:
+        """`step` without checks of its arguments, so that the host need not wait for the device.
+
+        Without `next_sample` and `noise` the next sample is the mean.
+        """
+        dtype = _dtype(velocity, sample)
+        v, x = velocity.to(dtype), sample.to(dtype)
+        mean, std = self._moments(v, x, _column(sigma, x), _column(sigma_next, x))
+        if next_sample is not None:
+            taken = next_sample.to(dtype)
+        else:
+            taken = mean if noise is None else mean + std * noise.to(dtype)
+        return SdeStep(next_sample=taken, log_prob=log_prob(taken, mean, std), mean=mean, std=std)
+
+    def _moments(self, v: Tensor, x: Tensor, s: Tensor, s_next: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean [B, ...] and std [B, 1, ...] of the step."""
+        dt, level = s_next - s, self.level
+        if self.kind == "ode":
+            return x + v * dt, torch.zeros_like(s)
+        if self.kind == "flow":
+            squared = level**2 * s / (1 - torch.where(1 - s < -NEAR * dt, s_next, s))
+            mean = x * (1 + squared * dt / (2 * s)) + v * (1 + squared * (1 - s) / (2 * s)) * dt
+            return mean, (squared * -dt).sqrt()
+        if self.kind == "dance":
+            score = -(x - (1 - s) * (x - s * v)) / s.square()
+            return x + v * dt - level**2 * score * dt / 2, level * (-dt).sqrt()
+        cps = self.kind == "cps"
+        std = s_next * math.sin(level * math.pi / 2) if cps else _ddim(s, s_next, level)
+        kept = (s_next.square() - std.square()).clamp(min=0).sqrt()
+        return (1 - s_next) * (x - s * v) + kept * (x + (1 - s) * v), std
+
+
+ODE = Noise("ode")
+"""No noise: Euler's step."""
 
 
 def step(
@@ -52,8 +121,8 @@ def step(
     noise: standard normal; drawn from torch's global generator if needed and None.
 
     log_prob is log N(next_sample; mean, std), averaged over the sample's dimensions; 0 without
-    noise. Computed in float32 or wider. Raises ValueError for different shapes, an unknown kind, a
-    noise level below 0 or, for cps and ddim, above 1, and sigmas that do not fall.
+    noise. Computed in float32 or wider. Raises ValueError for different shapes, what `Noise`
+    refuses, and sigmas that do not fall.
     """
     for name, value in {"velocity": velocity, "noise": noise, "next_sample": next_sample}.items():
         if value is not None and value.shape != sample.shape:
@@ -61,51 +130,13 @@ def step(
                 f"step: {name} {list(value.shape)} and sample {list(sample.shape)} must have the "
                 f"same shape"
             )
-    if noise_level < 0:
-        raise ValueError(f"step: noise_level must not be negative, received {noise_level}")
-    if kind in ("cps", "ddim") and noise_level > 1:
-        raise ValueError(f"step: noise_level must be at most 1 for {kind}, received {noise_level}")
     columns = [_column(value, sample.to(_dtype(velocity, sample))) for value in (sigma, sigma_next)]
     if bool((columns[1] >= columns[0]).any()):
         raise ValueError("step: sigma_next must be below sigma")
     if next_sample is None and noise is None and kind != "ode":
         noise = torch.randn_like(sample, dtype=columns[0].dtype)
-    return move(
-        velocity,
-        sample,
-        sigma,
-        sigma_next,
-        kind=kind,
-        noise_level=noise_level,
-        next_sample=next_sample,
-        noise=noise,
-    )
-
-
-def move(
-    velocity: Tensor,
-    sample: Tensor,
-    sigma: float | Tensor,
-    sigma_next: float | Tensor,
-    *,
-    kind: Kind,
-    noise_level: float = 0.0,
-    next_sample: Tensor | None = None,
-    noise: Tensor | None = None,
-) -> SdeStep:
-    """`step` without checks of its arguments, so that the host need not wait for the device.
-
-    Without `next_sample` and `noise` the next sample is the mean.
-    """
-    dtype = _dtype(velocity, sample)
-    v, x = velocity.to(dtype), sample.to(dtype)
-    s, s_next = _column(sigma, x), _column(sigma_next, x)
-    mean, std = _moments(v, x, s, s_next, kind=kind, level=noise_level)
-    if next_sample is not None:
-        taken = next_sample.to(dtype)
-    else:
-        taken = mean if noise is None else mean + std * noise.to(dtype)
-    return SdeStep(next_sample=taken, log_prob=log_prob(taken, mean, std), mean=mean, std=std)
+    chosen = Noise(kind, noise_level)
+    return chosen.move(velocity, sample, sigma, sigma_next, next_sample=next_sample, noise=noise)
 
 
 def log_prob(value: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -114,29 +145,6 @@ def log_prob(value: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     scale = std.masked_fill(certain, 1.0)
     density = -0.5 * ((value - mean) / scale).square() - scale.log() - 0.5 * math.log(2 * math.pi)
     return density.masked_fill(certain, 0.0).flatten(1).mean(dim=1)
-
-
-def _moments(
-    v: Tensor, x: Tensor, s: Tensor, s_next: Tensor, *, kind: Kind, level: float
-) -> tuple[Tensor, Tensor]:
-    """Mean [B, ...] and std [B, 1, ...] of the step."""
-    dt = s_next - s
-    if kind == "ode":
-        return x + v * dt, torch.zeros_like(s)
-    if kind == "flow":
-        squared = level**2 * s / (1 - torch.where(1 - s < -NEAR * dt, s_next, s))
-        mean = x * (1 + squared * dt / (2 * s)) + v * (1 + squared * (1 - s) / (2 * s)) * dt
-        return mean, (squared * -dt).sqrt()
-    if kind in ("cps", "ddim"):
-        std = s_next * math.sin(level * math.pi / 2) if kind == "cps" else _ddim(s, s_next, level)
-        kept = (s_next.square() - std.square()).clamp(min=0).sqrt()
-        return (1 - s_next) * (x - s * v) + kept * (x + (1 - s) * v), std
-    if kind == "dance":
-        score = -(x - (1 - s) * (x - s * v)) / s.square()
-        return x + v * dt - level**2 * score * dt / 2, level * (-dt).sqrt()
-    raise ValueError(
-        f'step: kind must be "flow", "cps", "dance", "ddim" or "ode", received {kind!r}'
-    )
 
 
 def _ddim(s: Tensor, s_next: Tensor, eta: float) -> Tensor:

@@ -1,7 +1,7 @@
 """Settings: the configurations of policies over pipelines: what they share, and each one's own."""
 
 from abc import abstractmethod
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -9,8 +9,10 @@ from groupwise.kit import lora
 from groupwise.kit.options import PathOrName, TakesObject
 from groupwise.kit.section import mistake_at
 from groupwise.kit.trust import LoadingArguments
+from groupwise_flow.effect import Effect
 from groupwise_flow.named_adapter import AdapterOption
 from groupwise_flow.process.windows import Window
+from groupwise_flow.sde import ODE, Noise
 
 Precision = Literal["float32", "bf16", "fp16"]
 
@@ -29,69 +31,79 @@ class Settings(TakesObject):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: PathOrName = Field(
+    model: Annotated[PathOrName, Effect.VELOCITIES] = Field(
         description="path or hub name of a diffusers pipeline; in Python also the pipeline itself, "
         "which is then trained in place"
     )
-    loading: LoadingArguments = Field(
+    loading: Annotated[LoadingArguments, Effect.VELOCITIES] = Field(
         default_factory=dict,
         description="arguments of diffusers' from_pretrained; `trust_remote_code` is false and "
         "`use_safetensors` true unless set",
     )
-    adapter: AdapterOption | None = Field(
+    adapter: Annotated[AdapterOption | None, Effect.VELOCITIES] = Field(
         None,
         description="`module:attribute` of an Adapter class, or its registered name; with options "
         "of its own as `{name: NAME, OPTION: VALUE}`; chosen by the pipeline's class if unset",
     )
-    lora: Lora | None = Field(None, description="train adapters only; full training if unset")
-    precision: Precision = Field(
+    lora: Annotated[Lora | None, Effect.VELOCITIES] = Field(
+        None, description="train adapters only; full training if unset"
+    )
+    precision: Annotated[Precision, Effect.VELOCITIES] = Field(
         "float32",
         description="of computation (bf16, fp16: autocast) and of stored frozen weights, except "
         "the autoencoder; trained weights are float32",
     )
-    height: int | None = Field(None, ge=1, description="of images, in pixels; the model's if unset")
-    width: int | None = Field(None, ge=1, description="of images, in pixels; the model's if unset")
-    steps: int = Field(10, ge=2, description="denoising steps in training")
-    evaluation_steps: int = Field(
+    height: Annotated[int | None, Effect.DECISIONS] = Field(
+        None, ge=1, description="of images, in pixels; the model's if unset"
+    )
+    width: Annotated[int | None, Effect.DECISIONS] = Field(
+        None, ge=1, description="of images, in pixels; the model's if unset"
+    )
+    steps: Annotated[int, Effect.DECISIONS] = Field(
+        10, ge=2, description="denoising steps in training"
+    )
+    evaluation_steps: Annotated[int, Effect.NOTHING] = Field(
         40, ge=1, description="denoising steps at evaluation, all without noise (ODE)"
     )
-    guidance: float = Field(
+    guidance: Annotated[float, Effect.VELOCITIES] = Field(
         1.0,
         ge=0,
         description="guidance scale at evaluation; 1 is off, and only models that take it as an "
         "input (FLUX.1-dev) have smaller ones",
     )
-    training_guidance: float | None = Field(
+    training_guidance: Annotated[float | None, Effect.VELOCITIES] = Field(
         None, ge=0, description="guidance scale in training; as at evaluation if unset"
     )
-    negative_prompt: str = Field(
+    negative_prompt: Annotated[str, Effect.VELOCITIES] = Field(
         "", description="prompt of the unconditional pass of classifier-free guidance"
     )
-    prompt_tokens: int = Field(
+    prompt_tokens: Annotated[int, Effect.VELOCITIES] = Field(
         256,
         ge=1,
         description="longest prompt, in tokens, with the template that some models put around it: "
         "the pipeline's max_sequence_length, which most limit to 256 or 512",
     )
-    long_prompts: Literal["error", "skip", "cut"] = Field(
+    long_prompts: Annotated[Literal["error", "skip", "cut"], Effect.NOTHING] = Field(
         "error",
         description="for prompts with more tokens: stop before the first step, leave them out, or "
         "cut off their end",
     )
-    encoders: Literal["resident", "offload", "cached"] = Field(
+    encoders: Annotated[Literal["resident", "offload", "cached"], Effect.NOTHING] = Field(
         "resident",
         description="where the text encoders are: always on the device; in CPU memory, and on the "
         "device only while prompts are encoded; or, once all prompts of the data set are encoded "
         "and cached before the first step, nowhere",
     )
-    keep_prompts: int = Field(
+    keep_prompts: Annotated[int, Effect.NOTHING] = Field(
         4096,
         ge=1,
         description="most encoded prompts cached in CPU memory, the latest used; with "
         "`encoders: cached` at least the number of distinct prompts",
     )
-    batch: int = Field(64, ge=1, description="most images in one pass of the model")
-    gradient_checkpointing: bool = Field(
+    batch: Annotated[int, Effect.NOTHING] = Field(
+        64, ge=1, description="most images in one pass of the model"
+    )
+    gradient_checkpointing: Annotated[bool, Effect.NOTHING] = Field(
         False, description="recompute blocks in the backward pass: less memory, more time"
     )
 
@@ -103,6 +115,19 @@ class Settings(TakesObject):
                 "object: leave them out, or pass its folder or hub name"
             )
         return self
+
+    @model_validator(mode="after")
+    def _has_known_noise(self) -> Self:
+        try:
+            _ = self.noise
+        except ValueError as error:
+            raise mistake_at(("noise_level",), str(error)) from error
+        return self
+
+    @property
+    @abstractmethod
+    def noise(self) -> Noise:
+        """Of the steps with noise in training."""
 
     @property
     def guidance_in_training(self) -> float:
@@ -140,36 +165,36 @@ class Settings(TakesObject):
 class FlowSettings(Settings):
     """Of the policy whose decisions are denoising steps: which are, and how they draw."""
 
-    sde: Literal["flow", "cps", "dance", "ddim"] = Field(
+    sde: Annotated[Literal["flow", "cps", "dance", "ddim"], Effect.DECISIONS] = Field(
         "flow",
         description="formula of a stochastic step: Flow-SDE, CPS, DanceGRPO's SDE, or DDIM with "
         "eta, for models that predict the noise",
     )
-    noise_level: float = Field(
+    noise_level: Annotated[float, Effect.DECISIONS] = Field(
         0.7,
         ge=0,
         description="scale of a decision's noise; usually 0.7 for flow, 0.8 for cps, 0.3 for dance "
         "and 1 for ddim, whose eta it is",
     )
-    window: Window = Field(
+    window: Annotated[Window, Effect.NOTHING] = Field(
         default=Window(), description="which steps are decisions: stochastic, and trained on"
     )
-    last_step: Literal["ode", "noise"] = Field(
+    last_step: Annotated[Literal["ode", "noise"], Effect.NOTHING] = Field(
         "ode",
         description="how the last step is taken, which is never trained on: without noise, or with "
         "noise as in published runs with `window: {kind: all}`",
     )
-    shared_noise: bool = Field(
+    shared_noise: Annotated[bool, Effect.NOTHING] = Field(
         False,
         description="a group starts from the same noise, and computes the steps before its window "
         "once",
     )
-    keep_graph: bool = Field(
+    keep_graph: Annotated[bool, Effect.NOTHING] = Field(
         False,
         description="keep the graph of sampling's passes for the first update, which then needs no "
         "forward pass: the same gradient, for the memory of activations of all decisions of a step",
     )
-    guidance_gradient: Literal["both", "conditional"] = Field(
+    guidance_gradient: Annotated[Literal["both", "conditional"], Effect.NOTHING] = Field(
         "both",
         description="branches of classifier-free guidance that have a gradient in training: both, "
         "which is the gradient of the log-prob, or only the conditional one, as in some published "
@@ -196,12 +221,11 @@ class FlowSettings(Settings):
                 "0 makes every step deterministic, so there are no decisions to train on; set it "
                 "above 0",
             )
-        if self.sde in ("cps", "ddim") and self.noise_level > 1:
-            raise mistake_at(
-                ("noise_level",),
-                f"with sde: {self.sde} it must be at most 1; found {self.noise_level:g}",
-            )
         return self
+
+    @property
+    def noise(self) -> Noise:
+        return Noise(self.sde, self.noise_level)
 
     @property
     def kept_graphs(self) -> int:
@@ -246,21 +270,21 @@ class FlowSettings(Settings):
 class ForwardProcessSettings(Settings):
     """Of the policy whose decisions are noised copies of the final latents."""
 
-    sde: Literal["ode", "flow", "cps", "dance", "ddim"] = Field(
+    sde: Annotated[Literal["ode", "flow", "cps", "dance", "ddim"], Effect.DECISIONS] = Field(
         "ode",
         description="how images of training are drawn: without noise (ode), as in use, or with "
         "noise in every step but the last, by a formula of the policy `flow`",
     )
-    noise_level: float = Field(
+    noise_level: Annotated[float, Effect.DECISIONS] = Field(
         0.7, gt=0, description="scale of the noise of these steps; not for sde: ode"
     )
-    decisions: int = Field(
+    decisions: Annotated[int, Effect.NOTHING] = Field(
         1,
         ge=1,
         description="noised copies of each image that an update trains on, each at a noise level "
         "of its own",
     )
-    likelihood: Literal["x0", "sigma", "velocity"] = Field(
+    likelihood: Annotated[Literal["x0", "sigma", "velocity"], Effect.DECISIONS] = Field(
         "x0",
         description="weight of the squared error of a velocity in log-probs, which are the ELBO's: "
         "sigma^2 (x0: the error of the predicted clean latents), sigma, or 1 (velocity)",
@@ -272,11 +296,11 @@ class ForwardProcessSettings(Settings):
             raise mistake_at(
                 ("noise_level",), "it has no effect with sde: ode; set sde, or remove it"
             )
-        if self.sde in ("cps", "ddim") and self.noise_level > 1:
-            raise mistake_at(
-                ("noise_level",), f"with sde: {self.sde} at most 1; found {self.noise_level:g}"
-            )
         return self
+
+    @property
+    def noise(self) -> Noise:
+        return ODE if self.sde == "ode" else Noise(self.sde, self.noise_level)
 
     @property
     def max_decisions(self) -> int:
@@ -290,4 +314,4 @@ class ForwardProcessSettings(Settings):
     @property
     def sampling_latents(self) -> int:
         """The noise of each step."""
-        return 0 if self.sde == "ode" else self.steps - 1
+        return 0 if self.noise == ODE else self.steps - 1

@@ -34,7 +34,7 @@ codec: between rows and token ids: `prompts.py`, `template.py`; `contexts.py`, a
 probing: `trial.py`, `probes.py`: run the model on a few short rows to see what it supports
     (`Ability`); `ways.py`, the fastest way of decoding that is right; `capturing.py`, whether a GPU
     may run a token as a CUDA graph, and compile its norms for that.
-decoding: sampling token by token: `sampling.py`, the loop; `decoder.py`, what is the same for all
+decoding: sampling token by token: `batches.py`, the loop; `decoder.py`, what is the same for all
     turns; `work.py`, the turns to draw and their batches; `slots.py`, the rows of a batch, and
     drawing a token of each; `graphs.py`, tokens captured and replayed; `prefill.py`, the pass over
     contexts; `stepping.py`, that over a token; `way.py`, the choices among these; `cache.py`, keys

@@ -14,7 +14,7 @@ from transformers import LogitsProcessorList, StopStringCriteria
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
 from groupwise_llm.codec.contexts import Context, Turn
-from groupwise_llm.decoding import drawing, sampling
+from groupwise_llm.decoding import batches, drawing
 from groupwise_llm.decoding.decoder import Decoder
 from groupwise_llm.decoding.prefixes import PrefixCache
 from groupwise_llm.decoding.work import Work
@@ -127,7 +127,7 @@ class InProcess(TextSampler):
             drawn=[context.drawn for context in contexts],
         )
         with self._gathered():
-            sampled = sampling.decode(decoder, work)
+            sampled = batches.decode(decoder, work)
         columns = (
             sampled.ids,
             sampled.log_probs,
@@ -161,7 +161,7 @@ class InProcess(TextSampler):
             temperature=self.config.temperature,
             sampling_temperature=choice.temperature,
             cache_tokens=self.config.cache_tokens,
-            check_every=sampling.check_interval(self.device),
+            check_every=batches.check_interval(self.device),
             joins=ability.continues and ability.decoding.padded,
         )
 

@@ -8,7 +8,9 @@ import pytest
 
 from groupwise import testing
 from groupwise.kit.errors import UserError
+from groupwise.prompt_source import PlacedRow
 from groupwise.rewards import Reward, SampleErrors
+from groupwise.scoring.audit import audit
 from groupwise_code.formats import cases_of
 from groupwise_code.problem import FormatError
 from groupwise_code.reward import CodeTests
@@ -238,3 +240,16 @@ def test_hanging_programs_end_within_the_calls_time() -> None:
         reward.close()
     assert time.monotonic() - began < 8.0 + 5.0 + 10.0  # of the machine
     assert 0.0 in raised.value.values
+
+
+@pytest.mark.parametrize(
+    "row", [{**CALLED["open-r1"], "solution": RIGHT}, {**PRINTED["apps"], "solution": PRINTS}]
+)
+def test_the_audit_finds_nothing_that_is_wrong_and_paid(row: dict[str, Any]) -> None:
+    rows = [PlacedRow({"prompt": "Add two numbers.", **row}, "row 0")]
+    made = audit(Reward(name="code_tests", function=CodeTests(), remake=CodeTests), rows)
+    assert made is not None
+    assert (made.counts["gold"], made.untried) == ((1, 1, 0), "")
+    assert {count.paid for kind, count in made.counts.items() if kind != "gold"} == {0}
+    assert len([kind for kind in made.counts if kind.startswith("a program that ")]) == 5
+    assert made.findings == []

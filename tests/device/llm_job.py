@@ -82,7 +82,7 @@ def run(folder: Path, model: Path) -> None:
     # choice, and no graphs: they are compared by `graphs_job`.
     with (
         patch("groupwise_llm.log_probs.pack", pack),
-        patch("groupwise_llm.decoding.sampling.check_interval", lambda device: 4),
+        patch("groupwise_llm.decoding.batches.check_interval", lambda device: 4),
     ):
         for name, lora in LORA.items():
             run_on_both(

@@ -8,7 +8,7 @@ import torch
 
 import groupwise
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
-from groupwise_flow.passes import sampling
+from groupwise_flow.passes import latents
 
 PROMPTS = [{"prompt": f"{letter} {animal}"} for letter in "abcdefgh" for animal in ("cat", "dog")]
 
@@ -16,13 +16,13 @@ PROMPTS = [{"prompt": f"{letter} {animal}"} for letter in "abcdefgh" for animal 
 @pytest.fixture
 def spoiled(monkeypatch):
     """Noise that is NaN for some seeds; the set of spoiled seeds is returned, and may be filled."""
-    normal, spoiled = sampling._normal, set()
+    normal, spoiled = latents._normal, set()
 
     def noise(seed, decisions, shape):
         start, rest = normal(seed, decisions, shape)
         return (start * math.nan if seed in spoiled else start), rest
 
-    monkeypatch.setattr(sampling, "_normal", noise)
+    monkeypatch.setattr(latents, "_normal", noise)
     return spoiled
 
 

@@ -14,7 +14,7 @@ import groupwise
 from groupwise.rollouts import Rollouts
 from groupwise.weights import REFERENCE, KeptWeights
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
-from groupwise_flow.passes import sampling
+from groupwise_flow.passes import latents
 from groupwise_flow.passes.graphs import PASS, PLACE
 from groupwise_flow.policy import FlowPolicy
 
@@ -91,13 +91,13 @@ def test_a_graph_is_used_once_and_not_with_other_weights(lab, rounding):
 
 def test_passes_with_a_picture_that_is_not_finite_keep_no_graph(lab, monkeypatch):
     """And can be trained on together with those that keep one."""
-    normal = sampling._normal
+    normal = latents._normal
 
     def broken(seed, *arguments):
         start, noise = normal(seed, *arguments)
         return (start * torch.nan if seed == 7 else start), noise
 
-    monkeypatch.setattr(sampling, "_normal", broken)
+    monkeypatch.setattr(latents, "_normal", broken)
     policy = lab.policy(steps=4, keep_graph=True)
     policy.begin(0)
     kept = policy.sample(lab.rows, group_size=1, seeds=[1, 2])

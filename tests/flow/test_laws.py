@@ -5,13 +5,14 @@ import re
 import pytest
 import torch
 from diffusers import DiffusionPipeline
+from tests.flow.forms import FORMS
 
 from groupwise import Policy, testing
 from groupwise.registry import installed
 from groupwise_flow import testing as laws
 from groupwise_flow.adapters.sd3 import SD3Adapter
 from groupwise_flow.policy import FlowPolicy
-from groupwise_testing.policy import gradients
+from groupwise_testing.policy import gradients, outputs
 from groupwise_testing.policy.case import Case
 
 ADAPTERS = {
@@ -73,52 +74,18 @@ def test_policy(lab, settings):
     testing.check_sampler(policy, policy, lab.rows, group_size=2)
 
 
-GRADIENTS = {
-    "checkpointing": {"gradient_checkpointing": True},
-    "a window that starts anywhere": {"window": {"kind": "random", "size": 2}},
-    "a sliding window": {"window": {"kind": "sliding", "size": 2, "every": 1}},
-    "shared noise": {"shared_noise": True, "window": {"kind": "fixed", "size": 2, "start": 1}},
-    "cps": {"sde": "cps"},
-    "dance": {"sde": "dance", "noise_level": 0.3},
-    "a last step with noise": {"last_step": "noise"},
-    "guidance, full": {"guidance": 4.5},
-    "guidance, one branch": {"guidance": 4.5, "guidance_gradient": "conditional"},
-    "guidance, one branch, lora": {
-        "guidance": 4.5,
-        "guidance_gradient": "conditional",
-        "lora": {"rank": 2},
-    },
-    "guidance, checkpointing, lora": {
-        "architecture": "sd3.5",
-        "guidance": 4.5,
-        "gradient_checkpointing": True,
-        "lora": {"rank": 2},
-    },
-    "guidance of training alone": {"training_guidance": 3.0},
-    "bf16": {"precision": "bf16", "lora": {"rank": 2}},
-    "flux, lora": {"architecture": "flux", "guidance": 3.5, "lora": {"rank": 2}},
-    "flux, unguided": {"architecture": "flux unguided", "gradient_checkpointing": True},
-    "fp16, guidance": {"precision": "fp16", "guidance": 4.5},
-    "noise": {"architecture": "sd15", "sde": "ddim", "noise_level": 1.0, "guidance": 3.0},
-    "v": {"architecture": "sd15 v", "sde": "ddim", "noise_level": 1.0, "lora": {"rank": 2}},
-    "xl": {
-        "architecture": "sdxl",
-        "sde": "ddim",
-        "noise_level": 1.0,
-        "guidance": 3.0,
-        "lora": {"rank": 2},
-        "gradient_checkpointing": True,
-    },
-}
-"""Settings that change how log-probs are computed, beside those of `test_policy`."""
-
-
-@pytest.mark.parametrize("form", GRADIENTS)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.slow(after=6)
-def test_gradient(lab, form):
-    policy = lab.policy(**GRADIENTS[form])
+def test_form(lab, form, rounding):
+    """Ratio one also within rounding: the law's own bound is one for any half precision."""
+    policy = lab.policy(**FORMS[form])
     policy.begin(1)
-    testing.hold(form, gradients.LAWS, Case(policy, lab.rows, 2, None))
+    case = Case(policy, lab.rows, 2, None)
+    testing.hold(form, (outputs.ratio, *gradients.LAWS), case)
+    sampled = case.rollouts.sampler_log_probs
+    if sampled is not None:
+        with torch.no_grad():
+            rounding.same(lambda: policy(case.rollouts).log_probs, sampled)
 
 
 def test_a_gradient_without_the_unconditional_branch_breaks_the_law_unless_it_is_declared(

@@ -7,7 +7,7 @@ from diffusers import DiffusionPipeline
 from groupwise.kit.memory import Workload
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.estimates.counting import Alive
-from groupwise_flow.estimates.sampling import SamplingMemory
+from groupwise_flow.estimates.sampling_memory import SamplingMemory
 from groupwise_flow.files.outline import outline
 from groupwise_flow.forward_process import ForwardProcess
 from groupwise_flow.policy import FlowPolicy

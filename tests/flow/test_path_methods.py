@@ -64,17 +64,14 @@ def test_the_policy_gives_the_published_weights_of_steps(lab, rounding):
 @pytest.mark.parametrize("sde", ["cps", "dance"])
 def test_the_slope_is_the_length_of_a_log_probs_gradient_by_the_velocity(lab, sde):
     """For a sample one std from its mean, by finite differences of the sampler's own formula."""
-    from groupwise_flow import sde as formulas
-
     config = lab.settings(steps=5, sde=sde, noise_level=0.3, window=ONE_STEP)
     sigmas = torch.linspace(1, 0, 6, dtype=torch.float64)
     slopes = []
     for sigma, after in pairwise(sigmas[:-1]):
-        options = {"kind": sde, "noise_level": 0.3}
         x, v = torch.ones(1, 1, dtype=torch.float64), torch.full((1, 1), 0.3, dtype=torch.float64)
-        drawn = formulas.move(v, x, sigma, after, noise=torch.ones_like(x), **options).next_sample
+        drawn = config.noise.move(v, x, sigma, after, noise=torch.ones_like(x)).next_sample
         above, below = (
-            formulas.move(v + d, x, sigma, after, next_sample=drawn, **options).log_prob
+            config.noise.move(v + d, x, sigma, after, next_sample=drawn).log_prob
             for d in (1e-5, -1e-5)
         )
         slopes.append(abs(float((above - below) / 2e-5)))

@@ -10,7 +10,7 @@ from groupwise.kit.errors import UserError
 from groupwise.weights import KeptWeights
 from groupwise_flow import sde
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
-from groupwise_flow.passes import sampling
+from groupwise_flow.passes import latents
 
 WINDOWS = {
     "all": {},
@@ -357,8 +357,8 @@ def test_with_shared_noise_a_group_is_computed_once_until_its_first_decision(
         plan = replace(plan, source=torch.arange(len(start)))
         return denoise(velocity, start, noise, plan, **more)
 
-    denoise = sampling.denoise
-    monkeypatch.setattr(sampling, "denoise", unshared)
+    denoise = latents.denoise
+    monkeypatch.setattr(latents, "denoise", unshared)
     sample(policy, size=3)
     assert sizes[5 * each :] == [6] * 5 * each
 

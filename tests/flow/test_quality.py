@@ -68,12 +68,12 @@ def test_noise_costs_no_quality(name, ode_quality):
 
 
 def test_noise_without_the_drift_correction_costs_quality(ode_quality, monkeypatch):
-    move = sde.move
+    move = sde.Noise.move
 
-    def uncorrected(velocity, sample, sigma, sigma_next, **options):
-        drawn = move(velocity, sample, sigma, sigma_next, **options)
-        straight = move(velocity, sample, sigma, sigma_next, kind="ode").next_sample
+    def uncorrected(self, velocity, sample, sigma, sigma_next, **options):
+        drawn = move(self, velocity, sample, sigma, sigma_next, **options)
+        straight = move(sde.ODE, velocity, sample, sigma, sigma_next).next_sample
         return replace(drawn, next_sample=straight + drawn.next_sample - drawn.mean)
 
-    monkeypatch.setattr(sde, "move", uncorrected)
+    monkeypatch.setattr(sde.Noise, "move", uncorrected)
     assert quality(SAMPLERS["flow, window"]) < ode_quality - 2 * TOLERANCE

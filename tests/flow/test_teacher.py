@@ -10,6 +10,8 @@ import groupwise
 from groupwise.algorithms.grpo import GRPO
 from groupwise.kit.errors import UserError
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
+from groupwise_flow.forward_process import ForwardProcess
+from groupwise_flow.policy import FlowPolicy
 
 WEIGHT = 0.5
 WINDOW = {"kind": "fixed", "size": 3}
@@ -118,18 +120,36 @@ def test_a_run_approaches_its_teacher_and_resumes_exactly(lab, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"noise_level": 0.5}, "policy's noise: noise_level is 0.5 here and 0.7 in the policy"),
-        ({"steps": 6}, "policy's noise: steps is 6 here and 5 in the policy; leave it out here"),
         (
-            {"height": 24},
-            r"the policy's latents: expected the shape \[4, 8, 8\], found \[4, 12, 8\]",
+            {"noise_level": 0.5},
+            "policy's decisions, and noise_level is 0.5 here and 0.7 in the policy",
         ),
+        (
+            {"steps": 6},
+            "policy's decisions, and steps is 6 here and 5 in the policy; leave it out here",
+        ),
+        ({"height": 24}, "policy's decisions, and height is 24 here and 16 in the policy"),
         ({"architecture": "flux"}, "reads the policy's latents"),
     ],
 )
 def test_teachers_that_do_not_fit_are_refused(lab, changes, message):
     policy = lab.settings("sd3 without t5")
     changes = {"architecture": "sd3", **changes}
-    kind = type(lab.policy("sd3 without t5"))
+    kind = FlowPolicy
     with pytest.raises(UserError, match=message):
         kind.check_teacher(policy, kind, lab.settings(**changes))
+
+
+def test_a_size_that_is_unset_is_the_models_own(lab):
+    kind = FlowPolicy
+    unset, same, larger = (lab.settings("sd3 without t5", height=h) for h in (None, 16, 24))
+    kind.check_teacher(unset, kind, same)
+    with pytest.raises(UserError, match=r"latents: expected the shape \[4, 8, 8\], found \[4, 12"):
+        kind.check_teacher(unset, kind, larger)
+
+
+def test_a_likelihood_other_than_the_policys_is_refused(lab):
+    one, other = (lab.settings(kind=ForwardProcess, likelihood=name) for name in ("x0", "sigma"))
+    ForwardProcess.check_teacher(one, ForwardProcess, one)
+    with pytest.raises(UserError, match="decisions, and likelihood is sigma here and x0 in the"):
+        ForwardProcess.check_teacher(one, ForwardProcess, other)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from groupwise_llm.decoding import sampling
+from groupwise_llm.decoding import batches
 from groupwise_llm.decoding.stepping import Cached
 
 
@@ -16,7 +16,7 @@ def sample(policy, rows, interval, monkeypatch):
 
     hook = policy.model.get_input_embeddings().register_forward_hook(count)
     with monkeypatch.context() as patch:
-        patch.setattr(sampling, "check_interval", lambda device: interval)
+        patch.setattr(batches, "check_interval", lambda device: interval)
         rollouts = policy.sample(rows, group_size=4, seeds=range(4 * len(rows)))
     hook.remove()
     return rollouts, sum(tokens)
@@ -60,6 +60,6 @@ def test_the_trial_run_always_drops_ended_rows(make, rows, monkeypatch):
         keep(cached, kept)
 
     monkeypatch.setattr(Cached, "keep", recorded)
-    monkeypatch.setattr(sampling, "check_interval", lambda device: sampling.CHECK_EVERY)
+    monkeypatch.setattr(batches, "check_interval", lambda device: batches.CHECK_EVERY)
     assert make().ability.decoding.cached
     assert remaining == [5, 2, 1]  # with a mask, without, and where a cache goes on

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+from tests.llm.forms import FORMS
 
 from groupwise import testing
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
-from groupwise_testing.policy import gradients
+from groupwise_testing.policy import gradients, outputs
 from groupwise_testing.policy.case import Case
 
 # Prompts of unequal length; at this temperature some completions end early.
@@ -33,25 +34,25 @@ def test_settings(make, settings):
     testing.check_policy(make(**SETTINGS[settings]), ROWS)
 
 
-GRADIENTS = {
-    "untied": {"architecture": "llama"},
-    "checkpointing": {"gradient_checkpointing": True},
-    "lora, checkpointing": {"lora": {"rank": 2}, "gradient_checkpointing": True},
-    "lora, prompts that are not shared": {"lora": {"rank": 2}, "share_prompt": False},
-    "bf16": {"precision": "bf16"},
-    "bf16, head in float32, lora": {
-        "precision": "bf16",
-        "head_precision": "float32",
-        "lora": {"rank": 2},
-    },
-    "penalty": {"repetition_penalty": 1.2, "top_k": 20},
-}
-"""Settings that change how log-probs are computed, beside those of the tests above."""
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.slow(after=4)
+def test_form(make, form):
+    case = Case(make(**FORMS[form]), ROWS, 4, None)
+    testing.hold(form, (outputs.ratio, *gradients.LAWS), case)
 
 
-@pytest.mark.parametrize("form", GRADIENTS)
-def test_gradient(make, form):
-    testing.hold(form, gradients.LAWS, Case(make(**GRADIENTS[form]), ROWS, 4, None))
+def test_every_option_is_in_a_form():
+    usual = {
+        name: field.get_default(call_default_factory=True)
+        for name, field in Settings.model_fields.items()
+        if name != "model"
+    }
+    tried = {name for form in FORMS.values() for name in form if form[name] != usual.get(name)}
+    missing = usual.keys() - tried
+    assert not missing, (
+        f"no form sets {', '.join(sorted(missing))}, so that the laws of the ratio and of the "
+        f"gradient never see it; add one to tests/llm/forms.py, with another value than the default"
+    )
 
 
 def loaded(policy):

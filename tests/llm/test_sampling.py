@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LogitsProcessorList
 
-from groupwise_llm.decoding import drawing, sampling
+from groupwise_llm.decoding import batches, drawing
 from groupwise_llm.settings import Settings
 
 ARCHITECTURES = ["qwen2", "llama", "gpt2", "gpt_neox", "gemma2", "gemma3"]
@@ -182,7 +182,7 @@ def test_a_seed_gives_the_same_tokens_in_any_batch(make, rows, allow, architectu
 def test_the_moment_when_ended_rows_are_dropped_changes_no_token(make, rows, monkeypatch, share):
     policy = make(max_new_tokens=20)
     expected = ids_of(sample(policy, rows))
-    monkeypatch.setattr(sampling, "COMPACT_AT", share)
+    monkeypatch.setattr(batches, "COMPACT_AT", share)
     assert ids_of(sample(policy, rows)) == expected
 
 
@@ -442,7 +442,7 @@ def test_each_prompt_is_computed_once_for_its_group(make, rows, batch_shapes):
 
 def test_ended_rows_are_dropped_from_the_batch(make, rows, batch_shapes, monkeypatch):
     policy = make(max_new_tokens=60, temperature=2.0, model={"eos_token_id": list(range(20))})
-    monkeypatch.setattr(sampling, "COMPACT_AT", 1.0)
+    monkeypatch.setattr(batches, "COMPACT_AT", 1.0)
     shapes = batch_shapes(policy)
     rollouts = sample(policy, rows, 6)
     lengths = rollouts.lengths

@@ -11,6 +11,7 @@ from groupwise.building.build import build_parts, check_sections
 from groupwise.building.overlap import with_overlap
 from groupwise.building.parts import SECONDS_OF_CHECKING, Parts, checked_rows
 from groupwise.building.policies import check_teachers
+from groupwise.cli.audits import audit_table
 from groupwise.cli.memory import Sizes, estimate, excess, reward_sizes, size, teacher_sizes
 from groupwise.cli.preview import preview
 from groupwise.cli.stage import Stage
@@ -23,6 +24,7 @@ from groupwise.kit.processes import shards as shards_of
 from groupwise.plugins.build import check_options
 from groupwise.policy import Policy
 from groupwise.recording.display import largest_error
+from groupwise.run.audits import audit_notes, audits
 from groupwise.run.gold import gold_notes
 from groupwise.sampler import TurnSampler
 
@@ -71,6 +73,9 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     notes += [*gold_notes(parts), *few_notes(parts)]
     stage = Stage.of(parts, policies, configs)
     shown = [] if stage is None else [preview(stage), trial(stage)]
+    audited = audits(parts)
+    notes += audit_notes(parts, audited)
+    shown += filter(None, [audit_table(audited)])
     taught = {label: teacher_sizes(parts, label, shards=shards) for label in policies}
     counts = parts.players.counts(
         evaluated=len(parts.held_out), greedy=any(policy.greedy for policy in policies.values())

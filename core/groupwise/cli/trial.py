@@ -44,7 +44,7 @@ def trial(stage: Stage) -> str:
             columns = {title: scorer(rollouts, state) for title, rollouts in batches.items()}
     text = None if gold is None else _stated(gold, rows[0])
     right = [] if text is None else [f"  the right answer to the first prompt: {text!r:.120}"]
-    return "\n".join([*_aligned(_table(parts, len(rows), columns, unknown)), *right, ""])
+    return "\n".join([*aligned(_table(parts, len(rows), columns, unknown)), *right, ""])
 
 
 def _table(
@@ -116,7 +116,8 @@ def _values(scores: Scores, name: str) -> str:
     return words[0] if len(set(words)) == 1 else ", ".join(words)
 
 
-def _aligned(lines: Iterable[Sequence[str]]) -> list[str]:
+def aligned(lines: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of cells as text in columns."""
     table = [*lines]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [

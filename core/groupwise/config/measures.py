@@ -31,6 +31,13 @@ class MeasureSection(PluginSection):
         description="call it in a process of its own, which is killed if it hangs",
     )
 
+    audit: Literal["note", "refuse", "skip"] | None = Field(
+        default=None,
+        description="before a run, of right and wrong answers that it judges wrongly: note them in "
+        "`groupwise check`, or refuse to begin; skip: do not try; note if unset, but of a reward "
+        "that is async or loads a model only if set ([The audit](audit.md))",
+    )
+
     @property
     def title(self) -> str:
         """Its name in metrics and in the rest of the configuration."""

@@ -9,6 +9,12 @@ from typing import Any, ClassVar
 
 from groupwise.kit import foreign_json
 
+ANSWERS = (
+    *("answer", "solution", "target", "label", "gold", "output", "response"),
+    *("ground_truth", "reference_answer", "final_answer", "canonical_solution"),
+)
+"""Usual names of columns with gold answers, the most common first."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:

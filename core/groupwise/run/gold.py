@@ -4,16 +4,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
-
-import torch
 
 from groupwise.building.parts import Parts
 from groupwise.kit.copies import copied
 from groupwise.kit.errors import UserError, first_line
 from groupwise.prompt_source import PlacedRow
 from groupwise.rewards import Reward
-from groupwise.rollouts import Rollouts
+from groupwise.scoring.probe import completed
 from groupwise.scoring.scorer import Scorer
 
 MOST = 200
@@ -39,7 +36,7 @@ def gold_notes(parts: Parts) -> Iterator[str]:
     for path, reward in parts.measures.items():
         if reward.members.gold_completion is None and reward.members.check_row is None:
             continue
-        rows = [*_rows(parts)]
+        rows = [*first_rows(parts)]
         needed = reward.members.columns.values()
         if any(rows[0].keys().isdisjoint(each) for each in needed):  # the environment returns one
             continue
@@ -105,18 +102,8 @@ def _values(reward: Reward, usable: Sequence[tuple[PlacedRow, str]]) -> list[flo
     return [float(value) for value in scores.values[:, 0]]
 
 
-def completed(rows: Sequence[PlacedRow], completions: Sequence[Any]) -> Rollouts:
-    """Rollouts of one completion for each row, without facts of a policy."""
-    return Rollouts(
-        prompts=list(rows),
-        completions=list(completions),
-        groups=torch.arange(len(rows)),
-        mask=torch.ones(len(rows), 1, dtype=torch.bool),
-        truncated=torch.zeros(len(rows), dtype=torch.bool),
-    )
-
-
-def _rows(parts: Parts) -> Iterator[PlacedRow]:
+def first_rows(parts: Parts) -> Iterator[PlacedRow]:
+    """The rows that are tried: `MOST`, or as many as are read in `SECONDS`."""
     started = time.monotonic()
     for row in islice(parts.prompts.rows(), MOST):
         yield row

@@ -25,6 +25,7 @@ from groupwise.recording.display import Display
 from groupwise.recording.recorder import Recorder
 from groupwise.recording.result import RunResult
 from groupwise.recording.saver import Saver
+from groupwise.run.audits import audits
 from groupwise.run.gold import gold_notes
 from groupwise.run.interruption import orderly
 from groupwise.run.loop import run_and_record
@@ -136,6 +137,7 @@ def _train(
         parts = build_parts(loaded)
     with progress.doing("rewards"):
         parts.notes.extend(gold_notes(parts))  # before models are loaded
+        processes.first(lambda: audits(parts, refusing=True))
     loaded, settings = parts.loaded, parts.config.train
     with open_trainer(parts, accelerator) as trainer:
         callbacks, reports = build_callbacks(parts, accelerator), build_reports(loaded)

@@ -1,7 +1,7 @@
 """Activations that training keeps: by an adapter's own formula, or counted without data."""
 
 from groupwise_flow.estimates.counting import kept
-from groupwise_flow.estimates.sampling import SamplingMemory
+from groupwise_flow.estimates.sampling_memory import SamplingMemory
 from groupwise_flow.settings import Settings
 
 FLOAT = 4

@@ -10,7 +10,7 @@ from groupwise.kit import memory
 from groupwise.kit.memory import Workload
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.estimates.activations import activations
-from groupwise_flow.estimates.sampling import SamplingMemory
+from groupwise_flow.estimates.sampling_memory import SamplingMemory
 from groupwise_flow.files.outline import outline
 from groupwise_flow.model.precision import HALF, stored
 from groupwise_flow.passes.guidance import has_two_branches

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from groupwise.rollouts import LogProbs, Rollouts
-from groupwise_flow import sde
 from groupwise_flow.model.sharding import largest
 from groupwise_flow.model.versions import Versions
 from groupwise_flow.passes.graphs import Graphs
@@ -28,9 +27,7 @@ def relative(sigmas: Tensor, config: FlowSettings) -> Tensor:
     """
     one = sigmas.new_ones(len(sigmas) - 1, 1)
     # A mean is linear in sample and velocity: of a sample 0 and a velocity 1 it is the derivative.
-    step = sde.move(
-        one, 0 * one, sigmas[:-1], sigmas[1:], kind=config.sde, noise_level=config.noise_level
-    )
+    step = config.noise.move(one, 0 * one, sigmas[:-1], sigmas[1:])
     std, trained = step.std.flatten(), config.window.decisions(config.steps)
     slope = step.mean.flatten().abs() / std
     return torch.stack([std / std[trained].mean(), slope * (1 / slope[trained]).mean()])
@@ -90,13 +87,11 @@ class Transitions:
                 sigma.view(shape),
                 unconditional=self._known_unconditional(rollouts, slice(start, stop)),
             )
-        step = sde.move(
+        step = self.config.noise.move(
             velocity.flatten(0, 1),
             before.flatten(0, 1),
             sigma,
             after,
-            kind=self.config.sde,
-            noise_level=self.config.noise_level,
             next_sample=path[:, 1:].flatten(0, 1),
         )
         extra = {

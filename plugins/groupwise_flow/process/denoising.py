@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from groupwise.kit import progress
-from groupwise_flow import sde
+from groupwise_flow.sde import ODE, Noise
 
 Rows = slice | Tensor
 """Rows of a batch: a slice where they are contiguous, which copies nothing, or indices."""
@@ -27,6 +26,7 @@ class Plan:
     sigmas: [steps + 1], falling; first: [B] first decision of each row; decisions: their number per
         row, 0 for none.
     source: [B] row with which a row is identical until its first decision; its own index if none.
+    noise: of decisions, and of the last step with `noisy_end`.
     shared: for each row the seed of its first noise, where a group shares that; None if its own.
     noisy_end: whether the last step has noise, too, although it is no decision.
     predicts: whether to keep the predicted clean samples x0, before the first decision and after
@@ -40,8 +40,7 @@ class Plan:
     first: Tensor
     decisions: int
     source: Tensor
-    kind: sde.Kind
-    noise_level: float
+    noise: Noise
     shared: Sequence[int] | None = None
     noisy_end: bool = False
     predicts: bool = False
@@ -70,8 +69,7 @@ def without_noise(sigmas: Tensor, count: int) -> Plan:
         first=torch.zeros(count, dtype=torch.int64),
         decisions=0,
         source=torch.arange(count),
-        kind="ode",
-        noise_level=0.0,
+        noise=ODE,
     )
 
 
@@ -121,7 +119,7 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
     log_probs = start.new_zeros(shape)
     unconditional: Tensor | None = None
     clean: list[Tensor] = []
-    draw = partial(sde.move, kind=plan.kind, noise_level=plan.noise_level)
+    draw = plan.noise.move
     x, sigmas = start, plan.sigmas.to(start.device)
     for number, step in enumerate(list(_steps(plan, start.device))):
         sigma, after = sigmas[number], sigmas[number + 1]
@@ -134,7 +132,7 @@ def denoise(velocity: Velocity, start: Tensor, noise: Tensor, plan: Plan) -> Den
             continue
         x_next = x
         if step.deciding is not ALL:
-            x_next = sde.move(v, x, sigma, after, kind="ode").next_sample
+            x_next = ODE.move(v, x, sigma, after).next_sample
         if step.deciding is not None:
             rows, at = step.deciding, step.number
             drawn = draw(v[rows], x[rows], sigma, after, noise=noise[rows, at])

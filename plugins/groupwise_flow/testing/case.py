@@ -10,7 +10,7 @@ from torch import Tensor
 from groupwise.testing import compare
 from groupwise_flow.adapter import Adapter, Conditions, Row
 from groupwise_flow.passes.guidance import Guided
-from groupwise_flow.passes.sampling import sample_latents
+from groupwise_flow.passes.latents import sample_latents
 from groupwise_flow.process.denoising import without_noise
 from groupwise_flow.process.schedules import levels
 from groupwise_flow.settings import FlowSettings

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 
 from groupwise.kit.errors import UserError
-from groupwise_llm.decoding import drawing, sampling
+from groupwise_llm.decoding import batches, drawing
 from groupwise_llm.decoding.decoder import Decoder
 from groupwise_llm.decoding.prefixes import PrefixCache
 from groupwise_llm.decoding.way import Way
@@ -119,7 +119,7 @@ def _work(contexts: Sequence[Tensor], owners: Sequence[int], limits: Sequence[in
 
 def _decoded(trial: Trial, decoder: Decoder, work: Work) -> tuple[float, list[Tensor]]:
     """The largest error in nats of the log-probs of the tokens drawn; the tokens of each row."""
-    sampled = sampling.decode(decoder, work)
+    sampled = batches.decode(decoder, work)
     rows = [work.contexts[owner] for owner in work.owners]
     right = truth(trial.model, decoder.numerics, rows, sampled.ids, sampled.mask)
     turns = [ids[mask].cpu() for ids, mask in zip(sampled.ids, sampled.mask, strict=True)]

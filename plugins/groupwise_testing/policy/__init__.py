@@ -6,10 +6,10 @@ from pathlib import Path
 from groupwise.policy import Policy
 from groupwise_testing.draws import Rows
 from groupwise_testing.laws import hold
-from groupwise_testing.policy import cutting, gradients, outputs, sampling, weights
+from groupwise_testing.policy import cutting, gradients, outputs, samples, weights
 from groupwise_testing.policy.case import Case
 
-LAWS = (*sampling.LAWS, *outputs.LAWS, *cutting.LAWS, *gradients.LAWS, *weights.LAWS)
+LAWS = (*samples.LAWS, *outputs.LAWS, *cutting.LAWS, *gradients.LAWS, *weights.LAWS)
 
 
 def check_policy(

@@ -1,4 +1,4 @@
-"""Sampling: from rows and seeds to latents; each row's noise comes from its own seed."""
+"""Latents, from rows and seeds; each row's noise comes from its own seed."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
