@@ -183,6 +183,8 @@ def _execute(payload: Mapping[str, Any], module: types.ModuleType) -> None:
 def _serve(payload: Mapping[str, Any], module: types.ModuleType) -> None:
     """Run the code, then answer calls of what it defines until the run says no more."""
     try:
+        # As builtins: a function of the opening is none of the program's.
+        exec(payload["opening"], builtins.__dict__)
         _execute(payload, module)
     except BaseException as error:
         frames.write(CHANNEL, {"error": _words(error)})
@@ -197,11 +199,14 @@ def _serve(payload: Mapping[str, Any], module: types.ModuleType) -> None:
 
 
 def _answer(request: Mapping[str, Any], module: types.ModuleType) -> Mapping[str, Any]:
+    target: Any
     try:
-        target: Any = module
-        for part in request["name"].split("."):
+        name, target = request["name"], module
+        if hasattr(module.__dict__.get("Solution"), name):
+            name = f"Solution.{name}"  # where LeetCode has its functions
+        for part in name.split("."):
             target = getattr(target, part)
-            if isinstance(target, type) and "." in request["name"]:
+            if isinstance(target, type) and "." in name:
                 target = target()  # `Solution.method`: of a new object
         arguments, named = plain.decoded(request["args"]), plain.decoded(request["named"])
         return {"value": plain.encoded(target(*arguments, **named))}

@@ -72,13 +72,15 @@ class Sandbox:
         with self._free, self._connected().started(payload, self._limits) as process:
             return process.finished()
 
-    def call(self, code: str, name: str, arguments: Sequence[Any]) -> Called:
+    def call(self, code: str, name: str, arguments: Sequence[Any], *, opening: str = "") -> Called:
         """Run code, then call a function that it defines with plain data. Raises SandboxError.
 
-        name: of the function, or "Class.method" of a class that is built without arguments.
+        name: of the function, or "Class.method" of a class that is built without arguments; a
+            function may also be a method of a class `Solution`.
+        opening: code whose names the program may use, such as imports.
         """
         request = {"name": name, "args": plain.encoded([*arguments]), "named": plain.encoded({})}
-        with self._free, self._connected().started(_calls(code), self._limits) as process:
+        with self._free, self._connected().started(_calls(code, opening), self._limits) as process:
             answer = _defined(process) or _answered(process, request)
             process.hang_up()
             finished = process.finished()
@@ -136,8 +138,8 @@ class Sandbox:
             return self._connection
 
 
-def _calls(code: str) -> dict[str, str]:
-    return {"mode": "calls", "code": code}
+def _calls(code: str, opening: str = "") -> dict[str, str]:
+    return {"mode": "calls", "code": code, "opening": opening}
 
 
 def _defined(process: Process) -> dict[str, Any] | None:

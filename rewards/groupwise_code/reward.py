@@ -13,7 +13,7 @@ from groupwise.kit.foreign_json import read as read_json
 from groupwise.rewards import SampleErrors, seconds_left
 from groupwise_code.answer import program_of
 from groupwise_code.comparing import same_output, same_value
-from groupwise_code.formats import FORMATS, cases_of
+from groupwise_code.formats import FORMATS, OTHERS, cases_of
 from groupwise_code.problem import Calling, Case, Printing
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.process import SandboxError
@@ -21,6 +21,19 @@ from groupwise_sandbox.sandbox import Sandbox
 
 SHARE = 0.9
 """The part of the time left to a call in which programs are begun."""
+
+LEETCODE = (
+    "from typing import *\n"
+    "import collections, functools, heapq, itertools, math, random, re, string\n"
+    "from bisect import bisect, bisect_left, bisect_right, insort\n"
+    "from collections import Counter, OrderedDict, defaultdict, deque\n"
+    "from functools import cache, cmp_to_key, lru_cache, reduce\n"
+    "from heapq import heapify, heappop, heappush, heappushpop, nlargest, nsmallest\n"
+    "from itertools import accumulate, chain, combinations, count, permutations, product\n"
+    "from math import ceil, comb, floor, gcd, inf, sqrt\n"
+)
+"""What a program that is called may use without an import: the given beginnings of such problems
+are written for LeetCode, where these names are there."""
 
 
 class CodeTests:
@@ -97,7 +110,7 @@ class CodeTests:
         **columns: Sequence[Any],
     ) -> list[float | None]:
         """Returns a value for each completion; raises SampleErrors where the sandbox failed."""
-        given = {name: columns[name] for name in (*FORMATS, *_OTHERS) if name in columns}
+        given = {name: columns[name] for name in (*FORMATS, *OTHERS) if name in columns}
         rows = [
             {name: values[i] for name, values in given.items()} for i in range(len(completions))
         ]
@@ -156,7 +169,7 @@ class CodeTests:
             is_right = same_output(printed, case.expected)
             return None if is_right else f"printed {printed!r:.60}, expected {case.expected!r:.60}"
         if isinstance(case, Calling):
-            called = self._sandbox.call(program, case.name, case.arguments)
+            called = self._sandbox.call(program, case.name, case.arguments, opening=LEETCODE)
             if called.error is not None or same_value(called.value, case.expected):
                 return called.error
             return f"returned {called.value!r:.60}, expected {case.expected!r:.60}"
@@ -164,7 +177,6 @@ class CodeTests:
         return None if tested.passed else tested.reason
 
 
-_OTHERS = ("entry_point", "test_setup_code", "test_imports")
 _SOLUTIONS = ("canonical_solution", "solutions", "solution", "gold_standard_solution", "code")
 
 

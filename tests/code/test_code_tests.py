@@ -1,14 +1,21 @@
 """`code_tests`: right programs are paid, wrong ones and cheats are not, in every format."""
 
+import base64
 import json
+import os
+import pickle
+import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from groupwise import testing
 from groupwise.rewards import SampleErrors
+from groupwise_code import contests
 from groupwise_code.formats import cases_of
+from groupwise_code.pickled import text_of
 from groupwise_code.problem import FormatError
 from groupwise_code.reward import CodeTests
 
@@ -17,6 +24,15 @@ WRONG = "def add(a, b):\n    return a - b\n"
 PRINTS = "print(sum(map(int, input().split())))\n"
 CASES = [{"type": "function_call", "fn_name": "add", "input": [1, 2], "output": 3}]
 LINES = [{"type": "stdin_stdout", "input": "1 2\n", "output": "3\n"}]
+
+
+def packed(value: Any) -> str:
+    """As LiveCodeBench packs its private tests."""
+    return base64.b64encode(zlib.compress(pickle.dumps(value))).decode()
+
+
+FUNCTIONAL = [{"input": "1\n2", "output": "3", "testtype": "functional"}]
+STDIN = [{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}]
 CALLED: dict[str, dict[str, Any]] = {
     "open-r1": {"verification_info": {"language": "python", "test_cases": CASES}},
     "open-r1 as text": {"verification_info": json.dumps({"test_cases": CASES})},
@@ -36,6 +52,11 @@ CALLED: dict[str, dict[str, Any]] = {
         "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
         "entry_point": "add",
     },
+    "livecodebench": {
+        "public_test_cases": json.dumps(FUNCTIONAL),
+        "private_test_cases": packed(json.dumps(FUNCTIONAL)),
+        "metadata": json.dumps({"func_name": "add"}),
+    },
     "kodcode": {"test": "def test_add():\n    assert add(1, 2) == 3\n"},
     "kodcode by import": {
         "test": "from solution import add\n\ndef test_add():\n    assert add(a=1, b=2) == 3\n"
@@ -47,6 +68,15 @@ PRINTED: dict[str, dict[str, Any]] = {
     "apps": {"input_output": json.dumps({"inputs": ["1 2\n"], "outputs": ["3\n"]})},
     "verl": {"ground_truth": json.dumps({"inputs": ["1 2\n"], "outputs": ["3\n"]})},
     "prime-rl": {"ground_truth": LINES},
+    "livecodebench": {
+        "public_test_cases": "[]",
+        "private_test_cases": packed(json.dumps(STDIN)),
+        "metadata": "{}",
+    },
+    "livecodebench, its public tests": {
+        "public_test_cases": json.dumps(STDIN),
+        "private_test_cases": json.dumps(STDIN),
+    },
 }
 CHEATS = {
     "an object that equals everything": (
@@ -190,6 +220,11 @@ def test_a_completion_without_a_program_is_wrong(reward: CodeTests) -> None:
         {"test": "def ("},
         {"ground_truth": "[1"},
         {"verification_info": {"language": "cpp", "test_cases": LINES}},
+        {"private_test_cases": "no base64"},
+        {"private_test_cases": base64.b64encode(b"no stream").decode()},
+        {"private_test_cases": packed(json.dumps(FUNCTIONAL))},
+        {"private_test_cases": packed(STDIN)},
+        {"private_test_cases": packed("[")},
     ],
     ids=str,
 )
@@ -200,6 +235,53 @@ def test_a_row_that_cannot_be_read_is_named_before_a_run(
         cases_of(row)
     with pytest.raises(SampleErrors):
         value(reward, RIGHT, row)
+
+
+class Hostile:
+    def __reduce__(self) -> Any:
+        return os.mkdir, (os.environ["HOSTILE"],)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickle_of_more_than_a_text_is_refused_and_never_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int
+) -> None:
+    monkeypatch.setenv("HOSTILE", str(tmp_path / "made"))
+    assert text_of(pickle.dumps("a text", protocol)) == "a text"
+    for value in (Hostile(), [Hostile()], {"a": 1}, ["a text"], 1, None):
+        with pytest.raises(FormatError, match="pickle of more than a text"):
+            text_of(pickle.dumps(value, protocol))
+    for cut in (b"", b"no pickle", pickle.dumps("a text", protocol)[:-3], b"\x80\x04."):
+        with pytest.raises(FormatError):
+            text_of(cut)
+    assert not (tmp_path / "made").exists()
+
+
+def test_tests_that_are_large_when_they_are_decompressed_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = {"private_test_cases": packed(json.dumps(STDIN) + " " * 100_000)}
+    assert len(cases_of(row)) == 1
+    monkeypatch.setattr(contests, "MOST_BYTES", 10_000)
+    with pytest.raises(FormatError, match="MiB when it is decompressed"):
+        cases_of(row)
+
+
+@pytest.mark.parametrize("name", ["livecodebench", "apps by lines"])
+def test_a_function_may_be_a_method_of_solution_as_on_leetcode(
+    reward: CodeTests, name: str
+) -> None:
+    program = (
+        "class Solution:\n    def add(self, a: Optional[int], b) -> int:\n        return a {} b"
+    )
+    assert value(reward, program.format("+"), CALLED[name]) == 1.0
+    assert value(reward, program.format("-"), CALLED[name]) == 0.0
+
+
+def test_a_function_that_leetcode_imports_is_none_of_the_programs(reward: CodeTests) -> None:
+    row = {"test_cases": [{"fn_name": "gcd", "input": [4, 6], "output": 2}]}
+    assert value(reward, "pass", row) == 0.0
+    assert value(reward, "from math import gcd", row) == 1.0
 
 
 def test_its_own_solution_is_the_gold_completion(reward: CodeTests) -> None:
