@@ -41,7 +41,7 @@ def live(descriptors: Sequence[int], server: int) -> None:
         _take(channel, output, errors, payload["stdin"])
         _limit(payload["seconds"], payload["memory"])
         _give_up_rights(server)
-        streams = _streams()
+        streams = _streams(payload.get("files", {}))
         system_calls.restrict()
         status = _run(payload, streams)
     except BaseException:
@@ -108,8 +108,11 @@ def _give_up_rights(server: int) -> None:
         os._exit(1)
 
 
-def _streams() -> Mapping[str, io.TextIOWrapper]:
-    """Standard streams, made while descriptors can still be looked at."""
+def _streams(files: Mapping[str, str]) -> Mapping[str, io.TextIOWrapper]:
+    """Standard streams, made while descriptors can still be looked at.
+
+    files: contents by name, of what `open` reads from memory.
+    """
     opened = {
         name: io.TextIOWrapper(
             open(number, "rb" if name == "stdin" else "wb", closefd=False),  # noqa: SIM115
@@ -125,6 +128,10 @@ def _streams() -> Mapping[str, io.TextIOWrapper]:
     really = io.open
 
     def opening(file: Any, mode: str = "r", *others: Any, **named: Any) -> Any:
+        file = os.fspath(file) if isinstance(file, os.PathLike) else file
+        if isinstance(file, str) and file in files and not {*mode} & {*"wxa+"}:
+            text = files[file]
+            return io.BytesIO(text.encode()) if "b" in mode else io.StringIO(text, newline=None)
         if isinstance(file, int | str) and file in _STANDARD:
             stream = opened[_STANDARD[file]]
             return stream.buffer if "b" in mode else stream
@@ -136,7 +143,7 @@ def _streams() -> Mapping[str, io.TextIOWrapper]:
 
 def _run(payload: Mapping[str, Any], streams: Mapping[str, io.TextIOWrapper]) -> int:
     """Run the payload's code by its mode; the exit status."""
-    sys.argv, sys.path[:] = ["answer.py"], []
+    sys.argv, sys.path[:] = ["answer.py", *payload.get("arguments", [])], []
     name = "__main__" if payload["mode"] == "program" else "answer"
     module = types.ModuleType(name)
     sys.modules[name] = module

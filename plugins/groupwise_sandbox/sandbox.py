@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -66,9 +66,21 @@ class Sandbox:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
 
-    def run(self, code: str, stdin: str = "") -> Finished:
-        """Run a program with this standard input. Raises SandboxError."""
-        payload = {"mode": "program", "code": code, "stdin": stdin}
+    def run(
+        self,
+        code: str,
+        stdin: str = "",
+        *,
+        arguments: Sequence[str] = (),
+        files: Mapping[str, str] | None = None,
+    ) -> Finished:
+        """Run a program with this standard input. Raises SandboxError.
+
+        arguments: after the first of `sys.argv`.
+        files: contents by name of what it may open to read; they are in its memory, not on a disk.
+        """
+        given = {"stdin": stdin, "arguments": [*arguments], "files": {**(files or {})}}
+        payload = {"mode": "program", "code": code, **given}
         with self._free, self._connected().started(payload, self._limits) as process:
             return process.finished()
 

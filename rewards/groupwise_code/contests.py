@@ -1,4 +1,4 @@
-"""Contests: the tests of LiveCodeBench's rows."""
+"""Contests: the tests of LiveCodeBench's, Codeforces' and code_contests' rows."""
 
 import zlib
 from base64 import b64decode
@@ -10,6 +10,8 @@ from groupwise_code.pickled import text_of
 from groupwise_code.problem import Case, FormatError
 from groupwise_code.values import case, column
 
+PYTHON = ("python", "python3")
+"""Names of the language."""
 MOST_BYTES = 256 << 20
 """Of a row's private tests, when they are decompressed."""
 
@@ -24,6 +26,30 @@ def live_code_bench(row: Mapping[str, Any]) -> Iterable[Case]:
         if is_call and not name:
             raise FormatError("functional tests, and no func_name in the column 'metadata'")
         yield case(name if is_call else None, each["input"], each["output"])
+
+
+def codeforces(row: Mapping[str, Any]) -> Iterable[Case]:
+    """open-r1/codeforces: [{"input", "output"}] of `official_tests`, or of `examples` alone."""
+    if row.get("input_mode") == "file":
+        raise FormatError("the program is to read and write files, which it cannot")
+    if row.get("interaction_format"):
+        raise FormatError("the program is to talk with another one, which it cannot")
+    if (language := row.get("language")) not in (None, *PYTHON):
+        raise FormatError(f"a program in {language!r}: only Python is run")
+    name = "official_tests" if row.get("official_tests") else "examples"
+    return [case(None, each["input"], each["output"]) for each in column(row, name)]
+
+
+def code_contests(row: Mapping[str, Any]) -> Iterable[Case]:
+    """code_contests: {"input": [...], "output": [...]} of the public, private and generated."""
+    for name in ("input_file", "output_file"):
+        if row.get(name):
+            raise FormatError(f"{name}: the program is to read and write files, which it cannot")
+    for name in ("public_tests", "private_tests", "generated_tests"):
+        if row.get(name):
+            tests = column(row, name)
+            for given, expected in zip(tests["input"], tests["output"], strict=True):
+                yield case(None, given, expected)
 
 
 def _private(data: Any) -> Any:

@@ -1,10 +1,12 @@
 """Formats: the tests of a row, as published data sets hold them, told by their columns."""
 
+import ast
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from groupwise_code import assertions, contests
-from groupwise_code.problem import Case, FormatError
+from groupwise_code.problem import Case, FormatError, Printing
 from groupwise_code.values import call, case, column, value
 
 MOST = 10_000
@@ -17,7 +19,7 @@ def cases_of(row: Mapping[str, Any]) -> list[Case]:
     if name is None:
         raise FormatError(f"no tests: expected one of the columns {', '.join(FORMATS)}")
     try:
-        cases = list(FORMATS[name](row))
+        cases = [_checked(each, row) for each in FORMATS[name](row)]
     except FormatError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -29,11 +31,23 @@ def cases_of(row: Mapping[str, Any]) -> list[Case]:
     return cases
 
 
+def _checked(case: Case, row: Mapping[str, Any]) -> Case:
+    """A case with the row's checker, if it has one."""
+    code = row.get("generated_checker") or row.get("checker")
+    if not code or not isinstance(case, Printing):
+        return case
+    try:
+        ast.parse(code)
+    except (SyntaxError, TypeError, ValueError, RecursionError) as error:
+        raise FormatError(f"the row's checker is not Python: {error}") from error
+    return replace(case, checker=code)
+
+
 def _verification(row: Mapping[str, Any]) -> Iterable[Case]:
     """open-r1, SYNTHETIC: {"language", "test_cases": [{"type", "fn_name", "input", "output"}]}."""
     data = column(row, "verification_info")
     language = data.get("language", "python")
-    if language not in ("python", "python3"):
+    if language not in contests.PYTHON:
         raise FormatError(f"tests in {language!r}: only Python is run")
     return _listed(data["test_cases"])
 
@@ -74,9 +88,17 @@ FORMATS: Mapping[str, Callable[[Mapping[str, Any]], Iterable[Case]]] = {
     "test_cases": lambda row: _listed(column(row, "test_cases")),
     "private_test_cases": contests.live_code_bench,
     "public_test_cases": contests.live_code_bench,
+    "official_tests": contests.codeforces,
+    "private_tests": contests.code_contests,
+    "public_tests": contests.code_contests,
     "test_list": assertions.listed,
     "test": assertions.module,
+    "examples": contests.codeforces,
 }
 """By the column that tells a format, in the order in which they are looked for."""
-OTHERS = ("entry_point", "metadata", "test_imports", "test_setup_code")
+OTHERS = (
+    *("checker", "entry_point", "generated_checker", "generated_tests", "input_file", "input_mode"),
+    *("interaction_format", "language", "metadata", "output_file", "test_imports"),
+    "test_setup_code",
+)
 """Columns that belong to one of these."""

@@ -7,10 +7,13 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True)
 class Printing:
-    """The program reads `stdin` and prints `expected`."""
+    """The program reads `stdin` and prints `expected`, or what a checker accepts."""
 
     stdin: str
     expected: str
+    checker: str | None = None
+    """A program that is called with the names of three files: the input, the expected output, and
+    the output that it judges. It prints 1 or True for a right one."""
 
 
 @dataclass(frozen=True)

@@ -3,37 +3,22 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from math import nan
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.kit.foreign_json import read as read_json
 from groupwise.rewards import SampleErrors, seconds_left
 from groupwise_code.answer import program_of
-from groupwise_code.comparing import same_output, same_value
 from groupwise_code.formats import FORMATS, OTHERS, cases_of
-from groupwise_code.problem import Calling, Case, Printing
+from groupwise_code.running import failure
+from groupwise_code.solution import solution_of
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.process import SandboxError
 from groupwise_sandbox.sandbox import Sandbox
 
 SHARE = 0.9
 """The part of the time left to a call in which programs are begun."""
-
-LEETCODE = (
-    "from typing import *\n"
-    "import collections, functools, heapq, itertools, math, random, re, string\n"
-    "from bisect import bisect, bisect_left, bisect_right, insort\n"
-    "from collections import Counter, OrderedDict, defaultdict, deque\n"
-    "from functools import cache, cmp_to_key, lru_cache, reduce\n"
-    "from heapq import heapify, heappop, heappush, heappushpop, nlargest, nsmallest\n"
-    "from itertools import accumulate, chain, combinations, count, permutations, product\n"
-    "from math import ceil, comb, floor, gcd, inf, sqrt\n"
-)
-"""What a program that is called may use without an import: the given beginnings of such problems
-are written for LeetCode, where these names are there."""
 
 
 class CodeTests:
@@ -98,7 +83,7 @@ class CodeTests:
     def gold_completion(self, row: Mapping[str, Any]) -> str | None:
         """Returns the data set's own solution, where a row has one."""
         cases_of(row)
-        solution = _solution(row)
+        solution = solution_of(row)
         return None if solution is None else f"```python\n{solution}\n```"
 
     def __call__(
@@ -151,45 +136,10 @@ class CodeTests:
         for number, case in enumerate(cases, 1):
             if time.monotonic() > until:
                 raise SandboxError("the call's time was up before all tests were begun")
-            reason = self._failure(program, case)
+            reason = failure(self._sandbox, program, case)
             passed += reason is None
             if reason is not None and first is None:
                 first = f"test {number} of {len(cases)}: {reason}"
                 if self.config.pay == "all":
                     return 0.0, first
         return passed / len(cases), first
-
-    def _failure(self, program: str, case: Case) -> str | None:
-        """Why a program fails a case; None if it passes. Raises SandboxError."""
-        if isinstance(case, Printing):
-            finished = self._sandbox.run(program, case.stdin)
-            if finished.ended != "exit" or finished.status != 0:
-                return finished.why
-            printed = finished.stdout.decode("utf-8", "replace")
-            is_right = same_output(printed, case.expected)
-            return None if is_right else f"printed {printed!r:.60}, expected {case.expected!r:.60}"
-        if isinstance(case, Calling):
-            called = self._sandbox.call(program, case.name, case.arguments, opening=LEETCODE)
-            if called.error is not None or same_value(called.value, case.expected):
-                return called.error
-            return f"returned {called.value!r:.60}, expected {case.expected!r:.60}"
-        tested = self._sandbox.test(program, case.code, case.names)
-        return None if tested.passed else tested.reason
-
-
-_SOLUTIONS = ("canonical_solution", "solutions", "solution", "gold_standard_solution", "code")
-
-
-def _solution(row: Mapping[str, Any]) -> str | None:
-    """A row's own solution; HumanEval's goes on where its prompt ends."""
-    for name in _SOLUTIONS:
-        value = row.get(name)
-        if isinstance(value, str) and value.startswith("["):
-            with suppress(ValueError):
-                value = read_json(value)
-        if isinstance(value, list):
-            value = next(iter(value), None)
-        if isinstance(value, str) and value.strip():
-            opening = row.get("prompt") if name == "canonical_solution" else ""
-            return f"{opening if isinstance(opening, str) else ''}{value}"
-    return None

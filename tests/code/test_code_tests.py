@@ -73,6 +73,14 @@ PRINTED: dict[str, dict[str, Any]] = {
         "private_test_cases": packed(json.dumps(STDIN)),
         "metadata": "{}",
     },
+    "codeforces": {"official_tests": LINES, "examples": [], "input_mode": "stdio"},
+    "codeforces, its examples": {"official_tests": None, "examples": LINES},
+    "code_contests": {
+        "public_tests": {"input": [], "output": []},
+        "private_tests": {"input": ["1 2\n"], "output": ["3\n"]},
+        "generated_tests": {"input": ["2 1\n"], "output": ["3\n"]},
+        "input_file": "",
+    },
     "livecodebench, its public tests": {
         "public_test_cases": json.dumps(STDIN),
         "private_test_cases": json.dumps(STDIN),
@@ -220,6 +228,12 @@ def test_a_completion_without_a_program_is_wrong(reward: CodeTests) -> None:
         {"test": "def ("},
         {"ground_truth": "[1"},
         {"verification_info": {"language": "cpp", "test_cases": LINES}},
+        {"official_tests": LINES, "input_mode": "file"},
+        {"official_tests": LINES, "interaction_format": "Ask."},
+        {"official_tests": LINES, "language": "cpp"},
+        {"official_tests": LINES, "generated_checker": "#include <testlib.h>\nint main() {}"},
+        {"private_tests": {"input": ["1"], "output": ["1"]}, "input_file": "input.txt"},
+        {"private_tests": {"input": ["1"], "output": []}},
         {"private_test_cases": "no base64"},
         {"private_test_cases": base64.b64encode(b"no stream").decode()},
         {"private_test_cases": packed(json.dumps(FUNCTIONAL))},
@@ -282,6 +296,44 @@ def test_a_function_that_leetcode_imports_is_none_of_the_programs(reward: CodeTe
     row = {"test_cases": [{"fn_name": "gcd", "input": [4, 6], "output": 2}]}
     assert value(reward, "pass", row) == 0.0
     assert value(reward, "from math import gcd", row) == 1.0
+
+
+CHECKER = """
+import sys
+from pathlib import Path
+with open(sys.argv[1]) as file:
+    total = int(file.readline())
+pair = [int(word) for word in Path(sys.argv[3]).read_text().split()]
+try:
+    open(sys.argv[3], "w")
+except OSError:
+    print(1 if len(pair) == 2 and sum(pair) == total else 0)
+"""
+
+
+def test_a_checker_judges_where_several_outputs_are_right(reward: CodeTests) -> None:
+    row = {
+        "official_tests": [{"input": "5\n", "output": "2 3\n"}],
+        "generated_checker": CHECKER,
+    }
+    for right in ("print(2, 3)", "print(1)\nprint(int(input()) - 1)"):
+        assert value(reward, right, row) == 1.0
+    # In turn: wrong, not read by the checker, and a verdict of the program's own.
+    for wrong in ("print(2, 2)", "print('x')", "pass", "print(1)", "print(True)", "1 / 0"):
+        assert value(reward, wrong, row) == 0.0
+
+
+def test_a_program_has_neither_the_checkers_files_nor_its_arguments(reward: CodeTests) -> None:
+    row = {"official_tests": [{"input": "5\n", "output": "2 3\n"}], "generated_checker": CHECKER}
+    for name in ("input.txt", "expected.txt", "output.txt"):
+        assert value(reward, f"print(open({name!r}).read())", row) == 0.0
+    assert value(reward, "import sys\nprint(open(sys.argv[2]).read())", row) == 0.0
+
+
+def test_the_gold_completion_of_code_contests_is_its_first_in_python_3(reward: CodeTests) -> None:
+    solutions = {"language": [2, 1, 3], "solution": ["int main()", "print 1", PRINTS]}
+    gold = reward.gold_completion({**PRINTED["code_contests"], "solutions": solutions})
+    assert gold == f"```python\n{PRINTS}\n```"
 
 
 def test_its_own_solution_is_the_gold_completion(reward: CodeTests) -> None:
