@@ -17,6 +17,7 @@ import threading
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -229,16 +230,47 @@ def _test(payload: Mapping[str, Any], module: types.ModuleType) -> None:
     """Run tests on stubs of what an answer defines: its values cross as plain data alone."""
     module.__dict__.update({name: _stub(name) for name in payload["stubs"]})
     try:
-        _execute(payload, module)
+        frames.write(CHANNEL, {"reasons": _reasons(payload, module)})
+    except _ArgumentError as error:
+        frames.write(CHANNEL, {"refused": str(error)})
+
+
+def _reasons(payload: Mapping[str, Any], module: types.ModuleType) -> list[str | None]:
+    """Of each test, why it failed."""
+    code, calls = payload["code"], payload["calls"]
+    first = _failure(lambda: _execute(payload, module), code)
+    if first is not None or not calls:
+        return [first] * max(1, len(calls))
+    return [_failure(partial(exec, call, module.__dict__), code) for call in calls]
+
+
+def _failure(test: Callable[[], None], code: str) -> str | None:
+    """Why a test fails, with its line of the code, or None."""
+    try:
+        test()
+    except _ArgumentError:
+        raise
     except BaseException as error:
-        frames.write(CHANNEL, {"failed": _words(error)})
-    else:
-        frames.write(CHANNEL, {"passed": True})
+        places = [
+            line
+            for frame, line in traceback.walk_tb(error.__traceback__)
+            if frame.f_code.co_filename == "answer.py"
+        ]
+        line = code.splitlines()[places[-1] - 1].strip() if places else ""
+        return f"{line}: {_words(error)}"[:1000]
+    return None
+
+
+class _ArgumentError(BaseException):
+    """Tests call an answer with what cannot cross; they must not take it for the answer's error."""
 
 
 def _stub(name: str) -> Callable[..., Any]:
     def stub(*args: Any, **named: Any) -> Any:
-        given = {"args": plain.encoded(list(args)), "named": plain.encoded(named)}
+        try:
+            given = {"args": plain.encoded(list(args)), "named": plain.encoded(named)}
+        except plain.NotPlainError as error:
+            raise _ArgumentError(f"{name} cannot be called with this: {error}") from error
         frames.write(CHANNEL, {"name": name, **given})
         reply = frames.read(CHANNEL)
         if "error" in reply:

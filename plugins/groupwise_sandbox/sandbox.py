@@ -1,8 +1,10 @@
 """Sandbox: runs programs, each in a process that can reach nothing."""
 
 import os
+import sys
 import threading
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,6 +13,7 @@ from groupwise_sandbox import plain, system_calls
 from groupwise_sandbox.connection import Connection
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.process import Finished, Process
+from groupwise_sandbox.server import LEFT_OUT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +31,14 @@ class Called:
 class Tested:
     """The verdict of tests on a program."""
 
-    passed: bool
-    reason: str | None
-    """Why not."""
+    reasons: Sequence[str | None]
+    """Of each test: why it failed, None where it passed."""
     finished: Finished
     """How the program ended, rather than the tests."""
+
+    @property
+    def passed(self) -> bool:
+        return not any(self.reasons)
 
 
 class Sandbox:
@@ -65,6 +71,11 @@ class Sandbox:
         self._free = threading.BoundedSemaphore(self.parallel)
         self._lock = threading.Lock()
         self._connection: Connection | None = None
+
+    @property
+    def modules(self) -> AbstractSet[str]:
+        """The modules that programs may import, without what is below them."""
+        return sys.stdlib_module_names - LEFT_OUT | {*self._modules}
 
     def run(
         self,
@@ -106,13 +117,20 @@ class Sandbox:
         except plain.NotPlainError as problem:
             return Called(finished=finished, error=str(problem))
 
-    def test(self, code: str, tests: str, stubs: Sequence[str]) -> Tested:
+    def test(
+        self, code: str, tests: str, stubs: Sequence[str], calls: Sequence[str] = ()
+    ) -> Tested:
         """Run tests that are code, in a process of their own. Raises SandboxError.
 
         There every name of `stubs` is a function that calls the program's; arguments and results
         cross as plain data, so that a test never holds an object of the program.
+
+        calls: statements that are run one by one after `tests`; each is a test, whatever becomes of
+            those before. Without any, `tests` is itself the only one.
+
+        Raises NotPlainError, a ValueError, where an argument of a test is not plain data.
         """
-        testing = {"mode": "tests", "code": tests, "stubs": [*stubs]}
+        testing = {"mode": "tests", "code": tests, "stubs": [*stubs], "calls": [*calls]}
         connection = self._connected()
         with (
             self._free,
@@ -123,9 +141,11 @@ class Sandbox:
             verdict = failed or _passed_on(tester, program)
             program.hang_up()
             finished = program.finished()
-        passed = verdict == {"passed": True}
-        reason = None if passed else str(verdict.get("failed") or verdict.get("error"))
-        return Tested(passed=passed, reason=reason, finished=finished)
+        if "refused" in verdict:
+            raise plain.NotPlainError(verdict["refused"])
+        if (reasons := verdict.get("reasons")) is None:
+            reasons = [str(verdict["error"])] * max(1, len(calls))
+        return Tested(reasons=reasons, finished=finished)
 
     def close(self) -> None:
         """End all programs, and what starts them."""
@@ -173,7 +193,7 @@ def _passed_on(tester: Process, program: Process) -> dict[str, Any]:
     while True:
         message = tester.message()
         if not isinstance(message, dict):
-            return {"failed": "the tests ended without a verdict"}
+            return {"error": "the tests ended without a verdict"}
         if "name" not in message:
             return message
         answer = _answered(program, message)

@@ -93,6 +93,7 @@ FORMATS: Mapping[str, Callable[[Mapping[str, Any]], Iterable[Case]]] = {
     "public_tests": contests.code_contests,
     "test_list": assertions.listed,
     "test": assertions.module,
+    "test_code": assertions.module,
     "examples": contests.codeforces,
 }
 """By the column that tells a format, in the order in which they are looked for."""

@@ -2,23 +2,32 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import nan
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise.rewards import SampleErrors, seconds_left
 from groupwise_code.answer import program_of
 from groupwise_code.formats import FORMATS, OTHERS, cases_of
-from groupwise_code.running import failure
-from groupwise_code.solution import solution_of
+from groupwise_code.problem import Case, FormatError, Testing, count, passed
+from groupwise_code.running import failures
+from groupwise_code.solution import SOLUTIONS, solution_of
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.process import SandboxError
 from groupwise_sandbox.sandbox import Sandbox
 
 SHARE = 0.9
 """The part of the time left to a call in which programs are begun."""
+
+
+class Verdict(NamedTuple):
+    """Of the tests on a program."""
+
+    value: float
+    failed: str | None
+    """The numbers of the tests that it failed, and why it failed the first."""
 
 
 class CodeTests:
@@ -43,6 +52,11 @@ class CodeTests:
         pay: Literal["all", "share"] = Field(
             default="all",
             description="For all tests of a row together, or for the share that passes.",
+        )
+        tests: Literal["all", "gold"] = Field(
+            default="all",
+            description="All tests of a row, or those that its own solution passes, where it has "
+            "one.",
         )
         most: int | None = Field(
             default=None, ge=1, description="Only so many tests of a row, the first ones."
@@ -77,12 +91,12 @@ class CodeTests:
         )
 
     def check_row(self, row: Mapping[str, Any]) -> None:
-        """Raises ValueError for a row whose tests cannot be read."""
-        cases_of(row)
+        """Raises ValueError for a row whose tests cannot be read, or not run here."""
+        self._cases(row)
 
     def gold_completion(self, row: Mapping[str, Any]) -> str | None:
         """Returns the data set's own solution, where a row has one."""
-        cases_of(row)
+        self._cases(row)
         solution = solution_of(row)
         return None if solution is None else f"```python\n{solution}\n```"
 
@@ -95,28 +109,32 @@ class CodeTests:
         **columns: Sequence[Any],
     ) -> list[float | None]:
         """Returns a value for each completion; raises SampleErrors where the sandbox failed."""
-        given = {name: columns[name] for name in (*FORMATS, *OTHERS) if name in columns}
+        names = (*FORMATS, *OTHERS, *SOLUTIONS)
+        given = {"prompt": prompts, **{name: columns[name] for name in names if name in columns}}
         rows = [
             {name: values[i] for name, values in given.items()} for i in range(len(completions))
         ]
         until = time.monotonic() + SHARE * seconds_left()
         with ThreadPoolExecutor(self._sandbox.parallel) as pool:
-            tried = [
-                pool.submit(self._tried, program_of(completion), row, until)
-                for completion, row in zip(completions, rows, strict=True)
-            ]
+            # Tasks begin in order, so none waits for tests that no thread is left to read.
+            tried, tests = list[Future[Verdict]](), list[Future[list[Case]]]()
+            for index, (completion, row) in enumerate(zip(completions, rows, strict=True)):
+                if index == 0 or row != rows[index - 1]:
+                    tests.append(pool.submit(self._tests, row, until))
+                program = program_of(completion)
+                tried.append(pool.submit(self._tried, program, tests[-1], until))
         values, reasons = list[float](), dict[int, str]()
         failed = list[str | None]()
         for index, each in enumerate(tried):
             try:
-                value, reason = each.result()
+                verdict = each.result()
             except (SandboxError, ValueError) as error:  # the machine's fault, or the row's
-                value, reason = nan, None
+                verdict = Verdict(nan, None)
                 reasons[index] = str(error)
-            values.append(value)
-            failed.append(reason)
+            values.append(verdict.value)
+            failed.append(verdict.failed)
         if log_extra is not None:
-            log_extra("first_failure", failed)
+            log_extra("failed_tests", failed)
         if reasons:
             raise SampleErrors(values, reasons)
         return list(values)
@@ -125,21 +143,45 @@ class CodeTests:
         """Ends the sandbox."""
         self._sandbox.close()
 
-    def _tried(
-        self, program: str | None, row: Mapping[str, Any], until: float
-    ) -> tuple[float, str | None]:
-        """The value of a program, and why its first test failed, if one did."""
+    def _cases(self, row: Mapping[str, Any]) -> list[Case]:
+        """Raises FormatError."""
         cases = cases_of(row)[: self.config.most]
+        needed = {name for each in cases if isinstance(each, Testing) for name in each.modules}
+        if missing := sorted(needed - self._sandbox.modules):
+            raise FormatError(
+                f"the tests import {missing[0]}; if it is installed, set modules: [{missing[0]}]"
+            )
+        return cases
+
+    def _tests(self, row: Mapping[str, Any], until: float) -> list[Case]:
+        """The cases that count. Raises FormatError and SandboxError."""
+        cases, gold = self._cases(row), solution_of(row)
+        if self.config.tests == "all" or gold is None:
+            return cases
+        tried = [passed(each, self._failures(gold, each, until)) for each in cases]
+        right = [each for each in tried if each is not None]
+        if not right:
+            raise FormatError("the row's own solution passes none of its tests")
+        return right
+
+    def _tried(self, program: str | None, tests: Future[list[Case]], until: float) -> Verdict:
+        """Raises FormatError and SandboxError."""
+        cases = tests.result()
         if program is None:
-            return 0.0, "no program"
-        passed, first = 0, None
-        for number, case in enumerate(cases, 1):
-            if time.monotonic() > until:
-                raise SandboxError("the call's time was up before all tests were begun")
-            reason = failure(self._sandbox, program, case)
-            passed += reason is None
-            if reason is not None and first is None:
-                first = f"test {number} of {len(cases)}: {reason}"
-                if self.config.pay == "all":
-                    return 0.0, first
-        return passed / len(cases), first
+            return Verdict(0.0, "no program")
+        reasons = list[str | None]()
+        for case in cases:
+            reasons += self._failures(program, case, until)
+            if self.config.pay == "all" and any(reasons):
+                break
+        total = sum(map(count, cases))
+        wrong = {number: reason for number, reason in enumerate(reasons, 1) if reason is not None}
+        if not wrong:
+            return Verdict(1.0, None)
+        failed = f"{', '.join(map(str, wrong))} of {total}: {next(iter(wrong.values()))}"
+        return Verdict(0.0 if self.config.pay == "all" else (total - len(wrong)) / total, failed)
+
+    def _failures(self, program: str, case: Case, until: float) -> Sequence[str | None]:
+        if time.monotonic() > until:
+            raise SandboxError("the call's time was up before all tests were begun")
+        return failures(self._sandbox, program, case)

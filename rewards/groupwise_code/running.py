@@ -1,5 +1,7 @@
 """Running: one program on one of its cases."""
 
+from collections.abc import Sequence
+
 from groupwise_code.comparing import same_output, same_value
 from groupwise_code.problem import Calling, Case, Printing
 from groupwise_sandbox.sandbox import Sandbox
@@ -20,24 +22,34 @@ LEETCODE = (
 are written for LeetCode, where these names are there."""
 
 
-def failure(sandbox: Sandbox, program: str, case: Case) -> str | None:
-    """Why a program fails a case; None if it passes. Raises SandboxError."""
+def failures(sandbox: Sandbox, program: str, case: Case) -> Sequence[str | None]:
+    """Of each test of a case, why a program fails it; None where it passes.
+
+    Raises SandboxError, and ValueError for tests that cannot be run on any program.
+    """
     if isinstance(case, Printing):
-        finished = sandbox.run(program, case.stdin)
-        if finished.ended != "exit" or finished.status != 0:
-            return finished.why
-        printed = finished.stdout.decode("utf-8", "replace")
-        if case.checker is not None:
-            return _complaint(sandbox, case.checker, case, printed)
-        is_right = same_output(printed, case.expected)
-        return None if is_right else f"printed {printed!r:.60}, expected {case.expected!r:.60}"
+        return [_misprint(sandbox, program, case)]
     if isinstance(case, Calling):
-        called = sandbox.call(program, case.name, case.arguments, opening=LEETCODE)
-        if called.error is not None or same_value(called.value, case.expected):
-            return called.error
-        return f"returned {called.value!r:.60}, expected {case.expected!r:.60}"
-    tested = sandbox.test(program, case.code, case.names)
-    return None if tested.passed else tested.reason
+        return [_misvalue(sandbox, program, case)]
+    return sandbox.test(program, case.code, case.names, case.calls).reasons
+
+
+def _misprint(sandbox: Sandbox, program: str, case: Printing) -> str | None:
+    finished = sandbox.run(program, case.stdin)
+    if finished.ended != "exit" or finished.status != 0:
+        return finished.why
+    printed = finished.stdout.decode("utf-8", "replace")
+    if case.checker is not None:
+        return _complaint(sandbox, case.checker, case, printed)
+    is_right = same_output(printed, case.expected)
+    return None if is_right else f"printed {printed!r:.60}, expected {case.expected!r:.60}"
+
+
+def _misvalue(sandbox: Sandbox, program: str, case: Calling) -> str | None:
+    called = sandbox.call(program, case.name, case.arguments, opening=LEETCODE)
+    if called.error is not None or same_value(called.value, case.expected):
+        return called.error
+    return f"returned {called.value!r:.60}, expected {case.expected!r:.60}"
 
 
 def _complaint(sandbox: Sandbox, checker: str, case: Printing, printed: str) -> str | None:

@@ -14,6 +14,7 @@ import pytest
 from groupwise import testing
 from groupwise.rewards import SampleErrors
 from groupwise_code import contests
+from groupwise_code import reward as code_tests
 from groupwise_code.formats import cases_of
 from groupwise_code.pickled import text_of
 from groupwise_code.problem import FormatError
@@ -60,6 +61,38 @@ CALLED: dict[str, dict[str, Any]] = {
     "kodcode": {"test": "def test_add():\n    assert add(1, 2) == 3\n"},
     "kodcode by import": {
         "test": "from solution import add\n\ndef test_add():\n    assert add(a=1, b=2) == 3\n"
+    },
+    "kodcode, test_code": {
+        "test_code": "from solution import add as plus\n\ndef test_add():\n"
+        "    from solution import add\n    assert plus(1, 2) == add(2, 1) == 3\n\n"
+        "if __name__ == '__main__':\n    import pytest\n    pytest.main()\n",
+    },
+    "parameters": {
+        "test": "import pytest\nfrom solution import add\n\n"
+        "@pytest.mark.parametrize('a, b', [(1, 2), pytest.param(2, 1, id='turned')])\n"
+        "@pytest.mark.parametrize('total', [3])\n"
+        "def test_add(a, b, total, sign=1):\n    assert sign * add(a, b) == total\n",
+    },
+    "what raises": {
+        "test": "import pytest\nfrom solution import add\n\n"
+        "def test_add():\n    assert add(0.1, 0.2) == pytest.approx(0.3)\n\n"
+        "def test_kinds():\n    with pytest.raises(TypeError, match='operand'):\n"
+        "        add(1, 'a')\n    assert add(1, 1) == 2\n",
+    },
+    "a class of tests": {
+        "test": "from solution import add\n\nclass TestAdd:\n"
+        "    def setup_method(self):\n        self.total = 3\n"
+        "    def test_add(self):\n        assert add(1, 2) == self.total\n",
+    },
+    "unittest": {
+        "entry_point": "add",
+        "test": "import unittest\n\nclass Tests(unittest.TestCase):\n"
+        "    @classmethod\n    def setUpClass(cls):\n        cls.total = 3\n"
+        "    def test_add(self):\n        self.assertEqual(add(1, 2), self.total)\n",
+    },
+    "iterators": {
+        "test": "def test_add():\n    assert add(*range(1, 3)) == 3\n"
+        "    assert list(add([1], list(iter([2])))) == [1, 2]\n",
     },
     "assertions": {"test": "assert add(1, 2) == 3\n"},
 }
@@ -146,7 +179,7 @@ CHEATS = {
 
 @pytest.fixture(scope="module")
 def reward() -> Iterator[CodeTests]:
-    made = CodeTests(CodeTests.Config(timeout=1, memory=128))
+    made = CodeTests(CodeTests.Config(timeout=1, memory=128, modules=("pytest",)))
     yield made
     made.close()
 
@@ -206,6 +239,74 @@ def test_a_share_of_the_tests_is_paid_if_asked_for() -> None:
         reward.close()
 
 
+def paid(config: CodeTests.Config, programs: list[str], **columns: Any) -> tuple[Any, Any]:
+    """What programs get on one row, and which tests they failed."""
+    reward, logged = CodeTests(config), dict[str, Any]()
+    repeated = {name: [column] * len(programs) for name, column in columns.items()}
+    try:
+        values = reward([""] * len(programs), programs, log_extra=logged.__setitem__, **repeated)
+    finally:
+        reward.close()
+    return values, logged["failed_tests"]
+
+
+FILE = "def test_one():\n    assert add(1, 1) == 2\ndef test_two():\n    assert add(1, 2) == 3\n"
+ENDS = "import os\ndef add(a, b):\n    if b == 1: os._exit(0)\n    return a + b"
+
+
+def test_each_function_of_a_file_is_a_test(reward: CodeTests) -> None:
+    config = CodeTests.Config(timeout=1, pay="share")
+    programs = [RIGHT, "def add(a, b): return 2", WRONG, ENDS, "1 / 0"]
+    values, failed = paid(config, programs, test=FILE)
+    # What a program breaks stays broken: a test after its end is failed, too.
+    assert values == [1.0, 0.5, 0.0, 0.0, 0.0]
+    assert failed[0] is None
+    assert failed[1] == "2 of 2: assert add(1, 2) == 3: AssertionError: "
+    assert failed[2].startswith("1, 2 of 2: assert add(1, 1) == 2: AssertionError")
+    assert failed[4].startswith("1, 2 of 2: ZeroDivisionError")
+
+
+def test_tests_that_the_rows_own_solution_fails_can_be_left_out() -> None:
+    cases = [{"fn_name": "add", "input": [1, n], "output": n + 1} for n in (1, 2)]
+    wrong = {"fn_name": "add", "input": [1, 3], "output": 5}
+    programs = [RIGHT, "def add(a, b): return 2", WRONG]
+    for pay, value in (("all", 0.0), ("share", 0.5)):
+        config = CodeTests.Config(timeout=1, pay=pay, tests="gold")
+        columns = {"test_cases": [wrong, *cases], "solution": RIGHT}
+        assert paid(config, programs, **columns)[0] == [1.0, value, 0.0]
+        broken = FILE + "def test_three():\n    assert add(1, 3) == 5\n"
+        assert paid(config, programs, test=broken, solution=RIGHT)[0] == [1.0, value, 0.0]
+        assert paid(config, programs, test_cases=cases)[0] == [1.0, value, 0.0]
+    with pytest.raises(SampleErrors) as raised:
+        paid(config, [RIGHT], test_cases=[wrong], solution=RIGHT)
+    assert raised.value.errors == {0: "the row's own solution passes none of its tests"}
+
+
+def test_a_rows_tests_are_read_once_for_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    monkeypatch.setattr(code_tests, "cases_of", lambda row: read.append(row) or cases_of(row))
+    other = [{**CASES[0], "output": -1}]
+    columns: dict[str, Any] = {"test_cases": [*[CASES] * 3, *[other] * 2, CASES]}
+    reward = CodeTests(CodeTests.Config(timeout=1))
+    try:
+        values = reward([""] * 6, [RIGHT, WRONG, RIGHT, RIGHT, WRONG, RIGHT], **columns)
+    finally:
+        reward.close()
+    assert values == [1.0, 0.0, 1.0, 0.0, 1.0, 1.0]
+    assert len(read) == 3
+
+
+def test_an_argument_that_cannot_be_passed_is_the_rows_fault(reward: CodeTests) -> None:
+    tests = "def twice(x):\n    return 2 * x\ndef test_add():\n    assert add(1, twice) == 3\n"
+    with pytest.raises(SampleErrors) as raised:
+        value(reward, RIGHT, {"test": tests})
+    assert raised.value.errors[0].startswith("add cannot be called with this: an object of func")
+    guarded = tests.replace("assert add(1, twice) == 3", "\n        try:\n            add(twice)")
+    guarded += "        except Exception:\n            pass\n"
+    with pytest.raises(SampleErrors):
+        value(reward, RIGHT, {"test": guarded})
+
+
 def test_a_completion_without_a_program_is_wrong(reward: CodeTests) -> None:
     columns: dict[str, Any] = {"test_cases": [CASES] * 4}
     texts = ["", "```rust\nfn main() {}\n```", "I cannot.", "<think>```python\n" + RIGHT + "```"]
@@ -222,6 +323,18 @@ def test_a_completion_without_a_program_is_wrong(reward: CodeTests) -> None:
         {"test": "def helper():\n    assert add(1, 2) == 3\n"},
         {"test": "def test_add(benchmark):\n    assert add(1, 2) == 3\n"},
         {"test": "assert add(1, 2) == 3", "entry_point": "add"},
+        {"test": "if __name__ == '__main__':\n    assert add(1, 2) == 3"},
+        {"test": "import solution\nassert solution.add(1, 2) == 3"},
+        {"test": "def test_add(tmp_path):\n    assert add(1, 2) == 3"},
+        {"test": "async def test_add():\n    assert await add(1, 2) == 3"},
+        {"test": "def test_add():\n    assert add(1, open('a').read()) == 3"},
+        {"test": "import tempfile\ndef test_add():\n    assert add(1, 2) == 3"},
+        {"test": "def test_add():\n    assert add(1, lambda x: x) == 3"},
+        {"test": "@pytest.fixture\ndef a():\n    return 1\ndef test_add():\n    add(1, 2)"},
+        {"test": "@pytest.mark.skip\ndef test_add():\n    assert add(1, 2) == 3"},
+        {"test": "@pytest.mark.parametrize(NAMES, [1])\ndef test_add(a):\n    add(a, 1)"},
+        {"test": "class Tests(TestCase):\n    def add(self):\n        assert add(1, 2) == 3"},
+        {"test": "import pandas\ndef test_add():\n    assert add(1, 2) == 3"},
         {"test_cases": [3]},
         {"input_output": {"inputs": [[1, 2]], "outputs": []}},
         {"ground_truth": {"inputs": [[1]]}},
@@ -246,7 +359,7 @@ def test_a_row_that_cannot_be_read_is_named_before_a_run(
     reward: CodeTests, row: dict[str, Any]
 ) -> None:
     with pytest.raises(FormatError):
-        cases_of(row)
+        reward.check_row(row)
     with pytest.raises(SampleErrors):
         value(reward, RIGHT, row)
 
