@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from groupwise.kit.completion import judged_texts
 from groupwise.rewards import SampleErrors, seconds_left
 from groupwise_code.answer import program_of
 from groupwise_code.formats import FORMATS, OTHERS, cases_of
@@ -118,11 +119,11 @@ class CodeTests:
         with ThreadPoolExecutor(self._sandbox.parallel) as pool:
             # Tasks begin in order, so none waits for tests that no thread is left to read.
             tried, tests = list[Future[Verdict]](), list[Future[list[Case]]]()
-            for index, (completion, row) in enumerate(zip(completions, rows, strict=True)):
+            texts = judged_texts(completions, columns)
+            for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
                 if index == 0 or row != rows[index - 1]:
                     tests.append(pool.submit(self._tests, row, until))
-                program = program_of(completion)
-                tried.append(pool.submit(self._tried, program, tests[-1], until))
+                tried.append(pool.submit(self._tried, program_of(text), tests[-1], until))
         values, reasons = list[float](), dict[int, str]()
         failed = list[str | None]()
         for index, each in enumerate(tried):

@@ -310,7 +310,15 @@ def test_an_argument_that_cannot_be_passed_is_the_rows_fault(reward: CodeTests) 
 def test_a_completion_without_a_program_is_wrong(reward: CodeTests) -> None:
     columns: dict[str, Any] = {"test_cases": [CASES] * 4}
     texts = ["", "```rust\nfn main() {}\n```", "I cannot.", "<think>```python\n" + RIGHT + "```"]
-    assert reward([""] * 4, texts, **columns)[:3] == [0.0, 0.0, 0.0]
+    assert reward([""] * 4, texts, **columns) == [0.0, 0.0, 0.0, 0.0]
+    block = f"```python\n{RIGHT}```"
+    for begun in (None, "<think>\n"):  # by the prompt
+        columns = {} if begun is None else {"thinking_prefix": [begun] * 3}
+        texts = [block, f"{block}</think>", f"Hm.</think>{block}"]
+        expected = [float(begun is None), 0.0, 1.0]
+        assert reward([""] * 3, texts, test_cases=[CASES] * 3, **columns) == expected
+    said = [{"role": "assistant", "content": block}, {"role": "user", "content": "Thanks."}]
+    assert reward([""], [said], test_cases=[CASES]) == [1.0]
     assert reward([""], [f"<think>\n{WRONG}</think>\n```py\n{RIGHT}```"], test_cases=[CASES]) == [1]
 
 
