@@ -12,6 +12,7 @@ from groupwise.kit.errors import UserError
 from groupwise_sandbox import plain, system_calls
 from groupwise_sandbox.connection import Connection
 from groupwise_sandbox.limits import Limits
+from groupwise_sandbox.memory import runs_within
 from groupwise_sandbox.process import Finished, Process
 from groupwise_sandbox.server import LEFT_OUT
 
@@ -53,13 +54,18 @@ class Sandbox:
         *,
         limits: Limits | None = None,
         parallel: int | None = None,
+        total_memory: int | None = None,
         modules: Sequence[str] = (),
     ) -> None:
         """limits: of one program.
-        parallel: programs at the same time; by default one for each processor.
+        parallel: runs at the same time; by default one for each processor. Fewer run where more
+            could take more than `total_memory`.
+        total_memory: bytes of all runs together; by default half of what is free now. A run of
+            tests that are code is two processes.
         modules: those that programs may import besides the standard library's, such as numpy.
 
-        Raises UserError where no kernel can hold a program to a list of system calls.
+        Raises ValueError where `total_memory` is too little for one run, and UserError where no
+        kernel can hold a program to a list of system calls.
         """
         if not system_calls.is_supported():
             raise UserError(
@@ -67,7 +73,8 @@ class Sandbox:
                 "take such a machine, or leave out what runs code"
             )
         self._limits, self._modules = limits or Limits(), tuple(modules)
-        self.parallel = parallel or len(os.sched_getaffinity(0))
+        wanted = parallel or len(os.sched_getaffinity(0))
+        self.parallel = min(wanted, runs_within(total_memory, self._limits.memory))
         self._free = threading.BoundedSemaphore(self.parallel)
         self._lock = threading.Lock()
         self._connection: Connection | None = None

@@ -76,6 +76,12 @@ class CodeTests:
             ge=1,
             description="Programs at the same time; by default one for each processor.",
         )
+        total_memory: int | None = Field(
+            default=None,
+            ge=32,
+            description="Most memory of all programs together, in MiB, at least twice `memory`; by "
+            "default half of what is free. Fewer run at the same time where it is little.",
+        )
         modules: tuple[str, ...] = Field(
             default=(),
             description="Modules that programs may import besides the standard library's, such as "
@@ -83,11 +89,14 @@ class CodeTests:
         )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Raises UserError where there is no sandbox on this machine."""
+        """Raises UserError where there is no sandbox on this machine, ValueError for an option."""
         self.config = config or self.Config()
         self._sandbox = Sandbox(
             limits=Limits(seconds=self.config.timeout, memory=self.config.memory << 20),
             parallel=self.config.parallel,
+            total_memory=None
+            if self.config.total_memory is None
+            else self.config.total_memory << 20,
             modules=self.config.modules,
         )
 
