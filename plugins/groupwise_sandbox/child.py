@@ -30,6 +30,17 @@ _DEATH_SIGNAL = 1
 _STANDARD = {0: "stdin", 1: "stdout", 2: "stderr", "/dev/stdin": "stdin", "/dev/stdout": "stdout"}
 
 
+_CHANGED_SIGNALS = list[int]()
+"""Those whose handling is not the default one in the server."""
+
+
+def prepare() -> None:
+    """Compute, before any fork, what is the same for every process."""
+    system_calls.program()
+    standing = (each for each in signal.valid_signals() if signal.getsignal(each) != signal.SIG_DFL)
+    _CHANGED_SIGNALS[:] = standing
+
+
 def live(descriptors: Sequence[int], server: int) -> None:
     """Run what the channel says, and end the process.
 
@@ -90,9 +101,8 @@ def _limit(seconds: float, memory: int) -> None:
     }
     for name, pair in limits.items():
         resource.setrlimit(name, pair)
-    for number in range(1, signal.NSIG):
-        if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33):
-            signal.signal(number, signal.SIG_DFL)
+    for number in _CHANGED_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
     # A timer of the kernel, finer than the limit in seconds; blocking its signal leaves that limit.
