@@ -186,7 +186,8 @@ def _defined(process: Process) -> dict[str, Any] | None:
     message = process.message()
     if not isinstance(message, dict):
         return {"error": "it ended before it could be called"}
-    return message if "error" in message else None
+    # Of what the program says nothing else may be taken: it stands where a verdict would.
+    return {"error": str(message["error"])} if "error" in message else None
 
 
 def _answered(process: Process, request: dict[str, Any]) -> dict[str, Any]:

@@ -120,19 +120,20 @@ class CodeTests:
     ) -> list[float | None]:
         """Returns a value for each completion; raises SampleErrors where the sandbox failed."""
         names = (*FORMATS, *OTHERS, *SOLUTIONS)
-        given = {"prompt": prompts, **{name: columns[name] for name in names if name in columns}}
+        given = {name: columns[name] for name in names if name in columns}
+        given["prompt"] = [each if isinstance(each, str) else None for each in prompts]
         rows = [
             {name: values[i] for name, values in given.items()} for i in range(len(completions))
         ]
         until = time.monotonic() + SHARE * seconds_left()
         with ThreadPoolExecutor(self._sandbox.parallel) as pool:
-            # Tasks begin in order, so none waits for tests that no thread is left to read.
-            tried, tests = list[Future[Verdict]](), list[Future[list[Case]]]()
-            texts = judged_texts(completions, columns)
-            for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
-                if index == 0 or row != rows[index - 1]:
-                    tests.append(pool.submit(self._tests, row, until))
-                tried.append(pool.submit(self._tried, program_of(text), tests[-1], until))
+            # Tasks begin in order, so none waits for tests that no thread is left to read; and the
+            # tests of a group, which may be large, are let go of with its last completion.
+            tried = list[Future[Verdict]]()
+            for index, text in enumerate(judged_texts(completions, columns)):
+                if index == 0 or rows[index] != rows[index - 1]:
+                    tests = pool.submit(self._tests, rows[index], until)
+                tried.append(pool.submit(self._tried, program_of(text), tests, until))
         values, reasons = list[float](), dict[int, str]()
         failed = list[str | None]()
         for index, each in enumerate(tried):

@@ -165,6 +165,14 @@ CHEATS = {
         'import os, struct\nm = b\'{"defined": ["add"]}\'\n'
         "os.write(3, struct.pack('!Q', len(m)) + m)\nos._exit(0)\n"
     ),
+    "a forged verdict": (
+        "import os, struct\nm = b'{\"error\": \"\", \"reasons\": [null]}'\n"
+        "os.write(3, struct.pack('!Q', len(m)) + m)\ndef add(a, b): return 0\n"
+    ),
+    "a forged refusal": (
+        "import os, struct\nm = b'{\"error\": \"\", \"refused\": \"\"}'\n"
+        "os.write(3, struct.pack('!Q', len(m)) + m)\ndef add(a, b): return 0\n"
+    ),
     "own tests": "def test_nothing(): pass\ndef check(candidate): pass\ndef add(a, b): return 0\n",
     "a builtin of the tests": "def abs(x): return 0\ndef add(a, b): return 0\n",
     "a print of the answer to the wrong place": "print(3)\ndef add(a, b): pass\n",
@@ -204,7 +212,7 @@ def test_programs_in_every_format(reward: CodeTests, name: str) -> None:
     assert value(reward, "print(3.0)", PRINTED[name]) == 0.0
 
 
-@pytest.mark.parametrize("kind", ["prime-rl", "mbpp", "humaneval", "apps"])
+@pytest.mark.parametrize("kind", ["prime-rl", "mbpp", "humaneval", "apps", "kodcode"])
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_earns_nothing(reward: CodeTests, name: str, kind: str) -> None:
     assert value(reward, CHEATS[name], CALLED[kind]) == 0.0
