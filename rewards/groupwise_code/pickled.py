@@ -18,7 +18,7 @@ def text_of(pickled: bytes) -> str:
     try:
         for operation, argument, _ in pickletools.genops(pickled):
             if operation.name in _TEXTS:
-                texts.append(argument)
+                texts.append(str(argument))
             elif operation.name not in _FRAMING:
                 raise FormatError(f"a pickle of more than a text: it has {operation.name}")
     except FormatError:
