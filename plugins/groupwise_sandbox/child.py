@@ -17,6 +17,7 @@ import threading
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,17 @@ CHANNEL = 3
 NOBODY = 65534
 _DEATH_SIGNAL = 1
 _STANDARD = {0: "stdin", 1: "stdout", 2: "stderr", "/dev/stdin": "stdin", "/dev/stdout": "stdout"}
+
+
+_CHANGED_SIGNALS = list[int]()
+"""Those whose handling is not the default one in the server."""
+
+
+def prepare() -> None:
+    """Compute, before any fork, what is the same for every process."""
+    system_calls.program()
+    standing = (each for each in signal.valid_signals() if signal.getsignal(each) != signal.SIG_DFL)
+    _CHANGED_SIGNALS[:] = standing
 
 
 def live(descriptors: Sequence[int], server: int) -> None:
@@ -41,7 +53,7 @@ def live(descriptors: Sequence[int], server: int) -> None:
         _take(channel, output, errors, payload["stdin"])
         _limit(payload["seconds"], payload["memory"])
         _give_up_rights(server)
-        streams = _streams()
+        streams = _streams(payload.get("files", {}))
         system_calls.restrict()
         status = _run(payload, streams)
     except BaseException:
@@ -89,9 +101,8 @@ def _limit(seconds: float, memory: int) -> None:
     }
     for name, pair in limits.items():
         resource.setrlimit(name, pair)
-    for number in range(1, signal.NSIG):
-        if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33):
-            signal.signal(number, signal.SIG_DFL)
+    for number in _CHANGED_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
     # A timer of the kernel, finer than the limit in seconds; blocking its signal leaves that limit.
@@ -108,8 +119,11 @@ def _give_up_rights(server: int) -> None:
         os._exit(1)
 
 
-def _streams() -> Mapping[str, io.TextIOWrapper]:
-    """Standard streams, made while descriptors can still be looked at."""
+def _streams(files: Mapping[str, str]) -> Mapping[str, io.TextIOWrapper]:
+    """Standard streams, made while descriptors can still be looked at.
+
+    files: contents by name, of what `open` reads from memory.
+    """
     opened = {
         name: io.TextIOWrapper(
             open(number, "rb" if name == "stdin" else "wb", closefd=False),  # noqa: SIM115
@@ -125,6 +139,10 @@ def _streams() -> Mapping[str, io.TextIOWrapper]:
     really = io.open
 
     def opening(file: Any, mode: str = "r", *others: Any, **named: Any) -> Any:
+        file = os.fspath(file) if isinstance(file, os.PathLike) else file
+        if isinstance(file, str) and file in files and not {*mode} & {*"wxa+"}:
+            text = files[file]
+            return io.BytesIO(text.encode()) if "b" in mode else io.StringIO(text, newline=None)
         if isinstance(file, int | str) and file in _STANDARD:
             stream = opened[_STANDARD[file]]
             return stream.buffer if "b" in mode else stream
@@ -136,7 +154,7 @@ def _streams() -> Mapping[str, io.TextIOWrapper]:
 
 def _run(payload: Mapping[str, Any], streams: Mapping[str, io.TextIOWrapper]) -> int:
     """Run the payload's code by its mode; the exit status."""
-    sys.argv, sys.path[:] = ["answer.py"], []
+    sys.argv, sys.path[:] = ["answer.py", *payload.get("arguments", [])], []
     name = "__main__" if payload["mode"] == "program" else "answer"
     module = types.ModuleType(name)
     sys.modules[name] = module
@@ -183,6 +201,8 @@ def _execute(payload: Mapping[str, Any], module: types.ModuleType) -> None:
 def _serve(payload: Mapping[str, Any], module: types.ModuleType) -> None:
     """Run the code, then answer calls of what it defines until the run says no more."""
     try:
+        # As builtins: a function of the opening is none of the program's.
+        exec(payload["opening"], builtins.__dict__)
         _execute(payload, module)
     except BaseException as error:
         frames.write(CHANNEL, {"error": _words(error)})
@@ -197,11 +217,14 @@ def _serve(payload: Mapping[str, Any], module: types.ModuleType) -> None:
 
 
 def _answer(request: Mapping[str, Any], module: types.ModuleType) -> Mapping[str, Any]:
+    target: Any
     try:
-        target: Any = module
-        for part in request["name"].split("."):
+        name, target = request["name"], module
+        if hasattr(module.__dict__.get("Solution"), name):
+            name = f"Solution.{name}"  # where LeetCode has its functions
+        for part in name.split("."):
             target = getattr(target, part)
-            if isinstance(target, type) and "." in request["name"]:
+            if isinstance(target, type) and "." in name:
                 target = target()  # `Solution.method`: of a new object
         arguments, named = plain.decoded(request["args"]), plain.decoded(request["named"])
         return {"value": plain.encoded(target(*arguments, **named))}
@@ -217,16 +240,47 @@ def _test(payload: Mapping[str, Any], module: types.ModuleType) -> None:
     """Run tests on stubs of what an answer defines: its values cross as plain data alone."""
     module.__dict__.update({name: _stub(name) for name in payload["stubs"]})
     try:
-        _execute(payload, module)
+        frames.write(CHANNEL, {"reasons": _reasons(payload, module)})
+    except _ArgumentError as error:
+        frames.write(CHANNEL, {"refused": str(error)})
+
+
+def _reasons(payload: Mapping[str, Any], module: types.ModuleType) -> list[str | None]:
+    """Of each test, why it failed."""
+    code, calls = payload["code"], payload["calls"]
+    first = _failure(lambda: _execute(payload, module), code)
+    if first is not None or not calls:
+        return [first] * max(1, len(calls))
+    return [_failure(partial(exec, call, module.__dict__), code) for call in calls]
+
+
+def _failure(test: Callable[[], None], code: str) -> str | None:
+    """Why a test fails, with its line of the code, or None."""
+    try:
+        test()
+    except _ArgumentError:
+        raise
     except BaseException as error:
-        frames.write(CHANNEL, {"failed": _words(error)})
-    else:
-        frames.write(CHANNEL, {"passed": True})
+        places = [
+            line
+            for frame, line in traceback.walk_tb(error.__traceback__)
+            if frame.f_code.co_filename == "answer.py"
+        ]
+        line = code.splitlines()[places[-1] - 1].strip() if places else ""
+        return f"{line}: {_words(error)}"[:1000]
+    return None
+
+
+class _ArgumentError(BaseException):
+    """Tests call an answer with what cannot cross; they must not take it for the answer's error."""
 
 
 def _stub(name: str) -> Callable[..., Any]:
     def stub(*args: Any, **named: Any) -> Any:
-        given = {"args": plain.encoded(list(args)), "named": plain.encoded(named)}
+        try:
+            given = {"args": plain.encoded(list(args)), "named": plain.encoded(named)}
+        except plain.NotPlainError as error:
+            raise _ArgumentError(f"{name} cannot be called with this: {error}") from error
         frames.write(CHANNEL, {"name": name, **given})
         reply = frames.read(CHANNEL)
         if "error" in reply:

@@ -5,7 +5,6 @@ import json
 import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ class Connection:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._numbers, self._lock = itertools.count(1), threading.Lock()
         self._processes = dict[int, Process]()
-        folders = list(dict.fromkeys(sysconfig.get_path(x) for x in ("purelib", "platlib")))
+        folders = [each for each in sys.path if each]  # the environment's, however it is made
         with theirs, tempfile.TemporaryFile() as errors:
             command = [sys.executable, "-I", "-S", str(_SERVER), str(theirs.fileno())]
             self._server = subprocess.Popen(

@@ -1,16 +1,21 @@
 """Plain data: values of Python's own types, as JSON that says what each of them is.
 
+An iterator, such as a generator, becomes one of all its values.
+
 Only plain data crosses between a sandbox and the run, in both directions. An object of a class that
 an answer defines never does, so nothing that it overrides is ever called outside.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from math import isfinite
 from typing import Any
 
 DEPTH = 64
 """How deeply values may be nested."""
+LENGTH = 100_000
+"""The most values that an iterator may give; they cross all at once."""
 _EXACT = 2**53
 
 
@@ -42,9 +47,18 @@ _WRITERS: Sequence[tuple[Any, Callable[[Any, _Part], Any]]] = (
     (bytes | bytearray, lambda value, _: {"bytes": bytes(value).hex()}),
     (list | deque, lambda value, part: [*map(part, value)]),
     (tuple, lambda value, part: {"tuple": [*map(part, value)]}),
+    (range, lambda value, _: {"range": [value.start, value.stop, value.step]}),
     (set | frozenset, lambda value, part: {"set": [*map(part, value)]}),
     (dict, lambda value, part: {"dict": [[part(k), part(v)] for k, v in value.items()]}),
+    (Iterator, lambda value, part: {"iterator": [*map(part, _all_of(value))]}),
 )
+
+
+def _all_of(iterator: Iterator[Any]) -> list[Any]:
+    values = [*islice(iterator, LENGTH + 1)]
+    if len(values) > LENGTH:
+        raise NotPlainError(f"an iterator gives more than {LENGTH:,} values")
+    return values
 
 
 def decoded(data: Any, depth: int = DEPTH) -> Any:
@@ -70,6 +84,8 @@ _READERS: Mapping[str, Callable[[Any, _Part], Any]] = {
     "complex": lambda content, _: complex(*map(float, content)),
     "bytes": lambda content, _: bytes.fromhex(content),
     "tuple": lambda content, part: tuple(map(part, content)),
+    "range": lambda content, _: range(*map(int, content)),
+    "iterator": lambda content, part: iter([*map(part, content)]),
     "set": lambda content, part: set(map(part, content)),
     "dict": lambda content, part: {part(k): part(v) for k, v in content},
 }

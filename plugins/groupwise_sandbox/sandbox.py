@@ -1,8 +1,10 @@
 """Sandbox: runs programs, each in a process that can reach nothing."""
 
 import os
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -10,7 +12,9 @@ from groupwise.kit.errors import UserError
 from groupwise_sandbox import plain, system_calls
 from groupwise_sandbox.connection import Connection
 from groupwise_sandbox.limits import Limits
+from groupwise_sandbox.memory import runs_within
 from groupwise_sandbox.process import Finished, Process
+from groupwise_sandbox.server import LEFT_OUT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +32,14 @@ class Called:
 class Tested:
     """The verdict of tests on a program."""
 
-    passed: bool
-    reason: str | None
-    """Why not."""
+    reasons: Sequence[str | None]
+    """Of each test: why it failed, None where it passed."""
     finished: Finished
     """How the program ended, rather than the tests."""
+
+    @property
+    def passed(self) -> bool:
+        return not any(self.reasons)
 
 
 class Sandbox:
@@ -47,13 +54,18 @@ class Sandbox:
         *,
         limits: Limits | None = None,
         parallel: int | None = None,
+        total_memory: int | None = None,
         modules: Sequence[str] = (),
     ) -> None:
         """limits: of one program.
-        parallel: programs at the same time; by default one for each processor.
+        parallel: runs at the same time; by default one for each processor. Fewer run where more
+            could take more than `total_memory`.
+        total_memory: bytes of all runs together; by default half of what is free now. A run of
+            tests that are code is two processes.
         modules: those that programs may import besides the standard library's, such as numpy.
 
-        Raises UserError where no kernel can hold a program to a list of system calls.
+        Raises ValueError where `total_memory` is too little for one run, and UserError where no
+        kernel can hold a program to a list of system calls.
         """
         if not system_calls.is_supported():
             raise UserError(
@@ -61,24 +73,44 @@ class Sandbox:
                 "take such a machine, or leave out what runs code"
             )
         self._limits, self._modules = limits or Limits(), tuple(modules)
-        self.parallel = parallel or len(os.sched_getaffinity(0))
+        wanted = parallel or len(os.sched_getaffinity(0))
+        self.parallel = min(wanted, runs_within(total_memory, self._limits.memory))
         self._free = threading.BoundedSemaphore(self.parallel)
         self._lock = threading.Lock()
         self._connection: Connection | None = None
 
-    def run(self, code: str, stdin: str = "") -> Finished:
-        """Run a program with this standard input. Raises SandboxError."""
-        payload = {"mode": "program", "code": code, "stdin": stdin}
+    @property
+    def modules(self) -> AbstractSet[str]:
+        """The modules that programs may import, without what is below them."""
+        return sys.stdlib_module_names - LEFT_OUT | {*self._modules}
+
+    def run(
+        self,
+        code: str,
+        stdin: str = "",
+        *,
+        arguments: Sequence[str] = (),
+        files: Mapping[str, str] | None = None,
+    ) -> Finished:
+        """Run a program with this standard input. Raises SandboxError.
+
+        arguments: after the first of `sys.argv`.
+        files: contents by name of what it may open to read; they are in its memory, not on a disk.
+        """
+        given = {"stdin": stdin, "arguments": [*arguments], "files": {**(files or {})}}
+        payload = {"mode": "program", "code": code, **given}
         with self._free, self._connected().started(payload, self._limits) as process:
             return process.finished()
 
-    def call(self, code: str, name: str, arguments: Sequence[Any]) -> Called:
+    def call(self, code: str, name: str, arguments: Sequence[Any], *, opening: str = "") -> Called:
         """Run code, then call a function that it defines with plain data. Raises SandboxError.
 
-        name: of the function, or "Class.method" of a class that is built without arguments.
+        name: of the function, or "Class.method" of a class that is built without arguments; a
+            function may also be a method of a class `Solution`.
+        opening: code whose names the program may use, such as imports.
         """
         request = {"name": name, "args": plain.encoded([*arguments]), "named": plain.encoded({})}
-        with self._free, self._connected().started(_calls(code), self._limits) as process:
+        with self._free, self._connected().started(_calls(code, opening), self._limits) as process:
             answer = _defined(process) or _answered(process, request)
             process.hang_up()
             finished = process.finished()
@@ -92,13 +124,20 @@ class Sandbox:
         except plain.NotPlainError as problem:
             return Called(finished=finished, error=str(problem))
 
-    def test(self, code: str, tests: str, stubs: Sequence[str]) -> Tested:
+    def test(
+        self, code: str, tests: str, stubs: Sequence[str], calls: Sequence[str] = ()
+    ) -> Tested:
         """Run tests that are code, in a process of their own. Raises SandboxError.
 
         There every name of `stubs` is a function that calls the program's; arguments and results
         cross as plain data, so that a test never holds an object of the program.
+
+        calls: statements that are run one by one after `tests`; each is a test, whatever becomes of
+            those before. Without any, `tests` is itself the only one.
+
+        Raises NotPlainError, a ValueError, where an argument of a test is not plain data.
         """
-        testing = {"mode": "tests", "code": tests, "stubs": [*stubs]}
+        testing = {"mode": "tests", "code": tests, "stubs": [*stubs], "calls": [*calls]}
         connection = self._connected()
         with (
             self._free,
@@ -109,9 +148,11 @@ class Sandbox:
             verdict = failed or _passed_on(tester, program)
             program.hang_up()
             finished = program.finished()
-        passed = verdict == {"passed": True}
-        reason = None if passed else str(verdict.get("failed") or verdict.get("error"))
-        return Tested(passed=passed, reason=reason, finished=finished)
+        if "refused" in verdict:
+            raise plain.NotPlainError(verdict["refused"])
+        if (reasons := verdict.get("reasons")) is None:
+            reasons = [str(verdict["error"])] * max(1, len(calls))
+        return Tested(reasons=reasons, finished=finished)
 
     def close(self) -> None:
         """End all programs, and what starts them."""
@@ -136,8 +177,8 @@ class Sandbox:
             return self._connection
 
 
-def _calls(code: str) -> dict[str, str]:
-    return {"mode": "calls", "code": code}
+def _calls(code: str, opening: str = "") -> dict[str, str]:
+    return {"mode": "calls", "code": code, "opening": opening}
 
 
 def _defined(process: Process) -> dict[str, Any] | None:
@@ -145,7 +186,8 @@ def _defined(process: Process) -> dict[str, Any] | None:
     message = process.message()
     if not isinstance(message, dict):
         return {"error": "it ended before it could be called"}
-    return message if "error" in message else None
+    # Of what the program says nothing else may be taken: it stands where a verdict would.
+    return {"error": str(message["error"])} if "error" in message else None
 
 
 def _answered(process: Process, request: dict[str, Any]) -> dict[str, Any]:
@@ -159,7 +201,7 @@ def _passed_on(tester: Process, program: Process) -> dict[str, Any]:
     while True:
         message = tester.message()
         if not isinstance(message, dict):
-            return {"failed": "the tests ended without a verdict"}
+            return {"error": "the tests ended without a verdict"}
         if "name" not in message:
             return message
         answer = _answered(program, message)

@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import selectors
 import signal
 import socket
@@ -22,23 +23,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_LEFT_OUT = {
+LEFT_OUT = {
     *("antigravity", "idlelib", "this", "turtle", "turtledemo", "tkinter", "webbrowser"),
     *("multiprocessing", "pdb", "profile", "cProfile", "pydoc", "pydoc_data", "rlcompleter"),
     *("ensurepip", "lib2to3", "test", "venv", "zipapp", "site", "curses", "readline"),
     *("msilib", "nt", "ntpath", "winreg", "winsound", "ossaudiodev", "nis", "dbm", "xmlrpc"),
 }
 """Of the standard library: what acts when it is imported, needs a screen, or is of no use here."""
+_WHOLE = ("email", "email.mime", "encodings", "html", "importlib", "json", "logging", "xml.etree")
+"""Packages of it whose modules are all loaded; some are imported only when they are needed."""
+_SINGLE = ("_strptime", "collections.abc", "concurrent.futures.thread", "os.path", "unittest.mock")
 
 
 def load(folders: Sequence[str], modules: Sequence[str]) -> None:
     """Import the standard library, and further modules from these folders."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in sorted(sys.stdlib_module_names - _LEFT_OUT):
+        for name in sorted(sys.stdlib_module_names - LEFT_OUT):
             if not name.startswith("_"):
                 _imported(name)
-        for name in ("collections.abc", "concurrent.futures", "importlib.util", "os.path"):
+        for name in _WHOLE:
+            package = importlib.import_module(name)
+            for each in pkgutil.iter_modules(package.__path__, f"{name}."):
+                _imported(each.name)
+        for name in _SINGLE:
             _imported(name)
         sys.path += folders
         for name in modules:
@@ -60,9 +68,12 @@ class Server:
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> None:
+        from groupwise_sandbox import child
+
         woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        child.prepare()
         self._selector.register(self._control, selectors.EVENT_READ)
         self._selector.register(woken, selectors.EVENT_READ)
         self._say({"ready": True})

@@ -12,6 +12,7 @@ import platform
 import struct
 import sys
 from collections.abc import Sequence
+from functools import cache
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
@@ -57,10 +58,10 @@ def is_supported() -> bool:
 
 def restrict() -> None:
     """Hold this process to the list, for ever. Raises OSError if the kernel refuses."""
-    program = b"".join(_program())
+    steps = program()
     libc = ctypes.CDLL(None, use_errno=True)
-    filters = ctypes.create_string_buffer(program, len(program))
-    length_and_address = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(filters))
+    filters = ctypes.create_string_buffer(steps, len(steps))
+    length_and_address = struct.pack("HxxxxxxP", len(steps) // 8, ctypes.addressof(filters))
     described = ctypes.create_string_buffer(length_and_address, len(length_and_address))
     for arguments in (
         (_NO_NEW_PRIVILEGES, 1, 0, 0, 0),
@@ -71,7 +72,9 @@ def restrict() -> None:
             raise OSError(number, os.strerror(number))
 
 
-def _program() -> Sequence[bytes]:
+@cache
+def program() -> bytes:
+    """The list as the kernel's filter of system calls."""
     architecture, simple, checked = _MACHINES[platform.machine()]
     refused = _ERRNO | errno.EPERM
     rules = [
@@ -113,7 +116,7 @@ def _program() -> Sequence[bytes]:
     rules += _rule(checked["prlimit64"], [*zeros, _step(_RETURN, _ALLOW)])
     # Its flags lie in memory, where a filter cannot look; the C library then takes `clone`.
     rules += _rule(checked["clone3"], [_step(_RETURN, _ERRNO | errno.ENOSYS)])
-    return [*rules, _step(_RETURN, refused)]
+    return b"".join([*rules, _step(_RETURN, refused)])
 
 
 def _rule(number: int, steps: Sequence[bytes]) -> list[bytes]:

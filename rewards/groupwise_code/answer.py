@@ -1,20 +1,19 @@
 """Answer: the program inside a completion."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
 
-_OTHERS = ("tool", "user", "system")
+from groupwise.kit.completion import outside_thinking
+
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([\w+#.-]*)[^\n]*\n", re.MULTILINE)
 _PYTHON = ("python", "python3", "py", "")
 
 
-def program_of(completion: str | Sequence[Mapping[str, Any]]) -> str | None:
-    """The Python of the last fenced block after the thinking; without any fence the whole text.
+def program_of(text: str) -> str | None:
+    """The Python of the last fenced block outside thinking; without any fence all that is there.
 
     None where every fence is of another language, or none is closed and it holds nothing.
     """
-    text = _text(completion).rpartition("</think>")[2]
+    text = outside_thinking(text)
     blocks = [code for language, code in _blocks(text) if language.lower() in _PYTHON]
     if blocks:
         return blocks[-1]
@@ -35,12 +34,3 @@ def _blocks(text: str) -> list[tuple[str, str]]:
             break
         position = closing.end()
     return found
-
-
-def _text(completion: str | Sequence[Mapping[str, Any]]) -> str:
-    """The text itself, or that of the policy's last message."""
-    if isinstance(completion, str):
-        return completion
-    own = [each for each in completion if each.get("role") not in _OTHERS]
-    content = own[-1].get("content") if own else None
-    return content if isinstance(content, str) else ""

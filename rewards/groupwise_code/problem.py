@@ -1,16 +1,19 @@
 """Problem: what a program is tried on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True)
 class Printing:
-    """The program reads `stdin` and prints `expected`."""
+    """The program reads `stdin` and prints `expected`, or what a checker accepts."""
 
     stdin: str
     expected: str
+    checker: str | None = None
+    """A program that is called with the names of three files: the input, the expected output, and
+    the output that it judges. It prints 1 or True for a right one."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +28,31 @@ class Calling:
 
 @dataclass(frozen=True)
 class Testing:
-    """Tests that are code: they end without an exception."""
+    """Tests that are code: each ends without an exception."""
 
     code: str
+    calls: Sequence[str]
+    """Statements after it, of which each is a test; without any, the code itself is one."""
     names: Sequence[str]
     """What the tests use and do not define: the program's functions."""
+    modules: Sequence[str]
+    """What they import."""
 
 
 Case: TypeAlias = Printing | Calling | Testing
+
+
+def count(case: Case) -> int:
+    """The tests of a case."""
+    return max(1, len(case.calls)) if isinstance(case, Testing) else 1
+
+
+def passed(case: Case, reasons: Sequence[str | None]) -> Case | None:
+    """The tests of a case that have no reason to fail."""
+    if not isinstance(case, Testing) or not case.calls:
+        return None if any(reasons) else case
+    calls = [call for call, reason in zip(case.calls, reasons, strict=True) if reason is None]
+    return replace(case, calls=calls) if calls else None
 
 
 class FormatError(ValueError):

@@ -2,25 +2,33 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import nan
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.kit.foreign_json import read as read_json
+from groupwise.kit.completion import judged_texts
 from groupwise.rewards import SampleErrors, seconds_left
 from groupwise_code.answer import program_of
-from groupwise_code.comparing import same_output, same_value
-from groupwise_code.formats import FORMATS, cases_of
-from groupwise_code.problem import Calling, Case, Printing
+from groupwise_code.formats import FORMATS, OTHERS, cases_of
+from groupwise_code.problem import Case, FormatError, Testing, count, passed
+from groupwise_code.running import failures
+from groupwise_code.solution import SOLUTIONS, solution_of
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.process import SandboxError
 from groupwise_sandbox.sandbox import Sandbox
 
 SHARE = 0.9
 """The part of the time left to a call in which programs are begun."""
+
+
+class Verdict(NamedTuple):
+    """Of the tests on a program."""
+
+    value: float
+    failed: str | None
+    """The numbers of the tests that it failed, and why it failed the first."""
 
 
 class CodeTests:
@@ -47,6 +55,11 @@ class CodeTests:
             default="all",
             description="For all tests of a row together, or for the share that passes.",
         )
+        tests: Literal["all", "gold"] = Field(
+            default="all",
+            description="All tests of a row, or those that its own solution passes, where it has "
+            "one.",
+        )
         most: int | None = Field(
             default=None, ge=1, description="Only so many tests of a row, the first ones."
         )
@@ -64,6 +77,12 @@ class CodeTests:
             ge=1,
             description="Programs at the same time; by default one for each processor.",
         )
+        total_memory: int | None = Field(
+            default=None,
+            ge=32,
+            description="Most memory of all programs together, in MiB, at least twice `memory`; by "
+            "default half of what is free. Fewer run at the same time where it is little.",
+        )
         modules: tuple[str, ...] = Field(
             default=(),
             description="Modules that programs may import besides the standard library's, such as "
@@ -71,22 +90,25 @@ class CodeTests:
         )
 
     def __init__(self, config: Config | None = None) -> None:
-        """Raises UserError where there is no sandbox on this machine."""
+        """Raises UserError where there is no sandbox on this machine, ValueError for an option."""
         self.config = config or self.Config()
         self._sandbox = Sandbox(
             limits=Limits(seconds=self.config.timeout, memory=self.config.memory << 20),
             parallel=self.config.parallel,
+            total_memory=None
+            if self.config.total_memory is None
+            else self.config.total_memory << 20,
             modules=self.config.modules,
         )
 
     def check_row(self, row: Mapping[str, Any]) -> None:
-        """Raises ValueError for a row whose tests cannot be read."""
-        cases_of(row)
+        """Raises ValueError for a row whose tests cannot be read, or not run here."""
+        self._cases(row)
 
     def gold_completion(self, row: Mapping[str, Any]) -> str | None:
         """Returns the data set's own solution, where a row has one."""
-        cases_of(row)
-        solution = _solution(row)
+        self._cases(row)
+        solution = solution_of(row)
         return None if solution is None else f"```python\n{solution}\n```"
 
     def __call__(
@@ -98,29 +120,34 @@ class CodeTests:
         **columns: Sequence[Any],
     ) -> list[float | None]:
         """Returns a value for each completion; raises SampleErrors where the sandbox failed."""
-        given = {name: columns[name] for name in (*FORMATS, *_OTHERS) if name in columns}
+        names = (*FORMATS, *OTHERS, *SOLUTIONS)
+        given = {name: columns[name] for name in names if name in columns}
+        given["prompt"] = [each if isinstance(each, str) else None for each in prompts]
         rows = [
             {name: values[i] for name, values in given.items()} for i in range(len(completions))
         ]
         until = time.monotonic() + SHARE * seconds_left()
         with ThreadPoolExecutor(self._sandbox.parallel) as pool:
-            tried = [
-                pool.submit(self._tried, program_of(completion), row, until)
-                for completion, row in zip(completions, rows, strict=True)
-            ]
+            # Tasks begin in order, so none waits for tests that no thread is left to read; and the
+            # tests of a group, which may be large, are let go of with its last completion.
+            tried = list[Future[Verdict]]()
+            for index, text in enumerate(judged_texts(completions, columns)):
+                if index == 0 or rows[index] != rows[index - 1]:
+                    tests = pool.submit(self._tests, rows[index], until)
+                tried.append(pool.submit(self._tried, program_of(text), tests, until))
         values, reasons = list[float](), dict[int, str]()
         failed = list[str | None]()
         for index, each in enumerate(tried):
             try:
-                value, reason = each.result()
+                verdict = each.result()
             except (SandboxError, ValueError) as error:  # the machine's fault, or the row's
-                value, reason = nan, None
+                verdict = Verdict(nan, None)
                 of = "failed in its sandbox: " if isinstance(error, SandboxError) else ""
                 reasons[index] = f"{of}{error}"
-            values.append(value)
-            failed.append(reason)
+            values.append(verdict.value)
+            failed.append(verdict.failed)
         if log_extra is not None:
-            log_extra("first_failure", failed)
+            log_extra("failed_tests", failed)
         if reasons:
             raise SampleErrors(values, reasons)
         return list(values)
@@ -129,57 +156,45 @@ class CodeTests:
         """Ends the sandbox."""
         self._sandbox.close()
 
-    def _tried(
-        self, program: str | None, row: Mapping[str, Any], until: float
-    ) -> tuple[float, str | None]:
-        """The value of a program, and why its first test failed, if one did."""
+    def _cases(self, row: Mapping[str, Any]) -> list[Case]:
+        """Raises FormatError."""
         cases = cases_of(row)[: self.config.most]
+        needed = {name for each in cases if isinstance(each, Testing) for name in each.modules}
+        if missing := sorted(needed - self._sandbox.modules):
+            raise FormatError(
+                f"the tests import {missing[0]}; if it is installed, set modules: [{missing[0]}]"
+            )
+        return cases
+
+    def _tests(self, row: Mapping[str, Any], until: float) -> list[Case]:
+        """The cases that count. Raises FormatError and SandboxError."""
+        cases, gold = self._cases(row), solution_of(row)
+        if self.config.tests == "all" or gold is None:
+            return cases
+        tried = [passed(each, self._failures(gold, each, until)) for each in cases]
+        right = [each for each in tried if each is not None]
+        if not right:
+            raise FormatError("the row's own solution passes none of its tests")
+        return right
+
+    def _tried(self, program: str | None, tests: Future[list[Case]], until: float) -> Verdict:
+        """Raises FormatError and SandboxError."""
+        cases = tests.result()
         if program is None:
-            return 0.0, "no program"
-        passed, first = 0, None
-        for number, case in enumerate(cases, 1):
-            if time.monotonic() > until:
-                raise SandboxError("the call's time was up before all tests were begun")
-            reason = self._failure(program, case)
-            passed += reason is None
-            if reason is not None and first is None:
-                first = f"test {number} of {len(cases)}: {reason}"
-                if self.config.pay == "all":
-                    return 0.0, first
-        return passed / len(cases), first
+            return Verdict(0.0, "no program")
+        reasons = list[str | None]()
+        for case in cases:
+            reasons += self._failures(program, case, until)
+            if self.config.pay == "all" and any(reasons):
+                break
+        total = sum(map(count, cases))
+        wrong = {number: reason for number, reason in enumerate(reasons, 1) if reason is not None}
+        if not wrong:
+            return Verdict(1.0, None)
+        failed = f"{', '.join(map(str, wrong))} of {total}: {next(iter(wrong.values()))}"
+        return Verdict(0.0 if self.config.pay == "all" else (total - len(wrong)) / total, failed)
 
-    def _failure(self, program: str, case: Case) -> str | None:
-        """Why a program fails a case; None if it passes. Raises SandboxError."""
-        if isinstance(case, Printing):
-            finished = self._sandbox.run(program, case.stdin)
-            if finished.ended != "exit" or finished.status != 0:
-                return finished.why
-            printed = finished.stdout.decode("utf-8", "replace")
-            is_right = same_output(printed, case.expected)
-            return None if is_right else f"printed {printed!r:.60}, expected {case.expected!r:.60}"
-        if isinstance(case, Calling):
-            called = self._sandbox.call(program, case.name, case.arguments)
-            if called.error is not None or same_value(called.value, case.expected):
-                return called.error
-            return f"returned {called.value!r:.60}, expected {case.expected!r:.60}"
-        tested = self._sandbox.test(program, case.code, case.names)
-        return None if tested.passed else tested.reason
-
-
-_OTHERS = ("entry_point", "test_setup_code", "test_imports")
-_SOLUTIONS = ("canonical_solution", "solutions", "solution", "gold_standard_solution", "code")
-
-
-def _solution(row: Mapping[str, Any]) -> str | None:
-    """A row's own solution; HumanEval's goes on where its prompt ends."""
-    for name in _SOLUTIONS:
-        value = row.get(name)
-        if isinstance(value, str) and value.startswith("["):
-            with suppress(ValueError):
-                value = read_json(value)
-        if isinstance(value, list):
-            value = next(iter(value), None)
-        if isinstance(value, str) and value.strip():
-            opening = row.get("prompt") if name == "canonical_solution" else ""
-            return f"{opening if isinstance(opening, str) else ''}{value}"
-    return None
+    def _failures(self, program: str, case: Case, until: float) -> Sequence[str | None]:
+        if time.monotonic() > until:
+            raise SandboxError("the call's time was up before all tests were begun")
+        return failures(self._sandbox, program, case)

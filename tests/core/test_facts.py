@@ -163,14 +163,14 @@ def solves(completions, environments, **columns):
     return [environment.solved for environment in environments]
 
 
-def evaluated(policy, lab, folder):
+def evaluated(policy, lab, folder, reward=solves):
     rows = {"name": lab.rows(), "held_out": 0.5}
     settings = {"groups_per_step": 2, "group_size": 2, "steps": 2}
     evaluation = {"prompts": 3, "samples": 4, "every": 1}
     return train(
         policy=policy,
         prompts=rows,
-        rewards=[solves],
+        rewards=[reward],
         train=settings,
         evaluation=evaluation,
         output=folder,
@@ -195,6 +195,26 @@ def test_shown_facts_are_in_samples_and_in_the_report(lab, tmp_path, tool_user):
     page = (tmp_path / "run/report.html").read_text()
     assert "<small>calls</small>" in page
     assert "&quot;tool&quot;: &quot;add&quot;" in page
+
+
+def test_texts_that_a_reward_logs_are_shown_and_its_other_values_recorded(lab, tmp_path):
+    def judged(completions, log_extra, **columns):
+        log_extra(
+            "why", [f"because <{text[-1]}>" if text[-1] == "0" else None for text in completions]
+        )
+        log_extra("symbols", [len(text) for text in completions])
+        return [float(text[-1] != "0") for text in completions]
+
+    evaluated(lab.Tabular(), lab, tmp_path / "run", judged)
+    samples = read_samples(tmp_path / "run/samples/after.jsonl")
+    assert len({sample["completion"][-1] == "0" for sample in samples}) == 2
+    for sample in samples:
+        text = sample["completion"]
+        wrong = text[-1] == "0"
+        assert sample.get("shown") == ({"why": "because <0>"} if wrong else None)
+        assert sample["extra"] == {**({} if wrong else {"why": None}), "symbols": len(text)}
+    page = (tmp_path / "run/report.html").read_text()
+    assert "<small>why</small>\nbecause &lt;0&gt;" in page
 
 
 def test_logged_facts_are_means_over_held_out_decisions(lab, tmp_path, tool_user):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.effort import Effort
 
-from groupwise_verifiable.completion import (
+from groupwise.kit.completion import (
     content,
     outside_thinking,
     prompt_text,

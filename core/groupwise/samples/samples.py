@@ -47,13 +47,16 @@ class Samples:
 
         scores, watched: of rewards, and of those that are only measured; right: [B], NaN where it
         is not known; policy: whose facts are shown and logged; returned: columns of the
-        environment, recorded beside what rewards log; shown: those of them that are for people.
+        environment, recorded beside what rewards log; shown: those of them that are for people, as
+        texts are that rewards log.
         """
         rollouts = judged(calls, returned)
         rows = range(len(rollouts))
         written = {n: rollouts.facts[n] for n in returned if n not in (ENVIRONMENTS, *shown)}
         facts = recorded(rollouts, policy, rows)
-        extra = {**scores.extra, **(watched.extra if watched else {}), **written}
+        logged = {**scores.extra, **(watched.extra if watched else {})}
+        texts = [{n: v[row] for n, v in logged.items() if isinstance(v[row], str)} for row in rows]
+        extra = {**logged, **written}
         reasons = scores.reasons or [None] * len(rollouts)
         ended = rollouts.ended if self.multi_turn else []
         lengths, truncated = rollouts.lengths.tolist(), rollouts.truncated.tolist()
@@ -69,9 +72,11 @@ class Samples:
                 "index": calls[row].episode.index,
                 "length": lengths[row],
                 **({} if reasons[row] is None else {"failed": reasons[row]}),
-                **_with_shown(own, {name: rollouts.facts[name][row] for name in shown}),
+                **_with_shown(
+                    own, {**{name: rollouts.facts[name][row] for name in shown}, **texts[row]}
+                ),
                 # What rewards logged by TRL's `log_extra`, as text if it is no JSON value.
-                **({"extra": {k: _plain(v[row]) for k, v in extra.items()}} if extra else {}),
+                **_named("extra", {n: v[row] for n, v in extra.items() if n not in texts[row]}),
                 **({"ended": ended[row]} if self.multi_turn else {}),
                 **_rewards_of_turns(calls[row]),
             }
@@ -128,6 +133,10 @@ def _with_shown(facts: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
         for name, value in own.items()
     }
     return {**facts, "shown": {**facts.get("shown", {}), **shown}} if shown else dict(facts)
+
+
+def _named(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: {key: _plain(value) for key, value in values.items()}} if values else {}
 
 
 def _rewards_of_turns(judged: Call) -> dict[str, list[float | None]]:

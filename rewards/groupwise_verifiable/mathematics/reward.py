@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from groupwise.kit.completion import judged_texts, prompt_text
 from groupwise.rewards import seconds_left
 from groupwise_verifiable.columns import column, gold_text, gold_texts
-from groupwise_verifiable.completion import judged_texts, prompt_text
 from groupwise_verifiable.failures import SHARE, values_of, without_unchecked
 from groupwise_verifiable.mathematics.attempt import Attempt, Rules
 from groupwise_verifiable.mathematics.check import equivalent

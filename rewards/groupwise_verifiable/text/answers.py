@@ -7,14 +7,14 @@ from unicodedata import normalize
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise_verifiable.columns import column, gold_text, gold_texts
-from groupwise_verifiable.completion import (
+from groupwise.kit.completion import (
     content,
     judged_texts,
     outside_thinking,
     prompt_text,
     tagged,
 )
+from groupwise_verifiable.columns import column, gold_text, gold_texts
 from groupwise_verifiable.reading.choice import choice, plain_words, stated_word
 from groupwise_verifiable.reading.node import key
 from groupwise_verifiable.reading.numbers import Number, gold_number, last_number, whole_number

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from groupwise_verifiable.completion import judged_texts
+from groupwise.kit.completion import judged_texts
 
 
 class _Format(ABC):

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from groupwise.kit.completion import content
 from groupwise_verifiable.columns import column
-from groupwise_verifiable.completion import content
 from groupwise_verifiable.text import detection
 
 # Not counted as language: code, mathematics between dollars, LaTeX commands, tags; then variables.

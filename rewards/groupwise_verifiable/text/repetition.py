@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from groupwise.kit.completion import content
 from groupwise_verifiable.columns import column
-from groupwise_verifiable.completion import content
 
 
 class Repetition:

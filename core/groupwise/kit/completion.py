@@ -1,4 +1,4 @@
-"""The text of a completion, and the answer inside it.
+"""Completion: its text, and the answer inside it.
 
 Every function takes linear time: the trained model writes the texts, and may learn to exploit or
 slow down a parser.

@@ -1,0 +1,127 @@
+"""Assertions: tests that are code, and what they need of a program."""
+
+import ast
+import builtins
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from groupwise_code import collected
+from groupwise_code.problem import Case, FormatError, Testing
+from groupwise_code.values import column
+
+_OUTSIDE = {"asyncio", "multiprocessing", "shutil", "socket", "subprocess", "tempfile"}
+"""Modules of tests that need files, processes or a network."""
+
+
+def listed(row: Mapping[str, Any]) -> Iterable[Case]:
+    """MBPP: `test_list`, asserts of which each is a case; `test_setup_code`, `test_imports`."""
+    return each_of(column(row, "test_list"), row)
+
+
+def each_of(asserts: Sequence[str], row: Mapping[str, Any]) -> Iterable[Case]:
+    """Asserts, after the row's imports and setup code."""
+    opening = "\n".join([*(row.get("test_imports") or []), row.get("test_setup_code") or ""])
+    for each in asserts:
+        yield _testing(_parsed(f"{opening}\n{each}\n"))
+
+
+def module(row: Mapping[str, Any]) -> Iterable[Case]:
+    """HumanEval: `test` defines `check(candidate)`, which is called with `entry_point`. KodCode:
+    `test` or `test_code` is a file for pytest, whose tests are called, or has assertions."""
+    code = row.get("test") or row.get("test_code")
+    if not isinstance(code, str):
+        raise FormatError("the tests are not code")
+    tree = _parsed(code)
+    tree.body = [each for each in tree.body if not _is_main(each)]
+    functions = [each.name for each in tree.body if isinstance(each, ast.FunctionDef)]
+    entry = row.get("entry_point")
+    if entry and "check" in functions:
+        calls = [f"check({entry})"]
+    else:
+        calls = collected.calls(tree)
+        if not calls and entry:
+            raise FormatError("the column 'test' defines no function check(candidate)")
+        if not calls and not _reaches_an_assertion(tree, functions):
+            raise FormatError("the tests have no assertion that is reached")
+    yield _testing(tree, calls)
+
+
+def _is_main(statement: ast.stmt) -> bool:
+    """Whether it is for a file that is run, which tests are not: `if __name__ == "__main__"`."""
+    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
+
+
+def _reaches_an_assertion(tree: ast.Module, functions: Collection[str]) -> bool:
+    """Whether a module asserts or raises outside of functions, or calls one of its own."""
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    run = [each for each in tree.body if not isinstance(each, definitions)]
+    nodes = [node for each in run for node in ast.walk(each)]
+    calls = {getattr(each.func, "id", None) for each in nodes if isinstance(each, ast.Call)}
+    return bool(calls & {*functions}) or any(isinstance(x, ast.Assert | ast.Raise) for x in nodes)
+
+
+def _testing(tree: ast.Module, calls: Sequence[str] = ()) -> Testing:
+    """Tests that are code; names that they use and neither define nor import are the program's, and
+    so are those that they import from a module `solution`."""
+    solution = _Solution()
+    tree = ast.fix_missing_locations(solution.visit(tree))
+    nodes = [*ast.walk(tree), *ast.walk(_parsed("\n".join(calls)))]
+    names = [each for each in nodes if isinstance(each, ast.Name)]
+    own = {each.id for each in names if not isinstance(each.ctx, ast.Load)}
+    own |= {each.arg for each in nodes if isinstance(each, ast.arg)}
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    own |= {each.name for each in nodes if isinstance(each, definitions)}
+    own |= {
+        (alias.asname or alias.name).partition(".")[0]
+        for each in nodes
+        if isinstance(each, ast.Import | ast.ImportFrom)
+        for alias in each.names
+    }
+    used = {each.id for each in names} - own - {*dir(builtins), "__name__"} | solution.names
+    if not used:
+        raise FormatError("the tests call nothing of a program")
+    for each in nodes:
+        if isinstance(each, ast.Call):
+            _check_call(each, used)
+    modules = {*collected.imported(tree)}
+    if outside := sorted(modules & _OUTSIDE):
+        raise FormatError(f"the tests need files, processes or a network: they use {outside[0]}")
+    return Testing(ast.unparse(tree), calls, sorted(used), sorted(modules))
+
+
+def _check_call(call: ast.Call, program: Collection[str]) -> None:
+    """Raises FormatError for a call that cannot be made in the sandbox."""
+    name = getattr(call.func, "id", None)
+    if name == "open":
+        raise FormatError("the tests need files: they use open")
+    values = [*call.args, *(each.value for each in call.keywords)]
+    if name in program and any(isinstance(each, ast.Lambda) for each in values):
+        raise FormatError(f"{name} is called with a function, which cannot be passed to a program")
+
+
+class _Solution(ast.NodeTransformer):
+    """Takes off imports of a module `solution`, which is the program."""
+
+    def __init__(self) -> None:
+        self.names = set[str]()
+        """Of the program, that were imported."""
+
+    def visit_Import(self, node: ast.Import) -> ast.stmt:
+        if "solution" in [alias.name for alias in node.names]:
+            raise FormatError("the tests import the module 'solution' as a whole")
+        return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt | list[ast.stmt]:
+        if node.module != "solution":
+            return node
+        named = [alias for alias in node.names if alias.name != "*"]
+        self.names |= {alias.name for alias in named}
+        renamed = [f"{alias.asname} = {alias.name}" for alias in named if alias.asname]
+        return ast.parse("\n".join(renamed or ["pass"])).body
+
+
+def _parsed(code: str) -> ast.Module:
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise FormatError(f"the tests are not Python: {error}") from error

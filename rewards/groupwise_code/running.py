@@ -1,0 +1,62 @@
+"""Running: one program on one of its cases."""
+
+from collections.abc import Sequence
+
+from groupwise_code.comparing import same_output, same_value
+from groupwise_code.problem import Calling, Case, Printing
+from groupwise_sandbox.sandbox import Sandbox
+
+ACCEPTED = ("1", "1.0", "true")
+"""What a checker prints for a right output."""
+LEETCODE = (
+    "from typing import *\n"
+    "import collections, functools, heapq, itertools, math, random, re, string\n"
+    "from bisect import bisect, bisect_left, bisect_right, insort\n"
+    "from collections import Counter, OrderedDict, defaultdict, deque\n"
+    "from functools import cache, cmp_to_key, lru_cache, reduce\n"
+    "from heapq import heapify, heappop, heappush, heappushpop, nlargest, nsmallest\n"
+    "from itertools import accumulate, chain, combinations, count, permutations, product\n"
+    "from math import ceil, comb, floor, gcd, inf, sqrt\n"
+)
+"""What a program that is called may use without an import: the given beginnings of such problems
+are written for LeetCode, where these names are there."""
+
+
+def failures(sandbox: Sandbox, program: str, case: Case) -> Sequence[str | None]:
+    """Of each test of a case, why a program fails it; None where it passes.
+
+    Raises SandboxError, and ValueError for tests that cannot be run on any program.
+    """
+    if isinstance(case, Printing):
+        return [_misprint(sandbox, program, case)]
+    if isinstance(case, Calling):
+        return [_misvalue(sandbox, program, case)]
+    return sandbox.test(program, case.code, case.names, case.calls).reasons
+
+
+def _misprint(sandbox: Sandbox, program: str, case: Printing) -> str | None:
+    finished = sandbox.run(program, case.stdin)
+    if finished.ended != "exit" or finished.status != 0:
+        return finished.why
+    printed = finished.stdout.decode("utf-8", "replace")
+    if case.checker is not None:
+        return _complaint(sandbox, case.checker, case, printed)
+    is_right = same_output(printed, case.expected)
+    return None if is_right else f"printed {printed!r:.60}, expected {case.expected!r:.60}"
+
+
+def _misvalue(sandbox: Sandbox, program: str, case: Calling) -> str | None:
+    called = sandbox.call(program, case.name, case.arguments, opening=LEETCODE)
+    if called.error is not None or same_value(called.value, case.expected):
+        return called.error
+    return f"returned {called.value!r:.60}, expected {case.expected!r:.60}"
+
+
+def _complaint(sandbox: Sandbox, checker: str, case: Printing, printed: str) -> str | None:
+    """Why a row's checker, a program of its own, does not accept an output."""
+    files = {"input.txt": case.stdin, "expected.txt": case.expected, "output.txt": printed}
+    finished = sandbox.run(checker, arguments=[*files], files=files)
+    verdict = finished.stdout.decode("utf-8", "replace").strip()
+    if finished.ended == "exit" and finished.status == 0 and verdict.lower() in ACCEPTED:
+        return None
+    return f"printed {printed!r:.60}; the checker: {verdict[:60] or finished.why}"

@@ -1,0 +1,127 @@
+"""Programs a second in the sandbox, cold and warm, beside other ways; and verdicts by format.
+
+    python tests/benchmarks/code_runs.py              # 200 programs in each way
+    python tests/benchmarks/code_runs.py --verdicts   # right and wrong programs and cheats
+
+Cold is a process of Python for each program, without `site`, by itself or in bubblewrap (`bwrap` on
+the path, left out where it does not work). Warm is `groupwise_sandbox`, whose server forks; its
+start is a line of its own. The program prints a sum of what it reads. Memory is what a process has
+for itself (USS).
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.code.test_code_tests import CALLED, CHEATS, PRINTED, PRINTS, RIGHT, WRONG, value
+
+from groupwise_code.reward import CodeTests
+from groupwise_sandbox.limits import Limits
+from groupwise_sandbox.sandbox import Sandbox
+
+BARE = (sys.executable, "-I", "-S", "-c", PRINTS)
+WRAPPED = ("bwrap", "--ro-bind", "/", "/", "--unshare-all", "--die-with-parent", *BARE)
+TESTS = "assert add(1, 2) == 3\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--programs", type=int, default=200)
+    parser.add_argument("--verdicts", action="store_true")
+    options = parser.parse_args()
+    if options.verdicts:
+        verdicts()
+    else:
+        speed(options.programs)
+
+
+def speed(count: int) -> None:
+    print("| way | programs a second | ms of one, median |\n|---|---|---|")
+    for name, command in (("Python, cold", BARE), ("bubblewrap, cold", WRAPPED)):
+        if works(command):
+            line(name, lambda command=command: works(command), count, 1)
+    began = time.monotonic()
+    with Sandbox(limits=Limits(seconds=5)) as sandbox:
+        sandbox.run("")
+        start = time.monotonic() - began
+        ways: dict[str, Callable[[], bool]] = {
+            "a program": lambda: sandbox.run(PRINTS, "1 2").stdout == b"3\n",
+            "a call": lambda: sandbox.call(RIGHT, "add", [1, 2]).value == 3,
+            "tests that are code": lambda: sandbox.test(RIGHT, TESTS, ["add"]).passed,
+        }
+        for name, run in ways.items():
+            for threads in sorted({1, sandbox.parallel}):
+                line(f"sandbox, warm: {name}, {threads} at once", run, count, threads)
+        server = psutil.Process(sandbox._connected()._server.pid)
+        with ThreadPoolExecutor(1) as pool:
+            sleeping = pool.submit(sandbox.run, "import time\ntime.sleep(0.5)")
+            time.sleep(0.3)
+            (child,) = server.children()
+            own = child.memory_full_info().uss >> 20
+            sleeping.result()
+        held = server.memory_full_info().uss >> 20
+    print(f"\nThe server starts in {start:.2f} s and has {held} MiB; a program adds {own} MiB.")
+
+
+def works(command: tuple[str, ...]) -> bool:
+    try:
+        ran = subprocess.run(command, input=b"1 2", capture_output=True, check=False)
+    except FileNotFoundError:
+        return False
+    return ran.stdout == b"3\n"
+
+
+def line(name: str, run: Callable[[], bool], count: int, threads: int) -> None:
+    def timed(_: int) -> float:
+        began = time.monotonic()
+        assert run()
+        return time.monotonic() - began
+
+    with ThreadPoolExecutor(threads) as pool:
+        began = time.monotonic()
+        each = sorted(pool.map(timed, range(count)))
+        whole = time.monotonic() - began
+    print(f"| {name} | {count / whole:.0f} | {1000 * each[count // 2]:.1f} |", flush=True)
+
+
+def verdicts() -> None:
+    """For each format, what the right and the wrong program get, and how many cheats are paid."""
+    reward = CodeTests(CodeTests.Config(timeout=1, memory=128, modules=("pytest",)))
+    print("| format | right | wrong | cheats paid |\n|---|---|---|---|")
+    try:
+        for name, row in CALLED.items():
+            paid = sum(value(reward, program, row) != 0.0 for program in CHEATS.values())
+            right, wrong = (value(reward, program, row) for program in (RIGHT, WRONG))
+            print(
+                f"| {name}, calls | {right:g} | {wrong:g} | {paid} of {len(CHEATS)} |", flush=True
+            )
+        for name, row in PRINTED.items():
+            right, wrong = (value(reward, program, row) for program in (PRINTS, "print(4)"))
+            paid = sum(value(reward, program, row) != 0.0 for program in PRINTING_CHEATS)
+            print(f"| {name}, prints | {right:g} | {wrong:g} | {paid} of {len(PRINTING_CHEATS)} |")
+    finally:
+        reward.close()
+
+
+PRINTING_CHEATS = (
+    "pass",
+    "raise SystemExit(0)",
+    "import os\nos._exit(0)",
+    "print(3)\nprint(4)",
+    "print(True)",
+    "print(3.0)",
+    "print(open('/proc/self/environ').read())",
+    "import os, struct\nm = b'{\"passed\": true}'\nos.write(3, struct.pack('!Q', len(m)) + m)",
+    "import gc\nprint([o for o in gc.get_objects() if isinstance(o, dict) and 'output' in o])",
+)
+
+
+if __name__ == "__main__":
+    main()
