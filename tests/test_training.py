@@ -12,6 +12,8 @@ from groupwise.config.load import load_config
 from groupwise.run.evaluate import evaluate_run
 from groupwise.run.train import train_from_config
 
+pytestmark = pytest.mark.slow
+
 ARITHMETIC = Path(__file__).parent.parent / "examples" / "arithmetic.yaml"
 
 
@@ -39,7 +41,6 @@ def trained(tmp_path_factory):
     return train_from_config(loaded, quiet=True)
 
 
-@pytest.mark.slow
 def test_accuracy_and_length_rise(trained):
     before, after = trained.before, trained.after
     assert 0.3 < before["accuracy"] < 0.65

@@ -508,6 +508,7 @@ def test_hanging_programs_end_within_the_calls_time() -> None:
 @pytest.mark.parametrize(
     "row", [{**CALLED["open-r1"], "solution": RIGHT}, {**PRINTED["apps"], "solution": PRINTS}]
 )
+@pytest.mark.slow
 def test_the_audit_finds_nothing_that_is_wrong_and_paid(row: dict[str, Any]) -> None:
     rows = [PlacedRow({"prompt": "Add two numbers.", **row}, "row 0")]
     made = audit(Reward(name="code_tests", function=CodeTests(), remake=CodeTests), rows)

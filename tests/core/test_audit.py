@@ -204,6 +204,7 @@ def passes(completions, tests, **_):
 """
 
 
+@pytest.mark.slow
 def test_programs_that_cheat_are_put_in_a_process_of_their_own(tmp_path, monkeypatch):
     (tmp_path / "runners.py").write_text(RUNNERS)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])

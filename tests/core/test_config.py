@@ -473,6 +473,7 @@ def test_what_a_name_stands_for_is_built_with_its_options(
     assert len({*JUDGED}) == rows
 
 
+@pytest.mark.slow
 def test_a_reward_is_built_in_its_process_without_the_objects_of_the_run(
     tmp_path: Path, lab: Any
 ) -> None:

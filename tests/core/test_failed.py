@@ -349,6 +349,7 @@ def chain_that_fails_on_one_process(lab, folder):
     return gather_object([result.steps])
 
 
+@pytest.mark.slow
 def test_a_chain_goes_on_where_one_process_has_no_prompts_of_a_policy(lab, tmp_path):
     first, other = call(chain_that_fails_on_one_process, tmp_path, 2)
     assert first == other > 0

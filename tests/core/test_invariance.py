@@ -546,6 +546,7 @@ def test_two_processes_train_as_one(by_count, case):
             assert any(step[name] for step in one["steps"])
 
 
+@pytest.mark.slow
 def test_the_error_names_the_key_in_which_configurations_of_processes_differ(by_count):
     for message, difference in zip(
         by_count[2]["different"],

@@ -388,6 +388,7 @@ def test_any_exception_in_the_process_is_a_failed_call_and_the_process_stays(
     assert scorer(rollouts(lab, "measures")).extra == process
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_reported_at_once(lab, within):
     """As by the kernel when memory is short; a child process still holds the connection open."""
     patient = within(60.0)

@@ -459,6 +459,7 @@ def metrics_of_all() -> dict[str, list[dict[str, Any]]]:
     }
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_metrics_of_one(tmp_path):
     one, two = json.loads(json.dumps(metrics_of_all())), launch(CHILD, tmp_path, 2)
     for name in CASES:

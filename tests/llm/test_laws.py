@@ -30,6 +30,7 @@ def test_architectures(make, architecture):
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.slow(after=2)
 def test_settings(make, settings):
     testing.check_policy(make(**SETTINGS[settings]), ROWS)
 

@@ -270,6 +270,7 @@ def test_a_port_in_use_and_a_folder_without_a_run_are_refused(tmp_path):
         watch([run, tmp_path], say=print)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_server_without_an_error(tmp_path):
     """In a separate process, as from a terminal; its imports take about 2 s."""
     run = begin(tmp_path / "run")

@@ -63,7 +63,7 @@ def test_a_payload_wins_on_a_bare_interpreter(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", GREEDY)
-@pytest.mark.slow(after=4)
+@pytest.mark.slow(after=2)
 def test_a_greedy_program_is_ended(sandbox: Sandbox, name: str) -> None:
     code, ended = GREEDY[name]
     began = time.monotonic()

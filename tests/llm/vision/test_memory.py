@@ -63,6 +63,7 @@ def saved_bytes(model, call):
 
 
 @pytest.mark.parametrize(("family", "pixels"), FAMILIES.items())
+@pytest.mark.slow(after=2)
 def test_pixels_features_and_activations_are_what_the_tower_allocates(family, pixels):
     config = VisionSettings(model=str(standins.folder(family)), max_pixels=pixels)
     reader = VisionLanguageModel.make_codec(config, None, (), positions=None).reader

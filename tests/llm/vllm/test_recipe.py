@@ -54,6 +54,7 @@ def scripted(engine):
     engine.choice = choice
 
 
+@pytest.mark.slow
 def test_a_step_of_qwen3_with_a_calculator(saved, engine, tmp_path, rounding):
     shape = {"template": qwen3_instruct_2507_chat_template, "max_position_embeddings": 2560}
     server = engine("qwen3", model=shape, max_tokens=2560, lora_rank=32)
