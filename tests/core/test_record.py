@@ -32,6 +32,8 @@ OTHERS = {
     "groupwise.kit.memory.Workload": "numbers of prompts and completions",
     "groupwise.building.parts.Parts": "the source of prompts",
     "groupwise.evaluator.alarm.Best": "the values of an evaluation",
+    "groupwise.scoring.gold.Gold": "what a reward pays for right answers, before a run",
+    "groupwise.scoring.audit._Case": "an answer that a reward is tried with, before a run",
 }
 
 

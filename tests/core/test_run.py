@@ -266,7 +266,7 @@ def test_an_unpaired_surrogate_in_logged_text_does_not_stop_the_run(lab, tmp_pat
 
     result = train(lab, tmp_path, rewards=[reward])
     samples = read_samples(result.folder / "samples" / "after.jsonl")
-    assert samples[0]["extra"]["read"] == "cut \ud83d"
+    assert samples[0]["shown"]["read"] == "cut \ud83d"
     assert (result.folder / "report.html").read_text(encoding="utf-8")
 
 
