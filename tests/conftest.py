@@ -18,6 +18,7 @@ from hypothesis import settings
 # The same examples in every run, however long one takes on a machine with other work.
 settings.register_profile("tests", deadline=None, derandomize=True, database=None)
 settings.load_profile("tests")
+gc.disable()  # while all is imported; see `pytest_collection_finish`
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Trackio reads it at import, also by other packages; without it, runs are in the user's cache.
@@ -107,8 +108,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Garbage is looked for less often: each time among all objects of torch, transformers, ..."""
+    """Garbage is looked for less often, and not among the objects of torch, transformers, ..."""
     gc.set_threshold(10_000, 10, 10)
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Libraries complain at the end of what nobody could collect."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
