@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.kit.completion import judged_texts
+from groupwise_messages.completion import judged_texts
 from groupwise.rewards import SampleErrors, seconds_left
 from groupwise_code.answer import program_of
 from groupwise_code.formats import FORMATS, OTHERS, cases_of

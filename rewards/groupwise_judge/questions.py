@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise.wording import PLACE
+from groupwise_messages.wording import PLACE
 from groupwise_judge.material import column, contexts
 from groupwise_judge.messages import Exhibit, Message, exhibits, messages
 from groupwise_judge.settings import Shown

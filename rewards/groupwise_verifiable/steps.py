@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
-from groupwise.kit.completion import thinking_prefixes, whole_text
+from groupwise_messages.completion import thinking_prefixes, whole_text
 from groupwise.rewards import SampleErrors
 
 ENDS = "character_ends"

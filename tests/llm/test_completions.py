@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trl.rewards import think_format_reward
 
 from groupwise import ToolCall
-from groupwise.kit.completion import whole_text
+from groupwise_messages.completion import whole_text
 from groupwise.rewards import Reward
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
