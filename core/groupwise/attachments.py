@@ -2,7 +2,7 @@
 
 The core does not look into them. It tells them apart by their content, finds their files, stores
 each once and names them in texts for people; policies open them. An attachment is an object with a
-method `save` (PIL's images have it), bytes, `{"bytes", "path"}` as `datasets` keeps a file, a
+method `save` (as opened pictures have), bytes, `{"bytes", "path"}` as `datasets` keeps a file, a
 `data:` URL, or the path of a file.
 """
 

@@ -1,0 +1,71 @@
+"""Media: classes of values, such as pictures, that a package knows how to copy, compare and store.
+
+The core knows none. An entry point of the group `groupwise.media` has the name of a class, and
+names its `Medium`:
+
+    [project.entry-points."groupwise.media"]
+    "my_package.sounds.Sound" = "my_package.sounds:SOUNDS"
+
+`groupwise_messages.pictures` has that of pictures. It is loaded when a value of this class, or of one that inherits from it, is met. Values of other
+classes are shared, and compared by `==`.
+"""
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+GROUP = "groupwise.media"
+
+
+class Medium(Protocol):
+    """What the core does with the values of a class."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Those of the files that `read` reads."""
+
+    def shared(self, value: Any) -> Any:
+        """A copy that shares its content with the value until one of them is changed."""
+
+    def own(self, value: Any) -> Any:
+        """A copy with a content of its own."""
+
+    def equal(self, one: Any, other: Any) -> bool:
+        """Whether two values have the same content."""
+
+    def content(self, value: Any) -> tuple[str, bytes]:
+        """Its form in words, and its content: equal for equal values in every process."""
+
+    def write(self, value: Any, path: Path) -> Path:
+        """Write a file that may be smaller than the content; path: of the file without its suffix.
+        Returns its whole path."""
+
+    def read(self, path: Path) -> Any:
+        """The value of a file. Raises OSError where it cannot be read."""
+
+
+def medium_of(value: Any) -> Medium | None:
+    """The medium of a value, None for one that no package knows."""
+    return _of_class(type(value))
+
+
+def read(path: Path) -> Any:
+    """The value of a file, by its suffix. Raises OSError where it cannot be read."""
+    for point in _points().values():
+        medium: Medium = point.load()
+        if path.suffix in medium.suffixes:
+            return medium.read(path)
+    raise OSError(f"no installed package reads {path.suffix or 'such files'}")
+
+
+@cache
+def _of_class(kind: type) -> Medium | None:
+    names = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
+    point = next((_points()[name] for name in names if name in _points()), None)
+    return point and point.load()
+
+
+@cache
+def _points() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
