@@ -5,6 +5,10 @@ from typing import Any
 
 from groupwise.kit.copies import copied
 
+COLUMNS = ("image", "images")
+"""Columns of a row that belong to its prompt, by TRL's names: one picture, or a list of them."""
+PARTS = ("image", "image_url")
+"""Types of parts of messages that are pictures; the second one is OpenAI's."""
 PALETTES = ("P", "PA")
 """Modes of pictures whose palette is written in place."""
 SMALL = 256
@@ -14,6 +18,7 @@ SMALL = 256
 class Pictures:
     """The `groupwise.kit.media.Medium` of `PIL.Image.Image`."""
 
+    columns = COLUMNS
     suffixes = (".png", ".jpg")
 
     def shared(self, value: Any) -> Any:

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import sys
 from copy import deepcopy
 from dataclasses import replace
 

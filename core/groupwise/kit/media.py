@@ -6,8 +6,8 @@ names its `Medium`:
     [project.entry-points."groupwise.media"]
     "my_package.sounds.Sound" = "my_package.sounds:SOUNDS"
 
-`groupwise_messages.pictures` has that of pictures. It is loaded when a value of this class, or of one that inherits from it, is met. Values of other
-classes are shared, and compared by `==`.
+It is loaded when a value of this class, or of one that inherits from it, is met, or a row whose
+columns it may have. Values of other classes are shared, and compared by `==`.
 """
 
 from functools import cache
@@ -20,6 +20,10 @@ GROUP = "groupwise.media"
 
 class Medium(Protocol):
     """What the core does with the values of a class."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of a row whose values, one or a list of them, belong to its prompt."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -50,10 +54,15 @@ def medium_of(value: Any) -> Medium | None:
     return _of_class(type(value))
 
 
+@cache
+def columns() -> tuple[str, ...]:
+    """The columns of all media."""
+    return tuple(name for medium in _media() for name in medium.columns)
+
+
 def read(path: Path) -> Any:
     """The value of a file, by its suffix. Raises OSError where it cannot be read."""
-    for point in _points().values():
-        medium: Medium = point.load()
+    for medium in _media():
         if path.suffix in medium.suffixes:
             return medium.read(path)
     raise OSError(f"no installed package reads {path.suffix or 'such files'}")
@@ -64,6 +73,10 @@ def _of_class(kind: type) -> Medium | None:
     names = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
     point = next((_points()[name] for name in names if name in _points()), None)
     return point and point.load()
+
+
+def _media() -> list[Medium]:
+    return [_points()[name].load() for name in sorted(_points())]
 
 
 @cache

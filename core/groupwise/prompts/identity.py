@@ -23,8 +23,8 @@ def identity(value: Any) -> str:
     """A value of a row, or a whole row, as text: equal for equal contents, in every process.
 
     JSON with sorted keys. Tensors, arrays, bytes and values of a known medium, such as pictures,
-    are written as the SHA-256 of their content. Raises UserError for an object whose content is not known, since its text could
-    differ between processes.
+    are written as the SHA-256 of their content. Raises UserError for an object whose content is
+    not known, since its text could differ between processes.
     """
     try:
         return _text(value)

@@ -15,10 +15,11 @@ from groupwise.kit.errors import UserError, first_line
 from groupwise_llm.vision.album import Album
 from groupwise_llm.vision.images import ImageError, measured, opened
 from groupwise_llm.vision.picture import ROOM, Picture
+from groupwise_messages.pictures import COLUMNS, PARTS
 
 BLOCK: Mapping[str, Any] = {"type": "image"}
 """A picture's place in a message, as chat templates read it."""
-KINDS = attachments.PICTURES
+
 
 Prepare = Callable[[Any, str], Picture]
 """From a picture as users give it, and the place where it stands."""
@@ -102,7 +103,7 @@ class Reader:
 
     def _columns(self, row: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """The pictures of the columns, each with where it stands."""
-        single, several = (row.get(name) for name in attachments.COLUMNS)
+        single, several = (row.get(name) for name in COLUMNS)
         if single is not None and several is not None:
             raise UserError(
                 f"{place_of(row)}: it has both columns, `image` (one picture) and `images` (a "
@@ -254,7 +255,7 @@ def _with_blocks(
 
 def is_block(part: Mapping[str, Any]) -> bool:
     """Whether a part of a message is a picture."""
-    return part.get("type") in KINDS
+    return part.get("type") in PARTS
 
 
 def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
