@@ -6,14 +6,17 @@ names its `Medium`:
     [project.entry-points."groupwise.media"]
     "my_package.sounds.Sound" = "my_package.sounds:SOUNDS"
 
-It is loaded when a value of this class, or of one that inherits from it, is met, or a row whose
-columns it may have. Values of other classes are shared, and compared by `==`.
+It is for values of this class and of those that inherit from it, and imports no heavy package:
+all are loaded when the first row is read. Values of other classes are shared, and compared by
+`==`.
 """
 
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
+
+from groupwise.kit.terminal import say
 
 GROUP = "groupwise.media"
 
@@ -57,12 +60,12 @@ def medium_of(value: Any) -> Medium | None:
 @cache
 def columns() -> tuple[str, ...]:
     """The columns of all media."""
-    return tuple(name for medium in _media() for name in medium.columns)
+    return tuple(name for medium in _media().values() for name in medium.columns)
 
 
 def read(path: Path) -> Any:
     """The value of a file, by its suffix. Raises OSError where it cannot be read."""
-    for medium in _media():
+    for medium in _media().values():
         if path.suffix in medium.suffixes:
             return medium.read(path)
     raise OSError(f"no installed package reads {path.suffix or 'such files'}")
@@ -71,14 +74,17 @@ def read(path: Path) -> Any:
 @cache
 def _of_class(kind: type) -> Medium | None:
     names = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
-    point = next((_points()[name] for name in names if name in _points()), None)
-    return point and point.load()
-
-
-def _media() -> list[Medium]:
-    return [_points()[name].load() for name in sorted(_points())]
+    return next((_media()[name] for name in names if name in _media()), None)
 
 
 @cache
-def _points() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP)}
+def _media() -> dict[str, Medium]:
+    """Those of this environment, by the names of their classes, in an order that does not depend on
+    that of packages. One that cannot be loaded never stops the others."""
+    media = dict[str, Medium]()
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        try:
+            media[point.name] = point.load()
+        except Exception as error:  # third-party code may raise anything at import
+            say(f"warning: {point.name} is no medium: {point.value} cannot be loaded: {error}")
+    return media
