@@ -52,7 +52,7 @@ class Medium(Protocol):
         """The value of a file. Raises OSError where it cannot be read."""
 
 
-def medium_of(value: Any) -> Medium | None:
+def medium_of(value: object) -> Medium | None:
     """The medium of a value, None for one that no package knows."""
     return _of_class(type(value))
 
