@@ -52,9 +52,10 @@ class Medium(Protocol):
         """The value of a file. Raises OSError where it cannot be read."""
 
 
-def medium_of(value: object) -> Medium | None:
+def medium_of(value: Any) -> Medium | None:
     """The medium of a value, None for one that no package knows."""
-    return _of_class(type(value))
+    kind: Any = type(value)  # mypy takes no class for hashable
+    return _of_class(kind)
 
 
 @cache
