@@ -13,8 +13,8 @@ from groupwise import attachments
 from groupwise.kit.copies import equal
 from groupwise.kit.errors import UserError, first_line
 from groupwise_llm.vision.album import Album
-from groupwise_llm.vision.images import ImageError, measured, opened
 from groupwise_llm.vision.picture import ROOM, Picture
+from groupwise_messages.images import AddressError, ImageError, measured, opened
 from groupwise_messages.pictures import COLUMNS, PARTS
 
 BLOCK: Mapping[str, Any] = {"type": "image"}
@@ -164,7 +164,7 @@ class Reader:
         try:
             image = opened(value, fetch=self.fetch)
         except ImageError as error:
-            raise UserError(f"{place}: {error}") from error
+            raise _refused(place, error) from error
         return self._prepared(partial(self.album.picture, image), image.size, place)
 
     def _blank(self, value: Any, place: str) -> Picture:
@@ -172,7 +172,7 @@ class Reader:
         try:
             size = measured(value, fetch=self.fetch)
         except ImageError as error:
-            raise UserError(f"{place}: {error}") from error
+            raise _refused(place, error) from error
         return self._prepared(partial(self.album.blank, size), size, place)
 
     def _prepared(
@@ -272,3 +272,8 @@ def _mismatch(pictures: int, places: int) -> str:
     have = "no picture" if pictures == 0 else f"{pictures} picture{'s' if pictures > 1 else ''}"
     room = "no place" if places == 0 else f"{places} place{'s' if places > 1 else ''}"
     return f"its columns 'image' and 'images' have {have}, and its prompt has {room} for one"
+
+
+def _refused(place: str, error: ImageError) -> UserError:
+    hint = ", or set policy.fetch_pictures: true" if isinstance(error, AddressError) else ""
+    return UserError(f"{place}: {error}{hint}")
