@@ -2,7 +2,7 @@
 
 The core does not look into them. It tells them apart by their content, finds their files, stores
 each once and names them in texts for people; policies open them. An attachment is an object with a
-method `save` (PIL's images have it), bytes, `{"bytes", "path"}` as `datasets` keeps a file, a
+method `save` (as opened pictures have), bytes, `{"bytes", "path"}` as `datasets` keeps a file, a
 `data:` URL, or the path of a file.
 """
 
@@ -16,19 +16,16 @@ from urllib.parse import unquote_to_bytes
 
 import numpy as np
 
-COLUMNS = ("image", "images")
-"""Columns of a row that belong to its prompt, by TRL's names: one attachment, or a list of them."""
-
-PICTURES = ("image", "image_url")
-"""Types of parts that are pictures; the second one is OpenAI's."""
+from groupwise.kit import media
 
 Change = Callable[[Any], Any]
 
 
 def in_columns(row: Mapping[str, Any]) -> list[Any]:
-    """The attachments in the columns of a row; [] without any."""
+    """The attachments in the columns of a row that media have (`groupwise.kit.media`), one or a
+    list of them in each; [] without any."""
     own = []
-    for name in COLUMNS:
+    for name in media.columns():
         value = row.get(name)
         own += [*value] if isinstance(value, list | tuple) else [] if value is None else [value]
     return own
@@ -63,7 +60,7 @@ def of_part(part: Any) -> Any:
 
 def of_row(row: Mapping[str, Any], change: Change) -> dict[str, Any]:
     """The row with every attachment changed, in its columns and in the messages of its prompt."""
-    columns = {name: row[name] for name in COLUMNS if row.get(name) is not None}
+    columns = {name: row[name] for name in media.columns() if row.get(name) is not None}
     changed = {
         name: [*map(change, own)] if isinstance(own, list | tuple) else change(own)
         for name, own in columns.items()

@@ -18,15 +18,3 @@ def register_environments(register: Register) -> None:
 @hookimpl
 def register_prompts(register: Register) -> None:
     register("rows", "groupwise.prompts.rows:Rows")
-    register("dataset", "groupwise.prompts.dataset:Dataset", extra="data")
-
-
-@hookimpl
-def register_objects(register: Register) -> None:
-    for name in (
-        "pandas.DataFrame",
-        "pandas.core.frame.DataFrame",
-        "datasets.arrow_dataset.Dataset",
-        "datasets.dataset_dict.DatasetDict",
-    ):
-        register(name, "groupwise.prompts.stands:DATA", extra="data")

@@ -45,7 +45,8 @@ class Callback:
 
     def on_samples(self, step: int, samples: Sequence[Sample]) -> None:
         """Called after a step, before `on_step`, with some of its completions: those that
-        samples/training.jsonl gets, images as PIL images. Not called for steps without any."""
+        samples/training.jsonl gets, with images as policies returned them. Not called for steps
+        without any."""
 
     def on_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Called after each step, with the metrics that metrics.jsonl gets."""

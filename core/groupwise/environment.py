@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from groupwise.kit.errors import UserError
 from groupwise.prompt_source import Row
-from groupwise.tool_call import ToolCall, assistant_message
+from groupwise.tool_call import ToolCall, assistant_message, text_of
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,8 @@ class Reply:
     def text(self) -> str:
         """The completion as text, with its calls of tools; of chat messages, the content of the
         last. Raises UserError if it is none."""
-        match self.completion:
-            case str(text) | [*_, {"content": str(text)}]:
-                return text
-            case [*_, {"tool_calls": _}]:  # a message may only call
-                return ""
+        if (text := text_of(self.completion)) is not None:
+            return text
         raise UserError(
             f"expected text from {self.label!r}, since its completions are prompts of another "
             f"policy, received {type(self.completion).__name__}; only a policy whose completions "

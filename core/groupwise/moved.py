@@ -1,6 +1,6 @@
 """Moved: modules and formulas of earlier versions, importable under their former names.
 
-What moved into a plugin is known here by name alone, and imported where its former name is.
+What moved into another package is known here by name alone, and imported where its former name is.
 """
 
 import importlib
@@ -35,9 +35,13 @@ _VARIANTS = (
     *("luspo", "maxrl", "opo", "pass_at_k", "rae", "reinforce_pp", "reinforce_pp_baseline"),
     *("rloo", "sapo", "vespo"),
 )
+_TO_DATA = ("arrow", "csv_file", "dataset", "encoding", "folder", "json_file", "stands")
 MOVED = {
     **{f"groupwise.{name}": f"groupwise.kit.{name}" for name in _TO_KIT},
     **{f"groupwise.algorithms.{name}": f"groupwise_algorithms.{name}" for name in _VARIANTS},
+    **{f"groupwise.prompts.{name}": f"groupwise_data.{name}" for name in _TO_DATA},
+    "groupwise.kit.completion": "groupwise_messages.completion",
+    "groupwise.wording": "groupwise_messages.wording",
 }
 FORMULAS = {
     "groupwise.advantages": {

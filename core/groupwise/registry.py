@@ -55,10 +55,14 @@ class Registry:
     misnamed: dict[str, str] = field(default_factory=dict)
 
     def named(self, kind: str, name: str) -> list[Entry]:
-        """The entries that match `name`, or `plugin/name`, for a name that two plugins register."""
+        """The entries that match `name`; for a name that two plugins register, `plugin/name` or
+        `distribution/name`, which stays the same where a part moves to another plugin."""
         entries = [entry for entry in self.entries if entry.kind == kind]
+        owner, _, rest = name.rpartition("/")
         return [entry for entry in entries if entry.name == name] or [
-            entry for entry in entries if f"{entry.plugin}/{entry.name}" == name
+            entry
+            for entry in entries
+            if entry.name == rest and owner in (entry.plugin, entry.distribution)
         ]
 
     def of_name(self, name: str) -> list[Entry]:

@@ -53,7 +53,7 @@ class Rollouts:
     """A batch of sampled completions.
 
     prompts: the dataset row that each rollout answers, length B.
-    completions: what rewards see (text, messages, PIL images), length B.
+    completions: what rewards see (text, messages, images), length B.
     groups: [B] int64; rollouts with an equal number are compared with each other. For rewards it is
         the number of the prompt's draw. A sampler numbers its rows 0, 1, ...; the core renumbers.
     mask: [B, T] bool, True at decisions of the policy. It may have holes: the tokens of a tool's

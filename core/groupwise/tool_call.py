@@ -100,6 +100,17 @@ def assistant_message(content: str, calls: Sequence[ToolCall] = ()) -> dict[str,
     return {"role": "assistant", "content": content, **({"tool_calls": made} if made else {})}
 
 
+def text_of(completion: Any) -> str | None:
+    """A completion, or a prompt, as text: of chat messages the content of the last, "" where that
+    only calls tools; None of anything else."""
+    match completion:
+        case str(text) | [*_, {"content": str(text)}]:
+            return text
+        case [*_, {"tool_calls": _}]:
+            return ""
+    return None
+
+
 def calls_of(completion: Any) -> tuple[ToolCall, ...]:
     """The calls of tools in the last message of a completion; () of anything but chat messages."""
     match completion:

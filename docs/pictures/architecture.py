@@ -29,10 +29,12 @@ FLOORS = [
     [("kit", "errors, options, processes, memory: what authors import besides")],
 ]
 """Of the core, from top to bottom."""
+SHARED = ("shared", "messages, sandbox, laws")
+"""Packages without plugins."""
 OUTSIDE = [
     (("policies", "language models, images"), BLUE),
     (("algorithms", "variants of GRPO"), BLUE),
-    (("environments", "tools, other libraries"), BLUE),
+    (("environments, data", "tools, files, tables"), BLUE),
     (("tools of a run", "report, commands, trackers"), BLUE),
     (("rewards", "verifiers, CLIP, judges"), GREEN),
     (("yours", "a package or a file"), GREEN),
@@ -49,8 +51,10 @@ def house() -> str:
             x, y = 8 + number * (width + 8), 32 + 54 * floor
             drawn += box(x, y, width, 46, name, colour=colour, note=note)
     for number, ((name, note), colour) in enumerate(OUTSIDE):
-        drawn += box(530, 32 + 51 * number, 190, 44, name, colour=colour, note=note)
-    drawn += line(625, 332, 625, 379, "#24292f") + arrow(625, 379, 502, 379)
+        drawn += box(530, 32 + 46 * number, 190, 40, name, colour=colour, note=note)
+    drawn += arrow(625, 302, 625, 314)
+    drawn += box(530, 316, 190, 40, SHARED[0], colour=SOFT, note=SHARED[1])
+    drawn += line(625, 356, 625, 379, "#24292f") + arrow(625, 379, 502, 379)
     drawn += line(625, 379, 625, 433, "#24292f") + arrow(625, 433, 502, 433)
     return drawn + text(632, 410, "imports", size=11)
 

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from groupwise import attachments
+from groupwise_messages.pictures import PARTS
 
 Part = Mapping[str, Any]
 Content = str | list[Part]
-KINDS = ("text", *attachments.PICTURES)
+KINDS = ("text", *PARTS)
 """Types of parts."""
 NOT_SELF_CONTAINED = (
     "a picture in a message must be opened by what sends it, or be bytes or a data: URL; no file "

@@ -15,6 +15,7 @@ from rich.text import Text
 from groupwise.kit.errors import UserError
 from groupwise.kit.terminal import printable
 from groupwise.run.reopening import Reopened, Reply, reopened
+from groupwise_messages.texts import content_in_words, in_words
 
 COLUMN = 24
 """The least columns of a terminal for each checkpoint; with less room they are one below the
@@ -118,9 +119,7 @@ def _words(value: Any) -> str:
 
 
 def _conversation(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Messages; the role of one that stands alone is not said."""
-    texts = [str(message.get("content") or "") for message in messages]
-    if len(messages) == 1:
-        return texts[0]
-    roles = [str(message.get("role", "message")) for message in messages]
-    return "\n".join(f"{role}: {text}" for role, text in zip(roles, texts, strict=True))
+    """Messages; the role of one that stands alone and calls nothing is not said."""
+    if len(messages) == 1 and not messages[0].get("tool_calls"):
+        return content_in_words(messages[0].get("content"))
+    return "\n".join(map(in_words, messages))

@@ -9,6 +9,7 @@ from itertools import count
 
 from groupwise import attachments
 from groupwise.tool_call import ToolCall
+from groupwise_messages.thinking import TAGS
 from groupwise_report.images import thumbnails
 from groupwise_report.wording import brief, display, number, text
 
@@ -17,7 +18,6 @@ MOST_MESSAGES = 40
 MOST_CALLS = 20  # of a message
 MOST_OF_A_GIST = 120  # characters
 SHORT = 120  # characters of an answer that is not folded
-THINKING = ("<think>", "</think>"), ("[THINK]", "[/THINK]")
 _KEYS_OF_THINKING = ("reasoning_content", "thinking")
 Show = Callable[[object], str]
 """What is attached to a message, such as a picture, as HTML."""
@@ -113,7 +113,7 @@ def _parted(message: Mapping[str, object], whole: str) -> tuple[str, str]:
     own = next((message[key] for key in _KEYS_OF_THINKING if message.get(key)), None)
     if own is not None:
         return str(own), whole
-    for opening, closing in THINKING:
+    for opening, closing in TAGS.items():
         thinking, tag, text = whole.partition(closing)
         # Many templates begin the thinking themselves, so that the message has the end alone.
         if tag and (thinking.lstrip().startswith(opening) or opening not in whole):

@@ -8,7 +8,7 @@ from typing import Any
 
 from groupwise import attachments
 from groupwise.evaluation import Sample
-from groupwise.tool_call import ToolCall
+from groupwise_messages.texts import in_words
 
 LONGEST = 10_000
 """Characters of a text; the middle of a longer one is left out, since answers are at the end."""
@@ -110,37 +110,12 @@ def _name(sample: Sample) -> str:
 def words(value: Any) -> str:
     """A prompt or a completion, a text or a list of messages, as one text of bounded length."""
     if isinstance(value, list | tuple):
-        value = "\n".join(map(_message, value))
+        value = "\n".join(map(in_words, value))
     text = "" if value is None else str(value)
     if len(text) <= LONGEST:
         return text
     half = LONGEST // 2
     return f"{text[:half]}\n[{len(text) - 2 * half:,} characters left out]\n{text[-half:]}"
-
-
-def _message(message: Any) -> str:
-    if not isinstance(message, Mapping):
-        return str(message)
-    calls = message.get("tool_calls")
-    made = [str(ToolCall.of(call)) for call in calls] if isinstance(calls, list | tuple) else []
-    text = f"{message.get('role', 'message')}: {_content(message.get('content'))}"
-    return "\n".join([text, *(f"\N{RIGHTWARDS ARROW} {call}" for call in made)])
-
-
-def _content(content: Any) -> str:
-    """The text of a message, with what is attached to it in words."""
-    if not isinstance(content, list | tuple):
-        return str(content or "")
-    return "\n".join(map(_part, content))
-
-
-def _part(part: Any) -> str:
-    if not isinstance(part, Mapping):
-        return str(part)
-    if isinstance(part.get("text"), str):
-        return part["text"]
-    own = attachments.of_part(part)
-    return f"[{part.get('type', 'part')}]" if own is None else attachments.named(own)
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from groupwise_messages.texts import text_of
+
 
 def texts(
     prompts: Sequence[Any],
@@ -41,14 +43,6 @@ def _plain(value: Any, source: str, reward: str) -> str | None:
         )
     for message in reversed(value):
         if message.get("role") == "user":
-            return _content(message.get("content"))
+            return text_of(message.get("content"), "\n")
     error = f"reward {reward!r} found no message by the user in {source}: {value!r:.80}"
     raise ValueError(error)
-
-
-def _content(content: Any) -> str:
-    """A message's text; of a message in parts, its text parts, one line each."""
-    if isinstance(content, str):
-        return content
-    parts = [part.get("text") for part in content or [] if isinstance(part, Mapping)]
-    return "\n".join(part for part in parts if isinstance(part, str))

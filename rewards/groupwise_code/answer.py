@@ -2,7 +2,7 @@
 
 import re
 
-from groupwise.kit.completion import outside_thinking
+from groupwise_messages.completion import outside_thinking
 
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([\w+#.-]*)[^\n]*\n", re.MULTILINE)
 _PYTHON = ("python", "python3", "py", "")

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.kit.completion import judged_texts
 from groupwise.rewards import SampleErrors, seconds_left
 from groupwise_code.answer import program_of
 from groupwise_code.formats import FORMATS, OTHERS, cases_of
 from groupwise_code.problem import Case, FormatError, Testing, count, passed
 from groupwise_code.running import failures
 from groupwise_code.solution import SOLUTIONS, solution_of
+from groupwise_messages.completion import judged_texts
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.process import SandboxError
 from groupwise_sandbox.sandbox import Sandbox

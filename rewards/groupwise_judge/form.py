@@ -12,6 +12,7 @@ from typing import Any, NoReturn, Protocol
 
 from groupwise.kit import foreign_json
 from groupwise_judge.rubric import REASONING
+from groupwise_messages.thinking import TAGS
 
 Value = int | str
 
@@ -79,8 +80,9 @@ class Form:
         UnreadableError.
         """
         text = text.strip()
-        if text.startswith("<think>"):
-            text = text.rpartition("</think>")[2].strip()
+        for opening, closing in TAGS.items():
+            if text.startswith(opening):
+                text = text.rpartition(closing)[2].strip()
         try:
             answer = foreign_json.read(
                 _unfenced(text), object_pairs_hook=_distinct, parse_constant=_constant

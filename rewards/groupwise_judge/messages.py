@@ -18,6 +18,7 @@ from groupwise import attachments
 from groupwise_judge import fence
 from groupwise_judge.digests import digest_of
 from groupwise_judge.pictures import data_url, is_picture, opened
+from groupwise_messages.pictures import PARTS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -82,7 +83,7 @@ def _blocks(message: Mapping[str, Any], *, files: bool) -> Iterator[str | Image 
             yield block
         elif block.get("type") == "text":
             yield str(block.get("text") or "")
-        elif block.get("type") in ("image", "image_url"):
+        elif block.get("type") in PARTS:
             inner = block.get("image") or block.get("image_url") or block.get("url")
             inner = inner.get("url", inner) if isinstance(inner, Mapping) else inner
             if not files and _is_file(inner):

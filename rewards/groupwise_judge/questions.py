@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise.wording import PLACE
 from groupwise_judge.material import column, contexts
 from groupwise_judge.messages import Exhibit, Message, exhibits, messages
 from groupwise_judge.settings import Shown
+from groupwise_messages.wording import PLACE
 
 INSTRUCTIONS = "You are a strict and fair judge of what a model completed."
 

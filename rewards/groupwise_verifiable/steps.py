@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
-from groupwise.kit.completion import thinking_prefixes, whole_text
 from groupwise.rewards import SampleErrors
+from groupwise_messages.completion import thinking_prefixes, whole_text
 
 ENDS = "character_ends"
 """A language model's fact that maps characters to decisions (tokens)."""

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from tests.effort import cpu_within
 
-from groupwise.kit.completion import (
+from groupwise_messages.completion import (
     content,
     outside_thinking,
     prompt_text,

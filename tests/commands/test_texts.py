@@ -15,9 +15,9 @@ from groupwise.cli.arguments import told_apart
 from groupwise.kit.errors import UserError
 from groupwise.prompt_source import row_of
 from groupwise.run.reopening import Reply
-from groupwise.wording import Wording
 from groupwise_commands import answering
 from groupwise_commands.sample import step_of
+from groupwise_messages.wording import Wording
 
 TEXT = "2 + 2 ="
 

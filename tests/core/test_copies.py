@@ -3,10 +3,8 @@
 import asyncio
 import io
 import json
-import sys
 from copy import deepcopy
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -94,12 +92,6 @@ def test_a_damaged_picture_is_left_to_who_opens_it(tmp_path):
     with Image.open(tmp_path / "cut.png") as image:
         assert copied([image])[0] is image
     assert copied(picture("PNG"), pictures=False).tile  # not read from its file
-
-
-def test_nothing_is_a_picture_while_another_thread_imports_pillow(monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL.Image", ModuleType("PIL.Image"))
-    row = {"prompt": object(), "answer": [object()]}
-    assert copied(row) == kept(row) == row
 
 
 def test_containers_are_copied_at_every_depth_and_leaves_are_shared():

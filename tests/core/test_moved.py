@@ -8,6 +8,7 @@ import pytest
 
 import groupwise
 from groupwise.moved import FORMULAS, MOVED
+from groupwise.registry import installed
 
 
 @pytest.mark.parametrize("former", MOVED)
@@ -29,6 +30,11 @@ def test_a_formula_of_a_variant_has_its_former_name_too(module, name):
 def test_other_formulas_are_missing_as_before():
     with pytest.raises(AttributeError, match=r"'groupwise\.objective' has no attribute 'sap'"):
         groupwise.objective.sap  # noqa: B018
+
+
+@pytest.mark.parametrize(("kind", "name"), [("prompts", "dataset"), ("algorithms", "rloo")])
+def test_a_part_has_its_qualified_name_wherever_it_lies(kind, name):
+    assert installed().load(kind, f"groupwise/{name}") is installed().load(kind, name)
 
 
 @pytest.mark.slow

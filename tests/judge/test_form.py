@@ -18,6 +18,7 @@ RIGHT = '{"reasoning": "fine", "correct": 4, "winner": "B"}'
         f"```json\n{RIGHT}\n```",
         f"```\n{RIGHT}\n```",
         f'<think>\n{{"correct": 1}} or more?\n</think>\n\n{RIGHT}',
+        f"[THINK]Well.[/THINK]{RIGHT}",
         '{"winner": "B", "correct": 4}',
     ],
 )

@@ -151,23 +151,23 @@ def test_a_row_has_its_reference_answer_or_none():
     [
         (Shown(reference="gold"), "a", {"answer": ["b"]}, "needs the column 'gold'; .*: answer"),
         (Shown(), 5, {}, "sample 0: the prompt is int; expected text, messages or a PIL"),
-        (Shown(), "a", {"image": [b"not a picture"]}, "cannot be opened"),
+        (Shown(), "a", {"image": [b"not a picture"]}, "is not a picture"),
         (
             Shown(),
             "a",
             {"image": ["data:image/png;base64,abc"]},
             "opened: .* not base64: Incorrect pad",
         ),
-        (Shown(), "a", {"image": ["data:image/png;base64,abcd"]}, "cannot be opened"),
+        (Shown(), "a", {"image": ["data:image/png;base64,abcd"]}, "is not a picture"),
         (
             Shown(),
             "a",
             {"image": [{"path": None}]},
-            "expected a picture, found dict: {'path': None}",
+            "expected a PIL image, .* found dict",
         ),
         (Shown(), "a", {"image": [np.zeros((2, 2), np.float32)]}, "pixels are floats"),
-        (Shown(), "a", {"image": ["no.png"]}, "there is no picture 'no.png'"),
-        (Shown(), "a", {"image": ["https://x/y.png"]}, "an address, which a judge does not fetch"),
+        (Shown(), "a", {"image": ["no.png"]}, "there is no file 'no.png'"),
+        (Shown(), "a", {"image": ["https://x/y.png"]}, "a web address, which is not fetched"),
         (
             Shown(),
             [{"role": "user", "content": [{"type": "image"}]}],

@@ -17,7 +17,7 @@ def test_no_picture_starts_a_program(monkeypatch):
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *args: started.append(args))
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n%%EndComments\nshowpage\n%%EOF\n"
     assert Image.open(io.BytesIO(eps)).format == "EPS"
-    with pytest.raises(ValueError, match="cannot be opened: cannot identify"):
+    with pytest.raises(ValueError, match="is not a picture"):
         opened(eps)
     assert started == []
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from trl.rewards import think_format_reward
 
 from groupwise import ToolCall
-from groupwise.kit.completion import whole_text
 from groupwise.rewards import Reward
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
 from groupwise_llm.codec.contexts import Turn
 from groupwise_llm.codec.prompts import Prompts
 from groupwise_llm.settings import Settings
+from groupwise_messages.completion import whole_text
 from groupwise_verifiable.mathematics.reward import MathEquivalence
 from groupwise_verifiable.steps import stepwise
 from groupwise_verifiable.text.answers import ExactAnswer, NumericAnswer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.effort import Effort
 
-from groupwise.kit.completion import (
+from groupwise_messages.completion import (
     content,
     outside_thinking,
     prompt_text,

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from groupwise import attachments
+from groupwise.kit import media
 from groupwise.kit.errors import UserError
 from groupwise.prompt_source import PlacedRow, PromptSource, Row, check_row
 from groupwise.prompts.identity import identity, of_prompt
@@ -79,7 +80,7 @@ class Prompts:
             )
         if self.key == "prompt":
             return self.prompt(row)
-        if self.attached and self.key in attachments.COLUMNS:
+        if self.attached and self.key in media.columns():
             return [*map(attachments.key, attachments.in_columns(row))]
         return row[self.key]
 

@@ -3,7 +3,6 @@
 import datetime as dt
 import hashlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import PurePath
@@ -16,15 +15,16 @@ from torch import Tensor
 
 from groupwise import attachments
 from groupwise.kit.errors import UserError
+from groupwise.kit.media import medium_of
 from groupwise.prompt_source import Row
 
 
 def identity(value: Any) -> str:
     """A value of a row, or a whole row, as text: equal for equal contents, in every process.
 
-    JSON with sorted keys. Images (PIL), tensors, arrays and bytes are written as the SHA-256 of
-    their content. Raises UserError for an object whose content is not known, since its text could
-    differ between processes.
+    JSON with sorted keys. Tensors, arrays, bytes and values of a known medium, such as pictures,
+    are written as the SHA-256 of their content. Raises UserError for an object whose content is
+    not known, since its text could differ between processes.
     """
     try:
         return _text(value)
@@ -102,7 +102,7 @@ def _content(value: Any) -> Any:
 
 
 def _of_array(value: Any) -> Any:
-    """The same for numbers and arrays of NumPy, for tensors and images."""
+    """The same for numbers and arrays of NumPy, for tensors and values of a known medium."""
     match value:
         case np.generic():
             return value.item()
@@ -113,10 +113,8 @@ def _of_array(value: Any) -> Any:
         case Tensor():
             data = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
             return _hashed(f"{value.dtype} {list(value.shape)}", data)
-    # Without it there are no images, nor while another thread is importing it.
-    picture = getattr(sys.modules.get("PIL.Image"), "Image", None)
-    if picture is not None and isinstance(value, picture):
-        return _hashed(f"{value.mode} {value.size} {value.getpalette()}", value.tobytes())
+    if (medium := medium_of(value)) is not None:
+        return _hashed(*medium.content(value))
     kind = type(value)
     raise _UnknownError(f"an object of type {kind.__module__}.{kind.__qualname__}")
 

@@ -70,7 +70,7 @@ class RunResult:
 
     @property
     def samples(self) -> Table:
-        """The completions of the evaluation after the last step; images as PIL images."""
+        """The completions of the evaluation after the last step, with images opened."""
         return self._read(self.folder / AFTER)
 
     @property

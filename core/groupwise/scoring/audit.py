@@ -7,8 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from groupwise import tool_call
 from groupwise.kit.errors import UserError, first_line
-from groupwise.prompt_source import PlacedRow, is_chat
+from groupwise.prompt_source import PlacedRow
 from groupwise.rewards import Reward
 from groupwise.scoring.attacks import attacks, program_in, runs_code, worker
 from groupwise.scoring.gold import Gold, gold_of
@@ -268,6 +269,4 @@ class _Trial:
 
 def _prompt(case: _Case) -> str:
     """The text of a prompt; of messages, that of the last one."""
-    prompt = case.row["prompt"]
-    content = prompt[-1]["content"] if is_chat(prompt) else prompt
-    return content if isinstance(content, str) else ""
+    return tool_call.text_of(case.row["prompt"]) or ""

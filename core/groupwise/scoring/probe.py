@@ -10,6 +10,7 @@ from groupwise.prompt_source import PlacedRow, Row, is_chat
 from groupwise.rewards import Reward
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
+from groupwise.tool_call import assistant_message
 
 
 class Value(NamedTuple):
@@ -69,4 +70,4 @@ def completed(rows: Sequence[PlacedRow], texts: Sequence[str]) -> Rollouts:
 
 
 def _completion(row: Row, text: str) -> Any:
-    return [{"role": "assistant", "content": text}] if is_chat(row["prompt"]) else text
+    return [assistant_message(text)] if is_chat(row["prompt"]) else text

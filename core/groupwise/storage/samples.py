@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise import attachments
+from groupwise.kit import media
 from groupwise.storage.attached import Attached
 from groupwise.storage.disk import read_text, reason, remove, write
 
@@ -71,12 +72,8 @@ def _with_files(sample: Mapping[str, Any], run: Path) -> dict[str, Any]:
 
 
 def _image(path: Path) -> Any:
-    from PIL import Image
-
     try:
-        with Image.open(path) as image:
-            image.load()
-            return image
+        return media.read(path)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {reason(error)}") from error
 

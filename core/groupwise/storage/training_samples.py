@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from groupwise.kit.media import medium_of
 from groupwise.storage.attached import Attached
 from groupwise.storage.disk import only_files, read_text, remove, write
 from groupwise.storage.samples import ATTACHED, as_line, make_folder, numbered, with_names
@@ -14,8 +15,6 @@ LONGEST = (8_000, 2_000, 500, 100)
 is left out, since answers are at the end."""
 LINE = 32_000
 """Characters of a line, unless it consists of very many short texts."""
-SMALL = 256
-"""Pixels of an image's longer side up to which it is stored without loss."""
 
 
 def stride(step: int, most: int) -> int:
@@ -80,7 +79,7 @@ class TrainingSamples:
         )
 
     def _with_its_image(self, sample: Mapping[str, Any], taken: set[str]) -> Mapping[str, Any]:
-        """The sample with its image saved: as a PNG if it is small, else as a JPEG."""
+        """The sample with its image saved: as its medium writes a small file, else as a PNG."""
         image = sample["completion"]
         if not callable(getattr(image, "save", None)):
             return sample
@@ -88,12 +87,11 @@ class TrainingSamples:
         learner = f"_{sample['learner']}" if sample.get("learner") else ""
         name = f"{sample['step']}_{sample['draw']}_{sample['index']}{learner}"
         path = self.folder / numbered(name, taken)
-        if max(getattr(image, "size", (0, 0))) <= SMALL or not hasattr(image, "convert"):
+        if medium := medium_of(image):
+            path = medium.write(image, path)
+        else:
             path = path.with_suffix(".png")
             image.save(path)
-        else:
-            path = path.with_suffix(".jpg")
-            image.convert("RGB").save(path, quality=90)
         return {
             **sample,
             "completion": "",

@@ -6,6 +6,7 @@ from typing import Any
 
 from groupwise_llm.codec.characters import ends
 from groupwise_llm.codec.contexts import Context, Message, Segment, Turn, is_reply
+from groupwise_messages.texts import text_of
 
 
 class Completions:
@@ -102,7 +103,4 @@ class Completions:
 
 def content(message: Message) -> str:
     """The text of a message; "" for one that only calls tools."""
-    content = message.get("content")
-    if isinstance(content, str) or content is None:
-        return content or ""
-    return "".join(str(part.get("text", "")) for part in content)
+    return text_of(message.get("content"))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from groupwise_llm.codec.thinking import TAGS
+from groupwise_messages.thinking import TAGS
 
 
 class Escape:

@@ -15,8 +15,8 @@ from groupwise.kit.errors import UserError
 from groupwise_llm.codec.characters import common_prefix, encodable
 from groupwise_llm.codec.cutter import Cutter
 from groupwise_llm.codec.template import FINISHED, ChatTemplate
-from groupwise_llm.codec.thinking import OPENING
 from groupwise_llm.settings import Settings
+from groupwise_messages.thinking import OPENING
 
 MOST_NAMED = 5
 """Rows that a note names."""

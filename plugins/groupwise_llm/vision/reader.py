@@ -13,12 +13,13 @@ from groupwise import attachments
 from groupwise.kit.copies import equal
 from groupwise.kit.errors import UserError, first_line
 from groupwise_llm.vision.album import Album
-from groupwise_llm.vision.images import ImageError, measured, opened
 from groupwise_llm.vision.picture import ROOM, Picture
+from groupwise_messages.images import AddressError, ImageError, measured, opened
+from groupwise_messages.pictures import COLUMNS, PARTS
 
 BLOCK: Mapping[str, Any] = {"type": "image"}
 """A picture's place in a message, as chat templates read it."""
-KINDS = attachments.PICTURES
+
 
 Prepare = Callable[[Any, str], Picture]
 """From a picture as users give it, and the place where it stands."""
@@ -102,7 +103,7 @@ class Reader:
 
     def _columns(self, row: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """The pictures of the columns, each with where it stands."""
-        single, several = (row.get(name) for name in attachments.COLUMNS)
+        single, several = (row.get(name) for name in COLUMNS)
         if single is not None and several is not None:
             raise UserError(
                 f"{place_of(row)}: it has both columns, `image` (one picture) and `images` (a "
@@ -163,7 +164,7 @@ class Reader:
         try:
             image = opened(value, fetch=self.fetch)
         except ImageError as error:
-            raise UserError(f"{place}: {error}") from error
+            raise _refused(place, error) from error
         return self._prepared(partial(self.album.picture, image), image.size, place)
 
     def _blank(self, value: Any, place: str) -> Picture:
@@ -171,7 +172,7 @@ class Reader:
         try:
             size = measured(value, fetch=self.fetch)
         except ImageError as error:
-            raise UserError(f"{place}: {error}") from error
+            raise _refused(place, error) from error
         return self._prepared(partial(self.album.blank, size), size, place)
 
     def _prepared(
@@ -254,7 +255,7 @@ def _with_blocks(
 
 def is_block(part: Mapping[str, Any]) -> bool:
     """Whether a part of a message is a picture."""
-    return part.get("type") in KINDS
+    return part.get("type") in PARTS
 
 
 def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -271,3 +272,8 @@ def _mismatch(pictures: int, places: int) -> str:
     have = "no picture" if pictures == 0 else f"{pictures} picture{'s' if pictures > 1 else ''}"
     room = "no place" if places == 0 else f"{places} place{'s' if places > 1 else ''}"
     return f"its columns 'image' and 'images' have {have}, and its prompt has {room} for one"
+
+
+def _refused(place: str, error: ImageError) -> UserError:
+    hint = ", or set policy.fetch_pictures: true" if isinstance(error, AddressError) else ""
+    return UserError(f"{place}: {error}{hint}")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from groupwise.kit.completion import content
+from groupwise_messages.completion import content
 from groupwise_verifiable.columns import column, members
 from groupwise_verifiable.failures import values_of
 from groupwise_verifiable.mathematics.reward import MathEquivalence

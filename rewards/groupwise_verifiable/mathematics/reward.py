@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.kit.completion import judged_texts, prompt_text
 from groupwise.rewards import seconds_left
+from groupwise_messages.completion import judged_texts, prompt_text
 from groupwise_verifiable.columns import column, gold_text, gold_texts
 from groupwise_verifiable.failures import SHARE, values_of, without_unchecked
 from groupwise_verifiable.mathematics.attempt import Attempt, Rules

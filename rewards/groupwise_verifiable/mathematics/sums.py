@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.kit.completion import prompt_text, thinking_prefixes, whole_text
+from groupwise_messages.completion import prompt_text, thinking_prefixes, whole_text
 from groupwise_verifiable.steps import Step, by_decision, region
 
 _MINUS = "-\u2212"

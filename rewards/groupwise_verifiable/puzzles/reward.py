@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.kit.completion import content, judged_texts, tagged
 from groupwise.rewards import seconds_left
+from groupwise_messages.completion import content, judged_texts, tagged
 from groupwise_verifiable.columns import column
 from groupwise_verifiable.failures import SHARE, values_of, without_unchecked
 from groupwise_verifiable.outcome import Outcome, WorkerFailure

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from groupwise.wording import Wording
+from groupwise_messages.wording import Wording
 from groupwise_verifiable.puzzles.tasks import check_task
 
 COLUMNS = ("question", "answer", "metadata")

@@ -7,7 +7,7 @@ searched only at the end of the text.
 import re
 from typing import NamedTuple
 
-from groupwise.kit.completion import outside_thinking
+from groupwise_messages.completion import outside_thinking
 from groupwise_verifiable.reading.notation import FORMULA, undelimited
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(?P<brace>\{)|(?P<bare>[^\s{}$\\]{1,50}))")

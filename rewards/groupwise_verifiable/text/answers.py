@@ -7,7 +7,7 @@ from unicodedata import normalize
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.kit.completion import (
+from groupwise_messages.completion import (
     content,
     judged_texts,
     outside_thinking,

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from groupwise.kit.completion import judged_texts
+from groupwise_messages.completion import judged_texts
 
 
 class _Format(ABC):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.kit.completion import content
+from groupwise_messages.completion import content
 from groupwise_verifiable.columns import column
 from groupwise_verifiable.text import detection
 

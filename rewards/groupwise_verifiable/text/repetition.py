@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.kit.completion import content
+from groupwise_messages.completion import content
 from groupwise_verifiable.columns import column
 
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.kit.completion import content
 from groupwise.kit.options import PathOrName
 from groupwise.rewards import SampleErrors
+from groupwise_messages.completion import content
 from groupwise_verifiable.models import LazyModel, check_model_name, for_use, loading
 
 

@@ -16,9 +16,9 @@ from groupwise.kit.errors import UserError
 from groupwise.prompt_source import PlacedRow
 from groupwise_llm.vision.album import Album
 from groupwise_llm.vision.family import Family
-from groupwise_llm.vision.images import ImageError, measured, opened
 from groupwise_llm.vision.picture import Picture
 from groupwise_llm.vision.reader import BLOCK, Reader
+from groupwise_messages.images import ImageError, measured, opened
 
 
 def picture(width=6, height=4, color=(200, 10, 30), mode="RGB"):
@@ -110,7 +110,7 @@ def test_what_cannot_be_opened_is_a_sentence(tmp_path, file, monkeypatch):
     assert "found Tensor" in error(torch.zeros(3, 4, 4))
     assert "found list" in error([[1, 2], [3, 4]])
     assert "cannot be opened" in error(np.zeros((2, 2, 7)))
-    assert "policy.fetch_pictures" in error("https://example.invalid/cat.png")
+    assert "a web address, which is not fetched" in error("https://example.invalid/cat.png")
     postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"
     assert "is not a picture" in error(postscript)  # PIL would start Ghostscript
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
@@ -293,7 +293,7 @@ def test_replies_read_no_files_and_no_addresses(reader, file, monkeypatch):
     for name, value in read.items():
         assert sizes(reader.replies(reply(value))) == [24], name
     reader.fetch = True
-    monkeypatch.setattr("groupwise_llm.vision.images.urlopen", None)
+    monkeypatch.setattr("groupwise_messages.images.urlopen", None)
     address = "http://127.0.0.1/red.png"
     urls = [reply(address), reply({"url": address}, "image_url"), reply(address, "image_url")]
     for own in (*urls, *paths, reply({"url": str(file)}, "image_url")):
@@ -322,6 +322,10 @@ WRONG = {
     "gone": (
         {"prompt": [message("x")], "image": "gone.png"},
         "column 'image': there is no file 'gone.png'",
+    ),
+    "address": (
+        {"prompt": [message("x")], "image": "https://example.invalid/cat.png"},
+        "column 'image': .* not fetched: .*, or set policy.fetch_pictures: true",
     ),
     "second": (
         {"prompt": [message("x")], "images": [picture(), "gone.png"]},

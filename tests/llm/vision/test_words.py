@@ -9,9 +9,9 @@ from tests.llm.vision import standins
 from groupwise.kit.errors import UserError
 from groupwise_llm.codec.contexts import Turn
 from groupwise_llm.files.folder import tokenizer_of
-from groupwise_llm.vision import images
 from groupwise_llm.vision.picture import BEYOND
 from groupwise_llm.vision_language_model import VisionLanguageModel, VisionSettings
+from groupwise_messages import images
 
 families = pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "internvl"])
 PICTURE = {"type": "image", "image": standins.picture(32, 32)}

@@ -13,7 +13,7 @@ from groupwise_llm.codec.calls.mistral import Mistral
 from groupwise_llm.codec.calls.tags import Tags
 from groupwise_llm.codec.characters import common_prefix
 from groupwise_llm.codec.template import FINISHED, ChatTemplate
-from groupwise_llm.codec.thinking import after_thinking
+from groupwise_messages.thinking import after_thinking
 
 FORMATS: Mapping[str, Format] = {
     "hermes": Tags(),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from groupwise.tool_call import ToolCall
-from groupwise_llm.codec.thinking import OPENING, TAGS
+from groupwise_messages.thinking import OPENING, TAGS
 
 Tools = Sequence[Mapping[str, Any]]
 SPACES = re.compile(r"\s*")

@@ -10,7 +10,7 @@ from datasets import load_dataset
 
 from groupwise.kit import foreign_json
 from groupwise.kit.errors import UserError
-from groupwise.prompts.encoding import encoding_hint
+from groupwise_data.encoding import encoding_hint
 
 TEXT = "text"
 """The column in which rows are kept, as JSON."""

@@ -10,8 +10,8 @@ from datasets import load_dataset, load_dataset_builder
 from datasets.packaged_modules.csv.csv import CsvConfig
 from datasets.packaged_modules.json.json import JsonConfig
 
-from groupwise.prompts.csv_file import LONGER_ROW, typed_table
-from groupwise.prompts.json_file import ENCODING, JsonRows, rows_of
+from groupwise_data.csv_file import LONGER_ROW, typed_table
+from groupwise_data.json_file import ENCODING, JsonRows, rows_of
 
 AS_TEXT = {
     "converters": dict.fromkeys(range(10_000), str),  # by number of the column

@@ -8,7 +8,7 @@ from tests.command_line import call
 
 from groupwise.kit.errors import UserError
 from groupwise.registry import installed
-from groupwise.wording import Wording
+from groupwise_messages.wording import Wording
 
 Dataset = installed().load("prompts", "dataset")
 BASES = Path(__file__).parents[2] / "examples"

@@ -31,6 +31,10 @@ class ImageError(ValueError):
     """Why there is no picture, as a clause that follows the place where it stands."""
 
 
+class AddressError(ImageError):
+    """The picture would have to be fetched."""
+
+
 def opened(value: Any, *, fetch: bool = False) -> Image.Image:
     """A picture in RGB: as its EXIF data turn it, transparent parts white, of an animation the
     first frame.
@@ -133,9 +137,9 @@ def _too_large() -> ImageError:
 
 def _fetched(url: str, *, allowed: bool) -> bytes:
     if not allowed:
-        raise ImageError(
-            f"{url[:200]!r} is a web address, and a run fetches none; download the pictures, or "
-            f"set policy.fetch_pictures: true"
+        raise AddressError(
+            f"{url[:200]!r} is a web address, which is not fetched: download the picture, and put "
+            f"the path of its file there"
         )
     with urlopen(url, timeout=PATIENCE) as answer:
         data: bytes = answer.read(MOST_BYTES + 1)

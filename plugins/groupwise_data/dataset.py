@@ -13,13 +13,13 @@ from groupwise import attachments
 from groupwise.kit.errors import UserError, did_you_mean, first_line
 from groupwise.kit.options import PathOrName, TakesObject, nearest, searched
 from groupwise.prompt_source import is_chat
-from groupwise.prompts.arrow import float_notes, of_object, without_nulls
-from groupwise.prompts.csv_file import check_messages, messages_of, read_csv
-from groupwise.prompts.encoding import encoding_hint
-from groupwise.prompts.folder import read_folder
-from groupwise.prompts.json_file import JsonRows, read_json, read_json_lines
 from groupwise.rewards import OWN_ARGUMENTS
-from groupwise.wording import Wording
+from groupwise_data.arrow import float_notes, of_object, without_nulls
+from groupwise_data.csv_file import check_messages, messages_of, read_csv
+from groupwise_data.encoding import encoding_hint
+from groupwise_data.folder import read_folder
+from groupwise_data.json_file import JsonRows, read_json, read_json_lines
+from groupwise_messages.wording import Wording
 
 PROMPT = "prompt"
 READERS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".txt")

@@ -7,9 +7,10 @@ slow down a parser.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from groupwise_messages.thinking import TAGS
+
 _THINKING = (
-    ("<think>", "</think>"),
-    ("[THINK]", "[/THINK]"),  # Magistral
+    *TAGS.items(),
     ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),  # gpt-oss
 )
 """What opens thinking, and what ends it."""

@@ -3,7 +3,7 @@
 import re
 
 TAGS = {"<think>": "</think>", "[THINK]": "[/THINK]"}
-"""What opens thinking, and what closes it."""
+"""What opens thinking, and what closes it; the latter is Magistral's."""
 OPENING = re.compile("|".join(map(re.escape, TAGS)))
 
 

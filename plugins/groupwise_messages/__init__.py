@@ -1,0 +1,6 @@
+"""Messages: chats and what they hold, for all who read or write them.
+
+A package without plugins. `texts` and `completion` read messages, and by `thinking` the answer in
+them; `wording` makes prompts of the columns of a row; `images` opens what is attached as pictures,
+and `pictures` is how the core copies and stores those of Pillow.
+"""
