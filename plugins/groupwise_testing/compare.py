@@ -41,9 +41,8 @@ def completions_gap(one: Any, other: Any) -> float:
     values, others = _numbers(one), _numbers(other)
     if texts or values is None or others is None:
         return 0.0 if one == other else math.inf
-    if values.dtype == torch.uint8 == others.dtype and values.shape == others.shape:
-        return _pixels_gap(values, others)
-    return gap(values, others)
+    pixels = values.dtype == torch.uint8 == others.dtype and values.shape == others.shape
+    return (_pixels_gap if pixels else gap)(values, others)
 
 
 def _pixels_gap(one: Tensor, other: Tensor) -> float:
