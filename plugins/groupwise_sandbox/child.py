@@ -21,12 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from groupwise_sandbox import frames, plain, system_calls
+from groupwise_sandbox import bubblewrap, frames, plain, system_calls
 
 CHANNEL = 3
 """The descriptor of messages to and from the run; 0, 1 and 2 are as usual."""
 NOBODY = 65534
 _DEATH_SIGNAL = 1
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _STANDARD = {0: "stdin", 1: "stdout", 2: "stderr", "/dev/stdin": "stdin", "/dev/stdout": "stdout"}
 
 
@@ -51,6 +52,10 @@ def live(descriptors: Sequence[int], server: int) -> None:
     try:
         payload = frames.read(channel)
         _take(channel, output, errors, payload["stdin"])
+        _reset_signals()
+        if payload["mode"] == "command":
+            _give_up_rights(server)
+            bubblewrap.become(payload, CHANNEL)
         _limit(payload["seconds"], payload["memory"])
         _give_up_rights(server)
         streams = _streams(payload.get("files", {}))
@@ -64,8 +69,9 @@ def live(descriptors: Sequence[int], server: int) -> None:
 
 def _take(channel: int, output: int, errors: int, stdin: str) -> None:
     """The descriptors in their places, and none besides."""
-    own = os.memfd_create("stdin")
+    own = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     _write_all(own, stdin.encode("utf-8", "surrogatepass"))
+    fcntl.fcntl(own, fcntl.F_ADD_SEALS, _SEALS)
     os.lseek(own, 0, os.SEEK_SET)
     # By way of higher numbers, since one of them may lie in another one's place.
     above = [fcntl.fcntl(each, fcntl.F_DUPFD, 64) for each in (own, output, errors, channel)]
@@ -87,6 +93,13 @@ def _write_all(descriptor: int, data: bytes) -> None:
         left = left[os.write(descriptor, left) :]
 
 
+def _reset_signals() -> None:
+    for number in _CHANGED_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+
+
 def _limit(seconds: float, memory: int) -> None:
     pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
     present = int(pages) * resource.getpagesize()
@@ -101,10 +114,6 @@ def _limit(seconds: float, memory: int) -> None:
     }
     for name, pair in limits.items():
         resource.setrlimit(name, pair)
-    for number in _CHANGED_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    signal.set_wakeup_fd(-1)
     # A timer of the kernel, finer than the limit in seconds; blocking its signal leaves that limit.
     signal.setitimer(signal.ITIMER_PROF, seconds)
 

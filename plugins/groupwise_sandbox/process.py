@@ -14,10 +14,10 @@ from groupwise.kit.foreign_json import read as read_json
 from groupwise_sandbox import frames
 from groupwise_sandbox.limits import Limits
 
-_MESSAGE = 4 << 20
-"""Bytes of one message of a program."""
 _ERRORS = 4096
 """Bytes of the end of stderr that are kept."""
+_OUT_OF_MEMORY = (b"MemoryError", b"std::bad_alloc", b"heap out of memory")
+"""What Python, C++ and JavaScript write."""
 _PART = 1 << 16
 _END_SECONDS = 60.0
 """The most seconds from the end of a program that was killed to the report of it."""
@@ -64,8 +64,12 @@ _WORDS = {
 class Process:
     """One running program; used by one thread."""
 
-    def __init__(self, limits: Limits, kill: Callable[[], object]) -> None:
-        """kill: ends the program, if it runs."""
+    def __init__(
+        self, limits: Limits, kill: Callable[[], object], reader: frames.Reader | frames.Lines
+    ) -> None:
+        """kill: ends the program, if it runs.
+        reader: of its messages.
+        """
         self._limits, self._kill = limits, kill
         self._channel, self.theirs = socket.socketpair()
         self._stdout, self.stdout = os.pipe2(os.O_CLOEXEC)
@@ -73,7 +77,7 @@ class Process:
         self._woken = os.eventfd(0, os.EFD_CLOEXEC)
         self._report: dict[str, Any] | None = None
         self._out, self._err, self._printed = bytearray(), bytearray(), 0
-        self._messages, self._reader = list[bytes](), frames.Reader(_MESSAGE)
+        self._messages, self._reader = list[bytes](), reader
         self._reached: Ended | None = None
         self._until = time.monotonic() + limits.wall_seconds
         self._selector = selectors.DefaultSelector()
@@ -147,7 +151,7 @@ class Process:
     def _ending(self, status: int, seconds: float) -> Ended:
         if status in (-SIGPROF, -SIGXCPU) or seconds > self._limits.seconds:
             return "time"
-        if b"MemoryError" in self._err[-1000:]:
+        if any(words in self._err[-1000:] for words in _OUT_OF_MEMORY):
             return "memory"
         return "signal" if status < 0 else "exit"
 
