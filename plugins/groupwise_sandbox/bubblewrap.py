@@ -39,7 +39,8 @@ def become(payload: Mapping[str, Any], status: int) -> NoReturn:
 
 def _view(payload: Mapping[str, Any], status: int) -> Iterator[str]:
     """Arguments of bubblewrap, which mounts in their order."""
-    yield from ("--unshare-all", "--unshare-user", "--die-with-parent")
+    # The command is the namespace's first process, so that its processor time is counted.
+    yield from ("--unshare-all", "--unshare-user", "--as-pid-1", "--die-with-parent")
     yield from ("--json-status-fd", str(fcntl.fcntl(status, fcntl.F_DUPFD, 16)))
     yield from ("--ro-bind", "/usr", "/usr")
     for each in map(Path, _SYSTEM):
@@ -77,8 +78,9 @@ def _limited(payload: Mapping[str, Any]) -> Sequence[str]:
 
     They hold inside the namespace of users alone: there processes are counted by themselves.
     """
-    soft, hard = payload["whole_seconds"] + 1, payload["whole_seconds"] + 2
     limits = {
+        # The hard one alone, since the first process of a namespace may ignore other signals.
+        "cpu": payload["whole_seconds"] + 1,
         "as": payload["memory"] + payload["base"] + payload["reserve"],
         "data": payload["memory"] + payload["base"],
         "stack": payload["stack"],
@@ -88,8 +90,8 @@ def _limited(payload: Mapping[str, Any]) -> Sequence[str]:
         "memlock": 0,
         "core": 0,
     }
-    held = [f"--{name}={_lower(name, value)}" for name, value in limits.items()]
-    return (LIMITER, f"--cpu={soft}:{hard}", *held)
+    held = [f"--{name}={_lower(name, value)}:{_lower(name, value)}" for name, value in limits.items()]
+    return (LIMITER, *held)
 
 
 def _lower(name: str, value: int) -> int:

@@ -151,7 +151,7 @@ class Process:
     def _ending(self, status: int, seconds: float) -> Ended:
         if status in (-SIGPROF, -SIGXCPU) or seconds > self._limits.seconds:
             return "time"
-        if any(words in self._err[-1000:] for words in _OUT_OF_MEMORY):
+        if status != 0 and any(words in self._err for words in _OUT_OF_MEMORY):
             return "memory"
         return "signal" if status < 0 else "exit"
 

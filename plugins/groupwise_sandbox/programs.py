@@ -8,7 +8,7 @@ from groupwise_sandbox import bubblewrap
 from groupwise_sandbox.commands import Command
 from groupwise_sandbox.languages import LANGUAGES, Language
 from groupwise_sandbox.limits import Limits
-from groupwise_sandbox.process import Finished, SandboxError
+from groupwise_sandbox.process import Finished
 from groupwise_sandbox.sandbox import Sandbox
 
 COMPILING = Limits(seconds=20, memory=1 << 30, output=32 << 20)
@@ -38,7 +38,7 @@ class Programs:
         """
         with self._lock:
             if name not in self._refusals:
-                self._refusals[name] = self._refused(LANGUAGES[name])
+                self._refusals[name] = self._refused(name)
             return self._refusals[name]
 
     def compiled(self, name: str, code: str) -> Program | str:
@@ -76,13 +76,14 @@ class Programs:
         )
         return self._sandbox.command(command)
 
-    def _refused(self, language: Language) -> str | None:
+    def _refused(self, name: str) -> str | None:
+        language = LANGUAGES[name]
         cannot = f"a program in {language.title} cannot be run here"
         if (reason := self._sandbox.refusal) is not None:
             return f"{cannot}: {reason}"
         if shutil.which(language.tool, path=bubblewrap.PATHS) is None:
             return f"{cannot}: install the package {language.package}"
-        program = self.compiled(next(k for k, v in LANGUAGES.items() if v is language), language.probe)
+        program = self.compiled(name, language.probe)
         if isinstance(program, str):
             return f"{cannot}: {language.tool} {program}"
         finished = self.run(program, "41")

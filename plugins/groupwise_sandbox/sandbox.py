@@ -14,7 +14,7 @@ from groupwise_sandbox.commands import PROBE, BubblewrapError, Command, ending, 
 from groupwise_sandbox.connection import Connection
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.memory import runs_within
-from groupwise_sandbox.process import Finished, Process
+from groupwise_sandbox.process import Finished, Process, SandboxError
 from groupwise_sandbox.server import LEFT_OUT
 
 

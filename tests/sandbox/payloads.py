@@ -4,6 +4,8 @@ A name says what is tried. All must find the sandbox as they would find a bare m
 use is in the standard library. FOLDER stands for one that anybody may write to, with a file `mine`.
 """
 
+from groupwise_sandbox.commands import Command
+
 PAYLOADS = {
     # paths
     "read passwords": "print(open('/etc/passwd').read(10), 'WON')",
@@ -126,3 +128,19 @@ GREEDY = {
     "one long call of C": ("print(len(str(7 ** (10 ** 8))))", None),
     "a regular expression": ("import re\nre.match('(a+)+$', 'a' * 40 + 'b')", "time"),
 }
+
+
+IN_A_VIEW = (
+    "list a folder",
+    "change the folder",
+    "become another program",
+    "limits of another process",
+)
+"""Payloads that a command may win, since they get nothing of the machine: its folders are of its
+own, it executes what it sees, and its parent has the number 0, by which it calls itself."""
+
+
+def command(code: str) -> Command:
+    """A program for the machine's own Python, in namespaces."""
+    arguments = ("/usr/bin/python3", "-I", "-S", "payload.py")
+    return Command(arguments=arguments, files={"payload.py": code.encode()}, base=64 << 20)
