@@ -50,7 +50,13 @@ def _view(payload: Mapping[str, Any], status: int) -> Iterator[str]:
             yield from ("--ro-bind", str(each), str(each))
     for device in _DEVICES:
         yield from ("--dev-bind", device, device)
-    yield from ("--perms", "0444", "--file", _held(payload["stdin"].encode("utf-8", "surrogatepass")), "/dev/stdin")
+    yield from (
+        "--perms",
+        "0444",
+        "--file",
+        _held(payload["stdin"].encode("utf-8", "surrogatepass")),
+        "/dev/stdin",
+    )
     if payload["space"]:
         yield from ("--perms", "0700", "--size", str(payload["space"]), "--tmpfs", WORK)
     else:
@@ -90,7 +96,9 @@ def _limited(payload: Mapping[str, Any]) -> Sequence[str]:
         "memlock": 0,
         "core": 0,
     }
-    held = [f"--{name}={_lower(name, value)}:{_lower(name, value)}" for name, value in limits.items()]
+    held = [
+        f"--{name}={_lower(name, value)}:{_lower(name, value)}" for name, value in limits.items()
+    ]
     return (LIMITER, *held)
 
 

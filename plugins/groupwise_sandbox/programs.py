@@ -24,6 +24,10 @@ class Program:
     """What the compiler made, or the source."""
 
 
+class CompileError(ValueError):
+    """A program cannot be compiled; says why, after the words "the program"."""
+
+
 class Programs:
     """Compiles and runs programs in a sandbox. Its methods may be called in any thread."""
 
@@ -41,8 +45,8 @@ class Programs:
                 self._refusals[name] = self._refused(name)
             return self._refusals[name]
 
-    def compiled(self, name: str, code: str) -> Program | str:
-        """A program of this code, or why it cannot be compiled. Raises SandboxError."""
+    def compiled(self, name: str, code: str) -> Program:
+        """A program of this code. Raises CompileError and SandboxError."""
         language = LANGUAGES[name]
         source = code.encode("utf-8", "replace")
         if not language.compiling:
@@ -55,10 +59,10 @@ class Programs:
         )
         finished = self._sandbox.command(command, COMPILING)
         if finished.ended != "exit":
-            return f"the compiler {finished.why}"
+            raise CompileError(f"is not compiled: the compiler {finished.why}")
         if finished.status != 0:
             errors = [line for line in finished.stderr.splitlines() if "error" in line]
-            return f"does not compile: {(errors or [finished.stderr])[0][:200]}"
+            raise CompileError(f"does not compile: {(errors or [finished.stderr])[0][:200]}")
         return Program(language, finished.stdout)
 
     def run(self, program: Program, stdin: str) -> Finished:
@@ -83,10 +87,11 @@ class Programs:
             return f"{cannot}: {reason}"
         if shutil.which(language.tool, path=bubblewrap.PATHS) is None:
             return f"{cannot}: install the package {language.package}"
-        program = self.compiled(name, language.probe)
-        if isinstance(program, str):
-            return f"{cannot}: {language.tool} {program}"
+        try:
+            program = self.compiled(name, language.probe)
+        except CompileError as error:
+            return f"{cannot}: one that was tried {error}"
         finished = self.run(program, "41")
-        if finished.stdout.strip() != b"42":
+        if finished.stdout.strip() != b"42" or finished.status != 0:
             return f"{cannot}: one that was tried {finished.why}"
         return None

@@ -27,7 +27,7 @@ _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 38, 22, 2
 _THREAD = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000  # CLONE_VM, FS, FILES, SIGHAND, THREAD
 _NAMESPACES = 0x7E020000  # every CLONE_NEW flag
 _FCNTL = (0, 1, 2, 3, 1030)  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC: no F_SETOWN
-
+_F_SETFL = 4
 _IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
 
@@ -79,7 +79,9 @@ def program(scope: Scope = "memory") -> bytes:
     for number in numbers:
         rules += _rule(number, [_step(_RETURN, _ALLOW)])
     rules += _rule(calls.checked["clone"], _cloning(is_thread=scope != "processes"))
-    rules += _rule(calls.checked["fcntl"], _one_of(_FCNTL))
+    rules += _rule(
+        calls.checked["fcntl"], _one_of(_FCNTL if scope == "memory" else (*_FCNTL, _F_SETFL))
+    )
     if scope != "memory":
         rules += _rule(calls.checked["ioctl"], _one_of(_IOCTL))
     # prlimit64(pid=0, resource, new, old): of itself; in a namespace, where a limit is set before
