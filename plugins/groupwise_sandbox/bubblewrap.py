@@ -45,7 +45,7 @@ def _view(payload: Mapping[str, Any], status: int) -> Iterator[str]:
     yield from ("--ro-bind", "/usr", "/usr")
     for each in map(Path, _SYSTEM):
         if each.is_symlink():
-            yield from ("--symlink", os.readlink(each), str(each))
+            yield from ("--symlink", str(each.readlink()), str(each))
         elif each.is_dir():
             yield from ("--ro-bind", str(each), str(each))
     for device in _DEVICES:
@@ -62,8 +62,8 @@ def _view(payload: Mapping[str, Any], status: int) -> Iterator[str]:
     else:
         yield from ("--dir", WORK)
     for name, content in payload["files"].items():
-        content = base64.b64decode(content)
-        yield from ("--perms", "0555", "--file", _held(content), f"{WORK}/{name}")
+        held = _held(base64.b64decode(content))
+        yield from ("--perms", "0555", "--file", held, f"{WORK}/{name}")
     # What is not the work is a file system in memory, too, and without a bound of its own.
     yield from ("--remount-ro", "/", "--chdir", WORK)
     yield from ("--seccomp", _held(system_calls.program(payload["scope"])))

@@ -2,10 +2,10 @@
 
 import base64
 import math
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from groupwise_sandbox import bubblewrap
@@ -53,24 +53,22 @@ class Command:
         }
 
 
-PROBE = Command(
-    arguments=(
-        *("/bin/sh", "-c"),
-        "[ -e /etc/passwd ] || [ -e /proc/self ] || [ -e /home ] && exit 1\n"
-        "for place in / /usr/ /dev/ /work/; do echo x 2>&- > ${place}x && exit 2; done\n"
-        "echo contained\n"
-        "(echo forked)",
-    )
-)
-"""Prints one word where nothing of the machine is seen, and neither files nor processes are made."""
+_PROBE = """
+[ -e /etc/passwd ] || [ -e /proc/self ] || [ -e /home ] && exit 1
+for place in / /usr/ /dev/ /work/; do echo x 2>&- > ${place}x && exit 2; done
+echo contained
+(echo forked)
+"""
+PROBE = Command(arguments=("/bin/sh", "-c", _PROBE))
+"""Prints one word where it sees nothing of the machine, and makes neither files nor processes."""
 
 
 def missing() -> str | None:
     """What has to be installed before commands can be run, in a sentence; None: nothing."""
     if shutil.which(bubblewrap.PROGRAM) is None:
-        return "only bubblewrap can hold it: install the package bubblewrap"
-    if not os.path.exists(bubblewrap.LIMITER):
-        return f"{bubblewrap.LIMITER} is missing: install the package util-linux"
+        return "install the package bubblewrap"
+    if not Path(bubblewrap.LIMITER).exists():
+        return "install the package util-linux"
     return None
 
 

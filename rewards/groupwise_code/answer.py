@@ -25,13 +25,10 @@ def answer_of(text: str, languages: Sequence[str]) -> Answer | None:
     None where every fence is of another language, or none is closed and it holds nothing.
     """
     text = outside_thinking(text)
-    blocks = [
-        Answer(language, code)
-        for name, code in _blocks(text)
-        if (language := named(name) if name else languages[0]) in languages
-    ]
-    if blocks:
-        return blocks[-1]
+    for name, code in reversed(_blocks(text)):
+        language = named(name) if name else languages[0]
+        if language in languages:
+            return Answer(language, code)
     is_empty = _FENCE.search(text) or not text.strip()
     return None if is_empty else Answer(languages[0], text)
 

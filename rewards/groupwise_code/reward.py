@@ -46,9 +46,9 @@ class CodeTests:
     """1.0 if a program passes all tests of its row, else 0.0; or the share that it passes.
 
     The program is the completion's last fenced block. It runs in a sandbox, where it can reach no
-    file of the machine, process or network; what is expected is never in its process, and tests that
-    are code run in another one, which it reaches by plain data alone. So a program is paid for what
-    it answers, and for nothing else that it does.
+    file of the machine, process or network; what is expected is never in its process, and tests
+    that are code run in another one, which it reaches by plain data alone. So a program is paid for
+    what it answers, and for nothing else that it does.
 
     What a program causes (time, memory, a crash) is 0; where the sandbox itself fails the sample
     failed, and has no gradient. `solutions` of a row, if it has them, are tried before a run.

@@ -8,7 +8,6 @@ from groupwise_code.problem import Calling, Case, Printing
 from groupwise_sandbox.programs import Program, Programs
 from groupwise_sandbox.sandbox import Sandbox
 
-
 ACCEPTED = ("1", "1.0", "true")
 """What a checker prints for a right output."""
 LEETCODE = (

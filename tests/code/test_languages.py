@@ -140,10 +140,7 @@ def test_tests_that_the_rows_own_solution_fails_can_be_left_out(reward: CodeTest
 @pytest.mark.parametrize(
     ("absent", "sentence"),
     [
-        (
-            "bwrap",
-            "a program in C++ cannot be run here: only bubblewrap can hold it: install the package bubblewrap",
-        ),
+        ("bwrap", "a program in C++ cannot be run here: install the package bubblewrap"),
         ("g++", "a program in C++ cannot be run here: install the package g++"),
     ],
 )

@@ -61,7 +61,9 @@ def interpreter(command: Sequence[str]) -> str:
     again = "import os, sys\nos.execv(sys.executable, ['python', '-c', ''])"
     for each in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
         tried = [*command, each, "-c", again]
-        if os.path.exists(each) and subprocess.run(tried, capture_output=True).returncode == 0:
+        if not Path(each).exists():
+            continue
+        if subprocess.run(tried, capture_output=True, check=False).returncode == 0:
             return each
     pytest.skip("this user may execute no Python here")
 
