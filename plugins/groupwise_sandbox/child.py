@@ -17,6 +17,7 @@ import threading
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,12 @@ from groupwise_sandbox import bubblewrap, frames, plain, system_calls
 
 CHANNEL = 3
 """The descriptor of messages to and from the run; 0, 1 and 2 are as usual."""
+BEGUN = {"begun": True}
+"""The first message of each process but a command's, before any code of the program runs."""
 NOBODY = 65534
+THREADS = 256
+"""The most of a program."""
+_NEW_USERS = 0x10000000
 _DEATH_SIGNAL = 1
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _STANDARD = {0: "stdin", 1: "stdout", 2: "stderr", "/dev/stdin": "stdin", "/dev/stdout": "stdout"}
@@ -54,15 +60,22 @@ def live(descriptors: Sequence[int], server: int) -> None:
         _take(channel, output, errors, payload["stdin"])
         _reset_signals()
         if payload["mode"] == "command":
-            _give_up_rights(server)
+            _give_up_rights()
+            _end_with(server)
+            if os.getuid() == 0:  # whose processes the kernel does not count
+                raise PermissionError("root cannot become another user here")
             bubblewrap.become(payload, CHANNEL)
         _limit(payload["seconds"], payload["memory"])
-        _give_up_rights(server)
+        _give_up_rights()
+        _limit_threads()
+        _end_with(server)
         streams = _streams(payload.get("files", {}))
         system_calls.restrict()
+        frames.write(CHANNEL, BEGUN)  # what fails until here is no fault of the program's
         status = _run(payload, streams)
     except BaseException:
         traceback.print_exc()
+        sys.stderr.flush()
     finally:
         os._exit(status)
 
@@ -118,12 +131,40 @@ def _limit(seconds: float, memory: int) -> None:
     signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
-def _give_up_rights(server: int) -> None:
+def _give_up_rights() -> None:
+    """Become nobody, if this is root; in a namespace with one user there is nobody else."""
     if os.getuid() == 0:
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)  # last: new rights clear it
+        with suppress(OSError):
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def _limit_threads() -> None:
+    """The kernel counts the threads of a user; in a namespace of its own, of this process alone.
+
+    (Since Linux 5.14.) Where there are no namespaces, those that others have do not count.
+    """
+    most = THREADS if ctypes.CDLL(None).unshare(_NEW_USERS) == 0 else 4 * THREADS + _present()
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+
+def _present() -> int:
+    """The threads that this process's user has now."""
+    count = 0
+    for path in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError):  # it has ended
+            lines = dict(
+                line.split(":", 1)
+                for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
+            )
+            count += int(lines["Threads"]) * (int(lines["Uid"].split()[0]) == os.getuid())
+    return count
+
+
+def _end_with(server: int) -> None:
+    """Let the kernel end this process when the server ends; new rights would undo it."""
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != server:
         os._exit(1)
 

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from groupwise_sandbox import frames
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.process import Process, SandboxError
 
@@ -20,8 +19,6 @@ START_SECONDS = 120.0
 """The most seconds for a server to load what programs import."""
 _SERVER = Path(__file__).with_name("server.py")
 _ENVIRONMENT = {"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
-_MESSAGE = 4 << 20
-"""Bytes of one message of a program."""
 _LOST = "the sandbox's server has ended"
 
 
@@ -73,10 +70,8 @@ class Connection:
         Raises SandboxError if the server is gone.
         """
         number = next(self._numbers)
-        # A command's messages are those of bubblewrap.
         is_command = payload["mode"] == "command"
-        reader = frames.Lines() if is_command else frames.Reader(_MESSAGE)
-        process = Process(limits, kill=lambda: self._send({"kill": number}), reader=reader)
+        process = Process(limits, lambda: self._send({"kill": number}), is_command=is_command)
         with self._lock:
             self._processes[number] = process
         try:

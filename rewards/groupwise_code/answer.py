@@ -27,7 +27,7 @@ def answer_of(text: str, languages: Sequence[str]) -> Answer | None:
     text = outside_thinking(text)
     for name, code in reversed(_blocks(text)):
         language = named(name) if name else languages[0]
-        if language in languages:
+        if language is not None and language in languages:
             return Answer(language, code)
     is_empty = _FENCE.search(text) or not text.strip()
     return None if is_empty else Answer(languages[0], text)

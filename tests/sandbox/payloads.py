@@ -59,6 +59,23 @@ PAYLOADS = {
         "libc.syscall.restype = ctypes.c_long\n"
         "print('WON' if libc.syscall(310, os.getppid(), 0, 0, 0, 0, 0) >= 0 else '')"
     ),
+    "thousands of threads": """
+import ctypes, mmap, os, struct
+libc = ctypes.CDLL(None)
+libc.syscall.restype = ctypes.c_long
+page = mmap.mmap(-1, 8192, prot=7)
+base = ctypes.addressof(ctypes.c_char.from_buffer(page))
+sleep = b"\\xb8\\x23\\0\\0\\0\\x48\\xbf" + struct.pack("<Q", base + 64)
+sleep += b"\\x31\\xf6\\x0f\\x05\\xeb\\xeb"
+page[: len(sleep)] = sleep  # nanosleep, for ever
+page[64:80] = struct.pack("<QQ", 1000, 0)
+page[4096:4104] = struct.pack("<Q", base)  # a stack for all: they return to where they sleep
+flags, begun = 0x50F00, 0
+while begun < 3000 and libc.syscall(56, flags, ctypes.c_void_p(base + 4096), 0, 0, 0) > 0:
+    begun += 1
+print("WON" if begun == 3000 else begun, flush=True)
+os._exit(0)
+""",
     "priority": "import os\nos.nice(-5)\nprint('WON')",
     "become another user": "import os\nos.setuid(0)\nprint('WON')",
     "a new session": "import os\nos.setsid()\nprint('WON')",
