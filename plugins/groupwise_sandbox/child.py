@@ -5,47 +5,22 @@ It reads its own payload, so that the server that it is forked from never holds 
 
 import atexit
 import builtins
-import ctypes
-import fcntl
 import io
-import math
 import os
-import resource
-import signal
 import sys
 import threading
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from groupwise_sandbox import bubblewrap, frames, plain, system_calls
+from groupwise_sandbox import bubblewrap, confinement, frames, plain, system_calls
+from groupwise_sandbox.confinement import CHANNEL
 
-CHANNEL = 3
-"""The descriptor of messages to and from the run; 0, 1 and 2 are as usual."""
 BEGUN = {"begun": True}
 """The first message of each process but a command's, before any code of the program runs."""
-NOBODY = 65534
-THREADS = 256
-"""The most of a program."""
-_NEW_USERS = 0x10000000
-_DEATH_SIGNAL = 1
-_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _STANDARD = {0: "stdin", 1: "stdout", 2: "stderr", "/dev/stdin": "stdin", "/dev/stdout": "stdout"}
-
-
-_CHANGED_SIGNALS = list[int]()
-"""Those whose handling is not the default one in the server."""
-
-
-def prepare() -> None:
-    """Compute, before any fork, what is the same for every process."""
-    system_calls.program()
-    standing = (each for each in signal.valid_signals() if signal.getsignal(each) != signal.SIG_DFL)
-    _CHANGED_SIGNALS[:] = standing
 
 
 def live(descriptors: Sequence[int], server: int) -> None:
@@ -57,18 +32,18 @@ def live(descriptors: Sequence[int], server: int) -> None:
     status, (channel, output, errors) = 1, descriptors
     try:
         payload = frames.read(channel)
-        _take(channel, output, errors, payload["stdin"])
-        _reset_signals()
+        confinement.take(channel, output, errors, payload["stdin"])
+        confinement.reset_signals()
         if payload["mode"] == "command":
-            _give_up_rights()
-            _end_with(server)
+            confinement.give_up_rights()
+            confinement.end_with(server)
             if os.getuid() == 0:  # whose processes the kernel does not count
                 raise PermissionError("root cannot become another user here")
             bubblewrap.become(payload, CHANNEL)
-        _limit(payload["seconds"], payload["memory"])
-        _give_up_rights()
-        _limit_threads()
-        _end_with(server)
+        confinement.limit(payload["seconds"], payload["memory"])
+        confinement.give_up_rights()
+        confinement.limit_threads()
+        confinement.end_with(server)
         streams = _streams(payload.get("files", {}))
         system_calls.restrict()
         frames.write(CHANNEL, BEGUN)  # what fails until here is no fault of the program's
@@ -78,95 +53,6 @@ def live(descriptors: Sequence[int], server: int) -> None:
         sys.stderr.flush()
     finally:
         os._exit(status)
-
-
-def _take(channel: int, output: int, errors: int, stdin: str) -> None:
-    """The descriptors in their places, and none besides."""
-    own = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    _write_all(own, stdin.encode("utf-8", "surrogatepass"))
-    fcntl.fcntl(own, fcntl.F_ADD_SEALS, _SEALS)
-    os.lseek(own, 0, os.SEEK_SET)
-    # By way of higher numbers, since one of them may lie in another one's place.
-    above = [fcntl.fcntl(each, fcntl.F_DUPFD, 64) for each in (own, output, errors, channel)]
-    for place, source in enumerate(above):
-        os.dup2(source, place)
-    # All others, however high: among them is the server's own line to the run.
-    os.closerange(CHANNEL + 1, _most_descriptors())
-
-
-def _most_descriptors() -> int:
-    """No descriptor of this process has this number, or a higher one."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return 1 << 30 if most == resource.RLIM_INFINITY else most
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
-
-
-def _reset_signals() -> None:
-    for number in _CHANGED_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    signal.set_wakeup_fd(-1)
-
-
-def _limit(seconds: float, memory: int) -> None:
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
-    present = int(pages) * resource.getpagesize()
-    whole = math.ceil(seconds) + 1
-    limits = {
-        resource.RLIMIT_AS: (present + memory, present + memory),
-        resource.RLIMIT_CPU: (whole, whole + 1),
-        resource.RLIMIT_CORE: (0, 0),
-        resource.RLIMIT_FSIZE: (0, 0),
-        resource.RLIMIT_NOFILE: (16, 16),
-        resource.RLIMIT_MEMLOCK: (0, 0),
-    }
-    for name, pair in limits.items():
-        resource.setrlimit(name, pair)
-    # A timer of the kernel, finer than the limit in seconds; blocking its signal leaves that limit.
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-
-
-def _give_up_rights() -> None:
-    """Become nobody, if this is root; in a namespace with one user there is nobody else."""
-    if os.getuid() == 0:
-        with suppress(OSError):
-            os.setgroups([])
-            os.setresgid(NOBODY, NOBODY, NOBODY)
-            os.setresuid(NOBODY, NOBODY, NOBODY)
-
-
-def _limit_threads() -> None:
-    """The kernel counts the threads of a user; in a namespace of its own, of this process alone.
-
-    (Since Linux 5.14.) Where there are no namespaces, those that others have do not count.
-    """
-    most = THREADS if ctypes.CDLL(None).unshare(_NEW_USERS) == 0 else 4 * THREADS + _present()
-    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
-
-
-def _present() -> int:
-    """The threads that this process's user has now."""
-    count = 0
-    for path in Path("/proc").glob("[0-9]*/status"):
-        with suppress(OSError):  # it has ended
-            lines = dict(
-                line.split(":", 1)
-                for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
-            )
-            count += int(lines["Threads"]) * (int(lines["Uid"].split()[0]) == os.getuid())
-    return count
-
-
-def _end_with(server: int) -> None:
-    """Let the kernel end this process when the server ends; new rights would undo it."""
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != server:
-        os._exit(1)
 
 
 def _streams(files: Mapping[str, str]) -> Mapping[str, io.TextIOWrapper]:
