@@ -90,6 +90,32 @@ def compiled(programs: Programs, name: str, code: str) -> Program:
     return programs.compiled(name, code)
 
 
+def test_bubblewrap_holds_where_it_works() -> None:
+    """Else a fault of ours would only be one more refusal, and skip all that is below."""
+    bare = ("bwrap", "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "true")
+    user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    try:
+        subprocess.run([*(user if os.getuid() == 0 else ()), *bare], check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("bubblewrap does not work here")
+    with Sandbox() as sandbox:
+        assert sandbox.refusal is None
+
+
+def test_a_program_is_held_to_its_limits(programs: Programs) -> None:
+    code = """int main() {
+    int kinds[] = {RLIMIT_CPU, RLIMIT_DATA, RLIMIT_AS, RLIMIT_FSIZE, RLIMIT_NPROC, RLIMIT_CORE};
+    for (int i = 0; i < 6; i++) {
+        struct rlimit all; getrlimit(kinds[i], &all);
+        printf("%ld %d ", (long)all.rlim_max, all.rlim_max == all.rlim_cur); } }"""
+    finished = programs.run(compiled(programs, "c", HEADERS + code), "")
+    memory = 256 * MIB
+    expected = (2, memory, memory + 32 * MIB, 0, 64, 0)
+    assert finished.stdout.decode().split() == [
+        word for each in expected for word in (str(each), "1")
+    ]
+
+
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_in_c_wins_nothing(programs: Programs, name: str) -> None:
     program = compiled(programs, "c", f"{HEADERS}{ATTACKS[name]}")
