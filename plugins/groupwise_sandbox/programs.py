@@ -5,13 +5,13 @@ import threading
 from dataclasses import dataclass
 
 from groupwise_sandbox import bubblewrap
-from groupwise_sandbox.commands import Command
+from groupwise_sandbox.commands import BubblewrapError, Command
 from groupwise_sandbox.languages import LANGUAGES, Language
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.process import Finished
 from groupwise_sandbox.sandbox import Sandbox
 
-COMPILING = Limits(seconds=20, memory=1 << 30, output=32 << 20)
+COMPILING = Limits(seconds=10, memory=1 << 30, output=32 << 20)
 """What a compiler may use; it prints the program."""
 
 
@@ -88,10 +88,11 @@ class Programs:
         if shutil.which(language.tool, path=bubblewrap.PATHS) is None:
             return f"{cannot}: install the package {language.package}"
         try:
-            program = self.compiled(name, language.probe)
+            finished = self.run(self.compiled(name, language.probe), "41")
         except CompileError as error:
             return f"{cannot}: one that was tried {error}"
-        finished = self.run(program, "41")
+        except BubblewrapError as error:  # an old one, without an option that is needed
+            return f"{cannot}: {error}"
         if finished.stdout.strip() != b"42" or finished.status != 0:
             return f"{cannot}: one that was tried {finished.why}"
         return None
