@@ -5,40 +5,22 @@ It reads its own payload, so that the server that it is forked from never holds 
 
 import atexit
 import builtins
-import ctypes
-import fcntl
 import io
-import math
 import os
-import resource
-import signal
 import sys
 import threading
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from groupwise_sandbox import frames, plain, system_calls
+from groupwise_sandbox import bubblewrap, confinement, frames, plain, system_calls
+from groupwise_sandbox.confinement import CHANNEL
 
-CHANNEL = 3
-"""The descriptor of messages to and from the run; 0, 1 and 2 are as usual."""
-NOBODY = 65534
-_DEATH_SIGNAL = 1
+BEGUN = {"begun": True}
+"""The first message of each process but a command's, before any code of the program runs."""
 _STANDARD = {0: "stdin", 1: "stdout", 2: "stderr", "/dev/stdin": "stdin", "/dev/stdout": "stdout"}
-
-
-_CHANGED_SIGNALS = list[int]()
-"""Those whose handling is not the default one in the server."""
-
-
-def prepare() -> None:
-    """Compute, before any fork, what is the same for every process."""
-    system_calls.program()
-    standing = (each for each in signal.valid_signals() if signal.getsignal(each) != signal.SIG_DFL)
-    _CHANGED_SIGNALS[:] = standing
 
 
 def live(descriptors: Sequence[int], server: int) -> None:
@@ -50,73 +32,27 @@ def live(descriptors: Sequence[int], server: int) -> None:
     status, (channel, output, errors) = 1, descriptors
     try:
         payload = frames.read(channel)
-        _take(channel, output, errors, payload["stdin"])
-        _limit(payload["seconds"], payload["memory"])
-        _give_up_rights(server)
+        confinement.take(channel, output, errors, payload["stdin"])
+        confinement.reset_signals()
+        if payload["mode"] == "command":
+            confinement.give_up_rights()
+            confinement.end_with(server)
+            if os.getuid() == 0:  # whose processes the kernel does not count
+                raise PermissionError("root cannot become another user here")
+            bubblewrap.become(payload, CHANNEL)
+        confinement.limit(payload["seconds"], payload["memory"])
+        confinement.give_up_rights()
+        confinement.limit_threads()
+        confinement.end_with(server)
         streams = _streams(payload.get("files", {}))
         system_calls.restrict()
+        frames.write(CHANNEL, BEGUN)  # what fails until here is no fault of the program's
         status = _run(payload, streams)
     except BaseException:
         traceback.print_exc()
+        sys.stderr.flush()
     finally:
         os._exit(status)
-
-
-def _take(channel: int, output: int, errors: int, stdin: str) -> None:
-    """The descriptors in their places, and none besides."""
-    own = os.memfd_create("stdin")
-    _write_all(own, stdin.encode("utf-8", "surrogatepass"))
-    os.lseek(own, 0, os.SEEK_SET)
-    # By way of higher numbers, since one of them may lie in another one's place.
-    above = [fcntl.fcntl(each, fcntl.F_DUPFD, 64) for each in (own, output, errors, channel)]
-    for place, source in enumerate(above):
-        os.dup2(source, place)
-    # All others, however high: among them is the server's own line to the run.
-    os.closerange(CHANNEL + 1, _most_descriptors())
-
-
-def _most_descriptors() -> int:
-    """No descriptor of this process has this number, or a higher one."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return 1 << 30 if most == resource.RLIM_INFINITY else most
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
-
-
-def _limit(seconds: float, memory: int) -> None:
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
-    present = int(pages) * resource.getpagesize()
-    whole = math.ceil(seconds) + 1
-    limits = {
-        resource.RLIMIT_AS: (present + memory, present + memory),
-        resource.RLIMIT_CPU: (whole, whole + 1),
-        resource.RLIMIT_CORE: (0, 0),
-        resource.RLIMIT_FSIZE: (0, 0),
-        resource.RLIMIT_NOFILE: (16, 16),
-        resource.RLIMIT_MEMLOCK: (0, 0),
-    }
-    for name, pair in limits.items():
-        resource.setrlimit(name, pair)
-    for number in _CHANGED_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    signal.set_wakeup_fd(-1)
-    # A timer of the kernel, finer than the limit in seconds; blocking its signal leaves that limit.
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-
-
-def _give_up_rights(server: int) -> None:
-    if os.getuid() == 0:
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)  # last: new rights clear it
-    if os.getppid() != server:
-        os._exit(1)
 
 
 def _streams(files: Mapping[str, str]) -> Mapping[str, io.TextIOWrapper]:

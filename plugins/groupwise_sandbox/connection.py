@@ -70,7 +70,8 @@ class Connection:
         Raises SandboxError if the server is gone.
         """
         number = next(self._numbers)
-        process = Process(limits, kill=lambda: self._send({"kill": number}))
+        is_command = payload["mode"] == "command"
+        process = Process(limits, lambda: self._send({"kill": number}), is_command=is_command)
         with self._lock:
             self._processes[number] = process
         try:

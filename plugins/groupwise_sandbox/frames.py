@@ -41,6 +41,20 @@ def _exactly(descriptor: int, count: int) -> bytes:
     return bytes(data)
 
 
+class Lines:
+    """Lines of JSON of a side that writes no length before them."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def add(self, data: bytes) -> list[bytes]:
+        """The lines that are whole with these bytes."""
+        self._data += data
+        *whole, rest = self._data.split(b"\n")
+        self._data = bytearray(rest)
+        return [bytes(each) for each in whole]
+
+
 class Reader:
     """Messages of a side that is not trusted, as their bytes arrive."""
 

@@ -18,6 +18,8 @@ _MESSAGE = 4 << 20
 """Bytes of one message of a program."""
 _ERRORS = 4096
 """Bytes of the end of stderr that are kept."""
+_OUT_OF_MEMORY = (b"MemoryError", b"std::bad_alloc", b"heap out of memory")
+"""What Python, C++ and JavaScript write."""
 _PART = 1 << 16
 _END_SECONDS = 60.0
 """The most seconds from the end of a program that was killed to the report of it."""
@@ -64,8 +66,12 @@ _WORDS = {
 class Process:
     """One running program; used by one thread."""
 
-    def __init__(self, limits: Limits, kill: Callable[[], object]) -> None:
-        """kill: ends the program, if it runs."""
+    def __init__(
+        self, limits: Limits, kill: Callable[[], object], *, is_command: bool = False
+    ) -> None:
+        """kill: ends the program, if it runs.
+        is_command: the messages are those of bubblewrap.
+        """
         self._limits, self._kill = limits, kill
         self._channel, self.theirs = socket.socketpair()
         self._stdout, self.stdout = os.pipe2(os.O_CLOEXEC)
@@ -73,7 +79,9 @@ class Process:
         self._woken = os.eventfd(0, os.EFD_CLOEXEC)
         self._report: dict[str, Any] | None = None
         self._out, self._err, self._printed = bytearray(), bytearray(), 0
-        self._messages, self._reader = list[bytes](), frames.Reader(_MESSAGE)
+        self._messages = list[bytes]()
+        self._reader = frames.Lines() if is_command else frames.Reader(_MESSAGE)
+        self._is_begun = is_command  # of a command bubblewrap says it, at its end
         self._reached: Ended | None = None
         self._until = time.monotonic() + limits.wall_seconds
         self._selector = selectors.DefaultSelector()
@@ -127,6 +135,9 @@ class Process:
         self._drain()
         if "fault" in self._report:
             raise SandboxError(self._report["fault"])
+        if not self._is_begun and self._reached is None:
+            last = self._err.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            raise SandboxError(f"a program could not be begun: {last}")
         status, seconds = int(self._report["status"]), float(self._report["seconds"])
         return Finished(
             ended=self._reached or self._ending(status, seconds),
@@ -147,7 +158,7 @@ class Process:
     def _ending(self, status: int, seconds: float) -> Ended:
         if status in (-SIGPROF, -SIGXCPU) or seconds > self._limits.seconds:
             return "time"
-        if b"MemoryError" in self._err[-1000:]:
+        if status != 0 and any(words in self._err for words in _OUT_OF_MEMORY):
             return "memory"
         return "signal" if status < 0 else "exit"
 
@@ -188,6 +199,8 @@ class Process:
     def _take_message(self, data: bytes) -> None:
         try:
             self._messages += self._reader.add(data)
+            if self._messages and not self._is_begun:
+                self._is_begun = bool(self._messages.pop(0))
         except ValueError:
             self._stop("output")
 

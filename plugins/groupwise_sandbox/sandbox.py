@@ -10,10 +10,11 @@ from typing import Any, Self
 
 from groupwise.kit.errors import UserError
 from groupwise_sandbox import plain, system_calls
+from groupwise_sandbox.commands import PROBE, BubblewrapError, Command, ending, missing
 from groupwise_sandbox.connection import Connection
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.memory import runs_within
-from groupwise_sandbox.process import Finished, Process
+from groupwise_sandbox.process import Finished, Process, SandboxError
 from groupwise_sandbox.server import LEFT_OUT
 
 
@@ -72,12 +73,14 @@ class Sandbox:
                 "a sandbox needs Linux on x86-64 or aarch64, whose kernel refuses system calls; "
                 "take such a machine, or leave out what runs code"
             )
-        self._limits, self._modules = limits or Limits(), tuple(modules)
+        self.limits, self._modules = limits or Limits(), tuple(modules)
         wanted = parallel or len(os.sched_getaffinity(0))
-        self.parallel = min(wanted, runs_within(total_memory, self._limits.memory))
+        self.parallel = min(wanted, runs_within(total_memory, self.limits.memory))
         self._free = threading.BoundedSemaphore(self.parallel)
-        self._lock = threading.Lock()
+        self._lock, self._trying = threading.Lock(), threading.Lock()
         self._connection: Connection | None = None
+        self._tried: tuple[str | None] | None = None
+        """Whether commands can be run: the reason against it, once it is known."""
 
     @property
     def modules(self) -> AbstractSet[str]:
@@ -99,7 +102,7 @@ class Sandbox:
         """
         given = {"stdin": stdin, "arguments": [*arguments], "files": {**(files or {})}}
         payload = {"mode": "program", "code": code, **given}
-        with self._free, self._connected().started(payload, self._limits) as process:
+        with self._free, self._connected().started(payload, self.limits) as process:
             return process.finished()
 
     def call(self, code: str, name: str, arguments: Sequence[Any], *, opening: str = "") -> Called:
@@ -110,7 +113,7 @@ class Sandbox:
         opening: code whose names the program may use, such as imports.
         """
         request = {"name": name, "args": plain.encoded([*arguments]), "named": plain.encoded({})}
-        with self._free, self._connected().started(_calls(code, opening), self._limits) as process:
+        with self._free, self._connected().started(_calls(code, opening), self.limits) as process:
             answer = _defined(process) or _answered(process, request)
             process.hang_up()
             finished = process.finished()
@@ -141,8 +144,8 @@ class Sandbox:
         connection = self._connected()
         with (
             self._free,
-            connection.started(_calls(code), self._limits) as program,
-            connection.started(testing, self._limits) as tester,
+            connection.started(_calls(code), self.limits) as program,
+            connection.started(testing, self.limits) as tester,
         ):
             failed = _defined(program)
             verdict = failed or _passed_on(tester, program)
@@ -153,6 +156,42 @@ class Sandbox:
         if (reasons := verdict.get("reasons")) is None:
             reasons = [str(verdict["error"])] * max(1, len(calls))
         return Tested(reasons=reasons, finished=finished)
+
+    def command(self, command: Command, limits: Limits | None = None) -> Finished:
+        """Run a program of the machine in namespaces of its own. Raises SandboxError.
+
+        limits: instead of the sandbox's.
+        """
+        if (reason := self.refusal) is not None:
+            raise SandboxError(f"a command cannot be run here: {reason}")
+        return self._commanded(command, limits or self.limits)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why no command can be run on this machine, in a sentence, or None; it is tried once.
+
+        Raises SandboxError if the sandbox's server fails.
+        """
+        with self._trying:
+            if self._tried is None:
+                self._tried = (missing() or self._uncontained(),)
+            return self._tried[0]
+
+    def _uncontained(self) -> str | None:
+        try:
+            finished = self._commanded(PROBE, self.limits)
+            words = None if finished.stdout == b"contained\n" else finished.why
+        except BubblewrapError as error:
+            words = str(error)
+        return words and (
+            f"bubblewrap does not hold here ({words}); allow namespaces of users, or run this on "
+            "a machine that has them"
+        )
+
+    def _commanded(self, command: Command, limits: Limits) -> Finished:
+        payload = command.payload(limits)
+        with self._free, self._connected().started(payload, limits) as process:
+            return ending(process)
 
     def close(self) -> None:
         """End all programs, and what starts them."""

@@ -68,12 +68,12 @@ class Server:
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> None:
-        from groupwise_sandbox import child
+        from groupwise_sandbox import confinement
 
         woken, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-        child.prepare()
+        confinement.prepare()
         self._selector.register(self._control, selectors.EVENT_READ)
         self._selector.register(woken, selectors.EVENT_READ)
         self._say({"ready": True})

@@ -1,8 +1,9 @@
 """System calls: those that a program may make; the kernel refuses all others (seccomp).
 
-The list has no call that opens a path, starts or signals a process, or makes a socket, so a program
-can reach only what it holds: its own memory, and the descriptors that it was given. What is
-refused returns EPERM, which Python raises as PermissionError.
+The list for Python has no call that opens a path, starts or signals a process, or makes a socket,
+so a program can reach only what it holds: its own memory, and the descriptors that it was given.
+The lists for programs in namespaces have paths, and for commands processes; none has sockets.
+What is refused returns EPERM, which Python raises as PermissionError.
 """
 
 import ctypes
@@ -13,6 +14,10 @@ import struct
 import sys
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
+from typing import Literal, TypeAlias
+
+from groupwise_sandbox.call_numbers import MACHINES
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
@@ -22,38 +27,20 @@ _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 38, 22, 2
 _THREAD = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000  # CLONE_VM, FS, FILES, SIGHAND, THREAD
 _NAMESPACES = 0x7E020000  # every CLONE_NEW flag
 _FCNTL = (0, 1, 2, 3, 1030)  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC: no F_SETOWN
+_F_SETFL = 4
+_IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+"""TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
 
-_X86_64 = {
-    "read": 0, "write": 1, "close": 3, "fstat": 5, "lseek": 8, "mmap": 9, "mprotect": 10,
-    "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14, "rt_sigreturn": 15,
-    "pread64": 17, "readv": 19, "writev": 20, "sched_yield": 24, "mremap": 25, "madvise": 28,
-    "dup": 32, "dup2": 33, "nanosleep": 35, "getitimer": 36, "getpid": 39, "exit": 60, "uname": 63,
-    "gettimeofday": 96, "getrlimit": 97, "getrusage": 98, "times": 100, "getuid": 102,
-    "getgid": 104, "geteuid": 107, "getegid": 108, "getppid": 110, "sigaltstack": 131,
-    "gettid": 186, "time": 201, "futex": 202, "sched_getaffinity": 204, "set_tid_address": 218,
-    "clock_gettime": 228, "clock_getres": 229, "clock_nanosleep": 230, "exit_group": 231,
-    "set_robust_list": 273, "dup3": 292, "getrandom": 318, "membarrier": 324, "rseq": 334,
-}  # fmt: skip
-_AARCH64 = {
-    "dup": 23, "dup3": 24, "close": 57, "lseek": 62, "read": 63, "write": 64, "readv": 65,
-    "writev": 66, "pread64": 67, "fstat": 80, "exit": 93, "exit_group": 94, "set_tid_address": 96,
-    "futex": 98, "set_robust_list": 99, "nanosleep": 101, "getitimer": 102, "clock_gettime": 113,
-    "clock_getres": 114, "clock_nanosleep": 115, "sched_getaffinity": 123, "sched_yield": 124,
-    "sigaltstack": 132, "rt_sigaction": 134, "rt_sigprocmask": 135, "rt_sigreturn": 139,
-    "times": 153, "uname": 160, "getrlimit": 163, "getrusage": 165, "gettimeofday": 169,
-    "getpid": 172, "getppid": 173, "getuid": 174, "geteuid": 175, "getgid": 176, "getegid": 177,
-    "gettid": 178, "brk": 214, "munmap": 215, "mremap": 216, "mmap": 222, "mprotect": 226,
-    "madvise": 233, "getrandom": 278, "membarrier": 283, "rseq": 293,
-}  # fmt: skip
-_MACHINES = {
-    "x86_64": (0xC000003E, _X86_64, {"clone": 56, "fcntl": 72, "prlimit64": 302, "clone3": 435}),
-    "aarch64": (0xC00000B7, _AARCH64, {"clone": 220, "fcntl": 25, "prlimit64": 261, "clone3": 435}),
-}
+Scope: TypeAlias = Literal["memory", "files", "processes"]
+"""What a process may use: only what it holds, or a file system of its own, or that and processes.
+
+The latter two are for namespaces, where there is nothing of the machine to be found.
+"""
 
 
 def is_supported() -> bool:
     """Whether this machine's processor and system are ones that the list is written for."""
-    return sys.platform == "linux" and platform.machine() in _MACHINES
+    return sys.platform == "linux" and platform.machine() in MACHINES
 
 
 def restrict() -> None:
@@ -73,50 +60,67 @@ def restrict() -> None:
 
 
 @cache
-def program() -> bytes:
+def program(scope: Scope = "memory") -> bytes:
     """The list as the kernel's filter of system calls."""
-    architecture, simple, checked = _MACHINES[platform.machine()]
-    refused = _ERRNO | errno.EPERM
+    calls = MACHINES[platform.machine()]
+    numbers = [*calls.simple.values()]
+    if scope != "memory":
+        numbers += calls.files.values()
+    if scope == "processes":
+        numbers += calls.processes.values()
     rules = [
         _step(_LOAD, _ARCHITECTURE),
-        _step(_EQUAL, architecture, 1, 0),
+        _step(_EQUAL, calls.architecture, 1, 0),
         _step(_RETURN, _KILL),
         _step(_LOAD, _NUMBER),
         _step(_AT_LEAST, 0x40000000, 0, 1),  # the x32 numbers of the same calls
-        _step(_RETURN, refused),
+        _REFUSED,
     ]
-    for number in simple.values():
+    for number in numbers:
         rules += _rule(number, [_step(_RETURN, _ALLOW)])
-    rules += _rule(  # a thread of this process, and nothing else
-        checked["clone"],
-        [
-            _step(_LOAD, _ARGUMENTS),
-            _step(_ANY_BIT, _NAMESPACES, 3, 0),
-            _step(_AND, _THREAD),
-            _step(_EQUAL, _THREAD, 0, 1),
-            _step(_RETURN, _ALLOW),
-            _step(_RETURN, refused),
-        ],
-    )
-    commands = [
-        step for each in _FCNTL for step in (_step(_EQUAL, each, 0, 1), _step(_RETURN, _ALLOW))
-    ]
+    rules += _rule(calls.checked["clone"], _cloning(is_thread=scope != "processes"))
     rules += _rule(
-        checked["fcntl"], [_step(_LOAD, _ARGUMENTS + 8), *commands, _step(_RETURN, refused)]
+        calls.checked["fcntl"], _one_of(_FCNTL if scope == "memory" else (*_FCNTL, _F_SETFL))
     )
-    zeros = [  # prlimit64(pid=0, resource, new=NULL, old): reads a limit of its own
-        step
-        for offset in (0, 16, 20)
-        for step in (
-            _step(_LOAD, _ARGUMENTS + offset),
-            _step(_EQUAL, 0, 1, 0),
-            _step(_RETURN, refused),
-        )
-    ]
-    rules += _rule(checked["prlimit64"], [*zeros, _step(_RETURN, _ALLOW)])
+    if scope != "memory":
+        rules += _rule(calls.checked["ioctl"], _one_of(_IOCTL))
+    # prlimit64(pid=0, resource, new, old): of itself; in a namespace, where a limit is set before
+    # the program begins, it may lower one.
+    zeros = [_zero(offset) for offset in ((0, 16, 20) if scope == "memory" else (0,))]
+    rules += _rule(
+        calls.checked["prlimit64"], [*chain.from_iterable(zeros), _step(_RETURN, _ALLOW)]
+    )
     # Its flags lie in memory, where a filter cannot look; the C library then takes `clone`.
-    rules += _rule(checked["clone3"], [_step(_RETURN, _ERRNO | errno.ENOSYS)])
-    return b"".join([*rules, _step(_RETURN, refused)])
+    rules += _rule(calls.checked["clone3"], [_step(_RETURN, _ERRNO | errno.ENOSYS)])
+    return b"".join([*rules, _REFUSED])
+
+
+def _cloning(*, is_thread: bool) -> list[bytes]:
+    """A thread of this process, or any process, and neither in other namespaces."""
+    flags = [_step(_LOAD, _ARGUMENTS)]
+    if not is_thread:
+        return [*flags, _step(_ANY_BIT, _NAMESPACES, 1, 0), _step(_RETURN, _ALLOW), _REFUSED]
+    return [
+        *flags,
+        _step(_ANY_BIT, _NAMESPACES, 3, 0),
+        _step(_AND, _THREAD),
+        _step(_EQUAL, _THREAD, 0, 1),
+        _step(_RETURN, _ALLOW),
+        _REFUSED,
+    ]
+
+
+def _one_of(commands: Sequence[int]) -> list[bytes]:
+    """The second argument is one of these."""
+    steps = [
+        step for each in commands for step in (_step(_EQUAL, each, 0, 1), _step(_RETURN, _ALLOW))
+    ]
+    return [_step(_LOAD, _ARGUMENTS + 8), *steps, _REFUSED]
+
+
+def _zero(offset: int) -> list[bytes]:
+    """The 32 bits of the arguments at this offset are 0."""
+    return [_step(_LOAD, _ARGUMENTS + offset), _step(_EQUAL, 0, 1, 0), _REFUSED]
 
 
 def _rule(number: int, steps: Sequence[bytes]) -> list[bytes]:
@@ -126,3 +130,6 @@ def _rule(number: int, steps: Sequence[bytes]) -> list[bytes]:
 
 def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("HBBI", code, if_true, if_false, value)
+
+
+_REFUSED = _step(_RETURN, _ERRNO | errno.EPERM)

@@ -10,8 +10,6 @@ from groupwise_code.pickled import text_of
 from groupwise_code.problem import Case, FormatError
 from groupwise_code.values import case, column
 
-PYTHON = ("python", "python3")
-"""Names of the language."""
 MOST_BYTES = 256 << 20
 """Of a row's private tests, when they are decompressed."""
 
@@ -34,8 +32,6 @@ def codeforces(row: Mapping[str, Any]) -> Iterable[Case]:
         raise FormatError("the program is to read and write files, which it cannot")
     if row.get("interaction_format"):
         raise FormatError("the program is to talk with another one, which it cannot")
-    if (language := row.get("language")) not in (None, *PYTHON):
-        raise FormatError(f"a program in {language!r}: only Python is run")
     name = "official_tests" if row.get("official_tests") else "examples"
     return [case(None, each["input"], each["output"]) for each in column(row, name)]
 

@@ -1,13 +1,14 @@
 """Formats: the tests of a row, as published data sets hold them, told by their columns."""
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from groupwise_code import assertions, contests
 from groupwise_code.problem import Case, FormatError, Printing
 from groupwise_code.values import call, case, column, value
+from groupwise_sandbox.languages import LANGUAGES, named
 
 MOST = 10_000
 """Cases of a row."""
@@ -31,6 +32,22 @@ def cases_of(row: Mapping[str, Any]) -> list[Case]:
     return cases
 
 
+def languages_of(row: Mapping[str, Any], usual: Sequence[str]) -> Sequence[str]:
+    """The language that a row's programs are to be in, or the usual ones where it names none.
+
+    Raises FormatError for a language that is none of ours.
+    """
+    name = row.get("language")
+    if row.get("verification_info"):
+        name = column(row, "verification_info").get("language", name)
+    if not name:
+        return usual
+    if (language := named(str(name))) is None:
+        titles = ", ".join(each.title for each in LANGUAGES.values())
+        raise FormatError(f"programs in {name!r}: only Python, {titles} are run")
+    return [language]
+
+
 def _checked(case: Case, row: Mapping[str, Any]) -> Case:
     """A case with the row's checker, if it has one."""
     code = row.get("generated_checker") or row.get("checker")
@@ -45,11 +62,7 @@ def _checked(case: Case, row: Mapping[str, Any]) -> Case:
 
 def _verification(row: Mapping[str, Any]) -> Iterable[Case]:
     """open-r1, SYNTHETIC: {"language", "test_cases": [{"type", "fn_name", "input", "output"}]}."""
-    data = column(row, "verification_info")
-    language = data.get("language", "python")
-    if language not in contests.PYTHON:
-        raise FormatError(f"tests in {language!r}: only Python is run")
-    return _listed(data["test_cases"])
+    return _listed(column(row, "verification_info")["test_cases"])
 
 
 def _listed(data: Any) -> Iterable[Case]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,16 @@ class Testing:
 
 
 Case: TypeAlias = Printing | Calling | Testing
+Language: TypeAlias = Literal["python", "c", "cpp", "javascript"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The tests of a row."""
+
+    cases: Sequence[Case]
+    languages: Sequence[str]
+    """Those that its programs may be written in; a block that names none is of the first."""
 
 
 def count(case: Case) -> int:

@@ -3,20 +3,31 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from math import nan
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise.rewards import SampleErrors, seconds_left
-from groupwise_code.answer import program_of
-from groupwise_code.formats import FORMATS, OTHERS, cases_of
-from groupwise_code.problem import Case, FormatError, Testing, count, passed
-from groupwise_code.running import failures
+from groupwise_code.answer import Answer, answer_of
+from groupwise_code.formats import FORMATS, OTHERS, cases_of, languages_of
+from groupwise_code.problem import (
+    Case,
+    FormatError,
+    Language,
+    Printing,
+    Problem,
+    Testing,
+    count,
+    passed,
+)
+from groupwise_code.running import Runner
 from groupwise_code.solution import SOLUTIONS, solution_of
 from groupwise_messages.completion import judged_texts
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.process import SandboxError
+from groupwise_sandbox.programs import CompileError, Program
 from groupwise_sandbox.sandbox import Sandbox
 
 SHARE = 0.9
@@ -34,10 +45,10 @@ class Verdict(NamedTuple):
 class CodeTests:
     """1.0 if a program passes all tests of its row, else 0.0; or the share that it passes.
 
-    The program is the Python of the completion's last fenced block. It runs in a sandbox, where it
-    can reach no file, process or network; what is expected is never in its process, and tests that
-    are code run in another one, which it reaches by plain data alone. So a program is paid for what
-    it answers, and for nothing else that it does.
+    The program is the completion's last fenced block. It runs in a sandbox, where it can reach no
+    file of the machine, process or network; what is expected is never in its process, and tests
+    that are code run in another one, which it reaches by plain data alone. So a program is paid for
+    what it answers, and for nothing else that it does.
 
     What a program causes (time, memory, a crash) is 0; where the sandbox itself fails the sample
     failed, and has no gradient. `solutions` of a row, if it has them, are tried before a run.
@@ -83,6 +94,12 @@ class CodeTests:
             description="Most memory of all programs together, in MiB, at least twice `memory`; by "
             "default half of what is free. Fewer run at the same time where it is little.",
         )
+        languages: tuple[Language, ...] = Field(
+            default=("python",),
+            min_length=1,
+            description="Languages of programs that print, where a row names none; the fence of a "
+            "block says which, and without a name it is the first. All but Python need bubblewrap.",
+        )
         modules: tuple[str, ...] = Field(
             default=(),
             description="Modules that programs may import besides the standard library's, such as "
@@ -100,16 +117,16 @@ class CodeTests:
             else self.config.total_memory << 20,
             modules=self.config.modules,
         )
+        self._runner = Runner(self._sandbox)
 
     def check_row(self, row: Mapping[str, Any]) -> None:
         """Raises ValueError for a row whose tests cannot be read, or not run here."""
-        self._cases(row)
+        self._problem(row)
 
     def gold_completion(self, row: Mapping[str, Any]) -> str | None:
         """Returns the data set's own solution, where a row has one."""
-        self._cases(row)
-        solution = solution_of(row)
-        return None if solution is None else f"```python\n{solution}\n```"
+        solution = solution_of(row, self._problem(row).languages)
+        return None if solution is None else f"```{solution.language}\n{solution.code}\n```"
 
     def __call__(
         self,
@@ -134,7 +151,7 @@ class CodeTests:
             for index, text in enumerate(judged_texts(completions, columns)):
                 if index == 0 or rows[index] != rows[index - 1]:
                     tests = pool.submit(self._tests, rows[index], until)
-                tried.append(pool.submit(self._tried, program_of(text), tests, until))
+                tried.append(pool.submit(self._tried, text, tests, until))
         values, reasons = list[float](), dict[int, str]()
         failed = list[str | None]()
         for index, each in enumerate(tried):
@@ -156,7 +173,7 @@ class CodeTests:
         """Ends the sandbox."""
         self._sandbox.close()
 
-    def _cases(self, row: Mapping[str, Any]) -> list[Case]:
+    def _problem(self, row: Mapping[str, Any]) -> Problem:
         """Raises FormatError."""
         cases = cases_of(row)[: self.config.most]
         needed = {name for each in cases if isinstance(each, Testing) for name in each.modules}
@@ -164,37 +181,64 @@ class CodeTests:
             raise FormatError(
                 f"the tests import {missing[0]}; if it is installed, set modules: [{missing[0]}]"
             )
-        return cases
+        languages = languages_of(row, self.config.languages)
+        if not all(isinstance(each, Printing) for each in cases):
+            if "python" not in languages:
+                raise FormatError("tests that call a function need a program in Python")
+            languages = ["python"]
+        for language in languages:
+            if (reason := self._runner.refusal(language)) is not None:
+                raise FormatError(reason)
+        return Problem(cases, languages)
 
-    def _tests(self, row: Mapping[str, Any], until: float) -> list[Case]:
-        """The cases that count. Raises FormatError and SandboxError."""
-        cases, gold = self._cases(row), solution_of(row)
+    def _tests(self, row: Mapping[str, Any], until: float) -> Problem:
+        """The problem with the cases that count. Raises FormatError and SandboxError."""
+        problem = self._problem(row)
+        gold = solution_of(row, problem.languages)
         if self.config.tests == "all" or gold is None:
-            return cases
-        tried = [passed(each, self._failures(gold, each, until)) for each in cases]
+            return problem
+        try:
+            program = self._program(gold, until)
+        except CompileError as error:
+            raise FormatError(f"the row's own solution {error}") from error
+        tried = [passed(each, self._failures(program, each, until)) for each in problem.cases]
         right = [each for each in tried if each is not None]
         if not right:
             raise FormatError("the row's own solution passes none of its tests")
-        return right
+        return replace(problem, cases=right)
 
-    def _tried(self, program: str | None, tests: Future[list[Case]], until: float) -> Verdict:
+    def _tried(self, text: str, tests: Future[Problem], until: float) -> Verdict:
         """Raises FormatError and SandboxError."""
-        cases = tests.result()
-        if program is None:
+        problem = tests.result()
+        answer = answer_of(text, problem.languages)
+        if answer is None:
             return Verdict(0.0, "no program")
+        try:
+            program = self._program(answer, until)
+        except CompileError as error:
+            return Verdict(0.0, str(error))
         reasons = list[str | None]()
-        for case in cases:
+        for case in problem.cases:
             reasons += self._failures(program, case, until)
             if self.config.pay == "all" and any(reasons):
                 break
-        total = sum(map(count, cases))
+        total = sum(map(count, problem.cases))
         wrong = {number: reason for number, reason in enumerate(reasons, 1) if reason is not None}
         if not wrong:
             return Verdict(1.0, None)
         failed = f"{', '.join(map(str, wrong))} of {total}: {next(iter(wrong.values()))}"
         return Verdict(0.0 if self.config.pay == "all" else (total - len(wrong)) / total, failed)
 
-    def _failures(self, program: str, case: Case, until: float) -> Sequence[str | None]:
-        if time.monotonic() > until:
-            raise SandboxError("the call's time was up before all tests were begun")
-        return failures(self._sandbox, program, case)
+    def _program(self, answer: Answer, until: float) -> str | Program:
+        """Raises CompileError and SandboxError."""
+        _check_time(until)
+        return self._runner.program(answer)
+
+    def _failures(self, program: str | Program, case: Case, until: float) -> Sequence[str | None]:
+        _check_time(until)
+        return self._runner.failures(program, case)
+
+
+def _check_time(until: float) -> None:
+    if time.monotonic() > until:
+        raise SandboxError("the call's time was up before all tests were begun")

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from groupwise_code.answer import Answer
 from groupwise_code.comparing import same_output, same_value
 from groupwise_code.problem import Calling, Case, Printing
+from groupwise_sandbox.programs import Program, Programs
 from groupwise_sandbox.sandbox import Sandbox
 
 ACCEPTED = ("1", "1.0", "true")
@@ -22,27 +24,46 @@ LEETCODE = (
 are written for LeetCode, where these names are there."""
 
 
-def failures(sandbox: Sandbox, program: str, case: Case) -> Sequence[str | None]:
-    """Of each test of a case, why a program fails it; None where it passes.
+class Runner:
+    """Runs programs in a sandbox; its methods may be called in any thread."""
 
-    Raises SandboxError, and ValueError for tests that cannot be run on any program.
-    """
-    if isinstance(case, Printing):
-        return [_misprint(sandbox, program, case)]
-    if isinstance(case, Calling):
-        return [_misvalue(sandbox, program, case)]
-    return sandbox.test(program, case.code, case.names, case.calls).reasons
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox, self._programs = sandbox, Programs(sandbox)
 
+    def refusal(self, language: str) -> str | None:
+        """Why programs of a language cannot be run here, or None. Raises SandboxError."""
+        return None if language == "python" else self._programs.refusal(language)
 
-def _misprint(sandbox: Sandbox, program: str, case: Printing) -> str | None:
-    finished = sandbox.run(program, case.stdin)
-    if finished.ended != "exit" or finished.status != 0:
-        return finished.why
-    printed = finished.stdout.decode("utf-8", "replace")
-    if case.checker is not None:
-        return _complaint(sandbox, case.checker, case, printed)
-    is_right = same_output(printed, case.expected)
-    return None if is_right else f"printed {printed!r:.60}, expected {case.expected!r:.60}"
+    def program(self, answer: Answer) -> str | Program:
+        """What can be run of an answer, Python as it is. Raises SandboxError and CompileError."""
+        if answer.language == "python":
+            return answer.code
+        return self._programs.compiled(answer.language, answer.code)
+
+    def failures(self, program: str | Program, case: Case) -> Sequence[str | None]:
+        """Of each test of a case, why a program fails it; None where it passes.
+
+        Raises SandboxError, and ValueError for tests that cannot be run on any program.
+        """
+        if isinstance(case, Printing):
+            return [self._misprint(program, case)]
+        assert isinstance(program, str)  # other languages have no tests that call a function
+        if isinstance(case, Calling):
+            return [_misvalue(self._sandbox, program, case)]
+        return self._sandbox.test(program, case.code, case.names, case.calls).reasons
+
+    def _misprint(self, program: str | Program, case: Printing) -> str | None:
+        if isinstance(program, str):
+            finished = self._sandbox.run(program, case.stdin)
+        else:
+            finished = self._programs.run(program, case.stdin)
+        if finished.ended != "exit" or finished.status != 0:
+            return finished.why
+        printed = finished.stdout.decode("utf-8", "replace")
+        if case.checker is not None:
+            return _complaint(self._sandbox, case.checker, case, printed)
+        is_right = same_output(printed, case.expected)
+        return None if is_right else f"printed {printed!r:.60}, expected {case.expected!r:.60}"
 
 
 def _misvalue(sandbox: Sandbox, program: str, case: Calling) -> str | None:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -23,7 +24,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.code.test_code_tests import CALLED, CHEATS, PRINTED, PRINTS, RIGHT, WRONG, value
 
 from groupwise_code.reward import CodeTests
+from groupwise_sandbox.languages import LANGUAGES
 from groupwise_sandbox.limits import Limits
+from groupwise_sandbox.programs import Programs
 from groupwise_sandbox.sandbox import Sandbox
 
 BARE = (sys.executable, "-I", "-S", "-c", PRINTS)
@@ -59,6 +62,7 @@ def speed(count: int) -> None:
         for name, run in ways.items():
             for threads in sorted({1, sandbox.parallel}):
                 line(f"sandbox, warm: {name}, {threads} at once", run, count, threads)
+        other_languages(sandbox, count)
         server = psutil.Process(sandbox._connected()._server.pid)
         with ThreadPoolExecutor(1) as pool:
             sleeping = pool.submit(sandbox.run, "import time\ntime.sleep(0.5)")
@@ -68,6 +72,30 @@ def speed(count: int) -> None:
             sleeping.result()
         held = server.memory_full_info().uss >> 20
     print(f"\nThe server starts in {start:.2f} s and has {held} MiB; a program adds {own} MiB.")
+
+
+def other_languages(sandbox: Sandbox, count: int) -> None:
+    """In bubblewrap: to compile a program, and to run it."""
+    programs = Programs(sandbox)
+    for name, language in LANGUAGES.items():
+        if programs.refusal(name) is not None:
+            continue
+        compiles = partial(programs.compiled, name, language.probe)
+        if language.compiling:
+            some = max(1, count // 20)
+            line(
+                f"sandbox: to compile {language.title}",
+                lambda compiles=compiles: compiles() is not None,
+                some,
+                1,
+            )
+        runs = partial(programs.run, compiles(), "41")
+        line(
+            f"sandbox: a program in {language.title}",
+            lambda runs=runs: runs().status == 0,
+            count,
+            1,
+        )
 
 
 def works(command: tuple[str, ...]) -> bool:

@@ -4,6 +4,8 @@ A name says what is tried. All must find the sandbox as they would find a bare m
 use is in the standard library. FOLDER stands for one that anybody may write to, with a file `mine`.
 """
 
+from groupwise_sandbox.commands import Command
+
 PAYLOADS = {
     # paths
     "read passwords": "print(open('/etc/passwd').read(10), 'WON')",
@@ -57,6 +59,23 @@ PAYLOADS = {
         "libc.syscall.restype = ctypes.c_long\n"
         "print('WON' if libc.syscall(310, os.getppid(), 0, 0, 0, 0, 0) >= 0 else '')"
     ),
+    "thousands of threads": """
+import ctypes, mmap, os, struct
+libc = ctypes.CDLL(None)
+libc.syscall.restype = ctypes.c_long
+page = mmap.mmap(-1, 8192, prot=7)
+base = ctypes.addressof(ctypes.c_char.from_buffer(page))
+sleep = b"\\xb8\\x23\\0\\0\\0\\x48\\xbf" + struct.pack("<Q", base + 64)
+sleep += b"\\x31\\xf6\\x0f\\x05\\xeb\\xeb"
+page[: len(sleep)] = sleep  # nanosleep, for ever
+page[64:80] = struct.pack("<QQ", 1000, 0)
+page[4096:4104] = struct.pack("<Q", base)  # a stack for all: they return to where they sleep
+flags, begun = 0x50F00, 0
+while begun < 3000 and libc.syscall(56, flags, ctypes.c_void_p(base + 4096), 0, 0, 0) > 0:
+    begun += 1
+print("WON" if begun == 3000 else begun, flush=True)
+os._exit(0)
+""",
     "priority": "import os\nos.nice(-5)\nprint('WON')",
     "become another user": "import os\nos.setuid(0)\nprint('WON')",
     "a new session": "import os\nos.setsid()\nprint('WON')",
@@ -126,3 +145,19 @@ GREEDY = {
     "one long call of C": ("print(len(str(7 ** (10 ** 8))))", None),
     "a regular expression": ("import re\nre.match('(a+)+$', 'a' * 40 + 'b')", "time"),
 }
+
+
+IN_A_VIEW = (
+    "list a folder",
+    "change the folder",
+    "become another program",
+    "limits of another process",
+)
+"""Payloads that a command may win, since they get nothing of the machine: its folders are of its
+own, it executes what it sees, and its parent has the number 0, by which it calls itself."""
+
+
+def command(code: str) -> Command:
+    """A program for the machine's own Python, in namespaces."""
+    arguments = ("/usr/bin/python3", "-I", "-S", "payload.py")
+    return Command(arguments=arguments, files={"payload.py": code.encode()}, base=64 << 20)

@@ -1,6 +1,7 @@
 """What a program may try, and what it gets: nothing, and the next program runs unharmed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import psutil
 import pytest
 from tests.sandbox.payloads import GREEDY, PAYLOADS
 
+from groupwise_sandbox import connection
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.sandbox import Sandbox
 
@@ -32,6 +34,7 @@ HARMLESS = (
     "a pair of sockets",
     "a file in memory",
     "call prctl (157)",
+    "thousands of threads",
 )
 """Those that may be tried on the machine itself."""
 
@@ -145,3 +148,23 @@ def test_a_server_that_was_killed_fails_its_programs_and_the_next_one_runs() -> 
         with pytest.raises(SandboxError, match="server has ended"):
             hanging.result(timeout=5)
         assert sandbox.run("print(1)").stdout == b"1\n"
+
+
+def test_a_process_that_cannot_be_restricted_is_no_answers_fault(tmp_path: Path) -> None:
+    """Whatever fails before the first line of a program is the machine's."""
+    from groupwise_sandbox import child
+    from groupwise_sandbox.process import SandboxError
+
+    broken = tmp_path / "groupwise_sandbox"
+    shutil.copytree(Path(child.__file__).parent, broken)
+    calls = (broken / "system_calls.py").read_text()
+    refuses = "def restrict() -> None:\n    raise OSError('refused')\n\n\ndef _unused() -> None:\n"
+    (broken / "system_calls.py").write_text(calls.replace("def restrict() -> None:\n", refuses))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "_SERVER", broken / "server.py")
+        with Sandbox() as sandbox, pytest.raises(SandboxError, match="OSError: refused"):
+            sandbox.run("print(1)")
+        with Sandbox() as sandbox, pytest.raises(SandboxError, match="OSError: refused"):
+            sandbox.call("def f(): return 1", "f", [])
+        with Sandbox() as sandbox, pytest.raises(SandboxError, match="OSError: refused"):
+            sandbox.test("def f(): return 1", "assert f() == 1", ["f"])

@@ -1,0 +1,65 @@
+"""The payloads in each way of holding a program, as the user that runs this; prints JSON.
+
+    python -m tests.sandbox.attack_table
+
+Under "allow-list" and "bubblewrap" it has the payloads that won, or the sentence that refuses.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.sandbox.payloads import IN_A_VIEW, PAYLOADS, command
+
+from groupwise_sandbox.commands import Command
+from groupwise_sandbox.limits import Limits
+from groupwise_sandbox.process import Finished
+from groupwise_sandbox.sandbox import Sandbox
+
+
+def state(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Of all files of a folder: mode, owner, time of the last change and links."""
+    found = {path.name: path.lstat() for path in folder.iterdir()}
+    return {
+        name: (each.st_mode, each.st_uid, each.st_mtime_ns, each.st_nlink)
+        for name, each in found.items()
+    }
+
+
+def won(run: Callable[[str], Finished], next_run: Callable[[], Finished]) -> list[str]:
+    """The payloads that got what they are after, changed a file, or harmed the next run.
+
+    next_run: prints 42.
+    """
+    names = list[str]()
+    for name, code in PAYLOADS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "mine").write_text("mine")
+            Path(folder, "mine").chmod(0o666)
+            Path(folder).chmod(0o777)
+            before = state(Path(folder))
+            printed = run(code.replace("FOLDER", folder)).stdout
+            is_harmed = next_run().stdout != b"42\n"
+            if b"WON" in printed or state(Path(folder)) != before or is_harmed:
+                names.append(name)
+    return names
+
+
+def main() -> None:
+    with Sandbox(limits=Limits(seconds=2, memory=256 << 20)) as sandbox:
+        ours = won(sandbox.run, lambda: sandbox.run("print(6 * 7)"))
+        table: dict[str, object] = {"user": os.getuid(), "allow-list": ours}
+        table["bubblewrap"] = sandbox.refusal or in_bubblewrap(sandbox)
+    print(json.dumps(table))
+
+
+def in_bubblewrap(sandbox: Sandbox) -> list[str]:
+    shell = Command(arguments=("/bin/sh", "-c", "echo 42"))
+    names = won(lambda code: sandbox.command(command(code)), lambda: sandbox.command(shell))
+    return [name for name in names if name not in IN_A_VIEW]
+
+
+if __name__ == "__main__":
+    main()
