@@ -5,7 +5,6 @@ It reads its own payload, so that the server that it is forked from never holds 
 
 import atexit
 import builtins
-import ctypes
 import fcntl
 import io
 import math
@@ -18,7 +17,6 @@ import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from groupwise_sandbox import frames, plain, system_calls
@@ -26,7 +24,6 @@ from groupwise_sandbox import frames, plain, system_calls
 CHANNEL = 3
 """The descriptor of messages to and from the run; 0, 1 and 2 are as usual."""
 NOBODY = 65534
-_DEATH_SIGNAL = 1
 _STANDARD = {0: "stdin", 1: "stdout", 2: "stderr", "/dev/stdin": "stdin", "/dev/stdout": "stdout"}
 
 
@@ -36,7 +33,7 @@ _CHANGED_SIGNALS = list[int]()
 
 def prepare() -> None:
     """Compute, before any fork, what is the same for every process."""
-    system_calls.program()
+    system_calls.prepare()
     standing = (each for each in signal.valid_signals() if signal.getsignal(each) != signal.SIG_DFL)
     _CHANGED_SIGNALS[:] = standing
 
@@ -88,8 +85,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _limit(seconds: float, memory: int) -> None:
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
-    present = int(pages) * resource.getpagesize()
+    present = _pages() * resource.getpagesize()
     whole = math.ceil(seconds) + 1
     limits = {
         resource.RLIMIT_AS: (present + memory, present + memory),
@@ -109,12 +105,22 @@ def _limit(seconds: float, memory: int) -> None:
     signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
+def _pages() -> int:
+    """Of this process's memory. By the calls of the system alone, since every page that Python's
+    own files touch after a fork is copied."""
+    statm = os.open("/proc/self/statm", os.O_RDONLY)
+    try:
+        return int(os.read(statm, 64).split()[0])
+    finally:
+        os.close(statm)
+
+
 def _give_up_rights(server: int) -> None:
     if os.getuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)  # last: new rights clear it
+    system_calls.end_with_parent()  # last: new rights undo it
     if os.getppid() != server:
         os._exit(1)
 
