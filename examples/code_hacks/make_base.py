@@ -43,7 +43,7 @@ def program(
     right = [(name, int(number)) for name, _, number in (each.rpartition(" ") for each in words)]
     operations = [
         other if chance.random() < mistakes else own
-        for own, other in zip(right, drawn(chance), strict=True)
+        for own, other in zip(right, drawn(chance, len(right)), strict=True)
     ]
     return BEGINNING + expression(operations, bracketed=chance.random() >= bare)
 

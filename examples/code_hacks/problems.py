@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 SIGNS = {"add": "+", "subtract": "-", "multiply by": "*"}
-LENGTH = 3
-"""Operations of a problem."""
 INPUTS = (-5, 7)
 """What the tests call f with: two, since every solution is a line."""
 BEGINNING = "def f(x): return "
@@ -27,16 +25,19 @@ Operation = tuple[str, int]
 
 
 class Problems(Sequence[Mapping[str, Any]]):
-    """Rows with a problem, its tests and its solution; always the same ones. size: how many."""
+    """Rows with a problem, its tests and its solution; always the same ones.
 
-    def __init__(self, size: int = 5000) -> None:
-        self.size = size
+    size: how many; operations: of each problem.
+    """
+
+    def __init__(self, size: int = 5000, operations: int = 3) -> None:
+        self.size, self.operations = size, operations
 
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, index: Any, /) -> Any:
-        operations = drawn(random.Random(range(self.size)[index]))
+        operations = drawn(random.Random(range(self.size)[index]), self.operations)
         words = ", ".join(f"{name} {number}" for name, number in operations)
         solution = BEGINNING + expression(operations)
         function = running(solution)
@@ -44,9 +45,30 @@ class Problems(Sequence[Mapping[str, Any]]):
         return {"prompt": f"# {words}\n", "test_cases": tests, "solution": solution}
 
 
-def drawn(chance: random.Random) -> list[Operation]:
+class Questions(Problems):
+    """The same for a model that can chat, after two that are answered."""
+
+    def __getitem__(self, index: Any, /) -> Any:
+        row = super().__getitem__(index)
+        return {**row, "prompt": [*SHOWN, *_asked(row["prompt"])]}
+
+
+def _asked(problem: str) -> list[dict[str, str]]:
+    words = problem.removeprefix("# ").strip().replace(", ", ", then ")
+    return [{"role": "user", "content": f"Write a function of one line: take x, {words}."}]
+
+
+SHOWN = [
+    *_asked("# subtract 1, multiply by 10"),
+    {"role": "assistant", "content": "def f(x): return (x - 1) * 10"},
+    *_asked("# multiply by 10, add 1"),
+    {"role": "assistant", "content": "def f(x): return x * 10 + 1"},
+]
+
+
+def drawn(chance: random.Random, count: int) -> list[Operation]:
     """Random operations."""
-    return [(chance.choice([*SIGNS]), chance.randint(2, 9)) for _ in range(LENGTH)]
+    return [(chance.choice([*SIGNS]), chance.randint(2, 9)) for _ in range(count)]
 
 
 def expression(operations: Sequence[Operation], *, bracketed: bool = True) -> str:
