@@ -45,7 +45,7 @@ def main(folder: Path, out: Path) -> None:
         panel.grid(color="#d0d7de", linewidth=0.5)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("share of a step's programs")
-    panels[1].legend(frameon=False, loc="center left")
+    panels[0].legend(frameon=False, loc="center right")
     figure.tight_layout()
     figure.savefig(out, metadata={"Date": None})
 

@@ -131,6 +131,7 @@ def quietly(
         redirect_stderr(nothing),
     ):
         os.chdir(empty)
+        multiprocessing.set_start_method("fork", force=True)  # as where they are used
         return verifier(folder, program, tests)
 
 
