@@ -159,8 +159,8 @@ def test_predictions_are_judged_at_the_digits_of_the_interpreter(imports_from):
 
 def test_two_steps_of_a_policy_that_may_cheat(tmp_path):
     """Under the reward that pays cheats, which measures the other one, too."""
-    overrides = ["train.groups_per_step=2", "train.steps=2", "evaluation.prompts=50"]
-    overrides += ["evaluation.samples=4", "rewards.0.weight=0", "rewards.1.weight=1"]
+    overrides = ["train.groups_per_step=2", "train.steps=2", "evaluation.prompts=40"]
+    overrides += ["rewards.0.weight=0", "rewards.1.weight=1"]
     loaded = load_config(EXAMPLES / "code_hacks.yaml", [*overrides, f"output={tmp_path / 'run'}"])
     result = train_from_config(loaded, quiet=True)
     assert result.steps == 2
