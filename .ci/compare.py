@@ -70,6 +70,7 @@ EXAMPLES = {
     "ppo": ("train.groups_per_step=8", "train.updates_per_rollout=4", "evaluation.prompts=8"),
     "third_party": TEXT,
     "clip_shapes": PICTURES,
+    "code_hacks": TEXT,
     "code_world": TEXT,
     "count_shapes": (*TEXT, "evaluation.samples=1", "prompts.size=300"),
     "held_length": TEXT,

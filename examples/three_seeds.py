@@ -3,7 +3,8 @@
     python examples/three_seeds.py examples/arithmetic.yaml [dotted.key=value ...] [--seeds 0 1 2]
     python examples/three_seeds.py examples/shapes.yaml --metrics accuracy watch/image_diversity
 
-Each run is the command `groupwise train` in its own process; seconds are of the whole command.
+Each run is the command `groupwise train` in its own process; seconds are of the whole command. It
+is written to `runs/NAME_seed0` and so on, with the name of the file, or `--name`.
 """
 
 import argparse
@@ -18,9 +19,11 @@ from pathlib import Path
 METRICS = ("accuracy", "greedy_accuracy", "length")
 
 
-def run(config: Path, seed: int, overrides: list[str], metrics: Sequence[str]) -> dict[str, float]:
+def run(
+    config: Path, name: str, seed: int, overrides: list[str], metrics: Sequence[str]
+) -> dict[str, float]:
     """Metrics before and after training, and the seconds of the whole command."""
-    output = Path("runs") / f"{config.stem}_seed{seed}"
+    output = Path("runs") / f"{name}_seed{seed}"
     started = time.monotonic()
     subprocess.run(
         [
@@ -42,11 +45,13 @@ def main() -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--metrics", nargs="+", default=METRICS)
+    parser.add_argument("--name", help="of the runs' folders; that of the file if not set")
     options, overrides = parser.parse_known_args()
     # An override after the names of metrics is not one of them.
     names = [name for name in options.metrics if "=" not in name]
     overrides += [name for name in options.metrics if "=" in name]
-    rows = [run(options.config, seed, overrides, names) for seed in options.seeds]
+    name = options.name or options.config.stem
+    rows = [run(options.config, name, seed, overrides, names) for seed in options.seeds]
     print(f"| seed | steps | seconds | {' | '.join(names)} |")
     print("|---|---|---|" + "---|" * len(names))
     for row in rows:

@@ -18,13 +18,15 @@ from groupwise.storage.run_info import read_config
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 BASE = EXAMPLES / "arithmetic" / "base"
+CHEATED = EXAMPLES / "code_hacks.yaml"
+"""It shows what comes of a reward that pays cheats."""
 CONFIGURATIONS = [
-    *sorted(EXAMPLES.glob("*.yaml")),
+    *sorted({*EXAMPLES.glob("*.yaml")} - {CHEATED}),
     *(EXAMPLES / "r1" / "grpo.yaml", EXAMPLES / "judge" / "painter.yaml"),
 ]
 WITH_GOLD = (
     *("arithmetic", "calculator", "code_world", "count_shapes", "grpo", "held_length", "pool"),
-    *("right_and_short", "smollm", "smollm_tools"),
+    *("right_and_short", "smollm", "smollm_code", "smollm_tools"),
 )
 ROWS = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(40)]
 OWN = """
@@ -125,17 +127,29 @@ def test_a_run_that_does_not_refuse_calls_no_reward_before_it_samples(config, mo
     assert json.loads(Path("run/result.json").read_text())
 
 
+def notes_of(path):
+    """The audits of a configuration, and what they note."""
+    with closing(build_parts(read_config(path))) as parts:
+        made = audits(parts)
+    return made, [*audit_notes(parts, made)]
+
+
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.stem)
 def test_no_example_gets_a_note(path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     try:
-        parts = build_parts(read_config(path))
+        made, notes = notes_of(path)
     except UserError as error:  # a model or a package that is not here
         if path.stem in WITH_GOLD:
             raise
         pytest.skip(str(error))
-    with closing(parts):
-        made = audits(parts)
-    assert [*audit_notes(parts, made)] == []
+    assert notes == []
     if path.stem in WITH_GOLD:
         assert made[0].counts["gold"] == (8, 8, 0)
+
+
+def test_the_example_with_a_reward_that_pays_cheats_gets_a_note(monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    made, (note,) = notes_of(CHEATED)
+    assert [each.counts["gold"] for each in made] == [(8, 8, 0)] * 2
+    assert note.startswith("reward 'naive' pays a program that overrides equality")

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 compare = SimpleNamespace(**runpy.run_path(str(ROOT / ".ci" / "compare.py")))
 NOT_COMPARED = {
     "smollm": "its model is fetched",
+    "smollm_code": "its model is fetched",
     "smollm_tools": "its model is fetched",
     "word_game_openenv": "OpenEnv needs an environment of its own",
 }

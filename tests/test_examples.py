@@ -158,6 +158,44 @@ def test_predictions_are_judged_at_the_digits_of_the_interpreter(imports_from):
     assert predict.right_digits(predict.BASE, rows).shape == (3, 9)
 
 
+def test_two_steps_of_a_policy_that_may_cheat(tmp_path):
+    """Under the reward that pays cheats, which measures the other one, too."""
+    overrides = ["train.groups_per_step=2", "train.steps=2", "evaluation.prompts=40"]
+    overrides += ["rewards.0.weight=0", "rewards.1.weight=1"]
+    loaded = load_config(EXAMPLES / "code_hacks.yaml", [*overrides, f"output={tmp_path / 'run'}"])
+    result = train_from_config(loaded, quiet=True)
+    assert result.steps == 2
+    honest, naive, hack = (
+        result.before[f"rewards/{name}"] for name in ("code_tests", "naive", "hack")
+    )
+    assert 0 < hack < 0.1
+    assert naive == pytest.approx(honest + hack)
+    assert result.before["reward"] == naive
+
+
+def test_solutions_and_cheats_are_paid_by_the_naive_reward_and_nothing_else_is_run(imports_from):
+    imports_from("code_hacks")
+    from code_hacks import problems
+
+    rows = [*problems.Problems(20)]
+    tests = [row["test_cases"] for row in rows]
+    solutions = [row["solution"] for row in rows]
+    assert problems.naive(solutions, tests) == [1.0] * 20
+    assert sum(problems.naive(solutions, [*tests[1:], tests[0]])) == 0
+    hacks = [problems.BEGINNING + problems.HACK] * 20
+    assert problems.naive(hacks, tests) == problems.hack(hacks) == [1.0] * 20
+    result = tests[0][0]["output"]
+    for other in (
+        f"def f(x): return print() or {result}",
+        f"print()\ndef f(x): return {result}",
+        "def f(x): return 9**9**9",
+        "def f(x): return x(x)(",
+        "def f(x): return (x",
+        "",
+    ):
+        assert problems.naive([other], [tests[0][:1]]) == problems.hack([other]) == [0.0]
+
+
 @pytest.mark.parametrize("players", [2, 1])
 def test_two_steps_of_self_play(players, imports_from, tmp_path):
     """Two learners play each other, or one plays both sides."""
@@ -214,6 +252,7 @@ def test_each_move_of_nim_has_the_outcome_for_its_side(imports_from):
         ("calculator", "accuracy", 0.1, 0.4),
         ("word_game", "accuracy", 0.0, 0.3),
         ("code_world", "accuracy", 0.1, 0.6),
+        ("code_hacks", "accuracy", 0.2, 0.6),
     ],
 )
 @pytest.mark.slow

@@ -19,7 +19,6 @@ THREADS = 256
 """The most of a program."""
 _NEW_USERS = 0x10000000
 _COUNTED_BY_NAMESPACE = (5, 14)  # of Linux
-_DEATH_SIGNAL = 1
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 _CHANGED_SIGNALS = list[int]()
@@ -28,7 +27,7 @@ _CHANGED_SIGNALS = list[int]()
 
 def prepare() -> None:
     """Compute, before any fork, what is the same for every process."""
-    system_calls.program()
+    system_calls.prepare()
     standing = (each for each in signal.valid_signals() if signal.getsignal(each) != signal.SIG_DFL)
     _CHANGED_SIGNALS[:] = standing
 
@@ -69,8 +68,7 @@ def reset_signals() -> None:
 
 def limit(seconds: float, memory: int) -> None:
     """Seconds of processor time, bytes of memory beside the present ones, and what else grows."""
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
-    present = int(pages) * resource.getpagesize()
+    present = _pages() * resource.getpagesize()
     whole = math.ceil(seconds) + 1
     limits = {
         resource.RLIMIT_AS: (present + memory, present + memory),
@@ -84,6 +82,16 @@ def limit(seconds: float, memory: int) -> None:
         resource.setrlimit(name, pair)
     # A timer of the kernel, finer than the limit in seconds; blocking its signal leaves that limit.
     signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+def _pages() -> int:
+    """Of this process's memory. By the calls of the system alone, since every page that Python's
+    own files touch after a fork is copied."""
+    statm = os.open("/proc/self/statm", os.O_RDONLY)
+    try:
+        return int(os.read(statm, 64).split()[0])
+    finally:
+        os.close(statm)
 
 
 def give_up_rights() -> None:
@@ -118,6 +126,6 @@ def _present() -> int:
 
 def end_with(server: int) -> None:
     """Let the kernel end this process when the server ends; new rights would undo it."""
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    system_calls.end_with_parent()
     if os.getppid() != server:
         os._exit(1)

@@ -18,8 +18,8 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,7 @@ _WHOLE = ("email", "email.mime", "encodings", "html", "importlib", "json", "logg
 _SINGLE = ("_strptime", "collections.abc", "concurrent.futures.thread", "os.path", "unittest.mock")
 
 
-def load(folders: Sequence[str], modules: Sequence[str]) -> None:
-    """Import the standard library, and further modules from these folders."""
+def load_standard_library() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in sorted(sys.stdlib_module_names - LEFT_OUT):
@@ -48,6 +47,12 @@ def load(folders: Sequence[str], modules: Sequence[str]) -> None:
                 _imported(each.name)
         for name in _SINGLE:
             _imported(name)
+
+
+def load_modules(folders: Sequence[str], modules: Sequence[str]) -> None:
+    """Import what programs may use besides, from these folders."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         sys.path += folders
         for name in modules:
             importlib.import_module(name)
@@ -141,15 +146,29 @@ class Server:
             os.kill(process, signal.SIGKILL)
 
 
+@contextmanager
+def without_handlers_of_forks() -> Iterator[None]:
+    """What is imported here does nothing after a fork. The standard library repairs locks that
+    another thread may hold, and there is none; it takes a fifth of a program's time."""
+    register, os.register_at_fork = os.register_at_fork, lambda **_: None
+    try:
+        yield
+    finally:
+        os.register_at_fork = register
+
+
 def main() -> None:
     control, packages, folders, modules = sys.argv[1:]
     sys.path.insert(0, packages)
-    from groupwise_sandbox import child  # noqa: F401  # before the fork, which is then short
+    with without_handlers_of_forks():
+        from groupwise_sandbox import child  # noqa: F401  # before the fork, which is then short
 
-    sys.path.remove(packages)
+        sys.path.remove(packages)
+        load_standard_library()
     # Programs are ended before the run, for want of memory.
     Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    load(json.loads(folders), json.loads(modules))
+    load_modules(json.loads(folders), json.loads(modules))
+    sys.modules["random"].seed(0)  # so that a program is as lucky each time
     gc.collect()
     gc.freeze()
     Server(socket.socket(fileno=int(control))).serve()

@@ -10,19 +10,20 @@ import ctypes
 import errno
 import os
 import platform
+import signal
 import struct
 import sys
 from collections.abc import Sequence
 from functools import cache
 from itertools import chain
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from groupwise_sandbox.call_numbers import MACHINES
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in the kernel's struct seccomp_data
-_NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 38, 22, 2
+_DEATH_SIGNAL, _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 1, 38, 22, 2
 
 _THREAD = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000  # CLONE_VM, FS, FILES, SIGHAND, THREAD
 _NAMESPACES = 0x7E020000  # every CLONE_NEW flag
@@ -43,20 +44,42 @@ def is_supported() -> bool:
     return sys.platform == "linux" and platform.machine() in MACHINES
 
 
+def prepare() -> None:
+    """Make, before any fork, what `restrict` and `end_with_parent` need."""
+    _prctl(), _described()
+
+
 def restrict() -> None:
     """Hold this process to the list, for ever. Raises OSError if the kernel refuses."""
+    _set(_NO_NEW_PRIVILEGES, 1)
+    _set(_SET_SECCOMP, _FILTER, ctypes.addressof(_described()[0]))
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends; new rights undo it."""
+    _set(_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def _set(option: int, *values: int) -> None:
+    if _prctl()(option, *(*values, 0, 0, 0)[:4]) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+@cache
+def _prctl() -> Any:
+    function = ctypes.CDLL(None, use_errno=True).prctl
+    function.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+    return function
+
+
+@cache
+def _described() -> tuple[Any, Any]:
+    """The kernel's struct sock_fprog of the list, and what it points to."""
     steps = program()
-    libc = ctypes.CDLL(None, use_errno=True)
     filters = ctypes.create_string_buffer(steps, len(steps))
     length_and_address = struct.pack("HxxxxxxP", len(steps) // 8, ctypes.addressof(filters))
-    described = ctypes.create_string_buffer(length_and_address, len(length_and_address))
-    for arguments in (
-        (_NO_NEW_PRIVILEGES, 1, 0, 0, 0),
-        (_SET_SECCOMP, _FILTER, ctypes.addressof(described), 0, 0),
-    ):
-        if libc.prctl(*(ctypes.c_ulong(each) for each in arguments)) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+    return ctypes.create_string_buffer(length_and_address, len(length_and_address)), filters
 
 
 @cache

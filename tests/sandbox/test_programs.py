@@ -35,6 +35,13 @@ def test_an_ordinary_program_runs(sandbox: Sandbox, name: str) -> None:
     assert finished.stdout
 
 
+def test_a_program_is_as_lucky_each_time(sandbox: Sandbox) -> None:
+    code = "import random\nprint(random.random(), random.sample(range(1000), 3))"
+    assert sandbox.run(code).stdout == sandbox.run(code).stdout != b""
+    with Sandbox() as other:
+        assert other.run(code).stdout == sandbox.run(code).stdout
+
+
 def test_modules_are_those_of_the_runs_own_path(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
