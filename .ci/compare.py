@@ -29,8 +29,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PROJECTS = (".", "examples/ppo", "examples/third_party")
 """Folders of packages with plugins."""
-GROUP, METADATA = "groupwise", "metadata"
-"""The group of their entry points, and the folder of a checkout that has these."""
+METADATA = "metadata"
+"""The folder of a checkout that has their entry points."""
 VARIABLES = {
     "CUDA_VISIBLE_DEVICES": "",
     "HF_HUB_OFFLINE": "1",
@@ -129,8 +129,12 @@ def checkout(commit: str | None, home: Path) -> None:
         (info / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n"
         )
-        plugins = [f"{name} = {where}\n" for name, where in project["entry-points"][GROUP].items()]
-        (info / "entry_points.txt").write_text(f"[{GROUP}]\n{''.join(plugins)}")
+        (info / "entry_points.txt").write_text(
+            "".join(
+                f"[{group}]\n" + "".join(f"{name} = {where}\n" for name, where in points.items())
+                for group, points in project["entry-points"].items()
+            )
+        )
 
 
 def projects(home: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:

@@ -145,8 +145,12 @@ def registered(folder: Path) -> Path:
     info = folder / "groupwise-0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: groupwise\nVersion: 0\n", "utf-8")
-    points = (f"{name} = {module}" for name, module in project["entry-points"]["groupwise"].items())
-    (info / "entry_points.txt").write_text("\n".join(["[groupwise]", *points, ""]), "utf-8")
+    lines = [
+        line
+        for group, points in project["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {where}" for name, where in points.items()))
+    ]
+    (info / "entry_points.txt").write_text("\n".join([*lines, ""]), "utf-8")
     return folder
 
 
