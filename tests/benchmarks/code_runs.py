@@ -53,12 +53,14 @@ def main() -> None:
 
 def speed(count: int) -> None:
     print("| way | programs a second | ms of one, median | ms of processor |\n|---|---|---|---|")
-    for way, start, is_seen in (("Python", COLD, True), ("bubblewrap", WRAPPED, False)):
+    for way, prefix, seen in (
+        ("Python", COLD, [psutil.Process()]),
+        ("bubblewrap", WRAPPED, []),
+    ):
         for name, program in PROGRAMS.items():
-            command = (*start, program)
-            if works(command):
-                run = partial(works, command)
-                line(f"{way}, cold: {name}", run, count, 1, [psutil.Process()] if is_seen else [])
+            if works((*prefix, program)):
+                cold = partial(works, (*prefix, program))
+                line(f"{way}, cold: {name}", cold, count, 1, seen)
     began = time.monotonic()
     with Sandbox(limits=Limits(seconds=5)) as sandbox:
         sandbox.run("")
