@@ -6,14 +6,16 @@
 Cold is a process of Python for each program, without `site`, by itself or in bubblewrap (`bwrap` on
 the path, left out where it does not work). Warm is `groupwise_sandbox`, whose server forks; its
 start is a line of its own. The program prints a sum of what it reads, at once or after the imports
-that such programs usually begin with. Memory is what a process has for itself (USS).
+that such programs usually begin with. Processor time is of all processes that take part in a run,
+the one that waits for it included; what runs inside bubblewrap is not seen. Memory is what a
+process has for itself (USS).
 """
 
 import argparse
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -52,12 +54,15 @@ def main() -> None:
 
 
 def speed(count: int) -> None:
-    print("| way | programs a second | ms of one, median |\n|---|---|---|")
-    for way, start in (("Python, cold", COLD), ("bubblewrap, cold", WRAPPED)):
+    print("| way | programs a second | ms of one, median | ms of processor |\n|---|---|---|---|")
+    for way, prefix, seen in (
+        ("Python", COLD, [psutil.Process()]),
+        ("bubblewrap", WRAPPED, []),
+    ):
         for name, program in PROGRAMS.items():
-            command = (*start, program)
-            if works(command):
-                line(f"{way}: {name}", lambda command=command: works(command), count, 1)
+            if works((*prefix, program)):
+                cold = partial(works, (*prefix, program))
+                line(f"{way}, cold: {name}", cold, count, 1, seen)
     began = time.monotonic()
     with Sandbox(limits=Limits(seconds=5)) as sandbox:
         sandbox.run("")
@@ -70,11 +75,12 @@ def speed(count: int) -> None:
             "a call": lambda: sandbox.call(RIGHT, "add", [1, 2]).value == 3,
             "tests that are code": lambda: sandbox.test(RIGHT, TESTS, ["add"]).passed,
         }
+        server = psutil.Process(sandbox._connected()._server.pid)
+        both = [psutil.Process(), server]
         for name, run in ways.items():
             for threads in sorted({1, sandbox.parallel}):
-                line(f"sandbox, warm: {name}, {threads} at once", run, count, threads)
-        other_languages(sandbox, count)
-        server = psutil.Process(sandbox._connected()._server.pid)
+                line(f"sandbox, warm: {name}, {threads} at once", run, count, threads, both)
+        other_languages(sandbox, count, both)
         with ThreadPoolExecutor(1) as pool:
             sleeping = pool.submit(sandbox.run, "import time\ntime.sleep(0.5)")
             time.sleep(0.3)
@@ -85,7 +91,7 @@ def speed(count: int) -> None:
     print(f"\nThe server starts in {start:.2f} s and has {held} MiB; a program adds {own} MiB.")
 
 
-def other_languages(sandbox: Sandbox, count: int) -> None:
+def other_languages(sandbox: Sandbox, count: int, processes: Sequence[psutil.Process]) -> None:
     """In bubblewrap: to compile a program, and to run it."""
     programs = Programs(sandbox)
     for name, language in LANGUAGES.items():
@@ -99,6 +105,7 @@ def other_languages(sandbox: Sandbox, count: int) -> None:
                 lambda compiles=compiles: compiles() is not None,
                 some,
                 1,
+                processes,
             )
         runs = partial(programs.run, compiles(), "41")
         line(
@@ -106,6 +113,7 @@ def other_languages(sandbox: Sandbox, count: int) -> None:
             lambda runs=runs: runs().status == 0,
             count,
             1,
+            processes,
         )
 
 
@@ -117,17 +125,31 @@ def works(command: tuple[str, ...]) -> bool:
     return ran.stdout == b"3\n"
 
 
-def line(name: str, run: Callable[[], bool], count: int, threads: int) -> None:
+def line(
+    name: str,
+    run: Callable[[], bool],
+    count: int,
+    threads: int,
+    processes: Sequence[psutil.Process],
+) -> None:
+    """processes: those that take processor time, with their children."""
+
     def timed(_: int) -> float:
         began = time.monotonic()
         assert run()
         return time.monotonic() - began
 
     with ThreadPoolExecutor(threads) as pool:
-        began = time.monotonic()
+        used, began = processor(processes), time.monotonic()
         each = sorted(pool.map(timed, range(count)))
-        whole = time.monotonic() - began
-    print(f"| {name} | {count / whole:.0f} | {1000 * each[count // 2]:.1f} |", flush=True)
+        whole, used = time.monotonic() - began, processor(processes) - used
+    own = f"{1000 * used / count:.1f}" if processes else "-"
+    print(f"| {name} | {count / whole:.0f} | {1000 * each[count // 2]:.1f} | {own} |", flush=True)
+
+
+def processor(processes: Sequence[psutil.Process]) -> float:
+    """Seconds of these processes, with those of children that have ended."""
+    return sum(sum(each.cpu_times()[:4]) for each in processes)
 
 
 def verdicts() -> None:
