@@ -151,6 +151,15 @@ def test_the_core_needs_no_package_beside_it(environment):
     assert process.returncode == 0, process.stderr
 
 
+def test_without_a_display_a_run_says_notes_and_how_it_ended(environment):
+    missing = "import sys; sys.modules['groupwise_console'] = None\n"
+    script = TRAIN.replace('"run"', '"without_display"').replace("quiet=True", "quiet=False")
+    process = run(environment, "-c", missing + script)
+    assert process.returncode == 0, process.stderr
+    lines = [line for line in process.stderr.splitlines() if not line.startswith("note: ")]
+    assert [line.partition(" in ")[0] for line in lines] == ["20 steps"]
+
+
 def test_an_entry_of_a_missing_extra_names_the_pip_command(environment):
     config = environment / "needs.yaml"
     config.write_text("policy: language_model\nprompts: {name: rows, rows: []}\nrewards: [math]\n")

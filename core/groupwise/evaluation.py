@@ -1,5 +1,6 @@
 """Evaluation: the metrics and completions on held-out prompts, and the alarms they raise."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import NormalDist
@@ -22,6 +23,12 @@ def beyond_noise(tests: int = 1) -> float:
     Journal of the American Statistical Association 56, 1961.
     """
     return -NormalDist().inv_cdf(NormalDist().cdf(-BEYOND_NOISE) / tests)
+
+
+def largest_error(prompts: float) -> float:
+    """The standard error sqrt(p (1 - p) / n) of a share p of n prompts, for the p where it is
+    largest: 1 / (2 sqrt(n))."""
+    return 0.5 / math.sqrt(prompts)
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,12 @@ def register_reports(register: Register) -> None:
 
 
 @hookspec
+def register_displays(register: Register) -> None:
+    """Displays: subclasses of `groupwise.display.Display`. The one named `console` shows every run;
+    without it a run prints notes and warnings."""
+
+
+@hookspec
 def register_commands(register: Register) -> None:
     """Commands of `groupwise`: functions whose signatures are Typer's, or applications of Typer,
     whose commands follow the name. The name of a command of the core is not replaced."""

@@ -160,6 +160,12 @@ KINDS: Mapping[str, Kind] = {
             docs="docs/runs.md",
         ),
         Kind(
+            name="displays",
+            singular="display",
+            purpose="what shows a run while it goes on",
+            docs="docs/runs.md",
+        ),
+        Kind(
             name="objects",
             singular="class of objects",
             purpose="what may stand in the place of a plugin's name in Python",

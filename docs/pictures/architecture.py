@@ -10,7 +10,7 @@ FLOORS = [
     [
         ("run", "the loop, resuming"),
         ("building", "sections to parts"),
-        ("recording", "files, terminal"),
+        ("recording", "files, warnings"),
     ],
     [
         ("experience", "judged groups"),
@@ -35,7 +35,7 @@ OUTSIDE = [
     (("policies", "language models, images"), BLUE),
     (("algorithms", "variants of GRPO"), BLUE),
     (("environments, data", "tools, files, tables"), BLUE),
-    (("tools of a run", "report, commands, trackers"), BLUE),
+    (("tools of a run", "console, report, commands"), BLUE),
     (("rewards", "verifiers, CLIP, judges"), GREEN),
     (("yours", "a package or a file"), GREEN),
 ]

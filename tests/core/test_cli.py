@@ -18,10 +18,10 @@ from groupwise import Policy
 from groupwise import registry as plugins
 from groupwise.cli import app
 from groupwise.cli.completion import run_folders
+from groupwise.display import Display
 from groupwise.hookspecs import Register, hookimpl
 from groupwise.kit.errors import UserError
 from groupwise.kit.memory import Workload
-from groupwise.recording.display import Display
 
 PROCESS_ENDED = (
     "another process of this run has ended or does not answer, so this one cannot go on:"

@@ -19,11 +19,11 @@ from groupwise.cli.trial import trial
 from groupwise.config.learners import SOLE
 from groupwise.config.load import LoadedConfig, idle_processes
 from groupwise.config.train import TrainSection
+from groupwise.evaluation import largest_error
 from groupwise.kit.errors import UserError
 from groupwise.kit.processes import shards as shards_of
 from groupwise.plugins.build import check_options
 from groupwise.policy import Policy
-from groupwise.recording.display import largest_error
 from groupwise.run.audits import audit_notes, audits
 from groupwise.run.gold import gold_notes
 from groupwise.sampler import TurnSampler

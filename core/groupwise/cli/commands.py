@@ -106,11 +106,11 @@ def resume(
 def _train(
     loaded: "LoadedConfig", *, resume: "Resume", overwrite: bool = False, quiet: bool = False
 ) -> None:
+    from groupwise.display import installed_display
     from groupwise.kit import progress
-    from groupwise.recording.display import Display
 
     is_first = os.environ.get("RANK", "0") == "0"
-    with Display(quiet=quiet or not is_first) as display:
+    with installed_display(quiet=quiet or not is_first) as display:
         progress.start("importing torch")
         from groupwise.run.train import train_from_config
 

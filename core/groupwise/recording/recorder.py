@@ -8,16 +8,15 @@ from typing import Any
 
 from groupwise.building.reports import Report
 from groupwise.callback import Callback
+from groupwise.display import Display
 from groupwise.evaluation import Alarm, Evaluation, Sample
 from groupwise.kit import progress
 from groupwise.kit.copies import copied
 from groupwise.kit.metric_names import Family
 from groupwise.learning.trainer import Trainer, unit
 from groupwise.recording.card import write_cards
-from groupwise.recording.display import Display, brief, changes
 from groupwise.recording.result import RunResult
 from groupwise.recording.symptoms import Symptoms
-from groupwise.recording.time_left import TimeLeft
 from groupwise.storage import disk
 from groupwise.storage.files import (
     AFTER,
@@ -67,7 +66,6 @@ class Recorder:
             for n, x in trainer.learners.items()
         }
         self.warnings: list[str] = []
-        self.time_left = TimeLeft(trainer.config)
         self.former_config = ""
 
     # ---- while it runs
@@ -79,14 +77,12 @@ class Recorder:
 
     def before(self, evaluation: Evaluation) -> None:
         """The evaluation before the first step."""
-        self.time_left.evaluation = self.trainer.clock.seconds.get("evaluate", 0.0)
         self._samples(BEFORE, evaluation)
         if self.writes:
             with self.run_folder.writing():
                 disk.write(self.folder / BEFORE_METRICS, as_json(evaluation.metrics))
-        if evaluation.metrics:
-            self.display.say(f"before: {brief(evaluation.metrics, self.display.accuracy)}")
-        elif self.config.evaluation.count:
+        self.display.evaluation("before", evaluation)
+        if self.config.evaluation.count and not evaluation.metrics:
             self.display.say("note: no prompts are held out, so there is no evaluation")
         for name, value in Family.WATCH.of(evaluation.metrics).items():
             if math.isnan(value):
@@ -142,14 +138,10 @@ class Recorder:
                 self.metrics.write(step, metrics)
                 self._keep_config()
         self._has_begun()
-        now, evaluation = time.monotonic(), metrics.get("time/evaluate", 0.0)
-        left = self.time_left.after(
-            step,
-            now - self.trainer.began - evaluation,
-            elapsed=now - self.trainer.started,
-            evaluation=evaluation,
+        now = time.monotonic()
+        self.display.step(
+            step, metrics, seconds=now - self.trainer.began, elapsed=now - self.trainer.started
         )
-        self.display.step(step, metrics, left=left)
         if Family.ALARM.of(metrics):
             self._print_alarms()
         labels_by_warning: dict[str, list[str]] = {}
@@ -199,8 +191,8 @@ class Recorder:
     def after(self, evaluation: Evaluation) -> None:
         """The evaluation after the last step."""
         self._samples(AFTER, evaluation)
+        self.display.evaluation("after", evaluation)
         if evaluation.metrics:
-            self.display.say(f"after: {brief(evaluation.metrics, self.display.accuracy)}")
             self._print_alarms()
 
     def _samples(self, file: str, evaluation: Evaluation) -> None:
@@ -260,8 +252,7 @@ class Recorder:
             "unit": unit(result.policies),
         }
         self._has_begun()
-        if changed := changes(result.before, result.after, result.accuracy):
-            self.display.say(f"changed: {changed}")
+        self.display.changes(result.before, result.after)
         if self.writes:
             with self.run_folder.writing():
                 self._keep_config()

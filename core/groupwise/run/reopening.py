@@ -17,6 +17,7 @@ from groupwise.building.stand_ins import with_stand_ins
 from groupwise.config.load import LoadedConfig
 from groupwise.config.objects import Objects
 from groupwise.config.sections import RunConfig
+from groupwise.display import installed_display
 from groupwise.episodes.threads import following_load
 from groupwise.evaluation import Sample
 from groupwise.evaluator.evaluator import Evaluator
@@ -27,7 +28,6 @@ from groupwise.prompt_source import Row, row_of
 from groupwise.record import Group
 from groupwise.record.gather import judged
 from groupwise.recording import snapshot
-from groupwise.recording.display import Display
 from groupwise.rewards import RunState
 from groupwise.run.interruption import orderly
 from groupwise.sampler import Purpose
@@ -170,7 +170,7 @@ def reopened(
     for completions of texts alone: prompts and rewards that were Python objects then need not be
     passed, and there is nothing to evaluate; quiet: False to show meanwhile what is being done.
     """
-    with Display(quiet=quiet), orderly():
+    with installed_display(quiet=quiet), orderly():
         progress.start("loading")
         loaded = replace(run_config(run, overrides), objects=objects or {})
         with _opened(run, loaded if scored else with_stand_ins(loaded, run), step) as opened:

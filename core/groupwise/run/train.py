@@ -15,13 +15,13 @@ from groupwise.building.reports import build_reports
 from groupwise.callback import RunContext
 from groupwise.config.load import LoadedConfig, idle_processes, load_config
 from groupwise.config.objects import is_model, place_of
+from groupwise.display import Display, installed_display
 from groupwise.kit import processes, progress
 from groupwise.kit.errors import UserError
 from groupwise.learning.trainer import Trainer, unit
 from groupwise.plugins.secret_options import with_secrets
 from groupwise.prompts.digests import changed_rows
 from groupwise.recording import snapshot
-from groupwise.recording.display import Display
 from groupwise.recording.recorder import Recorder
 from groupwise.recording.result import RunResult
 from groupwise.recording.saver import Saver
@@ -95,7 +95,7 @@ def train_from_config(
     if resume and overwrite:
         raise UserError("--resume goes on with the run that --overwrite would replace: choose one")
     if display is None:
-        with Display(quiet=quiet) as own:
+        with installed_display(quiet=quiet) as own:
             return train_from_config(loaded, resume=resume, overwrite=overwrite, display=own)
     started = time.monotonic()
     accelerator = processes.accelerator()
@@ -151,10 +151,15 @@ def _train(
         if resume:
             notes += _restore(trainer, checkpoints, loaded)
             started -= trainer.seconds
+        context = RunContext(
+            folder=folder,
+            settings=written(loaded.config),
+            step=trainer.step,
+            say=display.say,
+        )
         display.begin(
-            steps=settings.steps,
+            context,
             unit=unit(trainer.policies),
-            done=trainer.step,
             labels=trainer.policies,
             accuracy=parts.judge.name,
         )
@@ -186,12 +191,6 @@ def _train(
             elif changed:
                 recorder.former_config = f"config.until_step_{trainer.step}.yaml"
                 recorder.metrics.dropped = {}  # they may differ
-        context = RunContext(
-            folder=folder,
-            settings=written(loaded.config),
-            step=trainer.step,
-            say=display.say,
-        )
         with ExitStack() as stack:
             with display.paused():  # the packages of trackers print to the terminal
                 stack.enter_context(opened(callbacks, loaded, context))

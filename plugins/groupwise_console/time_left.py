@@ -1,9 +1,9 @@
 """TimeLeft: an estimate of the seconds until a run ends."""
 
 from collections import deque
+from collections.abc import Mapping
 from statistics import fmean
-
-from groupwise.config.sections import RunConfig
+from typing import Any
 
 LAST = 10
 """Steps whose mean time is used: enough against noise, few enough to follow growing completions."""
@@ -17,11 +17,13 @@ class TimeLeft:
 
     Steps and the evaluations between them are limited by `train.minutes`. Before the first
     evaluation of this process (a resumed run starts without one) evaluations count as 0 seconds.
+
+    settings: the run's configuration by dotted key.
     """
 
-    def __init__(self, config: RunConfig) -> None:
-        self.steps, self.every = config.train.steps, config.evaluation.every
-        self.limit = config.train.minutes
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.steps, self.every = settings["train.steps"], settings["evaluation.every"]
+        self.limit = settings.get("train.minutes")
         self.last: deque[float] = deque(maxlen=LAST)
         self.evaluation = 0.0
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from groupwise.kit import progress
-from groupwise.recording.step_line import StepLine, clock
+from groupwise_console.step_line import StepLine, clock
 
 LONG = 3.0
 """Seconds after which a phase before the first step gets a line in a log."""

@@ -1,20 +1,25 @@
 """The progress of a run on the terminal: one line for each step, and the time left."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from groupwise.callback import RunContext
 from groupwise.config.load import load_config
+from groupwise.evaluation import Evaluation
 from groupwise.kit import progress
-from groupwise.recording.display import WIDTH, Display, brief, changes
-from groupwise.recording.time_left import LAST, TimeLeft
-from groupwise.recording.watchers import LogWatcher, TerminalWatcher
+from groupwise.storage.run_info import written
+from groupwise_console.display import WIDTH, Console
+from groupwise_console.evaluations import brief, changes
+from groupwise_console.time_left import LAST, TimeLeft
+from groupwise_console.watchers import LogWatcher, TerminalWatcher
 
 
 def time_left(**sections: Any) -> TimeLeft:
     parts = {"policy": "toy", "prompts": "rows", "rewards": ["right"], **sections}
-    return TimeLeft(load_config(parts).config)
+    return TimeLeft(written(load_config(parts).config))
 
 
 def test_the_time_left_is_estimated_from_the_last_steps() -> None:
@@ -60,14 +65,21 @@ def terminal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return request.param
 
 
+def begin(display: Console, steps: int, labels: Sequence[str] = ()) -> None:
+    settings = {"train.steps": steps, "evaluation.every": 0}
+    run = RunContext(folder=Path(), settings=settings, step=0, say=display.say)
+    display.begin(run, unit="tokens", labels=labels, accuracy=None)
+
+
 def line(
     terminal: int | None, capsys: pytest.CaptureFixture[str], labels: Sequence[str], **step: Any
 ) -> str:
     """The output for a step, which must be one line."""
     progress.start("")
-    display = Display(quiet=False)
-    display.begin(steps=step["step"], unit="tokens", labels=labels)
-    display.step(step["step"], step["metrics"], left=step["left"])
+    display = Console(quiet=False)
+    begin(display, step["step"], labels)
+    display.evaluation("before", Evaluation({}, [], seconds=step["left"]))  # and after the last one
+    display.step(step["step"], step["metrics"], seconds=1.0, elapsed=1.0)
     if not terminal:
         (text,) = capsys.readouterr().err.splitlines()
         return text
@@ -75,10 +87,10 @@ def line(
     return text
 
 
-def shown(display: Display) -> list[str]:
+def shown(display: Console) -> list[str]:
     """The lines that change on a terminal."""
     assert isinstance(display._watcher, TerminalWatcher)
-    lines = display.console.render_lines(display._watcher.render())
+    lines = display.terminal.render_lines(display._watcher.render())
     return ["".join(segment.text for segment in segments) for segments in lines]
 
 
@@ -86,7 +98,7 @@ def test_a_terminal_shows_the_phase_with_its_counts(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TERM", "xterm")
-    display = Display(quiet=False)
+    display = Console(quiet=False)
     progress.start("")
     assert "".join(shown(display)).strip() == ""
     progress.start("loading")
@@ -106,8 +118,8 @@ def test_a_terminal_shows_the_phase_with_its_counts(monkeypatch: pytest.MonkeyPa
     with progress.doing("sampling"):  # again: the counts go on, and what is counted twice is once
         progress.count("completions", 12)
         assert "12 of 64 completions" in shown(display)[0]
-    display.begin(steps=3, unit="tokens")
-    display.step(1, {**METRICS, "decisions_per_second": 5.0}, left=9.0)
+    begin(display, 3)
+    display.step(1, {**METRICS, "decisions_per_second": 5.0}, seconds=1.0, elapsed=1.0)
     assert [line.split()[:2] for line in shown(display)] == [["step", "1/3"], ["step", "1"]]
     progress.start("")  # after the end nothing is left
     assert len(shown(display)) == 1
@@ -119,7 +131,7 @@ def test_a_log_has_long_phases_before_the_first_step_and_signs_of_life(
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    display = Display(quiet=False)
+    display = Console(quiet=False)
     watcher = display._watcher
     assert isinstance(watcher, LogWatcher)
 
@@ -132,8 +144,8 @@ def test_a_log_has_long_phases_before_the_first_step_and_signs_of_life(
     with progress.doing("the policy"):
         assert [looked(1.0), looked(4.0), looked(5.0)] == ["", "loading: the policy  0:00:04", ""]
         assert looked(70.0) == "loading: the policy  0:01:10"
-    display.begin(steps=40, unit="tokens")
-    display.step(1, {**METRICS, "decisions_per_second": 5.0}, left=9.0)
+    begin(display, 40)
+    display.step(1, {**METRICS, "decisions_per_second": 5.0}, seconds=1.0, elapsed=1.0)
     progress.start("step 2 of 40")
     with progress.doing("update"):
         assert [looked(80.0), looked(110.0)] == ["", ""]
