@@ -54,7 +54,7 @@ class Console(Display):
             steps=run.settings["train.steps"],
             unit=unit,
             done=run.step,
-            labels=labels,
+            labels=labels if len(labels) > 1 else (),
             width=self.terminal.width if self.terminal.is_terminal else WIDTH,
             accuracy=accuracy,
         )

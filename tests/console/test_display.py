@@ -125,6 +125,15 @@ def test_a_terminal_shows_the_phase_with_its_counts(monkeypatch: pytest.MonkeyPa
     assert len(shown(display)) == 1
 
 
+def test_a_bar_is_shown_in_runs_of_one_policy(
+    terminal: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = {**METRICS, "reward": 0.25, "policy/reward": 0.25}
+    text = line(terminal, capsys, ["policy"], step=60, metrics=metrics, left=90.0)
+    assert ("\u2501" in text) == (terminal in {100, 140})
+    assert "(policy" not in text
+
+
 def test_a_log_has_long_phases_before_the_first_step_and_signs_of_life(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
