@@ -25,8 +25,8 @@ class Expected:
 
 def exported(name: str) -> type:
     """A class that `groupwise` exports, imported when it is needed."""
-    found: type = getattr(importlib.import_module("groupwise"), name)
-    return found
+    kind: type = getattr(importlib.import_module("groupwise"), name)
+    return kind
 
 
 def _instance(name: str) -> Expected:

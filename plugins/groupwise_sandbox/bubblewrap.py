@@ -1,7 +1,7 @@
 """Bubblewrap: what a process becomes that runs a command in namespaces of its own.
 
-The command sees a read-only `/usr`, an empty rest, and its files in `/work`. It has no network, no
-`/proc`, no process but its own, and no variable of the environment but three.
+The command sees a read-only `/usr`, an empty rest, and its files in `/folder`. It has no network,
+no `/proc`, no process but its own, and no variable of the environment but three.
 """
 
 import base64
@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 
 from groupwise_sandbox import system_calls
 
-WORK = "/work"
+FOLDER = "/folder"
 """The folder of the command's files, in which it begins."""
 PROGRAM, LIMITER = "bwrap", "/usr/bin/prlimit"
 PATHS = "/usr/local/bin:/usr/bin:/bin"
 """Where programs are looked for: what a namespace shows."""
-ENVIRONMENT = {"PATH": PATHS, "LC_ALL": "C.UTF-8", "HOME": WORK}
+ENVIRONMENT = {"PATH": PATHS, "LC_ALL": "C.UTF-8", "HOME": FOLDER}
 PROCESSES = 64
 """The most of a command, threads among them."""
 _DESCRIPTORS = 128
@@ -58,14 +58,14 @@ def _view(payload: Mapping[str, Any], status: int) -> Iterator[str]:
         "/dev/stdin",
     )
     if payload["space"]:
-        yield from ("--perms", "0700", "--size", str(payload["space"]), "--tmpfs", WORK)
+        yield from ("--perms", "0700", "--size", str(payload["space"]), "--tmpfs", FOLDER)
     else:
-        yield from ("--dir", WORK)
+        yield from ("--dir", FOLDER)
     for name, content in payload["files"].items():
         held = _held(base64.b64decode(content))
-        yield from ("--perms", "0555", "--file", held, f"{WORK}/{name}")
+        yield from ("--perms", "0555", "--file", held, f"{FOLDER}/{name}")
     # What is not the work is a file system in memory, too, and without a bound of its own.
-    yield from ("--remount-ro", "/", "--chdir", WORK)
+    yield from ("--remount-ro", "/", "--chdir", FOLDER)
     yield from ("--seccomp", _held(system_calls.program(payload["scope"])))
 
 

@@ -55,7 +55,7 @@ class Command:
 
 _PROBE = """
 [ -e /etc/passwd ] || [ -e /proc/self ] || [ -e /home ] && exit 1
-for place in / /usr/ /dev/ /work/; do echo x 2>&- > ${place}x && exit 2; done
+for place in / /usr/ /dev/ /folder/; do echo x 2>&- > ${place}x && exit 2; done
 echo contained
 (echo forked)
 """
@@ -75,8 +75,8 @@ def missing() -> str | None:
 def ending(process: Process) -> Finished:
     """How a command ended, which bubblewrap says. Raises SandboxError where it never began."""
     finished = process.finished()
-    said = [*iter(process.message, None)]
-    if any("exit-code" in each for each in said) or finished.ended != "exit":
+    messages = [*iter(process.message, None)]
+    if any("exit-code" in each for each in messages) or finished.ended != "exit":
         # As a shell does, bubblewrap adds 128 to the number of a signal.
         if finished.ended == "exit" and finished.status > 128:
             return replace(finished, ended="signal", status=128 - finished.status)

@@ -71,7 +71,7 @@ class Programs:
         running = [each.format(memory=memory) for each in language.running]
         name = "program" if language.compiling else language.source
         command = Command(
-            arguments=[*running, f"{bubblewrap.WORK}/{name}"],
+            arguments=[*running, f"{bubblewrap.FOLDER}/{name}"],
             files={name: program.content},
             stdin=stdin,
             base=language.base,

@@ -8,9 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
-from tests.effort import Effort
+from tests.sandbox.killing import ends_with_its_run
 from tests.sandbox.payloads import GREEDY, PAYLOADS
 
 from groupwise_sandbox import connection
@@ -119,21 +118,12 @@ def test_after_the_run_is_killed_no_program_lives() -> None:
         "for _ in range(3):\n"
         "    threading.Thread(target=s.run, args=('while True: pass',), daemon=True).start()\n"
         "time.sleep(0.5)\n"
-        "print(s._connected()._server.pid, flush=True)\n"
-        "time.sleep(100)\n"
     )
-    run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert run.stdout is not None
-    server = psutil.Process(int(run.stdout.readline()))
-    programs = server.children()
-    assert len(programs) == 3
-    os.kill(run.pid, signal.SIGKILL)
-    run.wait()
-    run.stdout.close()
-    with Effort() as effort:
-        _, alive = psutil.wait_procs([server, *programs], timeout=20)
-    assert alive == []
-    assert effort.wall < 2
+    ended = ends_with_its_run(code)
+    assert ended is not None
+    programs, seconds = ended
+    assert programs == 3
+    assert seconds < 2
 
 
 def test_a_server_that_was_killed_fails_its_programs_and_the_next_one_runs() -> None:

@@ -6,8 +6,6 @@ from typing import Any
 
 BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
 NAMED = frozenset({"groupwise.environment"})
 """Modules with methods of such common names (`shown`, `columns`) that the names of arguments are
 needed to tell them from helpers."""
@@ -28,15 +26,15 @@ def problem_of(part: Any, base: type) -> str | None:
         theirs = f"`{owner.__name__}.{name}{_signature(method, is_bound=False)}`"
         kind = type(part).__name__
         if not callable(own):
-            found = f"`{kind}.{name}` is {own!r:.60} and hides {theirs}"
+            problem = f"`{kind}.{name}` is {own!r:.60} and hides {theirs}"
         elif inspect.iscoroutinefunction(own) and not inspect.iscoroutinefunction(method):
-            found = f"`{kind}.{name}` is async and overrides {theirs}, which is not"
+            problem = f"`{kind}.{name}` is async and overrides {theirs}, which is not"
         elif not _fits(own, method):
-            found = f"`{kind}.{name}{_signature(own)}` overrides {theirs}"
+            problem = f"`{kind}.{name}{_signature(own)}` overrides {theirs}"
         else:
             continue
         return (
-            f"{found}, which a run calls; rename it if it is your own, or take the same arguments"
+            f"{problem}, which a run calls; rename it if it is your own, or take the same arguments"
         )
     return None
 

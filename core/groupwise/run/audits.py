@@ -58,9 +58,9 @@ def audit_notes(parts: Parts, made: list[Audit]) -> Iterator[str]:
 
 
 def _refusal(tried: Audit) -> str:
-    said = "".join(f"\n  it {finding.sentence}" for finding in tried.findings)
+    all_ = "".join(f"\n  it {finding.sentence}" for finding in tried.findings)
     return (
-        f"reward {tried.reward!r} judges answers wrongly that are known before the run:{said}\n"
+        f"reward {tried.reward!r} judges answers wrongly that are known before the run:{all_}\n"
         f"Correct the reward or these rows, or set `audit: note` to begin nevertheless"
     )
 
