@@ -54,11 +54,9 @@ def table(command: Sequence[str], *, by: str = "", begin: Callable[[], None] | N
 
     by: an interpreter; begin: called before it is run.
     """
-    folders = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-    environment = {**os.environ, "PYTHONPATH": folders, "PYTHONDONTWRITEBYTECODE": "1"}
     ran = subprocess.run(
         [*command, by or interpreter(command), "-m", "tests.sandbox.attack_table"],
-        env=environment,
+        env=environment(),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         check=True,
@@ -67,16 +65,26 @@ def table(command: Sequence[str], *, by: str = "", begin: Callable[[], None] | N
     return json.loads(ran.stdout)
 
 
+def environment() -> dict[str, str]:
+    """Variables by which another interpreter imports what this one does."""
+    folders = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    return {**os.environ, "PYTHONPATH": folders, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 def interpreter(command: Sequence[str]) -> str:
-    """A Python that a user may execute by its own name, as the sandbox's server is begun."""
-    again = "import os, sys\nos.execv(sys.executable, ['python', '-c', ''])"
+    """A Python that a user may execute by its own name, as the sandbox's server is begun.
+
+    Skips the test where there is none, or where the user may not read the installed packages.
+    """
+    again = "import os, sys, groupwise\nos.execv(sys.executable, ['python', '-c', ''])"
     for each in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
         tried = [*command, each, "-c", again]
         if not Path(each).exists():
             continue
-        if subprocess.run(tried, capture_output=True, check=False).returncode == 0:
+        ran = subprocess.run(tried, cwd=ROOT, env=environment(), capture_output=True, check=False)
+        if ran.returncode == 0:
             return each
-    pytest.skip("this user may execute no Python here")
+    pytest.skip("this user may execute no Python here, or not read its packages")
 
 
 def without_namespaces() -> None:
