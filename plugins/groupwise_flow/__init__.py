@@ -40,7 +40,7 @@ process: from noise to data: `schedules.py`, an adapter's noise levels, checked;
 named_adapter: `NamedAdapter`: the adapter that a configuration names, with its options.
 adapter: `Adapter`, the base class: all code that depends on a pipeline's architecture; `sizes.py`
     and `noise_levels.py`, its parts about pixels and about the scheduler; `conditions.py`,
-    `limit.py`, `frames.py`.
+    `limit.py`.
 sde, activations: `Noise`, the formula of a step, and its log-prob; activations of a transformer,
     for estimates.
 

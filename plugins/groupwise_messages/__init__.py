@@ -2,5 +2,6 @@
 
 A package without plugins. `texts` and `completion` read messages, and by `thinking` the answer in
 them; `wording` makes prompts of the columns of a row; `images` opens what is attached as pictures,
-and `pictures` is how the core copies and stores those of Pillow.
+and `pictures` is how the core copies and stores those of Pillow. `video` is what policies for
+videos make: frames in one array.
 """

@@ -20,8 +20,9 @@ from PIL import Image
 import groupwise
 from groupwise.kit.errors import UserError
 from groupwise.kit.memory import Workload
-from groupwise_flow.adapter import Adapter, Frames
+from groupwise_flow.adapter import Adapter
 from groupwise_flow.policy import FlowPolicy
+from groupwise_messages import video as videos
 
 ROWS = [{"prompt": "a cat"}, {"prompt": "two dogs"}]
 SEEDS = [5, 6]
@@ -205,7 +206,7 @@ def test_videos_are_lists_of_pictures_and_saved_as_animations(lab, folder, tmp_p
     policy = lab.policy(model=str(folder), adapter=Video, steps=3, evaluation_steps=3)
 
     def second(completions, images):
-        assert all(isinstance(frames, Frames) and len(frames) == 2 for frames in completions)
+        assert all(isinstance(frames, videos.Video) and len(frames) == 2 for frames in completions)
         assert images[0].shape == (2, 3, 16, 16)
         return lab.redness([frames[1] for frames in completions])
 

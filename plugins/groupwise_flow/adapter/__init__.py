@@ -4,13 +4,12 @@ To train another diffusers pipeline, subclass `Adapter` in a package of your own
 the name of the pipeline's class (`register_adapters`), or set `policy.adapter`. Its base classes
 `Sizes` and `NoiseLevels` have the parts of an adapter that are about pixels and about noise.
 
-`Conditions` are what `velocity` receives of encoded prompts, `Limit`, `Exchange` and `Frames` what
-its methods `limit`, `exchange` and `completions` return.
+`Conditions` are what `velocity` receives of encoded prompts, `Limit` and `Exchange` what its
+methods `limit` and `exchange` return.
 """
 
 from groupwise_flow.adapter.adapter import Adapter
 from groupwise_flow.adapter.conditions import MASK, UNCONDITIONAL, Conditions, Row
-from groupwise_flow.adapter.frames import Frames
 from groupwise_flow.adapter.limit import Limit
 from groupwise_flow.adapter.noise_levels import Exchange, NoiseLevels
 from groupwise_flow.adapter.sizes import Sizes
@@ -21,7 +20,6 @@ __all__ = [
     "Adapter",
     "Conditions",
     "Exchange",
-    "Frames",
     "Limit",
     "NoiseLevels",
     "Row",

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from groupwise.kit.errors import UserError
 from groupwise.kit.section import Section
 from groupwise_flow.adapter.conditions import UNCONDITIONAL, Conditions, Row
-from groupwise_flow.adapter.frames import Frames
 from groupwise_flow.adapter.limit import Limit
 from groupwise_flow.adapter.noise_levels import NoiseLevels
+from groupwise_messages.video import Video
 
 
 class Adapter(NoiseLevels, ABC):
@@ -204,12 +204,12 @@ class Adapter(NoiseLevels, ABC):
         clipping."""
 
     def completions(self, latents: Tensor) -> tuple[Sequence[Any], Tensor]:
-        """What rewards receive for latents [n, ...]: PIL images or `Frames`, and the fact `images`
+        """What rewards receive for latents [n, ...]: PIL images or `Video`s, and the fact `images`
         (float32 in [0, 1]). Where the decoder gives NaN, `images` has it and pictures are black."""
         images = self.decode(latents).float().clamp(0, 1)
         pixels = (images.nan_to_num() * 255).round().to(torch.uint8).movedim(-3, -1).cpu().numpy()
         if images.ndim == 5:
-            return [Frames(Image.fromarray(frame) for frame in frames) for frames in pixels], images
+            return [Video(frames) for frames in pixels], images
         return [Image.fromarray(picture) for picture in pixels], images
 
     # ---- the pipeline's own call, for the model card and for tests
