@@ -301,6 +301,14 @@ class Policy(nn.Module, Sampler):
         path.mkdir(parents=True, exist_ok=True)
         save_model(self, str(path / "model.safetensors"))
 
+    def try_saving(self) -> None:
+        """Raise UserError if `save_pretrained` would fail; called before the first step.
+
+        On each process, before anything is trained: an hour of training must not end with weights
+        that nobody can write. Do what `save_pretrained` does, without the weights, in a folder of
+        your own that is removed. By default nothing is tried.
+        """
+
     @classmethod
     def estimate(cls, config: Any, load: Workload) -> Mapping[str, int]:
         """Bytes on one process by purpose ("weights", "optimizer", ...), without loading anything.

@@ -23,11 +23,11 @@ from groupwise_flow.estimates.memory import estimate, estimate_cpu
 from groupwise_flow.files.card import card
 from groupwise_flow.files.loading import check_shardable, load
 from groupwise_flow.files.outline import outline
-from groupwise_flow.files.saving import save
+from groupwise_flow.files.saving import save, try_saving
 from groupwise_flow.model.lora import adds_nothing
 from groupwise_flow.model.precision import check_computes
 from groupwise_flow.model.unused_parameters import UnusedParameters
-from groupwise_flow.passes.guidance import Guided
+from groupwise_flow.passes.guidance import IMAGES, Guided
 from groupwise_flow.passes.latents import failures, sample_latents
 from groupwise_flow.preflight import check_teacher, checked, examine
 from groupwise_flow.process.denoising import Denoised, Plan, without_noise
@@ -39,12 +39,13 @@ from groupwise_flow.settings import Settings
 class DiffusionPolicy(Policy, GroupSampler):
     """Image models of diffusers (Stable Diffusion, FLUX, Qwen-Image, Z-Image and others).
 
-    facts: `images`, the pictures as tensors.
+    facts: `images`, the pictures as tensors; of videos, whose tensors take four times the memory of
+    their frames, only for rewards that have it in their signature.
 
     sigmas: [steps + 1], the noise levels of sampling in training, on the CPU.
     """
 
-    facts = frozenset({"images"})
+    optional_facts = frozenset({IMAGES})
     greedy = False
     Config: ClassVar[type[Settings]]
     config: Settings
@@ -92,6 +93,7 @@ class DiffusionPolicy(Policy, GroupSampler):
         for name, module in self.adapter.pipeline.components.items():
             if isinstance(module, nn.Module) and name not in away:
                 self.add_module(name, module)  # so that all of them move to the device together
+        self._unused = UnusedParameters(alike=len(self.adapter.models) == 1)
         self.sigmas = levels(self.adapter, self.config.steps)
 
     def train(self, mode: bool = True) -> Self:
@@ -176,19 +178,17 @@ class DiffusionPolicy(Policy, GroupSampler):
             sigmas = levels(self.adapter, self.config.evaluation_steps)
             plan, guidance = without_noise(sigmas, len(rows)), self.config.guidance
         done = sample_latents(self.guided, rows, seeds, plan, guidance=guidance, mesh=self.mesh)
-        completions, images = self.guided.completions(done.latents)
-        broken = done.broken | images.isnan().flatten(1).any(dim=1).cpu()
-        if bool(broken.any()):
-            images = images.nan_to_num()
+        tensors = IMAGES in self._optional or not self.adapter.is_video
+        pictures = self.guided.completions(done.latents, tensors=tensors)
         width = self.config.max_decisions if training else 0
         rollouts = Rollouts(
             prompts=rows,
-            completions=completions,
+            completions=pictures.completions,
             groups=groups.to(self.device),
             mask=torch.ones(len(rows), width, dtype=torch.bool, device=self.device),
             truncated=torch.zeros(len(rows), dtype=torch.bool, device=self.device),
-            failures=failures(broken, self.config.precision),
-            facts={"images": list(images)},
+            failures=failures(done.broken | pictures.broken, self.config.precision),
+            facts={} if pictures.images is None else {IMAGES: list(pictures.images)},
         )
         return self.with_trajectory(rollouts, done, plan, seeds) if training else rollouts
 
@@ -255,6 +255,10 @@ class DiffusionPolicy(Policy, GroupSampler):
         first = self.mesh is None or self.mesh.get_rank() == 0
         with nullcontext() if lora or not first else self.guided.encoders.restored():
             save(self.adapter, path, lora=lora, mesh=self.mesh)
+
+    def try_saving(self) -> None:
+        """Write all but the weights into a folder that is then removed."""
+        try_saving(self.adapter, lora=self.config.lora is not None)
 
     @property
     def card(self) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from groupwise.sampler import Purpose
 from groupwise_flow.diffusion import DiffusionPolicy
 from groupwise_flow.model.versions import Versions
 from groupwise_flow.passes.graphs import PASS
+from groupwise_flow.passes.guidance import IMAGES
 from groupwise_flow.passes.rounding import Rounding
 from groupwise_flow.passes.transitions import Transitions, relative
 from groupwise_flow.process.denoising import Denoised, Plan
@@ -41,18 +42,19 @@ class FlowPolicy(DiffusionPolicy):
     `relative_slope`, with c = |d mean / d velocity| / std, to which the gradient of a log-prob by
     the velocity is proportional, c times the mean of their 1 / c.
 
-    facts: `images`, the pictures as tensors; `predictions`, only for rewards that have it in their
-    signature: per rollout a CPU tensor [decisions + 1, 3, height, width] (of videos [decisions + 1,
-    frames, 3, ...]), the pictures that the model predicts before its first decision and after each
-    one. Decoding them costs decisions + 1 times as much as decoding the pictures. Empty at
-    evaluation, where there are no decisions.
+    facts: `images`, the pictures as tensors, of videos only for rewards that have it in their
+    signature. `predictions`, only for rewards that have it in theirs: per rollout a CPU tensor
+    [decisions + 1, 3, height, width] (of videos [decisions + 1, frames, 3, ...]), the pictures that
+    the model predicts before its first decision and after each one. Decoding them costs
+    decisions + 1 times as much as decoding the pictures. Empty at evaluation, where there are no
+    decisions.
 
     In half precision `log_prob_error` is a metric of every step; see `Rounding`.
     """
 
     provides = frozenset({"log_probs", "mean", "std", "interval", "relative_std", "relative_slope"})
     algorithms = ("flow_grpo",)
-    optional_facts = frozenset({"predictions"})
+    optional_facts = frozenset({IMAGES, "predictions"})
     diversity = "a higher noise_level"
     unit = "denoising steps"
     Config: ClassVar[type[FlowSettings]] = FlowSettings
@@ -108,8 +110,8 @@ class FlowPolicy(DiffusionPolicy):
             return rollouts
         facts = dict(rollouts.facts)
         if "predictions" in self._optional:
-            none = [image.new_empty(0, *image.shape).cpu() for image in facts["images"]]
-            facts["predictions"] = none
+            none = torch.empty(0, *self.adapter.decoded_shape)
+            facts["predictions"] = [none] * len(rollouts)
         log_probs = torch.zeros(rollouts.mask.shape, device=self.device)
         return replace(rollouts, sampler_log_probs=log_probs, facts=facts)
 

@@ -59,6 +59,17 @@ class Settings(TakesObject):
     width: Annotated[int | None, Effect.DECISIONS] = Field(
         None, ge=1, description="of images, in pixels; the model's if unset"
     )
+    frames: Annotated[int | None, Effect.DECISIONS] = Field(
+        None, ge=1, description="of videos; the model's if unset"
+    )
+    frame_rate: Annotated[float | None, Effect.VELOCITIES] = Field(
+        None, gt=0, description="of videos, in frames a second; the model's if unset"
+    )
+    tiled_decoding: Annotated[bool, Effect.NOTHING] = Field(
+        False,
+        description="decode images and videos tile by tile, with seams blended: less memory, more "
+        "time, slightly other pixels",
+    )
     steps: Annotated[int, Effect.DECISIONS] = Field(
         10, ge=2, description="denoising steps in training"
     )

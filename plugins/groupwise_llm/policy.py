@@ -20,7 +20,7 @@ from groupwise_llm.estimates.memory import estimate
 from groupwise_llm.files import sharding
 from groupwise_llm.files.folder import config_of, positions_of
 from groupwise_llm.files.loading import Loaded, dtype_of, end_tokens, load, vocabulary_of
-from groupwise_llm.files.saving import save
+from groupwise_llm.files.saving import save, try_saving
 from groupwise_llm.in_process import InProcess
 from groupwise_llm.log_probs import TokenLogProbs
 from groupwise_llm.model import adapters, rotary
@@ -251,6 +251,12 @@ class LanguageModel(InProcess, TokenLogProbs):
         if self._loaded is None:
             raise RuntimeError("LanguageModel: place(device) comes before its use")
         save(self._loaded, path)
+
+    def try_saving(self) -> None:
+        """Write all but the weights into a folder that is then removed."""
+        if self._loaded is None:
+            raise RuntimeError("LanguageModel: place(device) comes before its use")
+        try_saving(self._loaded)
 
     @property
     def card(self) -> Mapping[str, Any]:

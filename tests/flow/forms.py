@@ -40,6 +40,13 @@ FORMS = {
         "gradient_checkpointing": True,
     },
     "sizes": {"height": 24, "width": 24, "steps": 4, "window": {"kind": "fixed", "size": 1}},
+    "videos": {
+        "architecture": "wan21",
+        "frames": 5,
+        "frame_rate": 8.0,
+        "tiled_decoding": True,
+        "window": {"kind": "fixed", "size": 1},
+    },
     "prompts": {
         "prompt_tokens": 9,
         "long_prompts": "cut",

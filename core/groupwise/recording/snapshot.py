@@ -138,11 +138,12 @@ def _tensors(trainer: Trainer, label: str) -> dict[str, Mapping[str, Tensor]]:
 
 
 def check(trainer: Trainer) -> None:
-    """Raise UserError if the state of a reward or an algorithm cannot be saved."""
+    """Raise UserError if the state of a reward or an algorithm, or a model, cannot be saved."""
     for name, state in trainer.scorer.state_dict().items():
         encode(state, f"reward {name!r}")
     for learner in trainer.learners.values():
         encode(learner.state_dict().get("algorithm"), "algorithm")
+        learner.policy.try_saving()
 
 
 def restore(trainer: Trainer, checkpoint: Saved) -> None:

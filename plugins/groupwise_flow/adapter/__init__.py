@@ -5,14 +5,17 @@ the name of the pipeline's class (`register_adapters`), or set `policy.adapter`.
 `Sizes` and `NoiseLevels` have the parts of an adapter that are about pixels and about noise.
 
 `Conditions` are what `velocity` receives of encoded prompts, `Limit` and `Exchange` what its
-methods `limit` and `exchange` return.
+methods `limit` and `exchange` return, `LoraWeights` what `save_lora` receives. `VideoAdapter` is
+the base for pipelines of videos.
 """
 
 from groupwise_flow.adapter.adapter import Adapter
 from groupwise_flow.adapter.conditions import MASK, UNCONDITIONAL, Conditions, Row
 from groupwise_flow.adapter.limit import Limit
+from groupwise_flow.adapter.lora_files import LoraFiles, LoraWeights
 from groupwise_flow.adapter.noise_levels import Exchange, NoiseLevels
 from groupwise_flow.adapter.sizes import Sizes
+from groupwise_flow.adapter.video import VideoAdapter
 
 __all__ = [
     "MASK",
@@ -21,7 +24,10 @@ __all__ = [
     "Conditions",
     "Exchange",
     "Limit",
+    "LoraFiles",
+    "LoraWeights",
     "NoiseLevels",
     "Row",
     "Sizes",
+    "VideoAdapter",
 ]

@@ -1,7 +1,7 @@
 """Adapter: the base class."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -12,11 +12,12 @@ from groupwise.kit.errors import UserError
 from groupwise.kit.section import Section
 from groupwise_flow.adapter.conditions import UNCONDITIONAL, Conditions, Row
 from groupwise_flow.adapter.limit import Limit
+from groupwise_flow.adapter.lora_files import LoraFiles
 from groupwise_flow.adapter.noise_levels import NoiseLevels
 from groupwise_messages.video import Video
 
 
-class Adapter(NoiseLevels, ABC):
+class Adapter(NoiseLevels, LoraFiles, ABC):
     """A diffusers pipeline for pictures of one size, as three functions: encode, velocity, decode.
 
     Samples are x = (1 - sigma) data + sigma noise, and the velocity is noise - data.
@@ -24,6 +25,7 @@ class Adapter(NoiseLevels, ABC):
     Config: the adapter's options, keys of `policy.adapter` beside `name`; `self.options` has them.
     pipelines: names of the pipeline classes it is for; any, if empty.
     trained: names of the pipeline's components that are trained, mostly one. `model` is the first.
+        Of an instance those that its pipeline has, as `trained_in` says.
     targets: modules that get LoRA adapters unless the configuration names others.
     float32: components that are never stored in half precision.
     encoders: components that nothing but `encode` uses, which may leave the device
@@ -35,6 +37,7 @@ class Adapter(NoiseLevels, ABC):
         no second pass.
     most_prompt_tokens: the largest `prompt_tokens` that the pipeline's own call accepts; None
         without a limit.
+    rows_per_call: the most rows that the pipeline's own call takes; None without a limit.
     laws: "module:function" that checks an adapter, for `groupwise.testing.check_adapter`.
     """
 
@@ -42,7 +45,7 @@ class Adapter(NoiseLevels, ABC):
         """The options of an adapter; none here."""
 
     pipelines: ClassVar[Sequence[str]] = ()
-    trained: ClassVar[Sequence[str]] = ("transformer",)
+    trained: Sequence[str] = ("transformer",)
     targets: ClassVar[Sequence[str]] = ()
     float32: ClassVar[Sequence[str]] = ("vae",)
     encoders: ClassVar[Sequence[str]] = (
@@ -53,6 +56,7 @@ class Adapter(NoiseLevels, ABC):
     by_token: ClassVar[Sequence[str]] = ()
     distilled_guidance: ClassVar[bool] = False
     most_prompt_tokens: ClassVar[int | None] = None
+    rows_per_call: ClassVar[int | None] = None
     laws: ClassVar[str] = "groupwise_flow.testing:check_adapter"
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -68,9 +72,11 @@ class Adapter(NoiseLevels, ABC):
         width: int | None,
         prompt_tokens: int,
         options: Any = None,
+        frames: int | None = None,
+        frame_rate: float | None = None,
     ) -> None:
         """height, width: in pixels, the pipeline's own if None; options: a `Config`, with defaults
-        if None. UserError for impossible sizes.
+        if None; frames, frame_rate: of videos, frames a second. UserError for impossible sizes.
 
         The pipeline's scheduler is exchanged as `exchange` says: `own_scheduler` is the one from
         before, `exchanged` what was done, None if nothing.
@@ -83,15 +89,23 @@ class Adapter(NoiseLevels, ABC):
                 f"{self.most_prompt_tokens} (its max_sequence_length), found {prompt_tokens}; "
                 f"policy.long_prompts says what happens to longer prompts"
             )
+        parts = pipeline.components
+        self.trained = self.trained_in([name for name in parts if parts[name] is not None])
         self._resize(height, width)
+        self._set_time(frames, frame_rate)
         self.own_scheduler = pipeline.scheduler
         exchanged, own = self.exchange(pipeline.scheduler), pipeline.scheduler
         self.exchanged = None if exchanged is None else exchanged.of(own)
         if self.exchanged is not None:
-            other = self.exchanged.kind.from_config(own.config, **self.exchanged.settings)
-            pipeline.register_modules(scheduler=other)
+            pipeline.register_modules(scheduler=self.exchanged.made_of(own))
 
     # ---- the models
+
+    @classmethod
+    def trained_in(cls, components: Collection[str]) -> Sequence[str]:
+        """The names in `trained` of a pipeline with these components: of a model that comes with
+        one transformer or two, those that there are."""
+        return [name for name in cls.trained if name in components] or cls.trained
 
     @property
     def models(self) -> Mapping[str, nn.Module]:
@@ -135,9 +149,20 @@ class Adapter(NoiseLevels, ABC):
 
     # ---- guidance
 
-    def guide(self, conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
-        """Classifier-free guidance, arXiv:2207.12598: v = v_u + scale (v_c - v_u), [n, ...]."""
-        return unconditional + scale * (conditional - unconditional)
+    def guide(self, conditional: Tensor, unconditional: Tensor, scale: Any) -> Tensor:
+        """Classifier-free guidance, arXiv:2207.12598: v = v_u + scale (v_c - v_u), [n, ...].
+
+        scale: a number, or what `scale_at` makes of it.
+        """
+        guided: Tensor = unconditional + scale * (conditional - unconditional)
+        return guided
+
+    def scale_at(self, scale: float, sigma: Tensor) -> float | Tensor:
+        """The guidance scale at noise levels [n]: the same at all, or a tensor [n].
+
+        Only a scale above 1 is asked for; which passes there are depends on that alone.
+        """
+        return scale
 
     def takes_guidance(self) -> bool:
         """Whether this model supports a guidance scale above 1."""
@@ -203,14 +228,29 @@ class Adapter(NoiseLevels, ABC):
         """Pictures [n, 3, height, width] or frames [n, frames, 3, height, width], in [0, 1] before
         clipping."""
 
+    def tile(self) -> None:
+        """Decode in tiles from now on (`policy.tiled_decoding`). Raises UserError where the
+        pipeline's autoencoder cannot."""
+        vae: Any = getattr(self.pipeline, "vae", None)
+        if not hasattr(vae, "enable_tiling"):
+            raise UserError(
+                f"policy.tiled_decoding: {type(vae).__name__} has no tiles (`enable_tiling`); "
+                f"leave it out"
+            )
+        vae.enable_tiling()
+
     def completions(self, latents: Tensor) -> tuple[Sequence[Any], Tensor]:
         """What rewards receive for latents [n, ...]: PIL images or `Video`s, and the fact `images`
         (float32 in [0, 1]). Where the decoder gives NaN, `images` has it and pictures are black."""
         images = self.decode(latents).float().clamp(0, 1)
         pixels = (images.nan_to_num() * 255).round().to(torch.uint8).movedim(-3, -1).cpu().numpy()
         if images.ndim == 5:
-            return [Video(frames) for frames in pixels], images
+            return [self.video(frames) for frames in pixels], images
         return [Image.fromarray(picture) for picture in pixels], images
+
+    def video(self, pixels: Any) -> Video:
+        """The video of frames [frames, height, width, 3] uint8."""
+        return Video(pixels)
 
     # ---- the pipeline's own call, for the model card and for tests
 
@@ -223,6 +263,11 @@ class Adapter(NoiseLevels, ABC):
             "max_sequence_length": self.prompt_tokens,
             **negative,
         }
+
+    def call_settings(self, *, guidance: float) -> Mapping[str, Mapping[str, Any]]:
+        """Settings of components that the call reads in place of arguments, by component: of a
+        pipeline whose guidance is a component (HunyuanVideo 1.5). Changed by its `new`."""
+        return {}
 
     def call_latents(self, noise: Tensor) -> Tensor:
         """The call's argument `latents` that starts from this noise [n, *latent_shape]."""

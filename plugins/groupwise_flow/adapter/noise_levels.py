@@ -33,6 +33,14 @@ class Exchange:
         }
         return Exchange(self.kind, {**defaults, **self.settings})
 
+    def made_of(self, scheduler: Any) -> Any:
+        """The other scheduler; settings that it does not have are left out, else diffusers warns of
+        each."""
+        known = inspect.signature(self.kind).parameters
+        own = scheduler.config.items()
+        config = {name: value for name, value in own if name in known or name.startswith("_")}
+        return self.kind.from_config(config, **self.settings)
+
 
 class NoiseLevels(Sizes):
     """The part of an adapter that is about noise: levels, the scheduler's timesteps and steps.

@@ -110,7 +110,7 @@ def of_adapter(
 def _models(adapter: Adapter, settings: Settings) -> dict[str, int]:
     """Bytes of each model as loaded, without LoRA's weights, which are negligible."""
     lora = settings.lora is not None
-    dtypes = stored(settings.precision, type(adapter), lora=lora)
+    dtypes = stored(settings.precision, type(adapter), adapter.trained, lora=lora)
     return {
         name: _bytes(part, dtypes.get(name, dtypes["default"]))
         for name, part in adapter.pipeline.components.items()

@@ -14,7 +14,7 @@ from groupwise_flow.adapter import MASK, Adapter, Conditions
 from groupwise_flow.estimates.counting import peak, without_data
 from groupwise_flow.files.messages import silent
 from groupwise_flow.model.precision import HALF
-from groupwise_flow.passes.guidance import decoded_at_once
+from groupwise_flow.passes.guidance import IMAGES, decoded_at_once
 from groupwise_flow.settings import Settings
 
 CHANNELS = 3
@@ -101,7 +101,7 @@ class SamplingMemory:
         velocity = peak(lambda: self.velocity(together)) * self._width // 4
         some = min(rollouts, decoded_at_once(self.adapter, self.settings))
         pictures = {
-            "pictures of a batch": rollouts * 4 * self._pixels,
+            "pictures of a batch": rollouts * 4 * self._pixels * self._tensors(frozenset()),
             "decoding": peak(lambda: self._decode(some)),
         }
         return [encoding, {**batch, "a pass while sampling": velocity}, {**batch, **pictures}]
@@ -121,6 +121,11 @@ class SamplingMemory:
     def _empty(self, count: int) -> Tensor:
         return torch.empty(count, *self.adapter.latent_shape, device="meta")
 
+    def _tensors(self, facts: frozenset[str]) -> bool:
+        """Whether completions are held as tensors, too: pictures are, and videos where a reward
+        takes them."""
+        return IMAGES in facts or not self.adapter.is_video
+
     # ---- in CPU memory
 
     def on_cpu(
@@ -130,7 +135,7 @@ class SamplingMemory:
         decisions, floats = self.settings.max_decisions, 4 * self._pixels
         sizes = {
             "latents of a step": rollouts * self.settings.stored_latents * self._latent,
-            "pictures of a step": rollouts * (floats + self._pixels),  # tensors, PIL images
+            "pictures of a step": rollouts * (self._pixels + floats * self._tensors(facts)),
         }
         if references:
             outputs = rollouts * decisions * self._latent

@@ -47,7 +47,7 @@ def _usage(settings: Settings, adapter: Adapter, base: str) -> str:
     lines = ["import torch", f"from diffusers import {', '.join(names)}", ""]
     lines += [f"pipeline = DiffusionPipeline.from_pretrained({', '.join(options)})"]
     if settings.lora is not None:
-        lines += ['pipeline.load_lora_weights("{path}")']
+        lines += adapter.lora_code
     if other is not None:
         changed = [f"{name}={value!r}" for name, value in other.settings.items()]
         made = ", ".join(["pipeline.scheduler.config", *changed])
@@ -56,6 +56,9 @@ def _usage(settings: Settings, adapter: Adapter, base: str) -> str:
             f"# It was trained with this scheduler in place of {own}.",
             f"pipeline.scheduler = {other.kind.__name__}.from_config({made})",
         ]
+    for name, values in adapter.call_settings(guidance=settings.guidance).items():
+        changed = [f"{key}={value!r}" for key, value in values.items()]
+        lines += [f"pipeline.{name} = pipeline.{name}.new({', '.join(changed)})"]
     lines += [
         "image = pipeline(",
         '    "a photo of a cat",',

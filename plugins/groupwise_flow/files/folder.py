@@ -68,6 +68,11 @@ def _check_place(model: str) -> None:
         raise UserError(f"policy.model: {model!r}: {problem}")
 
 
+def components(index: Mapping[str, Any]) -> list[str]:
+    """The names of the components that the pipeline has."""
+    return [name for name, part in index.items() if isinstance(part, list | tuple) and any(part)]
+
+
 def kind_of(part: Any) -> Any:
     """The class of an entry of the index, [library, class]; None where it names none."""
     library, name = part if isinstance(part, list) else (None, None)

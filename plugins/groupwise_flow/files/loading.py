@@ -18,6 +18,7 @@ from groupwise_flow.files.folder import (
     WEIGHTS,
     adapter_class,
     check_weights,
+    components,
     kind_of,
     places,
     read_index,
@@ -43,13 +44,14 @@ def load(settings: Settings, mesh: DeviceMesh | None = None) -> Adapter:
     """
     index = read_index(settings)
     make = adapter_class(settings, index)
-    dtypes = dict(stored(settings.precision, make, lora=settings.lora is not None))
+    trained = make.trained_in(components(index))
+    dtypes = dict(stored(settings.precision, make, trained, lora=settings.lora is not None))
     if settings.instance is not None:
         return fitted(_in_dtypes(settings.instance, dtypes), make, settings)
     check_weights(settings, index)
     arguments = _arguments(settings, index)
     if mesh is not None:
-        parts = {name: index[name] for name in make.trained}
+        parts = {name: index[name] for name in trained}
         return _load_divided(settings, make, parts, mesh, dtypes=dtypes, arguments=arguments)
     with quiet(), explained(settings, LOADING), strict():
         pipeline = DiffusionPipeline.from_pretrained(
@@ -109,7 +111,8 @@ def load_missing(
     Raises UserError where they cannot be loaded.
     """
     others = {n: part for n, part in adapter.pipeline.components.items() if n not in names}
-    dtypes = dict(stored(settings.precision, type(adapter), lora=settings.lora is not None))
+    kind, lora = type(adapter), settings.lora is not None
+    dtypes = dict(stored(settings.precision, kind, adapter.trained, lora=lora))
     arguments = {**_arguments(settings, read_index(settings)), **others, "torch_dtype": dtypes}
     with quiet(), explained(settings, LOADING), strict():
         pipeline = DiffusionPipeline.from_pretrained(settings.model, **arguments)
@@ -172,7 +175,7 @@ def check_shardable(settings: Settings) -> None:
             "policy.lora.options: use_dora is initialised from the norms of whole weights, which "
             "with train.shard no process has; leave one of the two out"
         )
-    for name in adapter_class(settings, index).trained:
+    for name in adapter_class(settings, index).trained_in(components(index)):
         _check_part(settings, name, index.get(name))
 
 

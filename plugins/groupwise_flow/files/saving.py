@@ -1,8 +1,11 @@
-"""Saving the trained model for diffusers: a pipeline folder, or a file of LoRA weights."""
+"""Saving the trained model for diffusers: a pipeline folder, or files of LoRA weights."""
 
 import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -12,7 +15,8 @@ from safetensors.torch import save_file
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
-from groupwise_flow.adapter import Adapter
+from groupwise.kit.errors import UserError, first_line
+from groupwise_flow.adapter import Adapter, LoraWeights
 from groupwise_flow.files.messages import quiet
 from groupwise_flow.model.lora import with_unit_scale
 from groupwise_flow.model.sharding import whole
@@ -22,7 +26,7 @@ FILE_SIZE = "10GB"
 
 
 def save(adapter: Adapter, path: Path, *, lora: bool, mesh: DeviceMesh | None) -> None:
-    """Write a pipeline folder; or, with LoRA, a file that `pipeline.load_lora_weights(path)` reads.
+    """Write a pipeline folder; or, with LoRA, the files that `Adapter.lora_code` reads.
 
     mesh: of a sharded model. Gathering is a collective: every rank must call this; rank 0 writes.
     """
@@ -31,17 +35,67 @@ def save(adapter: Adapter, path: Path, *, lora: bool, mesh: DeviceMesh | None) -
         path.mkdir(parents=True, exist_ok=True)
     with quiet():
         if lora:
-            weights: dict[str, Any] = {}
-            for name, model in adapter.models.items():
-                layers, config = with_unit_scale(model)
-                weights[f"{name}_lora_layers"] = layers
-                weights[f"{name}_lora_adapter_metadata"] = config
+            weights = {n: LoraWeights(*with_unit_scale(m)) for n, m in adapter.models.items()}
             if first:
-                adapter.pipeline.save_lora_weights(path, **weights)
+                adapter.save_lora(path, weights)
         elif mesh is None:
             adapter.pipeline.save_pretrained(path)
         else:
             _save_all(adapter, path if first else None)
+
+
+def try_saving(adapter: Adapter, *, lora: bool) -> None:
+    """Do what `save` will do, with a number in place of each tensor, in a folder that is removed.
+
+    Raises UserError where that fails: a run must not learn at its end that it cannot be saved.
+    """
+    with TemporaryDirectory() as folder, quiet():
+        try:
+            if lora:
+                weights = {n: _outline_of_lora(model) for n, model in adapter.models.items()}
+                adapter.save_lora(Path(folder), weights)
+            else:
+                models = [p for p in adapter.pipeline.components.values() if _is_model(p)]
+                with _saved_by(models, lambda model: partial(_save_config, model)):
+                    adapter.pipeline.save_pretrained(folder)
+        except Exception as error:  # of any library
+            raise UserError(
+                f"policy.model: what is trained could not be saved, as {type(adapter).__name__} "
+                f"saves {type(adapter.pipeline).__name__}: {type(error).__name__}: "
+                f"{first_line(error)}; an adapter of your own can save it (`save_lora`)"
+            ) from error
+
+
+def _outline_of_lora(model: Any) -> LoraWeights:
+    """Of each tensor that `save` writes the name, and one number; nothing is gathered."""
+    from peft import get_peft_model_state_dict
+
+    layers = {name: torch.zeros(1) for name in get_peft_model_state_dict(model)}
+    return LoraWeights(layers, model.peft_config["default"].to_dict())
+
+
+def _is_model(part: Any) -> bool:
+    return isinstance(part, torch.nn.Module) and hasattr(part, "save_pretrained")
+
+
+def _save_config(model: Any, path: str, *_: Any, **__: Any) -> None:
+    """Write a model's folder without its weights."""
+    save: Any = getattr(model, "save_config", None) or model.config.save_pretrained
+    save(path)
+
+
+@contextmanager
+def _saved_by(models: Iterable[Any], saving: Callable[[Any], Any]) -> Iterator[None]:
+    """The context in which diffusers, which calls `save_pretrained` of each component, calls this
+    in its place."""
+    models = [*models]
+    for model in models:
+        model.save_pretrained = saving(model)
+    try:
+        yield
+    finally:
+        for model in models:
+            del model.save_pretrained
 
 
 def _save_all(adapter: Adapter, path: Path | None) -> None:
@@ -54,13 +108,8 @@ def _save_all(adapter: Adapter, path: Path | None) -> None:
         for model in models:
             _save_divided(model, None)
         return
-    for model in models:  # diffusers calls save_pretrained of each component
-        model.save_pretrained = partial(_save_divided, model)
-    try:
+    with _saved_by(models, lambda model: partial(_save_divided, model)):
         adapter.pipeline.save_pretrained(path)
-    finally:
-        for model in models:
-            del model.save_pretrained
 
 
 def _save_divided(model: Any, path: str | None) -> None:

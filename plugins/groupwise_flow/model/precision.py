@@ -1,7 +1,7 @@
 """Precision: the dtypes of computation and of stored weights."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
@@ -19,17 +19,18 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def stored(
-    precision: Precision, adapter: type[Adapter], *, lora: bool
+    precision: Precision, adapter: type[Adapter], trained: Sequence[str], *, lora: bool
 ) -> Mapping[str, torch.dtype]:
     """The dtypes of a pipeline's components, as diffusers' `torch_dtype` takes them.
 
-    Trained weights are float32. So is the autoencoder: its activations overflow in fp16, its
-    pictures lose shades in bf16, and it is small.
+    trained: names of the components that are trained, whose weights are float32. So is the
+    autoencoder: its activations overflow in fp16, its pictures lose shades in bf16, and it is
+    small.
     """
     half = HALF.get(precision, torch.float32)
     return {
         **dict.fromkeys(adapter.float32, torch.float32),
-        **dict.fromkeys(adapter.trained, half if lora else torch.float32),
+        **dict.fromkeys(trained, half if lora else torch.float32),
         "default": half,
     }
 

@@ -23,9 +23,13 @@ def fitted(pipeline: Any, make: type[Adapter], settings: Settings) -> Adapter:
         pipeline,
         height=settings.height,
         width=settings.width,
+        frames=settings.frames,
+        frame_rate=settings.frame_rate,
         prompt_tokens=settings.prompt_tokens,
         options=None if settings.adapter is None else settings.adapter.options,
     )
+    if settings.tiled_decoding:
+        adapter.tile()
     models = [part for part in pipeline.components.values() if isinstance(part, torch.nn.Module)]
     for module in models:
         module.requires_grad_(False)

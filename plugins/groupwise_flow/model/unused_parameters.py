@@ -11,16 +11,21 @@ from torch import Tensor, nn
 
 
 class UnusedParameters:
-    """Gives all trained parameters a gradient in distributed runs; else does nothing."""
+    """Gives all trained parameters a gradient in distributed runs; else does nothing.
 
-    def __init__(self) -> None:
+    alike: whether every output depends on the same parameters. Not with two transformers, of which
+        a pass runs one.
+    """
+
+    def __init__(self, *, alike: bool = True) -> None:
+        self.alike = alike
         self._unused: list[nn.Parameter] | None = None
 
     def connect(self, output: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
         """The output plus 0 times each parameter that it does not depend on."""
         if not output.requires_grad or not _distributed():
             return output
-        if self._unused is None:
+        if self._unused is None or not self.alike:
             self._unused = unused(output, parameters)
         for parameter in self._unused:
             output = output + 0.0 * parameter.flatten()[0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from groupwise_flow.prompts.encoders import Encoders
 from groupwise_flow.prompts.encodings import Encodings
 from groupwise_flow.settings import Settings
 
+IMAGES = "images"
+"""The fact of pictures as tensors."""
 DECODED = 4 * 512 * 512
 """Pixels decoded at once, enough to keep a GPU busy: the autoencoders of Stable Diffusion 3 and
 FLUX take some 4 KiB per pixel, so 4 GiB."""
@@ -124,7 +127,10 @@ class Guided:
                 unconditional = predict(negative)
         if unconditional is None:
             return predict(conditions), None
-        return self.adapter.guide(predict(conditions), unconditional, guidance), unconditional
+        scale = self.adapter.scale_at(guidance, sigma)
+        if isinstance(scale, Tensor):
+            scale = scale.view(-1, *[1] * (latents.ndim - 1))
+        return self.adapter.guide(predict(conditions), unconditional, scale), unconditional
 
     def velocities(
         self,
@@ -160,19 +166,21 @@ class Guided:
     def _computing(self) -> Any:
         return computing(self.config.precision, self.device)
 
-    def completions(self, latents: Tensor) -> tuple[list[Any], Tensor]:
-        """Pictures of latents [B, ...] as rewards receive them, and as tensors [B, ...] in
-        float32."""
+    def completions(self, latents: Tensor, *, tensors: bool) -> "Pictures":
+        """Pictures of latents [B, ...]; tensors: whether as these, too, which take four times the
+        memory of PIL images."""
         shown: list[Any] = []
+        broken: list[Tensor] = []
         images: Tensor | None = None
         for some in latents.split(self.decoded_at_once):
             completions, part = self.adapter.completions(some)
-            if images is None:  # filled in place: joining parts would take twice the memory
+            broken += [part.isnan().flatten(1).any(dim=1)]
+            if tensors and images is None:  # filled in place: joining takes twice the memory
                 images = part.new_empty(len(latents), *part.shape[1:])
-            images[len(shown) : len(shown) + len(completions)] = part
+            if images is not None:
+                images[len(shown) : len(shown) + len(completions)] = part.nan_to_num()
             shown += completions
-        assert images is not None
-        return shown, images
+        return Pictures(shown, images, torch.cat(broken).cpu())
 
     def decode(self, latents: Tensor) -> Tensor:
         """Pictures of latents [n, ...] as CPU tensors: there may be more than a device holds."""
@@ -192,6 +200,19 @@ class Guided:
             yield
         finally:
             self._exact = False
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What latents [B, ...] decode to.
+
+    completions: as rewards receive them; images: as tensors [B, ...] in float32, where these are
+    wanted; broken: [B] bool, on the CPU, where the decoder gave NaN: there pictures are black.
+    """
+
+    completions: list[Any]
+    images: Tensor | None
+    broken: Tensor
 
 
 def decoded_at_once(adapter: Adapter, config: Settings) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 
 from groupwise.testing import hold
 from groupwise_flow.adapter import Adapter, Row
-from groupwise_flow.testing import own
+from groupwise_flow.testing import own, saved
 from groupwise_flow.testing import pipeline as against
 from groupwise_flow.testing.case import Case
 
@@ -26,6 +26,8 @@ LAWS = (
     against.negative_prompt,
     own.pictures,
     against.decoding,
+    saved.lora,
+    saved.whole,
 )
 
 
@@ -36,6 +38,7 @@ def check_adapter(
     rows: Sequence[Row] = ROWS,
     height: int | None = None,
     width: int | None = None,
+    frames: int | None = None,
     prompt_tokens: int = 96,
     options: Mapping[str, Any] | None = None,
 ) -> None:
@@ -47,12 +50,14 @@ def check_adapter(
     pipeline: in float32, ideally a tiny one with random weights. rows: two or more, with prompts of
     different lengths and the columns that the adapter reads. height, width: of pictures; if unset,
     a small size at which rows, columns, channels and tokens are all of different numbers, so that
-    no two of them can be mistaken for each other. options: of the adapter, by name.
+    no two of them can be mistaken for each other. frames: of videos; if unset, as few as there are
+    two frames of latents. options: of the adapter, by name.
     """
     pipeline.set_progress_bar_config(disable=True)
     sizes = {
         "height": height,
         "width": width,
+        "frames": frames,
         "prompt_tokens": prompt_tokens,
         "options": adapter_class.Config.model_validate(dict(options or {})),
     }

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from groupwise.testing import compare
-from groupwise_flow.adapter import Adapter, Conditions, Row
+from groupwise_flow.adapter import Adapter, Conditions, Row, VideoAdapter
 from groupwise_flow.passes.guidance import Guided
 from groupwise_flow.passes.latents import sample_latents
 from groupwise_flow.process.denoising import without_noise
@@ -33,6 +33,9 @@ class Case:
     @cached_property
     def adapter(self) -> Adapter:
         usual = self.kind(self.pipeline, **self.sizes)
+        if isinstance(usual, VideoAdapter) and self.sizes.get("frames") is None:
+            self.sizes = {**self.sizes, "frames": 1 + usual.frame_step}
+            usual = self.kind(self.pipeline, **self.sizes)
         if self.sizes["height"] is not None or self.sizes["width"] is not None:
             return usual
         side, most = usual.token_side, min(MOST, usual.most_tokens or MOST)
@@ -99,22 +102,31 @@ class Case:
 
         output_type: the pipeline's own: "latent", or "pt" for pictures in [0, 1].
         """
-        shape = self.adapter.latent_shape
+        adapter, count = self.adapter, len(self.rows)
+        for name, settings in adapter.call_settings(guidance=scale).items():
+            other = getattr(self.pipeline, name).new(**settings)
+            self.pipeline.register_modules(**{name: other})
+        call = adapter.call_arguments(guidance=scale, negative_prompt=negative_prompt)
+        together = adapter.rows_per_call or count
+        seeds = [range(count)[n : n + together] for n in range(0, count, together)]
+        return torch.cat([self._drawn(some, output_type, call) for some in seeds])
+
+    def _drawn(self, seeds: range, output_type: str, call: Mapping[str, Any]) -> Tensor:
+        """The output of one call; seeds: numbers of rows, too."""
+        adapter, rows = self.adapter, [self.rows[number] for number in seeds]
         start = [
-            torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-            for seed in range(len(self.rows))
+            torch.randn(adapter.latent_shape, generator=torch.Generator().manual_seed(seed))
+            for seed in seeds
         ]
-        call = self.adapter.call_arguments(guidance=scale, negative_prompt=negative_prompt)
-        if "negative_prompt" in call:
-            call["negative_prompt"] = [call["negative_prompt"]] * len(self.rows)
+        negative = {n: [call[n]] * len(rows) for n in ("negative_prompt",) if n in call}
         output: Tensor = self.pipeline(
-            **{name: [row[name] for row in self.rows] for name in self.adapter.reads},
+            **{name: [row[name] for row in rows] for name in adapter.reads},
             num_inference_steps=STEPS,
-            latents=self.adapter.call_latents(torch.stack(start).to(self.adapter.device)),
-            height=self.adapter.height,
-            width=self.adapter.width,
+            latents=adapter.call_latents(torch.stack(start).to(adapter.device)),
+            height=adapter.height,
+            width=adapter.width,
             output_type=output_type,
             return_dict=False,
-            **call,
+            **{**call, **negative},
         )[0]
         return output

@@ -17,7 +17,8 @@ def trained(case: Case) -> str | None:
     if kind.pipelines and name not in kind.pipelines:
         return f"it is for {', '.join(kind.pipelines)}, received a {name}"
     parts = case.pipeline.components
-    for part in kind.trained:
+    there = [name for name, value in parts.items() if value is not None]
+    for part in kind.trained_in(there):
         if not isinstance(parts.get(part), nn.Module):
             modules = [other for other, value in parts.items() if isinstance(value, nn.Module)]
             return f"`trained` has {part!r}; the modules are {', '.join(modules)}"
@@ -136,8 +137,8 @@ def pictures(case: Case) -> str | None:
     adapter, count = case.adapter, len(case.rows)
     with torch.no_grad():
         completions, images = adapter.completions(case.start)
-    size = (3, adapter.height, adapter.width)
-    if len(completions) != count or len(images) != count or images.shape[-3:] != size:
+    size = adapter.decoded_shape
+    if len(completions) != count or len(images) != count or images.shape[1:] != size:
         return (
             f"for {count} latents there are {len(completions)} completions and images "
             f"{list(images.shape)}, expected {[count, *size]}"

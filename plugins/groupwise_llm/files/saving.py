@@ -3,14 +3,34 @@
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from groupwise.kit.errors import UserError, first_line
 from groupwise_llm.files.loading import Loaded
 from groupwise_llm.model import modes
+
+
+def try_saving(loaded: Loaded) -> None:
+    """Do what `save` will do, with a number in place of each weight, in a folder that is removed.
+
+    Raises UserError where that fails.
+    """
+    weights = _saved_weights(loaded.model)
+    numbers = {id(weight): torch.zeros(1) for weight in weights.values()}  # tied ones stay one
+    with TemporaryDirectory() as folder:
+        try:
+            _write(loaded, Path(folder), {n: numbers[id(w)] for n, w in weights.items()})
+        except Exception as error:  # of any library
+            raise UserError(
+                f"policy.model: what is trained could not be saved by "
+                f"{type(loaded.model).__name__}.save_pretrained: {type(error).__name__}: "
+                f"{first_line(error)}"
+            ) from error
 
 
 def save(loaded: Loaded, path: Path) -> None:
@@ -19,12 +39,18 @@ def save(loaded: Loaded, path: Path) -> None:
     A sharded model is gathered weight by weight, a collective: every rank must call this. Rank 0
     holds the whole model in main memory and writes it.
     """
-    options = {}
+    weights = None
     if loaded.writes is not None:
-        options = {"state_dict": _whole(_saved_weights(loaded.model), keep=loaded.writes)}
+        weights = _whole(_saved_weights(loaded.model), keep=loaded.writes)
         if not loaded.writes:
             return
     path.mkdir(parents=True, exist_ok=True)
+    _write(loaded, path, weights)
+
+
+def _write(loaded: Loaded, path: Path, weights: Mapping[str, Tensor] | None) -> None:
+    """weights: by name, those of the model if None."""
+    options = {} if weights is None else {"state_dict": weights}
     with warnings.catch_warnings(), modes.restored(loaded.overridden):
         # peft asks the hub whether the base model's vocabulary changed, and warns when offline.
         warnings.simplefilter("ignore", UserWarning)

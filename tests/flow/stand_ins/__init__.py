@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.flow.stand_ins import flux2, lumina2, qwen_image, sana, z_image
+from tests.flow.stand_ins import flux2, lumina2, qwen_image, sana, wan, z_image
 
 
 @dataclass(frozen=True)
@@ -12,7 +12,8 @@ class StandIn:
     """A tiny pipeline, and the size of its pictures: at none of them are there as many tokens as
     channels, which a pipeline can confuse.
 
-    make: builds the pipeline; height, width: of pictures; other: another size, height and width.
+    make: builds the pipeline; height, width: of pictures; other: another size, height and width;
+    frames: of videos.
     """
 
     make: Callable[[], Any]
@@ -20,10 +21,12 @@ class StandIn:
     width: int
     other: tuple[int, int]
     prompt_tokens: int = 96
+    frames: int | None = None
 
     @property
     def size(self) -> dict[str, int]:
-        return {"height": self.height, "width": self.width, "prompt_tokens": self.prompt_tokens}
+        size = {"height": self.height, "width": self.width, "prompt_tokens": self.prompt_tokens}
+        return size if self.frames is None else {**size, "frames": self.frames}
 
 
 MODELS = {
@@ -34,5 +37,8 @@ MODELS = {
     "flux2_klein distilled": StandIn(lambda: flux2.klein(distilled=True), 16, 24, (24, 12)),
     "sana": StandIn(sana.sana, 32, 64, (64, 32)),
     "lumina2": StandIn(lumina2.lumina2, 32, 48, (48, 64)),
+    "wan21": StandIn(wan.wan, 16, 48, (32, 16), frames=3),
+    "wan22": StandIn(lambda: wan.wan(second=True), 16, 48, (32, 16), frames=3),
+    "wan22_5b": StandIn(wan.wan_5b, 32, 48, (48, 16), frames=3),
 }
 """Of each model in the box, by name."""

@@ -14,6 +14,9 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
     Qwen2Tokenizer,
     Qwen3Config,
+    T5Tokenizer,
+    UMT5Config,
+    UMT5EncoderModel,
 )
 
 MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
@@ -62,6 +65,20 @@ def gemma_tokenizer(texts: Sequence[str] = ()) -> GemmaTokenizer:
         special_tokens=["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"],
     )
     return GemmaTokenizer(**learned)
+
+
+def umt5_tokenizer() -> T5Tokenizer:
+    """A unigram model, in which every letter is a token."""
+    letters = [chr(code) for code in range(33, 127)]
+    names = ["<pad>", "</s>", "<unk>", "\u2581", *letters]
+    return T5Tokenizer(vocab=[(name, -float(n)) for n, name in enumerate(names)], extra_ids=0)
+
+
+def umt5(tokenizer: T5Tokenizer, *, width: int = 16) -> UMT5EncoderModel:
+    config = UMT5Config(
+        vocab_size=len(tokenizer), d_model=width, d_kv=8, d_ff=16, num_layers=1, num_heads=2
+    )
+    return UMT5EncoderModel(config)
 
 
 def qwen3(
