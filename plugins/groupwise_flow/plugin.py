@@ -22,6 +22,12 @@ def register_adapters(register: Register) -> None:
     register("Lumina2Pipeline", f"{adapters}.lumina2:Lumina2Adapter", extra="flow")
     register("QwenImagePipeline", f"{adapters}.qwen_image:QwenImageAdapter", extra="flow")
     register("SanaPipeline", f"{adapters}.sana:SanaAdapter", extra="flow")
+    register("LTXPipeline", f"{adapters}.ltx:LTXAdapter", extra="flow")
+    register(
+        "HunyuanVideo15Pipeline",
+        f"{adapters}.hunyuan_video15:HunyuanVideo15Adapter",
+        extra="flow",
+    )
     register("WanPipeline", f"{adapters}.wan:WanAdapter", extra="flow")
     register("ZImagePipeline", f"{adapters}.z_image:ZImageAdapter", extra="flow")
 

@@ -3,6 +3,12 @@
 import pytest
 import torch
 
+from groupwise_flow.passes.guidance import Pictures
+
+
+def drawn(latents):
+    return Pictures([None] * len(latents), latents, torch.zeros(len(latents), dtype=torch.bool))
+
 
 @pytest.mark.parametrize("architecture", ["sd3", "flux"])
 @pytest.mark.parametrize("recomputed", [False, True])
@@ -17,7 +23,7 @@ def test_cudnn_attention_is_off_within_forward_and_backward_passes_only(
         allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
         return attention(*inputs, **options)
 
-    monkeypatch.setattr(policy.guided, "completions", lambda latents: ([None] * 4, latents))
+    monkeypatch.setattr(policy.guided, "completions", lambda latents, **_: drawn(latents))
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
     assert torch.backends.cuda.cudnn_sdp_enabled()
     rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
@@ -33,11 +39,11 @@ def test_large_pictures_are_decoded_in_smaller_batches(lab, monkeypatch, roundin
     policy = lab.policy(steps=3)
     decode, sizes = policy.adapter.completions, []
     latents = torch.randn(5, *policy.adapter.latent_shape)
-    together = policy.guided.completions(latents)[1]
+    together = policy.guided.completions(latents).images
     monkeypatch.setattr("groupwise_flow.passes.guidance.DECODED", 2 * 16 * 16)
     monkeypatch.setattr(
         policy.adapter, "completions", lambda some: sizes.append(len(some)) or decode(some)
     )
-    in_batches = policy.guided.completions(latents)[1]
+    in_batches = policy.guided.completions(latents).images
     assert sizes == [2, 2, 1]
-    rounding.same(lambda: policy.guided.completions(latents)[1], in_batches, together)
+    rounding.same(lambda: policy.guided.completions(latents).images, in_batches, together)

@@ -1,6 +1,7 @@
 """All that this plugin registers passes the checks of `groupwise.testing`; broken adapters fail."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -213,6 +214,15 @@ class Darkened(SD3Adapter):
         return super().decode(latents) * 2 - 1
 
 
+class SavesHalf(SD3Adapter):
+    def save_lora(self, folder, weights):
+        halves = {
+            name: replace(each, layers={n: w / 2 for n, w in each.layers.items()})
+            for name, each in weights.items()
+        }
+        super().save_lora(folder, halves)
+
+
 BROKEN = [
     ("the trained module is in the pipeline", Elsewhere),
     ("conditions have one width and a mask", BySelection),
@@ -227,6 +237,7 @@ BROKEN = [
     ("a negative prompt is the pipeline's own", Deaf),
     ("pictures have the requested size", Cropped),
     ("pictures are the pipeline's own", Darkened),
+    ("what is trained can be saved, and is read back", SavesHalf),
 ]
 
 

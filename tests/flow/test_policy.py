@@ -289,7 +289,7 @@ def test_the_last_step_can_have_noise_without_being_a_decision(lab, kind, roundi
     latents = []
     for policy in policies:
         decode = policy.guided.completions
-        policy.guided.completions = lambda x, decode=decode: latents.append(x) or decode(x)
+        policy.guided.completions = lambda x, decode=decode, **_: latents.append(x) or decode(x)
     plain, noisy = (policy.sample(lab.rows[:1], group_size=1, seeds=[3]) for policy in policies)
     assert torch.equal(plain.sampler_log_probs, noisy.sampler_log_probs)
     last = torch.stack([path[-1] for path in noisy.trajectory["path"]])

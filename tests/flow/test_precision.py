@@ -91,8 +91,8 @@ def test_outputs_that_are_not_finite_are_failed_samples(lab):
 def test_pictures_are_decoded_in_float32(lab):
     policy = lab.policy(precision="fp16", lora={"rank": 2})
     latents = torch.randn(2, *policy.adapter.latent_shape)
-    expected = lab.policy().guided.completions(latents)[1]
-    assert torch.equal(policy.guided.completions(latents)[1], expected)
+    expected = lab.policy().guided.completions(latents).images
+    assert torch.equal(policy.guided.completions(latents).images, expected)
 
 
 def test_a_precision_that_the_device_lacks_is_refused_before_weights_are_read(lab, monkeypatch):

@@ -97,6 +97,10 @@ PARAMETERS = {"sd3.5": 2.24e9, "flux": 11.9e9}  # without SD3.5's buffer of 0.23
 
 
 OF_MODELS = ("flux2", "flux2_klein", "lumina2", "qwen_image", "sana", "z_image")
+OF_VIDEOS = (
+    *("wan21_clip_pickscore", "wan21_pickscore", "wan22_pickscore", "wan22_5b_hps_v3"),
+    *("hunyuan15_pickscore", "hunyuan15_video_reward"),
+)
 
 
 def test_all_recipes_are_tested():
@@ -105,6 +109,7 @@ def test_all_recipes_are_tested():
         "qwen3_tools.yaml",  # tests/llm/vllm/test_recipe.py
         *("sd15_compressibility.yaml", "sdxl_pickscore.yaml"),  # test_noise_prediction.py
         *(f"{name}_pickscore.yaml" for name in OF_MODELS),  # test_model_recipes.py
+        *(f"{name}.yaml" for name in OF_VIDEOS),  # test_video_recipes.py
     }
     assert {path.name for path in RECIPES.glob("*.yaml")} == PUBLISHED.keys() | elsewhere
 

@@ -174,4 +174,4 @@ def test_saving_is_tried_without_weights(lab, lora, monkeypatch, tmp_path):
     policy.save_pretrained(tmp_path / "model")  # its own way of saving is back
     saved = {path.name: path.stat().st_size for path in (tmp_path / "model").rglob("*.safetensors")}
     assert all(size < saved[name] for name, size in tried.items())
-    assert len(saved) == (2 if lora else 1)
+    assert len(saved) == 2

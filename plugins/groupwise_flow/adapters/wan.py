@@ -46,6 +46,13 @@ class WanAdapter(VideoAdapter):
             "at evaluation (the pipeline's `guidance_scale_2`); as of the other one if unset",
         )
 
+        shift: float | None = Field(
+            None,
+            gt=0,
+            description="shift of the noise levels, in training and at evaluation; that of the "
+            "folder's scheduler if unset",
+        )
+
     pipelines = ("WanPipeline",)
     trained = (HIGH, LOW)
     targets = tuple(
@@ -96,8 +103,10 @@ class WanAdapter(VideoAdapter):
 
     def exchange(self, scheduler: Any) -> Exchange | None:
         """The folders of Wan hold UniPC, of second order: Euler's steps at its shift."""
-        shift = scheduler.config.get("flow_shift")
-        if not scheduler.config.get("use_flow_sigmas") or shift is None:
+        own, shift = scheduler.config, self.options.shift
+        if own.get("use_flow_sigmas") and shift is None:
+            shift = own.get("flow_shift")
+        if shift is None:
             return None
         return Exchange(FlowMatchEulerDiscreteScheduler, {"shift": shift})
 

@@ -166,7 +166,7 @@ class Guided:
     def _computing(self) -> Any:
         return computing(self.config.precision, self.device)
 
-    def completions(self, latents: Tensor, *, tensors: bool) -> "Pictures":
+    def completions(self, latents: Tensor, *, tensors: bool = True) -> "Pictures":
         """Pictures of latents [B, ...]; tensors: whether as these, too, which take four times the
         memory of PIL images."""
         shown: list[Any] = []

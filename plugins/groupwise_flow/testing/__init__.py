@@ -26,8 +26,7 @@ LAWS = (
     against.negative_prompt,
     own.pictures,
     against.decoding,
-    saved.lora,
-    saved.whole,
+    saved.saving,
 )
 
 

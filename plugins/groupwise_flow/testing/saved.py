@@ -22,12 +22,19 @@ LEVELS = (0.95, 0.5)
 
 
 @law(
-    "saved LoRA weights are read back",
-    hint="`save_lora`, and `lora_code`, by which diffusers reads what it wrote",
+    "what is trained can be saved, and is read back",
+    hint="`save_lora`, and `lora_code`, by which diffusers reads what it wrote; and the "
+    "pipeline's components, which diffusers writes",
 )
-def lora(case: Case) -> str | None:
-    if not case.kind.targets:
-        return None
+def saving(case: Case) -> str | None:
+    try:
+        try_saving(case.adapter, lora=False)
+    except UserError as error:
+        return str(error)
+    return _lora_problem(case) if case.kind.targets else None
+
+
+def _lora_problem(case: Case) -> str | None:
     plain = _velocities(case)
     with TemporaryDirectory() as folder:
         with _lora(case) as adapter:
@@ -52,15 +59,6 @@ def lora(case: Case) -> str | None:
         if gap > LIMIT
         else None
     )
-
-
-@law("the whole pipeline can be saved", hint="its components, which diffusers writes")
-def whole(case: Case) -> str | None:
-    try:
-        try_saving(case.adapter, lora=False)
-    except UserError as error:
-        return str(error)
-    return None
 
 
 def _velocities(case: Case) -> Tensor:

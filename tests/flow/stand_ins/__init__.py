@@ -4,7 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.flow.stand_ins import flux2, lumina2, qwen_image, sana, wan, z_image
+from tests.flow.stand_ins import (
+    flux2,
+    hunyuan_video15,
+    ltx,
+    lumina2,
+    qwen_image,
+    sana,
+    wan,
+    z_image,
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,9 @@ MODELS = {
     "flux2_klein distilled": StandIn(lambda: flux2.klein(distilled=True), 16, 24, (24, 12)),
     "sana": StandIn(sana.sana, 32, 64, (64, 32)),
     "lumina2": StandIn(lumina2.lumina2, 32, 48, (48, 64)),
+    "ltx": StandIn(ltx.ltx, 32, 64, (64, 32), frames=3),
+    "ltx timed": StandIn(lambda: ltx.ltx(timed=True), 32, 64, (64, 32), frames=3),
+    "hunyuan15": StandIn(hunyuan_video15.hunyuan_video15, 16, 24, (24, 8), frames=3),
     "wan21": StandIn(wan.wan, 16, 48, (32, 16), frames=3),
     "wan22": StandIn(lambda: wan.wan(second=True), 16, 48, (32, 16), frames=3),
     "wan22_5b": StandIn(wan.wan_5b, 32, 48, (48, 16), frames=3),

@@ -142,7 +142,72 @@ SANA_AUTOENCODER = {
     "scaling_factor": 0.41407,
 }
 LUMINA2 = {"cap_feat_dim": 2304}
+WAN_1B = {"num_attention_heads": 12, "ffn_dim": 8960, "num_layers": 30}
+WAN_5B = {
+    "num_attention_heads": 24,
+    "ffn_dim": 14336,
+    "num_layers": 30,
+    "in_channels": 48,
+    "out_channels": 48,
+}
+WAN_5B_AUTOENCODER = {
+    "base_dim": 160,
+    "decoder_base_dim": 256,
+    "z_dim": 48,
+    "is_residual": True,
+    "in_channels": 12,
+    "out_channels": 12,
+    "patch_size": 2,
+    "scale_factor_spatial": 16,
+    "latents_mean": [0.0] * 48,
+    "latents_std": [1.0] * 48,
+}
+UMT5_XXL = {
+    "d_model": 4096,
+    "d_ff": 10240,
+    "d_kv": 64,
+    "num_heads": 64,
+    "num_layers": 24,
+    "vocab_size": 256384,
+    "feed_forward_proj": "gated-gelu",
+}
+T5_XXL = {**UMT5_XXL, "vocab_size": 32128}
+BYT5_SMALL = {
+    "d_model": 1472,
+    "d_ff": 3584,
+    "d_kv": 64,
+    "num_heads": 6,
+    "num_layers": 12,
+    "vocab_size": 1510,
+    "feed_forward_proj": "gated-gelu",
+}
+HUNYUAN15 = {"target_size": 480, "task_type": "t2v"}
+WAN = {
+    "transformer": ("diffusers", "WanTransformer3DModel", {}),
+    "vae": ("diffusers", "AutoencoderKLWan", {}),
+    "text_encoder": ("transformers", "UMT5EncoderModel", UMT5_XXL),
+}
+"""Wan 2.1 14B."""
 MODELS: dict[str, Mapping[str, Any]] = {
+    "wan21": WAN,
+    "wan21 1.3B": {**WAN, "transformer": ("diffusers", "WanTransformer3DModel", WAN_1B)},
+    "wan22": {**WAN, "transformer_2": ("diffusers", "WanTransformer3DModel", {})},
+    "wan22_5b": {
+        **WAN,
+        "transformer": ("diffusers", "WanTransformer3DModel", WAN_5B),
+        "vae": ("diffusers", "AutoencoderKLWan", WAN_5B_AUTOENCODER),
+    },
+    "ltx": {
+        "transformer": ("diffusers", "LTXVideoTransformer3DModel", {}),
+        "vae": ("diffusers", "AutoencoderKLLTXVideo", {}),
+        "text_encoder": ("transformers", "T5EncoderModel", T5_XXL),
+    },
+    "hunyuan15": {
+        "transformer": ("diffusers", "HunyuanVideo15Transformer3DModel", HUNYUAN15),
+        "vae": ("diffusers", "AutoencoderKLHunyuanVideo15", {}),
+        "text_encoder": ("transformers", "Qwen2_5_VLTextModel", QWEN2_5_VL_7B["text_config"]),
+        "text_encoder_2": ("transformers", "T5EncoderModel", BYT5_SMALL),
+    },
     "z_image": {
         "transformer": ("diffusers", "ZImageTransformer2DModel", Z_IMAGE),
         "vae": ("diffusers", "AutoencoderKL", WIDE_AUTOENCODER),
@@ -201,6 +266,12 @@ PARAMETERS = {
     "flux2": 32.2e9,
     "sana": 1.60e9,
     "lumina2": 2.61e9,
+    "wan21": 14.3e9,
+    "wan21 1.3B": 1.42e9,
+    "wan22": 14.3e9,
+    "wan22_5b": 5.0e9,
+    "ltx": 1.92e9,
+    "hunyuan15": 8.33e9,
 }
 """Of the U-Nets and transformers, as published."""
 

@@ -10,16 +10,20 @@ from transformers import (
     Gemma2Model,
     GemmaTokenizer,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2Tokenizer,
     Qwen3Config,
+    T5Config,
+    T5EncoderModel,
     T5Tokenizer,
     UMT5Config,
     UMT5EncoderModel,
 )
 
 MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
+SMALL_T5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
 CHAT = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
@@ -67,18 +71,19 @@ def gemma_tokenizer(texts: Sequence[str] = ()) -> GemmaTokenizer:
     return GemmaTokenizer(**learned)
 
 
-def umt5_tokenizer() -> T5Tokenizer:
+def t5_tokenizer() -> T5Tokenizer:
     """A unigram model, in which every letter is a token."""
     letters = [chr(code) for code in range(33, 127)]
     names = ["<pad>", "</s>", "<unk>", "\u2581", *letters]
     return T5Tokenizer(vocab=[(name, -float(n)) for n, name in enumerate(names)], extra_ids=0)
 
 
-def umt5(tokenizer: T5Tokenizer, *, width: int = 16) -> UMT5EncoderModel:
-    config = UMT5Config(
-        vocab_size=len(tokenizer), d_model=width, d_kv=8, d_ff=16, num_layers=1, num_heads=2
-    )
-    return UMT5EncoderModel(config)
+def umt5(tokenizer: T5Tokenizer) -> UMT5EncoderModel:
+    return UMT5EncoderModel(UMT5Config(vocab_size=len(tokenizer), **SMALL_T5))
+
+
+def t5(tokenizer: PreTrainedTokenizerBase) -> T5EncoderModel:
+    return T5EncoderModel(T5Config(vocab_size=len(tokenizer), **SMALL_T5))
 
 
 def qwen3(
@@ -115,13 +120,13 @@ def gemma2(tokenizer: GemmaTokenizer, *, width: int = 16, layers: int = 3) -> Ge
     return Gemma2Model(config)
 
 
-def qwen2_5_vl(tokenizer: Qwen2Tokenizer) -> Any:
+def qwen2_5_vl(tokenizer: Qwen2Tokenizer, *, layers: int = 2) -> Any:
     config = Qwen2_5_VLConfig(
         text_config={
             "vocab_size": len(tokenizer),
             "hidden_size": 16,
             "intermediate_size": 32,
-            "num_hidden_layers": 2,
+            "num_hidden_layers": layers,
             "num_attention_heads": 2,
             "num_key_value_heads": 2,
             "bos_token_id": tokenizer.eos_token_id,

@@ -8,7 +8,7 @@ from diffusers import (
     WanPipeline,
     WanTransformer3DModel,
 )
-from tests.flow.stand_ins.text import umt5, umt5_tokenizer
+from tests.flow.stand_ins.text import t5_tokenizer, umt5
 from tests.flow.stand_ins.weights import awake
 
 BOUNDARY = 0.875
@@ -41,7 +41,7 @@ def wan_5b() -> WanPipeline:
 
 
 def pipeline(vae: Any, **parts: Any) -> WanPipeline:
-    tokenizer = umt5_tokenizer()
+    tokenizer = t5_tokenizer()
     return WanPipeline(
         vae=vae,
         text_encoder=umt5(tokenizer),
