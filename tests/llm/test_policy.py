@@ -5,7 +5,7 @@ import warnings
 import peft
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from groupwise.algorithms.grpo import GRPO
 from groupwise.kit.errors import UserError
@@ -116,6 +116,22 @@ def test_full_training_saves_what_transformers_loads(make, tmp_path):
     assert torch.equal(loaded(ids).logits, policy.model(ids).logits)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     assert tokenizer.chat_template == policy.tokenizer.chat_template
+
+
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_saving_is_tried_without_weights_and_refused_where_it_fails(make, lora, monkeypatch):
+    policy, kinds = make(lora=lora), (peft.PeftModel, PreTrainedModel)
+    policy.try_saving()
+    written = []
+
+    def fails(model, path, *, state_dict, **_):
+        written.append(sum(tensor.numel() for tensor in state_dict.values()))
+        raise TypeError("no place for the second head")
+
+    monkeypatch.setattr(kinds[lora is None], "save_pretrained", fails)
+    with pytest.raises(UserError, match=r"could not be saved by .*no place for the second head"):
+        policy.try_saving()
+    assert sum(written) < 100
 
 
 def test_adapters_save_what_peft_loads(make, saved, tmp_path):

@@ -106,7 +106,8 @@ class _WithoutData(TorchFunctionMode):
     """The context in which models run on tensors without data.
 
     Attention gives its output's shape, as fused kernels do: torch would hold its scores. And models
-    that ask whether a mask is full are told that it is.
+    that ask whether a mask is full are told that it is: rows chosen by it are all, and those chosen
+    by its opposite none.
     """
 
     def __torch_function__(
@@ -117,7 +118,17 @@ class _WithoutData(TorchFunctionMode):
             return _Attention.apply(named["query"], named["key"], named["value"])
         if function is Tensor.__bool__ and args[0].is_meta:
             return True
+        if function is Tensor.__invert__ and args[0].is_meta:
+            opposite = function(*args)
+            opposite.chooses_none = True
+            return opposite
+        if function is Tensor.__getitem__ and _is_mask(args[1]):
+            return args[0][:0] if hasattr(args[1], "chooses_none") else args[0]
         return function(*args, **(kwargs or {}))
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, Tensor) and index.is_meta and index.dtype == torch.bool
 
 
 class _Attention(torch.autograd.Function):

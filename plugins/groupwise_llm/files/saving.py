@@ -16,15 +16,16 @@ from groupwise_llm.model import modes
 
 
 def try_saving(loaded: Loaded) -> None:
-    """Do what `save` will do, with a number in place of each weight, in a folder that is removed.
+    """Do what `save` will do, without the weights, in a folder that is removed.
 
-    Raises UserError where that fails.
+    Of adapters with a number in place of each weight. Raises UserError where that fails.
     """
-    weights = _saved_weights(loaded.model)
-    numbers = {id(weight): torch.zeros(1) for weight in weights.values()}  # tied ones stay one
+    numbers: dict[str, Tensor] = {}
+    if hasattr(loaded.model, "peft_config"):
+        numbers = {name: torch.zeros(1) for name in _saved_weights(loaded.model)}
     with TemporaryDirectory() as folder:
         try:
-            _write(loaded, Path(folder), {n: numbers[id(w)] for n, w in weights.items()})
+            _write(loaded, Path(folder), numbers)
         except Exception as error:  # of any library
             raise UserError(
                 f"policy.model: what is trained could not be saved by "

@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from groupwise.kit.errors import UserError
 from groupwise.policy import Policy
 from groupwise.weights import REFERENCE, KeptWeights
 from groupwise_testing import compare
@@ -60,6 +61,10 @@ def _exchanged(case: Case, weights: KeptWeights, kept: str) -> str | None:
 )
 def saving(case: Case) -> str | None:
     policy = case.policy
+    try:
+        policy.try_saving()
+    except UserError as error:
+        return f"`try_saving` refuses it: {error}"
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model"
         policy.save_pretrained(path)
