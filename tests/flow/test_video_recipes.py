@@ -149,10 +149,13 @@ def test_a_step_of_a_recipe_runs_on_tiny_models(name, lab, tmp_path, rounding):
         "".join(json.dumps({"prompt": f"{letter} cat"}) + "\n" for letter in "abcd")
     )
     size = [f"policy.{key}={value}" for key, value in MODELS[model].size.items()]
-    reward = f"{__file__}:brightness"
+    window = load_config(RECIPES / f"{name}.yaml").config.policy.options["window"]
+    reward = f"{__name__}:brightness"
     sizes = [
         *SMALL,
         *size,
+        "policy.steps=5",
+        *([f"policy.window.size={min(2, window['size'])}"] if "size" in window else ()),
         f"policy.model={lab.folders[model]}",
         f"prompts.path={tmp_path / 'rows.jsonl'}",
         f"output={tmp_path / 'run'}",
