@@ -7,7 +7,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from groupwise.building.epochs import with_steps
-from groupwise.building.making import make_part
+from groupwise.building.making import make_part, make_source
 from groupwise.building.parts import Parts
 from groupwise.building.players import Players
 from groupwise.building.policies import (
@@ -56,8 +56,9 @@ def build_parts(loaded: LoadedConfig) -> Parts:
         for label, learning in config.learners.items()
     }
     own, attached = config.evaluation.source, read_attachments(loaded)
-    prompts = draws_of(config)(
-        make_part(loaded, ("prompts",)),
+    prompts = draws_of(
+        config,
+        make_source(loaded),
         seed=config.seed,
         fraction=config.prompts.held_out if own is None else 0.0,
         shuffle=config.prompts.shuffle,

@@ -13,6 +13,16 @@ from groupwise.plugins.targets import load_target
 from groupwise.scoring.forks import ending_forks
 
 
+def make_source(loaded: LoadedConfig) -> Any:
+    """The run's source of prompts; a mixture with its sources."""
+    section, path = loaded.config.prompts, ("prompts", "sources")
+    if not section.sources:
+        return make_part(loaded, ("prompts",))
+    sources = {x.title: make_part(loaded, (*path, n)) for n, x in enumerate(section.sources)}
+    shares = {x.title: x.share for x in section.sources}
+    return make_part(loaded, ("prompts",), sources, shares, section.label_column)
+
+
 def make_part(loaded: LoadedConfig, path: KeyPath, *beside: Any) -> Any:
     """The object that the section at a path names, built with its options.
 

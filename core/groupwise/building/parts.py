@@ -106,10 +106,16 @@ class Parts:
                     f"policy {learning.policy.name!r}: {unknown[0]!r} in its `shown` is not among "
                     f"its facts"
                 )
-        facts = facts_of(self.players, policies, self.named)
+        self._check_columns(facts_of(self.players, policies, self.named))
+
+    def _check_columns(self, facts: Sequence[str]) -> None:
+        """Raise UserError if a reward needs a column that neither its rows nor facts have."""
         for prompts in self._sources:
-            columns = {name: None for name in prompts.source[0] if name != "prompt"}
+            first = prompts.source[0]
+            columns = {name: None for name in first if name != "prompt"}
             for path, reward in self.measures.items():
+                if not reward.judges(first):
+                    continue
                 try:
                     reward.check_columns(columns, facts)
                 except MissingColumnError as error:
@@ -125,9 +131,9 @@ class Parts:
 
     @property
     def _sources(self) -> Sequence[Prompts]:
-        """The prompts of training and, where they are others, of evaluations."""
+        """The prompts of training and, where they are others, of evaluations, by their sources."""
         both = [self.prompts, self.evaluation_prompts]
-        return both[:1] if both[0] is both[1] else both
+        return [each for p in (both[:1] if both[0] is both[1] else both) for each in p.each]
 
     @property
     def measures(self) -> Mapping[KeyPath, Reward]:

@@ -61,6 +61,8 @@ def _reward(loaded: LoadedConfig, path: KeyPath, section: MeasureSection) -> Rew
             deadline=section.deadline or Reward.deadline,
             on_error=section.on_error,
             isolate=section.isolate,
+            sources=None if section.sources is None else frozenset(section.sources),
+            label_column=loaded.config.prompts.label_column,
             bound=frozenset(function.keywords) if isinstance(function, partial) else frozenset(),
             # A worker builds it again by its name, so that models and locks need not be pickled.
             remake=None

@@ -10,12 +10,22 @@ from groupwise.config.sections import RunConfig
 from groupwise.experience.judge import Judge
 from groupwise.kit.errors import UserError
 from groupwise.kit.section import KeyPath
+from groupwise.prompt_source import PromptSource
 from groupwise.prompts.draws import Prompts
+from groupwise.prompts.mixed import Mixed
+from groupwise.prompts.mixture import Mixture
 from groupwise.prompts.weighted import Weighted
 
 
-def draws_of(config: RunConfig) -> Callable[..., Prompts]:
-    """The class of a run's prompts: drawn in order, or weighted by success."""
+def draws_of(config: RunConfig, source: PromptSource, **settings: Any) -> Prompts:
+    """The draws of a run's prompts: in order, or weighted by success; of a mixture by shares."""
+    make = _draws_of_source(config)
+    if isinstance(source, Mixture):
+        return Mixed(source, make, **settings)
+    return make(source, **settings)
+
+
+def _draws_of_source(config: RunConfig) -> Callable[..., Prompts]:
     weighting = config.prompts.weighting
     if weighting is None:
         return Prompts

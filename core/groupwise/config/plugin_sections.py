@@ -42,7 +42,7 @@ def _below(value: Any, path: KeyPath) -> Iterator[tuple[str, KeyPath, PluginSect
     kind = kind_at(path)
     if kind is not None and value is not None:
         yield kind, path, value
-    elif isinstance(value, BaseModel):
+    if isinstance(value, BaseModel):
         for name in type(value).model_fields:
             yield from _below(getattr(value, name), (*path, name))
     elif isinstance(value, list):

@@ -23,7 +23,6 @@ from groupwise.kit import processes
 from groupwise.metrics import step_metrics
 from groupwise.metrics.clock import Clock
 from groupwise.prompts.draws import Prompts
-from groupwise.prompts.weighted import Weighted
 from groupwise.record import Call, Group
 from groupwise.record.gather import by_draw, gather, judged, light, moved, scores_of
 from groupwise.rewards import RunState, Scores
@@ -238,9 +237,10 @@ class Experience:
             columns=self.sampler.logged_columns,
             turns=turns.counted(episodes),
             decisions=sum(first.length for first in firsts),
+            sources=[call.episode.group.source for call in step.judged],
         )
         metrics |= turn_rewards.measured(firsts).of_all_processes().result()
-        if isinstance(self.prompts, Weighted):
+        if self.prompts.observes:
             metrics |= self.prompts.observe(step_metrics.outcomes(step.rollouts, right))
         if len(labels) == 1:
             return metrics

@@ -40,6 +40,8 @@ class Weighted(Prompts):
     Its whole state is that of `Prompts` and `outcomes`; draws depend on it and on the seed alone.
     """
 
+    observes = True
+
     def __init__(
         self,
         source: PromptSource,

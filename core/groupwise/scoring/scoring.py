@@ -16,7 +16,8 @@ class Scoring:
     """The calls of rewards on one batch: some already run elsewhere, some wait for this thread.
 
     rollouts: the whole batch, with its facts in CPU memory; rewards are called on those that did
-    not fail, in their order. outcomes: one for each reward; weights, scales: as in `Scores`.
+    not fail and are of their sources, in their order. outcomes: one for each reward; weights,
+    scales: as in `Scores`.
     """
 
     def __init__(
@@ -28,7 +29,6 @@ class Scoring:
         scales: tuple[float, ...],
     ) -> None:
         self.rollouts, self.outcomes = rollouts, outcomes
-        self.rows: list[int] = (~rollouts.failed).nonzero().flatten().tolist()
         self.weights, self.scales = weights, scales
 
     def call(self) -> None:
@@ -49,9 +49,10 @@ class Scoring:
         for outcome in self.outcomes:
             outcome.take()
         outcomes, reasons = self.outcomes, self._reasons()
-        judged = torch.tensor([outcome.values for outcome in outcomes], dtype=torch.float64).T
-        values = judged.new_full((len(self.rollouts), len(outcomes)), math.nan)
-        values[torch.tensor(self.rows, dtype=torch.int64)] = judged
+        values = torch.full((len(self.rollouts), len(outcomes)), math.nan, dtype=torch.float64)
+        for number, outcome in enumerate(outcomes):
+            rows = torch.tensor(outcome.rows, dtype=torch.int64)
+            values[rows, number] = torch.tensor(outcome.values, dtype=torch.float64)
         failed = torch.tensor([reason is not None for reason in reasons], dtype=torch.bool)
         return Scores(
             names=tuple(outcome.reward.name for outcome in outcomes),
@@ -60,7 +61,7 @@ class Scoring:
             values=values,
             failed=failed,
             seconds={o.reward.name: o.call.seconds for o in outcomes},
-            extra={name: self._spread(x) for o in outcomes for name, x in o.call.extra.items()},
+            extra={name: self._spread(o, x) for o in outcomes for name, x in o.call.extra.items()},
             metrics={name: value for o in outcomes for name, value in o.metrics.items()},
             failures={o.reward.name: self._first_failure(o) for o in outcomes if o.errors},
             failure_counts={o.reward.name: len(o.errors) for o in outcomes if o.errors},
@@ -69,10 +70,10 @@ class Scoring:
             judges_steps=frozenset(o.reward.name for o in outcomes if o.steps),
         )
 
-    def _spread(self, column: Sequence[Any]) -> list[Any]:
-        """A column of the judged rollouts as one of all, with None for those that failed."""
+    def _spread(self, outcome: RewardResult, column: Sequence[Any]) -> list[Any]:
+        """A column of the rollouts that a reward judged as one of all, with None for others."""
         spread: list[Any] = [None] * len(self.rollouts)
-        for row, value in zip(self.rows, column, strict=True):
+        for row, value in zip(outcome.rows, column, strict=True):
             spread[row] = value
         return spread
 
@@ -81,16 +82,14 @@ class Scoring:
         reasons = list(self.rollouts.failures or [None] * len(self.rollouts))
         for outcome in reversed(self.outcomes):
             for row, reason in outcome.errors.items():
-                reasons[self.rows[row]] = f"reward {outcome.reward.name!r} {reason}"
+                reasons[outcome.rows[row]] = f"reward {outcome.reward.name!r} {reason}"
         return reasons
 
     def _first_failure(self, outcome: RewardResult) -> str:
         """A reward's first failure and its prompt in one line."""
         row, reason = next(iter(outcome.errors.items()))
         why = f"reward {outcome.reward.name!r} {reason}".splitlines()[0]
-        return (
-            f"{why}, at the prompt {excerpt(self.rollouts.prompts[self.rows[row]].get('prompt'))}"
-        )
+        return f"{why}, at the prompt {excerpt(outcome.rollouts.prompts[row].get('prompt'))}"
 
     def _steps(self, failed: Tensor) -> Tensor | None:
         """[B, T] float64: sum_k w_k r_k of step rewards where steps end, NaN elsewhere.
@@ -103,7 +102,7 @@ class Scoring:
         total = torch.full(mask.shape, math.nan, dtype=torch.float64)
         for outcome, w, scale in zip(self.outcomes, self.weights, self.scales, strict=True):
             for number, rewards in outcome.steps.items():
-                row = self.rows[number]
+                row = outcome.rows[number]
                 for place, value in zip(mask[row].nonzero().flatten(), rewards, strict=True):
                     if value is not None:
                         so_far = total[row, place].nan_to_num(0.0)
