@@ -127,6 +127,7 @@ def _prompts(parts: Parts) -> dict[str, str]:
     of = "" if counted == len(prompts.source) else f" of the first {counted:,}"
     return {
         "rows": f"{len(source):,}",
+        **{f"  of {n}": f"{len(rows):,}" for n, rows in getattr(source, "sources", {}).items()},
         "held out": f"{len(held):,}{of}",
         "different questions held out": f"{len(set(held)):,}{of}",
         "evaluated": f"{len(parts.held_out):,}",
