@@ -70,7 +70,8 @@ class SourceSection(PluginSection):
 class PromptsSection(PluginSection):
     sources: list[SourceSection] | None = Field(
         default=None,
-        description="several sources, each with its share of the draws ([Several sources](prompts.md#several-sources))",
+        description="several sources, each with its share of the draws "
+        "([Several sources](prompts.md#several-sources))",
     )
     label_column: str = Field(
         default="source", description="column of a mixture's rows with the label of their source"
