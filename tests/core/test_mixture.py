@@ -168,6 +168,9 @@ def test_rewards_judge_their_sources_and_metrics_are_of_each(lab, tmp_path):
         assert metrics["accuracy/sums"] == metrics["accuracy"]
         assert "accuracy/chats" not in metrics
         assert metrics["reward/chats"] == pytest.approx(metrics["rewards/longer"])
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    for title in ("Reward by source", "by source, in training", "by source, held out"):
+        assert title in page
     samples = [s for s in read_samples(tmp_path / "run" / AFTER) if not s["greedy"]]
     assert Counter(sample["source"] for sample in samples) == {"sums": 6, "chats": 2}
 
