@@ -10,7 +10,6 @@ from groupwise.evaluation import Evaluation
 from groupwise.kit import processes
 from groupwise.kit.errors import UserError
 from groupwise.learning.trainer import unit
-from groupwise.plugins.secret_options import with_secrets
 from groupwise.run.reopening import Reopened, reopened
 from groupwise.storage import disk
 from groupwise.storage.files import EVALUATED, RESULT
@@ -105,6 +104,6 @@ def _write(folder: Path, run: Path, opened: Reopened, evaluation: Evaluation) ->
         "accuracy": parts.judge.name,
         "metrics": evaluation.metrics,
     }
-    write_config(folder, with_secrets(parts.loaded).config)
+    write_config(folder, parts.loaded.concealed().config)
     disk.write(folder / RESULT, as_json(result))
     write_samples(folder / EVALUATED, evaluation.samples)

@@ -24,6 +24,7 @@ from groupwise.evaluator.evaluator import Evaluator
 from groupwise.kit import processes, progress, terminal
 from groupwise.kit.errors import UserError
 from groupwise.learning.learner import AVERAGE
+from groupwise.plugins.resolved import resolve
 from groupwise.prompt_source import Row, row_of
 from groupwise.record import Group
 from groupwise.record.gather import judged
@@ -185,7 +186,7 @@ def _opened(run: Path, loaded: LoadedConfig, step: int | None) -> Iterator[Reope
     checkpoint = _read(run, loaded.config, step or None)  # early, before models are loaded
     check_objects(run, loaded.objects)
     check_kept(checkpoint.state["names"], loaded.config)
-    parts = build_parts(loaded)
+    parts = build_parts(resolve(loaded))
     with (
         following_load(accelerator.device) as threads,
         open_evaluator(parts, accelerator, threads) as evaluator,
