@@ -25,9 +25,7 @@ def make_part(plugin: Plugin, *beside: Any) -> Any:
         )
         raise UserError(plugin.message(problem))
     if not expected.fits(part):
-        raise UserError(
-            plugin.message(f"expected {expected.words}, found {type(part).__name__}")
-        )
+        raise UserError(plugin.message(f"expected {expected.words}, found {type(part).__name__}"))
     if expected.base and (overridden := overrides.problem_of(part, exported(expected.base))):
         raise UserError(plugin.message(overridden))
     return part

@@ -20,8 +20,8 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
     for label in config.learners:
         plugin = parts.plugin(label)
         parts.algorithms[label].check(plugin.settings)
-        if isinstance(plugin.type, type) and plugin.settings is not None:
-            parts.check_tools(label, plugin.type, plugin.settings)
+        if isinstance(plugin.part_type, type) and plugin.settings is not None:
+            parts.check_tools(label, plugin.part_type, plugin.settings)
         # Only initialisation (of adapters, say) draws from the global generators.
         set_seed(config.seed)
         policies[label] = make_part(plugin)
@@ -77,13 +77,13 @@ def check_teachers(parts: Parts) -> None:
             continue
         policy, teacher = parts.plugin(label), parts.plugin(label, "teacher")
         settings = policy.settings, teacher.settings  # checked first: they name keys themselves
-        if not all(isinstance(each.type, type) for each in (policy, teacher)):
+        if not all(isinstance(each.part_type, type) for each in (policy, teacher)):
             continue  # a function that builds a policy
         try:
-            if not issubclass(teacher.type, Policy):
-                found = teacher.type.__name__
+            if not issubclass(teacher.part_type, Policy):
+                found = teacher.part_type.__name__
                 raise UserError(f"expected a groupwise.Policy, found the class {found}")
-            policy.type.check_teacher(settings[0], teacher.type, settings[1])
+            policy.part_type.check_teacher(settings[0], teacher.part_type, settings[1])
         except UserError as error:
             raise UserError(teacher.message(str(error))) from error
 

@@ -99,7 +99,10 @@ def teacher_sizes(parts: Parts, label: str, *, shards: int) -> Sizes:
         averages=0,
         shards=shards,
     )
-    held = {f"teacher: {k}": size for k, size in teacher.type.estimate(teacher.settings, load).items()}
+    held = {
+        f"teacher: {k}": size
+        for k, size in teacher.part_type.estimate(teacher.settings, load).items()
+    }
     return Sizes(sampling=held, updating=held)
 
 

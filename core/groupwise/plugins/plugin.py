@@ -58,9 +58,10 @@ class Plugin:
         if self.is_complete:
             return None if isinstance(self.passed, type) else getattr(self.passed, "config", None)
         target = self.target
-        if isinstance(target, type) and has_config(target):
+        is_class = isinstance(target, type)
+        if is_class and has_config(target):
             return self._validated(target.Config)
-        if isinstance(target, type) or self._is_called or inspect.isroutine(target):
+        if is_class or self._is_called or inspect.isroutine(target):
             self._check_arguments(target)
         elif self.options:
             problem = f"is an object already and takes no options, found {described(self.options)}"
@@ -87,7 +88,7 @@ class Plugin:
         return wrapped
 
     @property
-    def type(self) -> Any:
+    def part_type(self) -> Any:
         """The target; of an object that was passed in Python its class."""
         is_object = self.passed is not None and not isinstance(self.passed, type)
         return type(self.passed) if is_object else self.target
@@ -178,8 +179,6 @@ class Plugin:
         unknown = [] if takes_any else [key for key in options if key not in known]
         required = [p.name for p in named if is_whole and p.default is p.empty]
         problems = {key: unknown_key(key, known + self._own_keys, RunConfig) for key in unknown}
-        problems |= {
-            name: "missing, it has no default" for name in required if name not in options
-        }
+        problems |= {name: "missing, it has no default" for name in required if name not in options}
         if problems:
             raise UserError("\n".join(self.message(text, key) for key, text in problems.items()))
