@@ -23,9 +23,9 @@ from groupwise.episodes.episode_sampler import EpisodeSampler
 from groupwise.episodes.sampling import Sampling
 from groupwise.episodes.threads import Threads, following_load
 from groupwise.evaluator.evaluator import Evaluator
+from groupwise.experience.accuracy import Accuracy
 from groupwise.experience.ahead import Ahead
 from groupwise.experience.experience import Experience
-from groupwise.experience.judge import Judge
 from groupwise.experience.replay import Replay
 from groupwise.kit import progress
 from groupwise.learning.learner import Learner
@@ -77,10 +77,10 @@ def build_parts(loaded: ResolvedConfig) -> Parts:
     notes = [note for source in sources.values() for note in getattr(source, "notes", ())]
     rewards, watched = build_rewards(loaded, players.judged_size)
     lower = {section.title for section in config.watch if section.better == "lower"}
-    judge = Judge.of(config.evaluation, rewards, [r for r in watched if r.name not in lower])
+    accuracy = Accuracy.of(config.evaluation, rewards, [r for r in watched if r.name not in lower])
     for algorithm in algorithms.values():
-        algorithm.take_accuracy(judge.name, judge.threshold)
-    check_weighting(loaded, algorithms, judge)
+        algorithm.take_accuracy(accuracy.name, accuracy.threshold)
+    check_weighting(loaded, algorithms, accuracy)
     held_out = held_out_draws(evaluation_prompts, config)
     return Parts(
         loaded=loaded,
@@ -91,8 +91,8 @@ def build_parts(loaded: ResolvedConfig) -> Parts:
         held_out=held_out,
         rewards=Scorer(rewards),
         watched=Scorer(watched) if watched else None,
-        judge=judge,
-        notes=[*([judge.note] if judge.note else []), *notes],
+        accuracy=accuracy,
+        notes=[*([accuracy.note] if accuracy.note else []), *notes],
     )
 
 
@@ -133,7 +133,7 @@ def open_evaluator(parts: Parts, accelerator: Accelerator, threads: Threads) -> 
             draws,
             parts.rewards,
             config.evaluation,
-            parts.judge,
+            parts.accuracy,
             distinct=len({prompts.question(draw.row) for draw in draws}),
             watched=parts.watched,
             watches={section.title: section for section in config.watch},
@@ -169,7 +169,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
         open_evaluator(parts, accelerator, threads) as evaluator,
     ):
         sampler, teachers = evaluator.sampler, build_teachers(parts, accelerator)
-        replay = Replay(settings.replay, parts.judge) if settings.replay else None
+        replay = Replay(settings.replay, parts.accuracy) if settings.replay else None
         learners = {
             label: Learner(
                 sampler.samplings[label].policy,
@@ -188,7 +188,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
             sampler,
             parts.prompts,
             parts.rewards,
-            parts.judge,
+            parts.accuracy,
             algorithms={label: parts.algorithms[label] for label in learners},
             settings=settings,
             accelerator=accelerator,

@@ -11,7 +11,7 @@ from groupwise.algorithm import OBSERVATIONS, Algorithm
 from groupwise.building.players import Players
 from groupwise.config.learners import LearnerSettings
 from groupwise.config.sections import RunConfig
-from groupwise.experience.judge import Judge
+from groupwise.experience.accuracy import Accuracy
 from groupwise.kit.errors import UserError
 from groupwise.kit.section import KeyPath
 from groupwise.plugins.plugin import Plugin
@@ -38,7 +38,7 @@ class Parts:
 
     algorithms: by label of the learner; prompts: for training; evaluation_prompts: the source of
     held-out draws, may be the same object; held_out: these draws, before the policy skips any;
-    judge: which reward is the accuracy.
+    accuracy: which reward is the accuracy.
     """
 
     loaded: ResolvedConfig
@@ -49,7 +49,7 @@ class Parts:
     held_out: Sequence[Group]
     rewards: Scorer
     watched: Scorer | None
-    judge: Judge
+    accuracy: Accuracy
     notes: list[str] = field(default_factory=list)
 
     @property

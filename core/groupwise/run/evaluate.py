@@ -101,7 +101,7 @@ def _write(folder: Path, run: Path, opened: Reopened, evaluation: Evaluation) ->
         "step": opened.state.global_step,
         "prompts": source.options.get("path", source.name),
         "unit": unit({label: s.policy for label, s in sampler.samplings.items()}),
-        "accuracy": parts.judge.name,
+        "accuracy": parts.accuracy.name,
         "metrics": evaluation.metrics,
     }
     write_config(folder, parts.loaded.concealed().config)

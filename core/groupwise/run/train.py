@@ -161,7 +161,7 @@ def _train(
             context,
             unit=unit(trainer.policies),
             labels=trainer.policies,
-            accuracy=parts.judge.name,
+            accuracy=parts.accuracy.name,
         )
         hint = _resume_hint(loaded, run_folder)
         saver = Saver(trainer, run_folder, checkpoints, writes=is_main, resume_hint=hint)
@@ -183,7 +183,7 @@ def _train(
                 loaded,
                 run=run_folder.identity,
                 start=this_start,
-                accuracy=parts.judge.name,
+                accuracy=parts.accuracy.name,
                 files=files,
             )
             if not resume:

@@ -17,10 +17,10 @@ from groupwise.sampler import Purpose
 from groupwise.scoring.event_loop import EventLoop
 from groupwise.scoring.reward_call import Failure, RewardCall
 from groupwise.scoring.reward_result import RewardResult
+from groupwise.scoring.reward_weights import RewardWeights
 from groupwise.scoring.scoring import Scoring
 from groupwise.scoring.settings import contained
 from groupwise.scoring.watchdog import within_deadline
-from groupwise.scoring.weights import RewardWeights
 from groupwise.scoring.worker import Worker
 
 MULTIPLIERS = "multipliers"
@@ -100,16 +100,16 @@ class Scorer:
         make = partial(
             RewardCall, columns=columns, state=state, purpose=purpose, references=references
         )
-        outcomes = []
+        results = []
         for reward in (self.rewards[number] for number in chosen):
             is_here = not reward.is_async and reward.name not in self._workers
             call = make(reward, judged if is_here else on_cpu)
             # None: all failed, or a chain has none.
             answer = self._begin(reward, call) if len(judged) else None
-            outcomes.append(RewardResult(reward, call, on_cpu, answer, is_here=is_here))
+            results.append(RewardResult(reward, call, on_cpu, answer, is_here=is_here))
         return Scoring(
             whole,
-            outcomes,
+            results,
             weights=tuple(weights[n] for n in chosen),
             scales=tuple(self.weights.scales[n] for n in chosen),
         )
