@@ -57,7 +57,7 @@ def _table(
     """
     yield f"rewards for the first {count} prompts", *(f"of {title}" for title in columns), ""
     for name in (reward.name for reward in parts.measures.values()):
-        marks = [f"accuracy: right at {parts.judge.threshold:g}"] * (name == parts.judge.name)
+        marks = [f"accuracy: right at {parts.accuracy.threshold:g}"] * (name == parts.accuracy.name)
         cells = ["-"] * len(columns)
         if unknown.get(name) == "":
             cells = [_values(scores, name) for scores in columns.values()]
@@ -69,7 +69,7 @@ def _table(
 
 def _gold(parts: Parts) -> Gold | None:
     """States the right completion of a row, by a reward that judges it: the accuracy, if it can."""
-    every = sorted(parts.measures.values(), key=lambda reward: reward.name != parts.judge.name)
+    every = sorted(parts.measures.values(), key=lambda reward: reward.name != parts.accuracy.name)
     known = [reward for reward in every if reward.members.gold_completion is not None]
 
     def gold(row: Row) -> str | None:

@@ -48,12 +48,3 @@ def _below(value: Any, path: KeyPath) -> Iterator[tuple[str, KeyPath, PluginSect
     elif isinstance(value, list):
         for number, item in enumerate(value):
             yield from _below(item, (*path, number))
-
-
-def section_at(config: RunConfig, path: KeyPath) -> PluginSection:
-    """The section at a path that names a plugin."""
-    section: Any = config
-    for part in path:
-        section = section[part] if isinstance(part, int) else getattr(section, part)
-    assert isinstance(section, PluginSection), path
-    return section

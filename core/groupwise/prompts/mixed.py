@@ -89,7 +89,7 @@ class Mixed(Prompts):
         return replace(group, number=number, source=label, number_in_source=group.number)
 
     def observe(self, outcomes: Mapping[int, Outcome]) -> dict[str, float]:
-        """As of `Weighted`; metrics are of each source."""
+        """As of `WeightedPrompts`; metrics are of each source."""
         if not self.observes:
             return {}
         metrics = dict[str, float]()

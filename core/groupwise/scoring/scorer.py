@@ -19,10 +19,10 @@ from groupwise.sampler import Purpose
 from groupwise.scoring.event_loop import EventLoop
 from groupwise.scoring.reward_call import Failure, RewardCall
 from groupwise.scoring.reward_result import RewardResult
+from groupwise.scoring.reward_weights import RewardWeights
 from groupwise.scoring.scoring import Scoring
 from groupwise.scoring.settings import contained
 from groupwise.scoring.watchdog import within_deadline
-from groupwise.scoring.weights import RewardWeights
 from groupwise.scoring.worker import Worker
 
 MULTIPLIERS = "multipliers"
@@ -99,7 +99,7 @@ class Scorer:
         weights = self.weights.at(state.global_step) if is_training else self.weights.final
         chosen = [n for n, r in enumerate(self.rewards) if only is None or r.name in only]
         make = partial(RewardCall, state=state, purpose=purpose)
-        outcomes = list[RewardResult]()
+        results = list[RewardResult]()
         for reward in (self.rewards[number] for number in chosen):
             is_here = not reward.is_async and reward.name not in self._workers
             rows = [n for n, row in enumerate(judged.prompts) if reward.judges(row)]
@@ -117,12 +117,12 @@ class Scorer:
             # None: all failed, or a chain has none, or it judges none of these sources.
             answer = self._begin(reward, call) if rows else None
             places = [of_batch[n] for n in rows]
-            outcomes.append(
+            results.append(
                 RewardResult(reward, call, own_on_cpu, answer, is_here=is_here, rows=places)
             )
         return Scoring(
             whole,
-            outcomes,
+            results,
             weights=tuple(weights[n] for n in chosen),
             scales=tuple(self.weights.scales[n] for n in chosen),
         )
