@@ -15,7 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from groupwise_sandbox import bubblewrap, confinement, frames, plain, system_calls
+from groupwise_sandbox import (
+    bubblewrap,
+    confinement,
+    crossing,
+    frames,
+    plain,
+    system_calls,
+    view,
+)
 from groupwise_sandbox.confinement import CHANNEL
 
 BEGUN = {"begun": True}
@@ -40,12 +48,15 @@ def live(descriptors: Sequence[int], server: int) -> None:
             if os.getuid() == 0:  # whose processes the kernel does not count
                 raise PermissionError("root cannot become another user here")
             bubblewrap.become(payload, CHANNEL)
-        confinement.limit(payload["seconds"], payload["memory"])
-        confinement.give_up_rights()
+        streams = _streams(payload.get("files", {}))
+        if (folder := payload.get("folder")) is None:
+            confinement.limit(payload["seconds"], payload["memory"])
+            confinement.give_up_rights()
+        else:
+            _enter(folder, payload)
         confinement.limit_threads()
         confinement.end_with(server)
-        streams = _streams(payload.get("files", {}))
-        system_calls.restrict()
+        system_calls.restrict("memory" if folder is None else "folder")
         frames.write(CHANNEL, BEGUN)  # what fails until here is no fault of the program's
         status = _run(payload, streams)
     except BaseException:
@@ -53,6 +64,17 @@ def live(descriptors: Sequence[int], server: int) -> None:
         sys.stderr.flush()
     finally:
         os._exit(status)
+
+
+def _enter(folder: Mapping[str, Any], payload: Mapping[str, Any]) -> None:
+    """Hold this process to its folder, and let the files that messages name cross."""
+    seconds, memory = payload["seconds"], payload["memory"]
+    confinement.limit(seconds, memory, folder["space"], view.DESCRIPTORS)
+    before = view.root(folder)
+    confinement.give_up_rights()
+    if os.getuid() == 0:  # whom Landlock and namespaces hold less
+        raise PermissionError("root cannot become another user here")
+    crossing.begin(payload["mode"], view.enter(folder, before))
 
 
 def _streams(files: Mapping[str, str]) -> Mapping[str, io.TextIOWrapper]:
@@ -149,7 +171,14 @@ def _serve(payload: Mapping[str, Any], module: types.ModuleType) -> None:
             request = frames.read(CHANNEL)
         except frames.EndedError:
             return
-        frames.write(CHANNEL, _answer(request, module))
+        frames.write(CHANNEL, _answer_with_files(request, module))
+
+
+def _answer_with_files(request: Mapping[str, Any], module: types.ModuleType) -> Mapping[str, Any]:
+    try:
+        return crossing.outgoing(_answer(crossing.incoming(request), module))
+    except (OSError, ValueError) as error:  # folder is full, or too much changed
+        return {"error": _words(error)}
 
 
 def _answer(request: Mapping[str, Any], module: types.ModuleType) -> Mapping[str, Any]:
@@ -215,10 +244,11 @@ def _stub(name: str) -> Callable[..., Any]:
     def stub(*args: Any, **named: Any) -> Any:
         try:
             given = {"args": plain.encoded(list(args)), "named": plain.encoded(named)}
+            given = dict(crossing.outgoing(given))
         except plain.NotPlainError as error:
             raise _ArgumentError(f"{name} cannot be called with this: {error}") from error
         frames.write(CHANNEL, {"name": name, **given})
-        reply = frames.read(CHANNEL)
+        reply = crossing.incoming(frames.read(CHANNEL))
         if "error" in reply:
             raise _raised(reply["error"])
         return plain.decoded(reply["value"])

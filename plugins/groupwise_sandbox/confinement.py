@@ -66,16 +66,19 @@ def reset_signals() -> None:
     signal.set_wakeup_fd(-1)
 
 
-def limit(seconds: float, memory: int) -> None:
-    """Seconds of processor time, bytes of memory beside the present ones, and what else grows."""
+def limit(seconds: float, memory: int, space: int = 0, descriptors: int = 16) -> None:
+    """Seconds of processor time, bytes of memory beside the present ones, and what else grows.
+
+    space: bytes of a file.
+    """
     present = _pages() * resource.getpagesize()
     whole = math.ceil(seconds) + 1
     limits = {
         resource.RLIMIT_AS: (present + memory, present + memory),
         resource.RLIMIT_CPU: (whole, whole + 1),
         resource.RLIMIT_CORE: (0, 0),
-        resource.RLIMIT_FSIZE: (0, 0),
-        resource.RLIMIT_NOFILE: (16, 16),
+        resource.RLIMIT_FSIZE: (space, space),
+        resource.RLIMIT_NOFILE: (descriptors, descriptors),
         resource.RLIMIT_MEMLOCK: (0, 0),
     }
     for name, pair in limits.items():

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import isfinite
+from pathlib import Path, PurePath
 from typing import Any
 
 DEPTH = 64
@@ -50,6 +51,7 @@ _WRITERS: Sequence[tuple[Any, Callable[[Any, _Part], Any]]] = (
     (range, lambda value, _: {"range": [value.start, value.stop, value.step]}),
     (set | frozenset, lambda value, part: {"set": [*map(part, value)]}),
     (dict, lambda value, part: {"dict": [[part(k), part(v)] for k, v in value.items()]}),
+    (PurePath, lambda value, _: {"path": str(value)}),
     (Iterator, lambda value, part: {"iterator": [*map(part, _all_of(value))]}),
 )
 
@@ -84,6 +86,7 @@ _READERS: Mapping[str, Callable[[Any, _Part], Any]] = {
     "complex": lambda content, _: complex(*map(float, content)),
     "bytes": lambda content, _: bytes.fromhex(content),
     "tuple": lambda content, part: tuple(map(part, content)),
+    "path": lambda content, _: Path(content),
     "range": lambda content, _: range(*map(int, content)),
     "iterator": lambda content, part: iter([*map(part, content)]),
     "set": lambda content, part: set(map(part, content)),

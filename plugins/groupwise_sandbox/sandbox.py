@@ -3,8 +3,9 @@
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,6 +13,8 @@ from groupwise.kit.errors import UserError
 from groupwise_sandbox import plain, system_calls
 from groupwise_sandbox.commands import PROBE, BubblewrapError, Command, ending, missing
 from groupwise_sandbox.connection import Connection
+from groupwise_sandbox.folder import PROBE as PROBE_OF_FOLDERS
+from groupwise_sandbox.folder import Folder, Way, Ways, made
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.memory import runs_within
 from groupwise_sandbox.process import Finished, Process, SandboxError
@@ -79,6 +82,7 @@ class Sandbox:
         self._free = threading.BoundedSemaphore(self.parallel)
         self._lock, self._trying = threading.Lock(), threading.Lock()
         self._connection: Connection | None = None
+        self._ways = Ways(self._probed)
         self._tried: tuple[str | None] | None = None
         """Whether commands can be run: the reason against it, once it is known."""
 
@@ -94,15 +98,17 @@ class Sandbox:
         *,
         arguments: Sequence[str] = (),
         files: Mapping[str, str] | None = None,
+        space: int = 0,
     ) -> Finished:
         """Run a program with this standard input. Raises SandboxError.
 
         arguments: after the first of `sys.argv`.
         files: contents by name of what it may open to read; they are in its memory, not on a disk.
+        space: bytes of the folder in which it begins; 0: it has none.
         """
         given = {"stdin": stdin, "arguments": [*arguments], "files": {**(files or {})}}
         payload = {"mode": "program", "code": code, **given}
-        with self._free, self._connected().started(payload, self.limits) as process:
+        with self._started(payload, space=space) as (process,):
             return process.finished()
 
     def call(self, code: str, name: str, arguments: Sequence[Any], *, opening: str = "") -> Called:
@@ -113,7 +119,7 @@ class Sandbox:
         opening: code whose names the program may use, such as imports.
         """
         request = {"name": name, "args": plain.encoded([*arguments]), "named": plain.encoded({})}
-        with self._free, self._connected().started(_calls(code, opening), self.limits) as process:
+        with self._started(_calls(code, opening)) as (process,):
             answer = _defined(process) or _answered(process, request)
             process.hang_up()
             finished = process.finished()
@@ -128,7 +134,13 @@ class Sandbox:
             return Called(finished=finished, error=str(problem))
 
     def test(
-        self, code: str, tests: str, stubs: Sequence[str], calls: Sequence[str] = ()
+        self,
+        code: str,
+        tests: str,
+        stubs: Sequence[str],
+        calls: Sequence[str] = (),
+        *,
+        space: int = 0,
     ) -> Tested:
         """Run tests that are code, in a process of their own. Raises SandboxError.
 
@@ -137,16 +149,14 @@ class Sandbox:
 
         calls: statements that are run one by one after `tests`; each is a test, whatever becomes of
             those before. Without any, `tests` is itself the only one.
+        space: bytes of the folder of the tests, and of the program's; 0: they have none. What
+            arguments name of the tests' files is in the program's folder, too, and what the program
+            changes of these, or makes besides, goes back.
 
         Raises NotPlainError, a ValueError, where an argument of a test is not plain data.
         """
         testing = {"mode": "tests", "code": tests, "stubs": [*stubs], "calls": [*calls]}
-        connection = self._connected()
-        with (
-            self._free,
-            connection.started(_calls(code), self.limits) as program,
-            connection.started(testing, self.limits) as tester,
-        ):
+        with self._started(_calls(code), testing, space=space) as (program, tester):
             failed = _defined(program)
             verdict = failed or _passed_on(tester, program)
             program.hang_up()
@@ -156,6 +166,42 @@ class Sandbox:
         if (reasons := verdict.get("reasons")) is None:
             reasons = [str(verdict["error"])] * max(1, len(calls))
         return Tested(reasons=reasons, finished=finished)
+
+    @property
+    def folder_refusal(self) -> str | None:
+        """Why no program can have a folder on this machine, in a sentence, or None."""
+        return self._ways.refusal
+
+    @contextmanager
+    def _started(
+        self, *payloads: Mapping[str, Any], space: int = 0, way: Way | None = None
+    ) -> Iterator[Sequence[Process]]:
+        """Processes of one run; each has a folder of so many bytes, if there are any.
+
+        Raises SandboxError.
+        """
+        if space and (way := way or self._ways.way) is None:
+            raise SandboxError(str(self._ways.refusal))
+        with self._free, ExitStack() as stack:
+            folders = list[Folder]()
+            if way is not None:
+                folders = [stack.enter_context(made(way, space)) for _ in payloads]
+                payloads = tuple(
+                    {**payload, "folder": folder.payload()}
+                    for payload, folder in zip(payloads, folders, strict=True)
+                )
+            # Each watches the folders of all, since one may write while another is waited for.
+            is_full = (lambda: any(each.is_full() for each in folders)) if folders else None
+            connection = self._connected()
+            yield [
+                stack.enter_context(connection.started(each, self.limits, is_full))
+                for each in payloads
+            ]
+
+    def _probed(self, way: Way) -> Finished:
+        payload = {"mode": "program", "code": PROBE_OF_FOLDERS}
+        with self._started(payload, space=1 << 20, way=way) as (process,):
+            return process.finished()
 
     def command(self, command: Command, limits: Limits | None = None) -> Finished:
         """Run a program of the machine in namespaces of its own. Raises SandboxError.

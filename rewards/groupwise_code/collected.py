@@ -5,13 +5,14 @@ each on a new object; and test cases of unittest. What pytest alone could give i
 """
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from groupwise_code.problem import FormatError
 
 _REFUSED = ("fixture", "skip", "skipif", "usefixtures", "xfail", "patch", "asyncio")
 """Decorators with which a function is not simply called."""
 _BEFORE = ("setup", "setup_class", "setup_function", "setup_module", "teardown_method")
+_TEMPORARY = "__import__('pathlib').Path(__import__('tempfile').mkdtemp())"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -71,6 +72,9 @@ def _call(function: Function, opening: str, own: int = 0) -> str:
         loops += f"{' ' * depth}for _{depth} in {values}:\n"
         given.append(f"**dict(zip({arguments!r}, {item}, strict=True))")
         names |= {*arguments}
+    if any(each.arg == "tmp_path" for each in function.args.args):
+        given.append(f"tmp_path={_TEMPORARY}")
+        names.add("tmp_path")
     needed = function.args.args[own : len(function.args.args) - len(function.args.defaults)]
     if missing := [each.arg for each in needed if each.arg not in names]:
         raise FormatError(
@@ -112,6 +116,23 @@ def _last_name(node: ast.expr) -> str:
     """`c` of a, b.c and a.b.c(...)."""
     node = node.func if isinstance(node, ast.Call) else node
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def uses_files(nodes: Iterable[ast.AST]) -> bool:
+    """Whether code opens, makes or looks for files."""
+    for each in nodes:
+        if isinstance(each, ast.Call):
+            owner = getattr(each.func, "value", None)
+            name = _last_name(each)
+            if name == "open" or name in _OF_PATHS:
+                return True
+            if isinstance(owner, ast.Name) and owner.id == "os" and name in _OF_OS:
+                return True
+    return False
+
+
+_OF_PATHS = ("mkdtemp", "read_bytes", "read_text", "write_bytes", "write_text")
+_OF_OS = ("listdir", "makedirs", "mkdir", "remove", "rename", "replace", "rmdir", "stat", "unlink")
 
 
 def imported(module: ast.Module) -> Iterator[str]:

@@ -37,6 +37,8 @@ class Testing:
     """What the tests use and do not define: the program's functions."""
     modules: Sequence[str]
     """What they import."""
+    use_files: bool = False
+    """Whether they and the program need a folder."""
 
 
 Case: TypeAlias = Printing | Calling | Testing

@@ -181,6 +181,10 @@ class CodeTests:
             raise FormatError(
                 f"the tests import {missing[0]}; if it is installed, set modules: [{missing[0]}]"
             )
+        if any(isinstance(each, Testing) and each.use_files for each in cases) and (
+            reason := self._sandbox.folder_refusal
+        ):
+            raise FormatError(f"the tests use files: {reason}")
         languages = languages_of(row, self.config.languages)
         if not all(isinstance(each, Printing) for each in cases):
             if "python" not in languages:

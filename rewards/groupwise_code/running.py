@@ -8,6 +8,8 @@ from groupwise_code.problem import Calling, Case, Printing
 from groupwise_sandbox.programs import Program, Programs
 from groupwise_sandbox.sandbox import Sandbox
 
+SPACE = 16 << 20
+"""Bytes of the folder of tests that use files."""
 ACCEPTED = ("1", "1.0", "true")
 """What a checker prints for a right output."""
 LEETCODE = (
@@ -50,7 +52,8 @@ class Runner:
         assert isinstance(program, str)  # other languages have no tests that call a function
         if isinstance(case, Calling):
             return [_misvalue(self._sandbox, program, case)]
-        return self._sandbox.test(program, case.code, case.names, case.calls).reasons
+        space = SPACE if case.use_files else 0
+        return self._sandbox.test(program, case.code, case.names, case.calls, space=space).reasons
 
     def _misprint(self, program: str | Program, case: Printing) -> str | None:
         if isinstance(program, str):
