@@ -8,7 +8,9 @@ import re
 import resource
 import signal
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from groupwise_sandbox import system_calls
 
@@ -28,6 +30,7 @@ _CHANGED_SIGNALS = list[int]()
 def prepare() -> None:
     """Compute, before any fork, what is the same for every process."""
     system_calls.prepare()
+    _unshare(), _counts_by_namespace()
     standing = (each for each in signal.valid_signals() if signal.getsignal(each) != signal.SIG_DFL)
     _CHANGED_SIGNALS[:] = standing
 
@@ -109,11 +112,20 @@ def give_up_rights() -> None:
 def limit_threads() -> None:
     """Let the kernel refuse more threads. It counts those of a user, which is this one alone in a
     namespace of its own; without one, those that are there already are allowed besides."""
-    release = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
-    most = THREADS
-    if release < _COUNTED_BY_NAMESPACE or ctypes.CDLL(None).unshare(_NEW_USERS) != 0:
-        most = 4 * THREADS + _present()
+    is_alone = _counts_by_namespace() and _unshare()(_NEW_USERS) == 0
+    most = THREADS if is_alone else 4 * THREADS + _present()
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+
+@cache
+def _unshare() -> Any:
+    return ctypes.CDLL(None).unshare
+
+
+@cache
+def _counts_by_namespace() -> bool:
+    release = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
+    return release >= _COUNTED_BY_NAMESPACE
 
 
 def _present() -> int:

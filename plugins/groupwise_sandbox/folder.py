@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -86,7 +86,8 @@ def made(way: Way, space: int) -> Iterator[Folder]:
         for path in (root, root + FOLDER):
             Path(path).mkdir(mode=0o700, exist_ok=True)
             if os.getuid() == 0:
-                shutil.chown(path, NOBODY, NOBODY)
+                with suppress(OSError):  # there is nobody, and the process will say so
+                    shutil.chown(path, NOBODY, NOBODY)
         yield Folder(way, space, root)
     finally:
         # Python's own removal recurses, and a folder may be nested deeper than it can.

@@ -30,6 +30,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("user", USERS)
 def test_no_payload_wins(user: str) -> None:
     shown = table(USERS[user])
@@ -40,6 +41,7 @@ def test_no_payload_wins(user: str) -> None:
         pytest.skip(str(refused))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("user", USERS)
 def test_without_namespaces_commands_are_refused_and_no_payload_wins(user: str) -> None:
     shown = table(USERS[user], begin=without_namespaces)
@@ -49,6 +51,7 @@ def test_without_namespaces_commands_are_refused_and_no_payload_wins(user: str) 
     assert shown["namespaces"].startswith("no process can be held to a folder here (namespaces: ")
 
 
+@pytest.mark.slow
 def test_root_that_can_become_nobody_else_runs_programs_alone() -> None:
     """As in a container without a range of users."""
     shown = table((), by=interpreter(USERS["nobody"]), begin=in_a_namespace_with_one_user)
