@@ -50,7 +50,7 @@ class Runner:
         assert isinstance(program, str)  # other languages have no tests that call a function
         if isinstance(case, Calling):
             return [_misvalue(self._sandbox, program, case)]
-        return self._sandbox.test(program, case.code, case.names, case.calls).reasons
+        return self._sandbox.test(program, case.suite).reasons
 
     def _misprint(self, program: str | Program, case: Printing) -> str | None:
         if isinstance(program, str):

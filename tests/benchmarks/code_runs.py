@@ -29,7 +29,7 @@ from groupwise_code.reward import CodeTests
 from groupwise_sandbox.languages import LANGUAGES
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.programs import Programs
-from groupwise_sandbox.sandbox import Sandbox
+from groupwise_sandbox.sandbox import Sandbox, Suite
 
 COLD = (sys.executable, "-I", "-S", "-c")
 WRAPPED = ("bwrap", "--ro-bind", "/", "/", "--unshare-all", "--die-with-parent", *COLD)
@@ -73,7 +73,9 @@ def speed(count: int) -> None:
                 for name, program in PROGRAMS.items()
             },
             "a call": lambda: sandbox.call(RIGHT, "add", [1, 2]).value == 3,
-            "tests that are code": lambda: sandbox.test(RIGHT, TESTS, ["add"]).passed,
+            "tests that are code": lambda: (
+                sandbox.test(RIGHT, Suite(code=TESTS, stubs=["add"])).passed
+            ),
         }
         server = psutil.Process(sandbox._connected()._server.pid)
         both = [psutil.Process(), server]
