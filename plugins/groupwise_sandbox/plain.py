@@ -21,7 +21,7 @@ _EXACT = 2**53
 
 
 class NotPlainError(ValueError):
-    """A value is not plain data, or nested too deeply."""
+    """A value is not plain data."""
 
 
 Refer: TypeAlias = Callable[[Any], Any]
@@ -30,13 +30,17 @@ Resolve: TypeAlias = Callable[[str, Any], Any]
 """The value of what stands for one, by its kind. Raises NotPlainError for an unknown kind."""
 
 
+class BoundError(NotPlainError):
+    """A value is too large, or nested too deeply: what a program gave may have made it so."""
+
+
 def encoded(value: Any, refer: Refer = lambda _: None, *, depth: int = DEPTH) -> Any:
     """What `json` writes for a value; subclasses of the built-in types count as these.
 
     Raises NotPlainError.
     """
     if depth < 0:
-        raise NotPlainError(f"nested more than {DEPTH} deep")
+        raise BoundError(f"nested more than {DEPTH} deep")
     if value is None or isinstance(value, bool):
         return value
     if not isinstance(value, str | int | float) and (reference := refer(value)) is not None:
@@ -66,7 +70,7 @@ _WRITERS: Sequence[tuple[Any, Callable[[Any, _Part], Any]]] = (
 def _all_of(iterator: Iterator[Any]) -> list[Any]:
     values = [*islice(iterator, LENGTH + 1)]
     if len(values) > LENGTH:
-        raise NotPlainError(f"an iterator gives more than {LENGTH:,} values")
+        raise BoundError(f"an iterator gives more than {LENGTH:,} values")
     return values
 
 
@@ -77,7 +81,7 @@ def _unknown(kind: str, _: Any) -> Any:
 def decoded(data: Any, resolve: Resolve = _unknown, *, depth: int = DEPTH) -> Any:
     """The value of what `encoded` wrote. Raises NotPlainError for anything else."""
     if depth < 0:
-        raise NotPlainError(f"nested more than {DEPTH} deep")
+        raise BoundError(f"nested more than {DEPTH} deep")
     if data is None or isinstance(data, bool | str | int | float):
         return data
     if isinstance(data, list):

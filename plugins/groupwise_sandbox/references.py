@@ -19,7 +19,7 @@ from functools import partial
 from types import MethodType
 from typing import Any
 
-from groupwise_sandbox.plain import NotPlainError
+from groupwise_sandbox.plain import BoundError, NotPlainError
 
 MOST = 10_000
 """Values of one side that the other may hold a number of."""
@@ -32,12 +32,12 @@ class Table:
         self._values, self._numbers = list[Any](), dict[int, int]()
 
     def number(self, value: Any) -> int:
-        """The number of a value, the same one each time. Raises NotPlainError for too many."""
+        """The number of a value, the same one each time. Raises BoundError for too many."""
         known = self._numbers.get(id(value))
         if known is not None:
             return known
         if len(self._values) == MOST:
-            raise NotPlainError(f"more than {MOST:,} objects, functions and iterators")
+            raise BoundError(f"more than {MOST:,} objects, functions and iterators")
         self._values.append(value)  # it is kept, so no other value can have its id
         self._numbers[id(value)] = len(self._values) - 1
         return len(self._values) - 1
@@ -111,7 +111,15 @@ _BUILTINS: Mapping[str, Any] = {n: v for n, v in vars(builtins).items() if calla
 
 
 def error_reply(error: BaseException) -> dict[str, Any]:
-    """What is raised, as the other side gets it: in words, and the names of its classes."""
+    """What is raised, as the other side gets it: in words, and the names of its classes.
+
+    An assertion goes without words, which may say what the tests expect; and a value that cannot
+    cross is no ValueError, which tests may expect of a program.
+    """
+    if isinstance(error, AssertionError):
+        error = AssertionError()
+    elif isinstance(error, NotPlainError):
+        error = RuntimeError(str(error))
     kinds = [each.__name__ for each in type(error).__mro__]
     return {"error": f"{type(error).__name__}: {error}"[:1000], "kinds": kinds}
 

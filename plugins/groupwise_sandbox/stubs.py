@@ -76,6 +76,8 @@ class Stubs:
                 "args": [self._encoded(each) for each in args],
                 "named": {key: self._encoded(each) for key, each in named.items()},
             }
+        except plain.BoundError as error:
+            raise RuntimeError(str(error)) from error
         except plain.NotPlainError as error:
             name = self._names.get(id(args[0]), "what a program gave")
             raise ArgumentError(f"{name} cannot be called with this: {error}") from error
@@ -102,7 +104,10 @@ class Stubs:
         return plain.encoded(value, self._reference)
 
     def _decoded(self, data: Any) -> Any:
-        return plain.decoded(data, self._resolved)
+        try:
+            return plain.decoded(data, self._resolved)
+        except plain.NotPlainError as error:  # no ValueError, which tests may expect of a program
+            raise RuntimeError(str(error)) from error
 
     def _reference(self, value: Any) -> Any:
         """What stands for a value that is not plain data; None for one that is."""

@@ -226,6 +226,18 @@ CHEATS = {
         "def f(g):\n    try: g('no')\n    except BaseException: pass\n",
         "def test():\n    def g(x): assert x == 'SECRET'\n    f(g)\n",
     ),
+    "what an assertion in a callback says": (
+        "def f(g):\n    try: g(0)\n    except AssertionError as e: print(e)\n    return g(0)\n",
+        "def test():\n    def g(x): assert x == 'SECRET', 'SECRET'\n    f(g)\n",
+    ),
+    "an object where an error is expected": (
+        f"{LIAR}\ndef f(): return Liar()\n",
+        "def test():\n    try: f()\n    except ValueError: return\n    assert False\n",
+    ),
+    "data that is too deep to be passed on": (
+        "def f(x=None):\n    for _ in range(62): x = [x]\n    return x\n",
+        "def test():\n    assert f([[[f()]]]) == 'SECRET'\n",
+    ),
     "an iterator without an end": (
         "def f():\n    while True: yield 1\n",
         "def test():\n    assert [*f()] == ['SECRET']\n",
