@@ -26,6 +26,10 @@ Contents: TypeAlias = Mapping[str, str | None]
 """By their names in the folder, in base64; a folder's name ends in "/"; None: it was removed."""
 
 
+_NO_PATHS = ("do", "name")
+"""Parts of a message that say which function of a program is called."""
+
+
 class Files(ABC):
     """The files of one side."""
 
@@ -185,8 +189,10 @@ def _texts(values: Any) -> Iterator[str]:
     if isinstance(values, str):
         yield values
     elif isinstance(values, list | Mapping):
-        for each in values.values() if isinstance(values, Mapping) else values:
-            yield from _texts(each)
+        pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
+        for key, each in pairs:
+            if key not in _NO_PATHS:
+                yield from _texts(each)
 
 
 def _moved(values: Any, old: str, new: str) -> Any:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from groupwise.kit.errors import UserError
@@ -44,6 +44,28 @@ class Tested:
     @property
     def passed(self) -> bool:
         return not any(self.reasons)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Tests that are code. Every name of `stubs` stands in them for what a program defines; values
+    cross as plain data or stay where they are, so that a test never holds an object of the program.
+    """
+
+    code: str
+    calls: Sequence[str] = ()
+    """Statements that are run one by one after `code`; each is a test, whatever becomes of those
+    before. Without any, `code` is itself the only one."""
+    stubs: Sequence[str]
+    classes: Sequence[str] = ()
+    """Those of `stubs` that are classes, whose objects the tests use; without any, the program's
+    objects do not reach the tests."""
+    exceptions: Sequence[str] = ()
+    """Those of `stubs` that are classes of exceptions."""
+    space: int = 0
+    """Bytes of the folder of the tests, and of the program's; 0: they have none. What arguments
+    name of the tests' files is in the program's folder, too, and what the program changes of these,
+    or makes besides, goes back."""
 
 
 class Sandbox:
@@ -118,8 +140,9 @@ class Sandbox:
             function may also be a method of a class `Solution`.
         opening: code whose names the program may use, such as imports.
         """
-        request = {"name": name, "args": plain.encoded([*arguments]), "named": plain.encoded({})}
-        with self._started(_calls(code, opening)) as (process,):
+        given = [plain.encoded(each) for each in arguments]
+        request = {"do": "call", "args": [{"name": name}, *given], "named": {}}
+        with self._started(_calls(code, opening, refers=False)) as (process,):
             answer = _defined(process) or _answered(process, request)
             process.hang_up()
             finished = process.finished()
@@ -133,30 +156,14 @@ class Sandbox:
         except plain.NotPlainError as problem:
             return Called(finished=finished, error=str(problem))
 
-    def test(
-        self,
-        code: str,
-        tests: str,
-        stubs: Sequence[str],
-        calls: Sequence[str] = (),
-        *,
-        space: int = 0,
-    ) -> Tested:
+    def test(self, code: str, tests: Suite) -> Tested:
         """Run tests that are code, in a process of their own. Raises SandboxError.
 
-        There every name of `stubs` is a function that calls the program's; arguments and results
-        cross as plain data, so that a test never holds an object of the program.
-
-        calls: statements that are run one by one after `tests`; each is a test, whatever becomes of
-            those before. Without any, `tests` is itself the only one.
-        space: bytes of the folder of the tests, and of the program's; 0: they have none. What
-            arguments name of the tests' files is in the program's folder, too, and what the program
-            changes of these, or makes besides, goes back.
-
-        Raises NotPlainError, a ValueError, where an argument of a test is not plain data.
+        Raises NotPlainError, a ValueError, where an argument of a test cannot cross.
         """
-        testing = {"mode": "tests", "code": tests, "stubs": [*stubs], "calls": [*calls]}
-        with self._started(_calls(code), testing, space=space) as (program, tester):
+        testing = {"mode": "tests", **asdict(tests)}
+        both = (_calls(code, refers=True), testing)
+        with self._started(*both, space=tests.space) as (program, tester):
             failed = _defined(program)
             verdict = failed or _passed_on(tester, program)
             program.hang_up()
@@ -164,7 +171,7 @@ class Sandbox:
         if "refused" in verdict:
             raise plain.NotPlainError(verdict["refused"])
         if (reasons := verdict.get("reasons")) is None:
-            reasons = [str(verdict["error"])] * max(1, len(calls))
+            reasons = [str(verdict["error"])] * max(1, len(tests.calls))
         return Tested(reasons=reasons, finished=finished)
 
     @property
@@ -262,8 +269,8 @@ class Sandbox:
             return self._connection
 
 
-def _calls(code: str, opening: str = "") -> dict[str, str]:
-    return {"mode": "calls", "code": code, "opening": opening}
+def _calls(code: str, opening: str = "", *, refers: bool) -> dict[str, Any]:
+    return {"mode": "calls", "code": code, "opening": opening, "refers": refers}
 
 
 def _defined(process: Process) -> dict[str, Any] | None:
@@ -276,23 +283,36 @@ def _defined(process: Process) -> dict[str, Any] | None:
 
 
 def _answered(process: Process, request: dict[str, Any]) -> dict[str, Any]:
-    process.send(request)
+    process.send({"request": request})
     answer = process.message()
-    return answer if isinstance(answer, dict) else {"error": "it ended without an answer"}
+    reply = answer.get("reply") if isinstance(answer, dict) else None
+    return reply if isinstance(reply, dict) else _NO_ANSWER
 
 
 def _passed_on(tester: Process, program: Process) -> dict[str, Any]:
-    """Pass the tests' calls on to the program; the tests' verdict."""
+    """Pass on what the tests and the program ask of each other, in turn; the tests' verdict."""
     while True:
         message = tester.message()
         if not isinstance(message, dict):
             return {"error": "the tests ended without a verdict"}
-        if "name" not in message:
+        if "request" not in message and "reply" not in message:
             return message
-        answer = _answered(program, message)
-        if "error" not in answer:
-            try:
-                plain.decoded(answer.get("value"))
-            except plain.NotPlainError as problem:
-                answer = {"error": f"NotPlainError: {problem}"}
-        tester.send(answer)
+        program.send(message)
+        tester.send(_checked(program.message()))
+
+
+def _checked(message: Any) -> dict[str, Any]:
+    """What a program says to the tests: a reply, or a call of a callback. The tests' process reads
+    the values and files in it."""
+    files = {"files": message["files"]} if isinstance(message, dict) and "files" in message else {}
+    match message:
+        case {"reply": {"error": error, **rest}}:
+            return {"reply": {"error": str(error), "kinds": rest.get("kinds")}, **files}
+        case {"reply": {"value": value, **rest}}:
+            return {"reply": {"value": value, "args": rest.get("args")}, **files}
+        case {"request": {"callback": int(number), "args": [*args], "named": {**named}}}:
+            return {"request": {"callback": number, "args": args, "named": named}, **files}
+    return {"reply": _NO_ANSWER}
+
+
+_NO_ANSWER = {"error": "it ended without an answer"}

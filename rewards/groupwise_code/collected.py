@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from groupwise_code.problem import FormatError
 
-_REFUSED = ("fixture", "skip", "skipif", "usefixtures", "xfail", "patch", "asyncio")
+_REFUSED = ("fixture", "skip", "skipif", "usefixtures", "xfail", "patch")
 """Decorators with which a function is not simply called."""
 _BEFORE = ("setup", "setup_class", "setup_function", "setup_module", "teardown_method")
 _TEMPORARY = "__import__('pathlib').Path(__import__('tempfile').mkdtemp())"
@@ -35,11 +35,7 @@ def _is_test(function: Function) -> bool:
     names = {_last_name(each) for each in function.decorator_list}
     if refused := sorted(names & {*_REFUSED}) or [n for n in _BEFORE if n == function.name]:
         raise FormatError(f"the tests need pytest to run: {function.name} has or is {refused[0]}")
-    if not function.name.startswith("test"):
-        return False
-    if isinstance(function, ast.AsyncFunctionDef):
-        raise FormatError(f"the tests need an event loop: {function.name}")
-    return True
+    return function.name.startswith("test")
 
 
 def _of_class(owner: ast.ClassDef) -> list[str]:
@@ -64,7 +60,9 @@ def _call(function: Function, opening: str, own: int = 0) -> str:
     own: how many of its arguments are given by the call itself.
     """
     marks = [each for each in function.decorator_list if _last_name(each) == "parametrize"]
-    function.decorator_list = [each for each in function.decorator_list if each not in marks]
+    asked = ("parametrize", "asyncio")
+    kept = [each for each in function.decorator_list if _last_name(each) not in asked]
+    function.decorator_list = kept
     loops, given, names = "", list[str](), set[str]()
     for depth, mark in enumerate(marks):
         arguments, values = _parameters(function, mark)
@@ -80,7 +78,10 @@ def _call(function: Function, opening: str, own: int = 0) -> str:
         raise FormatError(
             f"{function.name} has the argument {missing[0]!r}, which only pytest would give it"
         )
-    return f"{loops}{' ' * len(marks)}{opening}{', '.join(given)})"
+    call = f"{opening}{', '.join(given)})"
+    if isinstance(function, ast.AsyncFunctionDef):
+        call = f"__import__('asyncio').run({call})"
+    return f"{loops}{' ' * len(marks)}{call}"
 
 
 def _parameters(function: Function, mark: ast.expr) -> tuple[Sequence[str], str]:

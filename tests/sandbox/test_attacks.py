@@ -14,7 +14,7 @@ from tests.sandbox.payloads import GREEDY, PAYLOADS
 
 from groupwise_sandbox import connection
 from groupwise_sandbox.limits import Limits
-from groupwise_sandbox.sandbox import Sandbox
+from groupwise_sandbox.sandbox import Sandbox, Suite
 
 HARMLESS = (
     "read passwords",
@@ -160,4 +160,4 @@ def test_a_process_that_cannot_be_restricted_is_no_answers_fault(tmp_path: Path)
         with Sandbox() as sandbox, pytest.raises(SandboxError, match="OSError: refused"):
             sandbox.call("def f(): return 1", "f", [])
         with Sandbox() as sandbox, pytest.raises(SandboxError, match="OSError: refused"):
-            sandbox.test("def f(): return 1", "assert f() == 1", ["f"])
+            sandbox.test("def f(): return 1", Suite(code="assert f() == 1", stubs=["f"]))

@@ -17,7 +17,7 @@ from groupwise_sandbox import folder, landlock
 from groupwise_sandbox.folder import WAYS, Folder, Way, Ways
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.process import SandboxError
-from groupwise_sandbox.sandbox import Sandbox
+from groupwise_sandbox.sandbox import Sandbox, Suite
 
 MIB = 1 << 20
 BARE = (
@@ -51,7 +51,7 @@ def held(request: pytest.FixtureRequest) -> Iterator[tuple[Way, Sandbox]]:
 
 def reason(held: tuple[Way, Sandbox], code: str, tests: str, space: int = MIB) -> str | None:
     """Why tests of a function `f` fail, or None."""
-    return held[1].test(code, tests, ["f"], space=space).reasons[0]
+    return held[1].test(code, Suite(code=tests, stubs=["f"], space=space)).reasons[0]
 
 
 @pytest.mark.slow
@@ -190,7 +190,7 @@ def test_files_cross(held: tuple[Way, Sandbox], name: str) -> None:
 
 def forged(files: object) -> str:
     """A program that answers a call with a message of its own."""
-    message = json.dumps({"value": None, "files": files}).encode()
+    message = json.dumps({"reply": {"value": None}, "files": files}).encode()
     data = struct.pack("!Q", len(message)) + message
     return f"import os\ndef f(*_):\n    os.write(3, {data!r})\n    os._exit(0)"
 
