@@ -210,7 +210,7 @@ print("WON")
 """,
     "look into another process": """
 import os
-for number in range(os.getppid() - 5, os.getpid() + 50):
+for number in (*range(os.getppid() - 5, os.getppid() + 50), os.getpid()):
     for name in ("mem", "environ", "maps", "fd/3", "cwd/file", "root/etc/passwd"):
         try:
             print(open(f"/proc/{number}/{name}", "rb").read(9), "WON")
@@ -219,7 +219,7 @@ for number in range(os.getppid() - 5, os.getpid() + 50):
 """,
     "follow another process to its folder": """
 import os
-for number in range(os.getppid() - 5, os.getpid() + 50):
+for number in (*range(os.getppid() - 5, os.getppid() + 50), os.getpid()):
     try:
         print(os.readlink(f"/proc/{number}/cwd"), "WON" if number != os.getpid() else "")
     except OSError:
