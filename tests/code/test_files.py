@@ -37,7 +37,7 @@ ROWS = {
 @pytest.fixture(scope="module")
 def reward() -> Iterator[CodeTests]:
     made = CodeTests(CodeTests.Config(timeout=1, memory=128))
-    if (refusal := made._sandbox.folder_refusal) is not None:
+    if (refusal := made._machine._sandbox.folder_refusal) is not None:
         pytest.skip(refusal)
     yield made
     made.close()
@@ -57,7 +57,8 @@ def test_a_cheat_earns_nothing(reward: CodeTests, name: str) -> None:
 
 def test_where_there_is_no_way_such_rows_are_refused_by_name() -> None:
     reward = CodeTests()
-    reward._sandbox._ways = Ways(reward._sandbox._probed, [])
+    sandbox = reward._machine._sandbox
+    sandbox._ways = Ways(sandbox._probed, [])
     row: dict[str, Any] = {"test": ROWS["tempfile"]}
     with pytest.raises(FormatError, match="the tests use files: no process can be held"):
         reward.check_row(row)
