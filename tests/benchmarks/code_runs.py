@@ -77,6 +77,10 @@ def speed(count: int) -> None:
                 sandbox.test(RIGHT, Suite(code=TESTS, stubs=["add"])).passed
             ),
         }
+        if sandbox.folder_refusal is None:
+            ways["a program with a folder"] = lambda: (
+                sandbox.run(PRINTS, "1 2", space=1 << 20).stdout == b"3\n"
+            )
         server = psutil.Process(sandbox._connected()._server.pid)
         both = [psutil.Process(), server]
         for name, run in ways.items():

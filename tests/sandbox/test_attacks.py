@@ -151,8 +151,11 @@ def test_a_process_that_cannot_be_restricted_is_no_answers_fault(tmp_path: Path)
     broken = tmp_path / "groupwise_sandbox"
     shutil.copytree(Path(child.__file__).parent, broken)
     calls = (broken / "system_calls.py").read_text()
-    refuses = "def restrict() -> None:\n    raise OSError('refused')\n\n\ndef _unused() -> None:\n"
-    (broken / "system_calls.py").write_text(calls.replace("def restrict() -> None:\n", refuses))
+    head = 'def restrict(scope: Scope = "memory") -> None:\n'
+    assert head in calls
+    (broken / "system_calls.py").write_text(
+        calls.replace(head, f"{head}    raise OSError('refused')\n")
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connection, "_SERVER", broken / "server.py")
         with Sandbox() as sandbox, pytest.raises(SandboxError, match="OSError: refused"):
