@@ -20,7 +20,6 @@ from groupwise_code.problem import (
     Language,
     Printing,
     Problem,
-    Testing,
     count,
     passed,
 )
@@ -111,7 +110,6 @@ class CodeTests:
             description="Modules that programs may import besides the standard library's, such as "
             "numpy.",
         )
-
         server: str | None = Field(
             default=None,
             pattern=r"^https?://[^/\s]+",
@@ -192,12 +190,6 @@ class CodeTests:
     def _problem(self, row: Mapping[str, Any]) -> Problem:
         """Raises FormatError."""
         cases = cases_of(row)[: self.config.most]
-        needed = {name for each in cases if isinstance(each, Testing) for name in each.modules}
-        known = self._machine.modules
-        if missing := sorted(needed.difference(needed if known is None else known)):
-            raise FormatError(
-                f"the tests import {missing[0]}; if it is installed, set modules: [{missing[0]}]"
-            )
         for refused in filter(None, map(self._machine.refused, cases)):
             raise FormatError(refused)
         languages = self._languages(row)

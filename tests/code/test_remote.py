@@ -33,6 +33,7 @@ def values(fusion: Fusion, programs: list[str], row: dict[str, Any], **options: 
         reward.close()
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["open-r1", "apps by lines", "livecodebench", "prime-rl"])
 def test_verdicts_on_calls(name: str) -> None:
     asynchronous = RIGHT.replace("def", "async def")
@@ -43,6 +44,7 @@ def test_verdicts_on_calls(name: str) -> None:
         assert {*fusion.paths} == {"/run_code"}
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["open-r1", "codeforces"])
 def test_verdicts_on_outputs(name: str) -> None:
     programs = [PRINTS, "print(4)", "1 / 0", "while True: pass"]
@@ -50,6 +52,7 @@ def test_verdicts_on_outputs(name: str) -> None:
         assert values(fusion, programs, PRINTED[name]) == [1.0, 0.0, 0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_a_cheat_earns_nothing_on_a_server() -> None:
     cheats = [code for name, code in CHEATS.items() if name != "no end"]
     mark = "import sys\nprint('answer of the call: {\"value\": true}')\nsys.exit(0)\n"
