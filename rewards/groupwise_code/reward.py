@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise.kit import terminal
+from groupwise.kit.errors import UserError
 from groupwise.rewards import SampleErrors, seconds_left
 from groupwise_code.answer import Answer, answer_of
 from groupwise_code.formats import FORMATS, OTHERS, cases_of, language_of, supported
@@ -268,8 +269,10 @@ def _machine(config: CodeTests.Config) -> Machine:
     """Raises UserError where there is no sandbox on this machine, ValueError for an option."""
     limits = Limits(seconds=config.timeout, memory=config.memory << 20)
     if config.server is not None:
-        from groupwise_code.remote import Remote  # it needs httpx
-
+        try:
+            from groupwise_code.remote import Remote
+        except ModuleNotFoundError as error:
+            raise UserError(f"server needs httpx: pip install 'httpx>=0.27' ({error})") from error
         parallel = config.parallel or SERVER_PARALLEL
         return Remote(config.server, limits, parallel=parallel, retries=config.retries)
     total = config.total_memory

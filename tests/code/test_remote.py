@@ -138,8 +138,8 @@ def test_requests_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPatch
         assert 1 < fusion.most <= 3
         began = time.monotonic()
         with ending_in(0.5), pytest.raises(SampleErrors) as raised:
-            values(fusion, [PRINTS] * 40, row, parallel=2)
-    assert time.monotonic() - began < 2
+            values(fusion, [PRINTS] * 400, row, parallel=2)
+    assert time.monotonic() - began < 8  # all of them take 20
     assert {1.0} < {*raised.value.values}
 
 
