@@ -43,4 +43,5 @@ def main(mark: str, *texts: str) -> None:
     """Print the answer on a line that begins with a mark; what the program prints is no output."""
     printed, sys.stdout = sys.stdout, sys.stderr
     line = mark + json.dumps(answer(*texts))
-    print(f"\n{line}", file=printed, flush=True)
+    printed.write(f"\n{line}\n")
+    printed.flush()

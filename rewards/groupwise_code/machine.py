@@ -1,6 +1,6 @@
 """Machine: where programs are run: this one, or a server."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from groupwise_code.answer import Answer
@@ -33,10 +33,6 @@ class Machine(Protocol):
     def parallel(self) -> int:
         """Programs at the same time."""
 
-    @property
-    def modules(self) -> Collection[str] | None:
-        """Modules that tests may import; None: unknown."""
-
     def refusal(self, language: str) -> str | None:
         """Why programs of a language cannot be run, or None."""
 
@@ -67,15 +63,17 @@ class Here:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox, self._programs = sandbox, Programs(sandbox)
-        self.parallel, self.modules = sandbox.parallel, sandbox.modules
+        self.parallel = sandbox.parallel
 
     def refusal(self, language: str) -> str | None:
         return None if language == "python" else self._programs.refusal(language)
 
     def refused(self, case: Case) -> str | None:
-        if not isinstance(case, Testing) or not case.suite.space:
+        if not isinstance(case, Testing):
             return None
-        reason = self._sandbox.folder_refusal
+        if missing := sorted({*case.modules} - self._sandbox.modules):
+            return f"the tests import {missing[0]}; if it is installed, set modules: [{missing[0]}]"
+        reason = self._sandbox.folder_refusal if case.suite.space else None
         return reason and f"the tests use files: {reason}"
 
     def program(self, answer: Answer) -> str | Program:

@@ -47,8 +47,6 @@ class Remote:
     directly: they are machines of the user's own.
     """
 
-    modules = None
-
     def __init__(self, server: str, limits: Limits, *, parallel: int, retries: int) -> None:
         """parallel: requests at the same time."""
         self._address = f"{server.rstrip('/').removesuffix('/run_code')}/run_code"

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise.kit import terminal
+from groupwise.kit.errors import UserError
 from groupwise.rewards import SampleErrors, seconds_left
 from groupwise_code.answer import Answer, answer_of
 from groupwise_code.formats import FORMATS, OTHERS, cases_of, language_of, supported
@@ -20,7 +21,6 @@ from groupwise_code.problem import (
     Language,
     Printing,
     Problem,
-    Testing,
     count,
     passed,
 )
@@ -111,7 +111,6 @@ class CodeTests:
             description="Modules that programs may import besides the standard library's, such as "
             "numpy.",
         )
-
         server: str | None = Field(
             default=None,
             pattern=r"^https?://[^/\s]+",
@@ -192,12 +191,6 @@ class CodeTests:
     def _problem(self, row: Mapping[str, Any]) -> Problem:
         """Raises FormatError."""
         cases = cases_of(row)[: self.config.most]
-        needed = {name for each in cases if isinstance(each, Testing) for name in each.modules}
-        known = self._machine.modules
-        if missing := sorted(needed.difference(needed if known is None else known)):
-            raise FormatError(
-                f"the tests import {missing[0]}; if it is installed, set modules: [{missing[0]}]"
-            )
         for refused in filter(None, map(self._machine.refused, cases)):
             raise FormatError(refused)
         languages = self._languages(row)
@@ -276,8 +269,10 @@ def _machine(config: CodeTests.Config) -> Machine:
     """Raises UserError where there is no sandbox on this machine, ValueError for an option."""
     limits = Limits(seconds=config.timeout, memory=config.memory << 20)
     if config.server is not None:
-        from groupwise_code.remote import Remote  # it needs httpx
-
+        try:
+            from groupwise_code.remote import Remote
+        except ModuleNotFoundError as error:
+            raise UserError(f"server needs httpx: pip install 'httpx>=0.27' ({error})") from error
         parallel = config.parallel or SERVER_PARALLEL
         return Remote(config.server, limits, parallel=parallel, retries=config.retries)
     total = config.total_memory

@@ -310,6 +310,7 @@ def test_a_right_program_is_paid_and_a_wrong_one_is_not(reward: CodeTests, name:
     assert value(reward, WRONG, TESTS[name]) == 0.0
 
 
+@pytest.mark.slow(after=12)
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_earns_nothing_and_learns_nothing(sandbox: Sandbox, name: str) -> None:
     program, tests = CHEATS[name]

@@ -24,7 +24,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def values(fusion: Fusion, programs: list[str], row: dict[str, Any], **options: Any) -> Any:
-    reward = CodeTests(CodeTests.Config(server=fusion.address, timeout=2, **options))
+    options = {"timeout": 30, **options}  # of wall time, and machines may be busy
+    reward = CodeTests(CodeTests.Config(server=fusion.address, **options))
     columns = {name: [column] * len(programs) for name, column in row.items()}
     texts = [f"```python\n{each}\n```" for each in programs]
     try:
@@ -33,6 +34,7 @@ def values(fusion: Fusion, programs: list[str], row: dict[str, Any], **options: 
         reward.close()
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["open-r1", "apps by lines", "livecodebench", "prime-rl"])
 def test_verdicts_on_calls(name: str) -> None:
     asynchronous = RIGHT.replace("def", "async def")
@@ -43,13 +45,15 @@ def test_verdicts_on_calls(name: str) -> None:
         assert {*fusion.paths} == {"/run_code"}
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["open-r1", "codeforces"])
 def test_verdicts_on_outputs(name: str) -> None:
-    programs = [PRINTS, "print(4)", "1 / 0", "while True: pass"]
     with Fusion() as fusion:
-        assert values(fusion, programs, PRINTED[name]) == [1.0, 0.0, 0.0, 0.0]
+        assert values(fusion, [PRINTS, "print(4)", "1 / 0"], PRINTED[name]) == [1.0, 0.0, 0.0]
+        assert values(fusion, ["while True: pass"], PRINTED[name], timeout=0.5) == [0.0]
 
 
+@pytest.mark.slow
 def test_a_cheat_earns_nothing_on_a_server() -> None:
     cheats = [code for name, code in CHEATS.items() if name != "no end"]
     mark = "import sys\nprint('answer of the call: {\"value\": true}')\nsys.exit(0)\n"
@@ -134,8 +138,8 @@ def test_requests_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPatch
         assert 1 < fusion.most <= 3
         began = time.monotonic()
         with ending_in(0.5), pytest.raises(SampleErrors) as raised:
-            values(fusion, [PRINTS] * 40, row, parallel=2)
-    assert time.monotonic() - began < 2
+            values(fusion, [PRINTS] * 400, row, parallel=2)
+    assert time.monotonic() - began < 8  # all of them take 20
     assert {1.0} < {*raised.value.values}
 
 
