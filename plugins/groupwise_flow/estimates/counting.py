@@ -119,7 +119,7 @@ class _WithoutData(TorchFunctionMode):
         if function is Tensor.__bool__ and args[0].is_meta:
             return True
         if function is Tensor.__invert__ and args[0].is_meta:
-            opposite = function(*args)
+            opposite: Any = function(*args)
             opposite.chooses_none = True
             return opposite
         if function is Tensor.__getitem__ and _is_mask(args[1]):
