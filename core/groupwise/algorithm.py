@@ -45,6 +45,8 @@ class Algorithm(ABC):
         sequence-level ratio); a micro-batch then holds whole rollouts.
     smallest_group: the least `train.group_size`: 2 if the algorithm compares the completions of a
         prompt, else 1.
+    ranks_by_total: True if, of a group, a rollout with a higher weighted sum of rewards never has a
+        lower advantage; where it is False, `train.keep` refuses several rewards.
     refills: True to replace groups of equal reward by fresh ones while sampling.
     corrects: True if the loss multiplies by importance weights, policy / sampler. The batch then
         has `sampler_log_probs`, which a sampler other than the policy must provide. Required for
@@ -64,6 +66,7 @@ class Algorithm(ABC):
     target_inputs: frozenset[str] = frozenset()
     couples_decisions: bool = False
     smallest_group: int = 2
+    ranks_by_total: bool = True
     refills: bool = False
     corrects: bool = False
     samples_with: str | None = None

@@ -394,6 +394,8 @@ def train(lab):
     for name, algorithm, reward, settings in [
         ("grpo", GRPO(GRPO.Config(beta=0.05, entropy=0.01)), lab.ones, {}),
         ("updates", GRPO(GRPO.Config(scale="batch")), lab.ones, {"updates_per_rollout": 2}),
+        ("extremes", GRPO(GRPO.Config(scale="batch", beta=0.05)), lab.ones,
+         {"updates_per_rollout": 2, "group_size": 6, "keep": {"extremes": 2}}),
         ("odd", DrGRPO(), lab.ones, {"groups_per_step": 3, "updates_per_rollout": 3}),
         ("alone", GRPO(), lab.ones, {"groups_per_step": 1}),
         ("taught", GRPO(), lab.ones,
@@ -524,7 +526,7 @@ def comparable(result):
     "case",
     [
         *("grpo", "updates", "odd", "alone", "dead", "dapo", "ahead", "engine", "sees", "gdpo"),
-        *("constraint", "replay", "failed", "whitened", "taught"),
+        *("constraint", "replay", "failed", "whitened", "taught", "extremes"),
     ],
 )
 @pytest.mark.rounding

@@ -11,6 +11,7 @@ from torch import Tensor
 from groupwise import objective
 from groupwise.algorithm import OBSERVATIONS, Algorithm
 from groupwise.config.train import TrainSection
+from groupwise.experience.extremes import extremes, left_out
 from groupwise.experience.replay import Replay
 from groupwise.experience.step import nothing_of, own_observations, rest_of, usable
 from groupwise.kit import processes, progress
@@ -21,7 +22,7 @@ from groupwise.learning.update import Updater
 from groupwise.metrics.tally import Tally
 from groupwise.policy import Policy
 from groupwise.record import Call
-from groupwise.record.gather import gather, scores_of, settle
+from groupwise.record.gather import gather, light, scores_of, settle
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Sampler
@@ -112,6 +113,10 @@ class Learner:
         if self.replay is not None:
             columns = nothing_of(drawn, dummy).trajectory.keys()
             firsts, further = self.replay.fill(firsts, like, step, columns)
+        left: list[Call] | None = None
+        if (keep := self.settings.keep) is not None:
+            firsts, left = extremes(firsts, like, keep.extremes, beside=usable(rest or ()))
+            settle(left, light(left))
         plan = self._updates(firsts) * self.settings.epochs
         if not plan:
             return {"skipped_updates": 0, "learning_rate": rate, **further}
@@ -137,12 +142,14 @@ class Learner:
         tally.total("skipped_updates", 0)
         for number, rows in enumerate(plan):
             part = rollouts.select(rows)
+            draws = {firsts[row].episode.group.number for row in rows.tolist()}
             width = part.mask.shape[1]
             tensors = self.updater.tensors(
                 scores=scores.select(rows),
                 rollouts=part,
                 outputs={name: value[rows, :width] for name, value in outputs.items()},
-                rest=rest_of(rest, part, like),
+                rest=rest_of(rest, draws, like),
+                left=left_out(left, draws, like),
                 replayed=None if replayed is None else replayed[rows],
             )
             for row, advantage in zip(rows.tolist(), _advantages(tensors), strict=True):
