@@ -5,7 +5,7 @@ update; and `loss`, computed micro-batch by micro-batch.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -53,6 +53,8 @@ class Algorithm(ABC):
         rollouts of older weights.
     samples_with: the name of kept weights that draw training rollouts; None for the current ones.
         Evaluations draw with the current or the averaged ones in any case.
+    adapted: by name, numbers that change during a run, such as a `beta` with a target: metrics of
+        every step, and saved in checkpoints.
     mismatch_limit: the run warns when |policy - sampler| of log-probs, averaged over decisions, is
         above this, in nats.
     """
@@ -70,6 +72,7 @@ class Algorithm(ABC):
     refills: bool = False
     corrects: bool = False
     samples_with: str | None = None
+    adapted: MutableMapping[str, float] = MappingProxyType({})  # type: ignore[assignment]
     mismatch_limit: float = 0.05
 
     @property
@@ -164,6 +167,13 @@ class Algorithm(ABC):
     def prepare(self, policy: Policy, weights: KeptWeights) -> None:  # noqa: B027
         """Called once before the run: read settings of the policy (`max_decisions`), keep weights
         that are needed later (`weights.keep`)."""
+
+    def begin_step(self, step: int) -> None:  # noqa: B027
+        """Called before the updates of each step; the first step is 0."""
+
+    def after_updates(self, metrics: Mapping[str, float]) -> None:  # noqa: B027
+        """Called after the updates of each step with their metrics, which are those of all
+        processes, to change what is `adapted`."""
 
     def end_step(self, weights: KeptWeights, step: int) -> Mapping[str, float] | None:
         """Called after the updates of each step, to keep or blend weights; the first step is 1.

@@ -31,9 +31,12 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "`constraint` of one of `rewards`": reward_weights.Constraint,
     "Each of `watch`": measures.WatchSection,
     "`train`": TrainSection,
+    "`train.keep`": KeepSection,
     "`train.replay`": ReplaySection,
     "`train.samples`": SamplesSection,
     "`evaluation`": sections.EvaluationSection,
+    "`beta` of an algorithm, as a schedule": divergence.Course,
+    "`beta` of an algorithm, with a target": divergence.Target,
 }
 
 

@@ -108,6 +108,8 @@ class Learner:
         learning rate; rest: the first calls of rollouts of other learners in the same groups.
         """
         self.updater.dummy = dummy
+        self.algorithm.begin_step(step)
+        used = dict(self.algorithm.adapted)
         rate = self.rate(step, seconds)
         drawn, firsts, further = firsts, usable(firsts), dict[str, float]()
         if self.replay is not None:
@@ -119,7 +121,7 @@ class Learner:
             settle(left, light(left))
         plan = self._updates(firsts) * self.settings.epochs
         if not plan:
-            return {"skipped_updates": 0, "learning_rate": rate, **further}
+            return {"skipped_updates": 0, "learning_rate": rate, **used, **further}
         rollouts = gather(firsts) if firsts else nothing_of(drawn, dummy)
         scores = scores_of(firsts, like)
         settle(firsts, rollouts)
@@ -136,7 +138,7 @@ class Learner:
             self._check_log_probs(rollouts)
         # `targets` may change the algorithm's state, and `fill` changes the replay's: a checkpoint
         # taken before the end of the step would be inconsistent.
-        stateless = self.replay is None and not isinstance(self.algorithm, HasState)
+        stateless = self.replay is None and not (used or isinstance(self.algorithm, HasState))
         self.at_step_boundary = self.at_step_boundary and stateless
         tally = Tally()
         tally.total("skipped_updates", 0)
@@ -166,7 +168,9 @@ class Learner:
                     compared=known_log_probs is None,
                 )
                 tally.add(made.finite())
-        return {**tally.result(), "learning_rate": rate, **further}
+        metrics = tally.result()
+        self.algorithm.after_updates(metrics)
+        return {**metrics, "learning_rate": rate, **used, **further}
 
     def rate(self, step: int, seconds: float) -> float:
         """The learning rate after `step` steps and so many seconds of the run."""
@@ -298,6 +302,7 @@ class Learner:
             "kept": sorted(self.weights.changes),
             "optimizer": self.optimizer.state_dict(),
             **({"algorithm": algorithm.state_dict()} if isinstance(algorithm, HasState) else {}),
+            **({"adapted": dict(algorithm.adapted)} if algorithm.adapted else {}),
             **({} if replay is None else {"replay": replay.state_dict()}),
         }
 
@@ -306,6 +311,9 @@ class Learner:
         self.optimizer.load_state_dict(state["optimizer"])
         if isinstance(self.algorithm, HasState) and "algorithm" in state:
             self.algorithm.load_state_dict(state["algorithm"])
+        for name, value in state.get("adapted", {}).items():
+            if name in self.algorithm.adapted:
+                self.algorithm.adapted[name] = value
         if self.replay is not None:
             self.replay.load_state_dict(state.get("replay"))
 
