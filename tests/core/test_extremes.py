@@ -202,8 +202,7 @@ def test_with_rewards_of_0_and_1_the_gradient_keeps_its_direction_and_the_rarer_
     p = float((probabilities * right).sum())
     factor = 0.0
     for k in range(size + 1):
-        best = max(min(k, most // 2), most - (size - k)) if k < size else most
-        best = min(best, k)
+        best = min(k, most // 2) + max(0, most // 2 - size + k)
         share = math.comb(size, k) * p**k * (1 - p) ** (size - k) / most
         factor += share * (best * (1 - k / size) / p + (most - best) * k / size / (1 - p))
     assert lab.gap(gradient, factor * true) < 1e-9
