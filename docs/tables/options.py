@@ -36,8 +36,8 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "`train.replay`": ReplaySection,
     "`train.samples`": SamplesSection,
     "`evaluation`": sections.EvaluationSection,
-    "`beta` of an algorithm, as a schedule": divergence.Course,
-    "`beta` of an algorithm, with a target": divergence.Target,
+    "`beta` of an algorithm, as a schedule": divergence.BetaSchedule,
+    "`beta` of an algorithm, with a target": divergence.KLTarget,
 }
 
 

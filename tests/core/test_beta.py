@@ -7,6 +7,7 @@ import torch
 from pydantic import ValidationError
 
 from groupwise.algorithms.grpo import GRPO
+from groupwise.kit.errors import UserError
 from groupwise_algorithms.reinforce_pp import ReinforcePP
 
 TARGET = {"target": 0.02, "start": 0.5, "gain": 0.5, "clip": 0.4}
@@ -125,3 +126,8 @@ def test_a_wrong_beta_is_refused_with_one_message(beta, message):
     with pytest.raises(ValidationError, match=message) as caught:
         GRPO.Config(beta=beta)
     assert caught.value.error_count() == 1
+
+
+def test_a_schedule_that_outlasts_the_run_is_refused(lab):
+    with pytest.raises(UserError, match=r"the schedule takes 3 steps, but the run has only 2"):
+        made(lab, SCHEDULE, steps=2)

@@ -23,6 +23,7 @@ from groupwise.record import Group
 from groupwise.registry import installed, target_of
 from groupwise.rewards import Reward
 from groupwise.rewards.errors import MissingColumnError
+from groupwise.rewards.weights import Schedule
 from groupwise.sampler import Sampler
 from groupwise.scoring.scorer import Scorer
 
@@ -188,6 +189,14 @@ class Parts:
                 f"train.ahead samples with older weights, and algorithm {name!r} has no importance "
                 f"weights as configured; leave train.ahead at 0{algorithm.importance_hint}"
             )
+        beta = getattr(getattr(algorithm, "config", None), "beta", None)
+        if isinstance(beta, Schedule) and beta.steps > self.config.train.steps:
+            problem = (
+                f"the schedule takes {beta.steps} steps, but the run has only "
+                f"{self.config.train.steps}; lower it, or raise train.steps"
+            )
+            path = (*learning.path, "algorithm", "beta", "steps")
+            raise UserError(self.loaded.origin.message(path, problem))
         if learning.train.keep is not None:
             self._check_keep(algorithm, name)
         if len(self.players.casts) > 1 and algorithm.target_inputs:

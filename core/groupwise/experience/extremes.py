@@ -5,6 +5,7 @@ whole group. Its gradient is not that of the whole group: rewards between the ex
 so that the rarer of two outcomes weighs more than it is sampled.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -30,12 +31,10 @@ def is_extreme(rewards: Tensor, groups: Tensor, most: int) -> Tensor:
         rows_of[group].append(row)
     values = rewards.tolist()
     for rows in rows_of.values():
-        valid = sorted(
-            (row for row in rows if values[row] == values[row]), key=lambda r: -values[r]
-        )
-        middle = len(valid) // 2
-        without = [row for row in rows if values[row] != values[row]]
-        ranked = [*valid[:middle], *without, *valid[middle:]]
+        without = [row for row in rows if math.isnan(values[row])]
+        ranked = sorted({*rows} - {*without}, key=lambda row: (-values[row], row))
+        middle = len(ranked) // 2
+        ranked[middle:middle] = without
         stays[ranked[most // 2 : len(ranked) - most // 2]] = False
     return stays
 

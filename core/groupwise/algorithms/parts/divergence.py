@@ -13,7 +13,7 @@ BETA = "beta"
 """The name among `Algorithm.adapted`, and of the metric."""
 
 
-class Target(Options):
+class KLTarget(Options):
     """A beta that rises while the KL is above its target, and falls while it is below.
 
     The proportional controller of Ziegler et al., arXiv:1909.08593, section 2.2: with the measured
@@ -37,7 +37,6 @@ class Target(Options):
     clip: float = Field(
         0.2, gt=0, lt=1, description="the largest error that counts: beta changes by gain x clip"
     )
-
     least: float = Field(
         0.001, gt=0, allow_inf_nan=False, description="lower limit of beta while the KL is small"
     )
@@ -61,7 +60,7 @@ class Target(Options):
         return min(max(moved, self.least), self.largest)
 
 
-class Course(Schedule):
+class BetaSchedule(Schedule):
     """A beta that changes from `start` to `end` over the first `steps` steps, then stays."""
 
     @model_validator(mode="after")
@@ -74,16 +73,16 @@ class Course(Schedule):
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, Target) or (isinstance(value, Mapping) and "target" in value):
-        return "Target"
-    return "Course" if isinstance(value, Mapping | Schedule) else "float"
+    if isinstance(value, KLTarget) or (isinstance(value, Mapping) and "target" in value):
+        return "KLTarget"
+    return "BetaSchedule" if isinstance(value, Mapping | Schedule) else "float"
 
 
 # Discriminated, so that a mistake in one of them is not also reported as one in the others.
 Beta = Annotated[
     Annotated[float, Field(ge=0), Tag("float")]
-    | Annotated[Course, Tag("Course")]
-    | Annotated[Target, Tag("Target")],
+    | Annotated[BetaSchedule, Tag("BetaSchedule")]
+    | Annotated[KLTarget, Tag("KLTarget")],
     Discriminator(_kind),
 ]
 """The type of the option: a number, `{start, end, steps}`, or `{target}`."""
@@ -106,7 +105,7 @@ class Divergence(Part):
     def __init__(self, whole: Any) -> None:
         super().__init__(whole)
         match self.config.beta:
-            case Schedule() | Target() as moving:
+            case Schedule() | KLTarget() as moving:
                 whole.adapted[BETA] = moving.start
 
     @property
@@ -120,6 +119,6 @@ class Divergence(Part):
             self.whole.adapted[BETA] = self.config.beta.at(step)
 
     def after_updates(self, metrics: Mapping[str, float]) -> None:
-        if isinstance(self.config.beta, Target):
+        if isinstance(self.config.beta, KLTarget):
             kl = metrics.get("kl", math.nan)
             self.whole.adapted[BETA] = self.config.beta.after(self.beta, kl)
