@@ -90,7 +90,7 @@ def test_a_checkpoint_of_another_kind_of_beta_can_be_resumed(lab, tmp_path):
 @pytest.mark.parametrize("start", [0.001, 10.0])
 def test_the_kl_comes_to_its_target(start):
     """Where a KL falls as beta rises, from a beta that is far too small, and one far too large."""
-    target = GRPO.Config(beta={"target": 0.1, "start": start}).beta
+    target = GRPO.Config(beta={"target": 0.1, "start": start, "largest": 10.0}).beta
     beta = start
     for _ in range(600):
         beta = target.after(beta, 0.005 / beta)
@@ -119,7 +119,7 @@ def test_only_a_number_of_0_keeps_no_reference(lab):
         ({"start": 0.1, "end": -0.1, "steps": 3}, "must not be negative"),
         ({"start": 0.1, "end": 0.0}, "steps"),
         ({"target": 0.1, "clip": 1.0}, "less than 1"),
-        ({"target": 0.1, "start": 20.0}, "start is 20, least 0.001 and largest 10"),
+        ({"target": 0.1, "start": 20.0}, "start is 20, least 0.001 and largest 1"),
     ],
 )
 def test_a_wrong_beta_is_refused_with_one_message(beta, message):

@@ -40,7 +40,7 @@ class KLTarget(Options):
     least: float = Field(
         0.001, gt=0, allow_inf_nan=False, description="lower limit of beta while the KL is small"
     )
-    largest: float = Field(10.0, gt=0, allow_inf_nan=False, description="upper limit of beta")
+    largest: float = Field(1.0, gt=0, allow_inf_nan=False, description="upper limit of beta")
 
     @model_validator(mode="after")
     def _starts_within(self) -> Self:
