@@ -3,8 +3,8 @@
     python tests/benchmarks/extremes.py group --seeds 0 1 2 --out runs/extremes_group
     python tests/benchmarks/extremes.py steps --seeds 0 1 2 --out runs/extremes_steps
 
-All variants make equally many steps with equally many prompts. Seconds and the reward are means
-over the last ten steps.
+All variants make equally many steps with equally many prompts. Seconds and the reward are
+medians over the last ten steps.
 """
 
 import sys

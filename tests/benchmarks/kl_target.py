@@ -2,7 +2,7 @@
 
     python tests/benchmarks/kl_target.py --seeds 0 1 2 --out runs/kl_target
 
-KL, beta and reward are means over the last ten steps.
+KL, beta and reward are medians over the last ten steps.
 """
 
 from pathlib import Path

@@ -36,7 +36,7 @@ class Race:
     the accuracy to reach; common: overrides of all variants; held_out: use the accuracy of
     evaluations (`evaluation.every`) instead of training completions, if variants draw different
     prompts; columns: {title: metric of the last evaluation}, further columns of the table; lately:
-    {title: metric of training}, columns with its mean over the last ten steps; configs: {title:
+    {title: metric of training}, columns with its median over the last ten steps; configs: {title:
     configuration} of variants with another one than `config`.
     """
 
@@ -64,7 +64,7 @@ class Run:
     """The result of one run; seconds and steps are NaN if it never reached the goal.
 
     curve: (steps, seconds of training, accuracy) at each measurement; accuracy: on held-out prompts
-    after the last step; after: all metrics of that evaluation; lately: the means of `Race.lately`.
+    after the last step; after: all metrics of that evaluation; lately: those of `Race.lately`.
     """
 
     seconds: float
@@ -160,7 +160,7 @@ def read(run: Path, race: Race) -> Run:
         curve=curve,
         after=after,
         lately={
-            title: statistics.mean(line.get(name, math.nan) for line in lines[-10:])
+            title: statistics.median(line.get(name, math.nan) for line in lines[-10:])
             for title, name in race.lately.items()
         },
     )
