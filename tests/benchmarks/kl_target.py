@@ -9,11 +9,13 @@ from pathlib import Path
 
 from race import Race, main
 
+LIMITED = "target: 0.03, start: 0.1, least: 0.05, gain: 0.5, clip: 0.5"
 RACE = Race(
     config=Path(__file__).parents[2] / "examples" / "arithmetic.yaml",
     variants={
         "beta 0.001": ["algorithm={name: grpo, beta: 0.001}"],
         "target 0.03": ["algorithm={name: grpo, beta: {target: 0.03, gain: 0.5, clip: 0.5}}"],
+        "target 0.03, least 0.05": [f"algorithm={{name: grpo, beta: {{{LIMITED}}}}}"],
     },
     goal=0.6,
     common=(
