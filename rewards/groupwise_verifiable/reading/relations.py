@@ -43,12 +43,42 @@ def is_solved(node: Node) -> bool:
     )
 
 
+def names_value(node: Node, question: Question) -> bool:
+    """Returns whether the left side of an equation stands for its right one: a name, what the
+    prompt asks for, or a quotient of names, as m/n = 7/9."""
+    left, right = node.args[0], node.args[-1]
+    if is_solved(node):
+        return True
+    if node.text != "=" or right.unknowns or not left.unknowns:
+        return False
+    quotient = left.kind == "div" and all(part.kind == "name" for part in left.args)
+    return quotient or key(left) in question.formulas
+
+
 def names_one(gold: Node, answer: Node) -> bool:
     """Returns whether two solved equations are of the same name: y and f(x) may be one."""
     if gold == answer or gold.kind == answer.kind:
         return gold == answer
     function = gold if gold.kind == "call" else answer
-    return function.kind == "call" and function.args[0].kind == "name" and "'" not in function.text
+    is_plain = len(function.text) == 1 and function.args[0].kind == "name"  # no f', no |x|
+    return function.kind == "call" and is_plain
+
+
+def of_variable(answer: Node, gold: Node) -> Node:
+    """Returns f(n) = n + 1 in gold's variable: f(x) = x + 1; any other equation as it is."""
+    functions = gold.args[0], answer.args[0]
+    if any(len(node.args) != 1 or node.kind != "call" for node in functions):
+        return answer
+    new, old = (node.args[0] for node in functions)
+    if {new.kind, old.kind} != {"name"} or new == old or new.text in answer.unknowns:
+        return answer
+    return _replaced(answer, old, new)
+
+
+def _replaced(node: Node, old: Node, new: Node) -> Node:
+    if node == old:
+        return new
+    return Node(node.kind, tuple(_replaced(part, old, new) for part in node.args), node.text)
 
 
 def read_chain(text: str, question: Question) -> Node | None:
@@ -176,7 +206,8 @@ def _is_named_by_parts(  # noqa: PLR0911 - a case for each kind
         return composed is None or letters[0] == (composed[1] or composed[2])
     if len(parts) == 2 and all(part.kind == "name" for part in parts):
         if "".join(letters).isupper():  # a segment
-            return last.kind not in ("tuple", "matrix") and question.is_about("positive")
+            is_length = question.is_about("positive") or question.is_silent
+            return last.kind not in ("tuple", "matrix") and is_length
         return last.kind in ("tuple", "matrix") or r"\cdot" in question.text  # of vectors
     if any(part.kind == "dots" for part in side.walk()):
         return True
@@ -200,6 +231,8 @@ def _is_value_of_function(  # noqa: C901, PLR0911 - a case for each kind
 ) -> bool:
     names = all(part.kind == "name" for argument in call.args for part in factors(argument))
     if call.text == "abs" and names and question.is_about("size"):
+        return True
+    if call.text == "abs" and _is_named_by_parts(call.args[0], last, question):  # |AB|
         return True
     if call.text == "abs" and call.unknowns and key(call) in question.formulas:
         return True
