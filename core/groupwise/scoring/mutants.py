@@ -24,9 +24,10 @@ def texts_of(value: Any) -> set[str | None]:
 
 
 def _like(value: Any, text: str) -> Any:
-    """A text as a value of the same type as another; None if it has no such form."""
+    """A text as a value of the same type as another, in place of all that a list has; None if it
+    has no such form."""
     with suppress(ValueError):
-        if isinstance(value, list | tuple) and len(value) == 1:
+        if isinstance(value, list | tuple) and value:
             inner = _like(value[0], text)
             return None if inner is None else [inner]
         if isinstance(value, Mapping):
