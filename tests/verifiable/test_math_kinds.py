@@ -62,6 +62,11 @@ KINDS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "length of a segment": ("8", ("|AB|=8", "AB=8"), ("|AB|=9", "|AB|=-8", "|AB|=8, |BC|=6")),
     "no solution of a modulus": ("x=5", ("5",), ("|x|=5", r"x=\pm 5", "|x|<5")),
+    "name with an index": (
+        "36",
+        (r"A_{\max} = 36", r"x_\min=36", r"S_{\text{max}}=36"),
+        (r"A_{\max} = 35", r"A_{\max} > 36", "A_{36}"),
+    ),
     "degrees": ("90", (r"90^\circ", r"90^{\text{o}}"), ("90'", r"9^\circ", r"-90^\circ")),
     "what is counted": (
         "8",
@@ -132,6 +137,24 @@ def test_any_form_pays_no_equation_that_the_prompt_has() -> None:
     prompt = "Solve $2x-y+3=0$ for $y$."
     assert equivalent(Attempt("y=2x+3", r"\boxed{2x-y+3=0}", prompt, "any_form")) == 0.0
     assert equivalent(Attempt("y=2x+3", r"\boxed{y=2x+3}", prompt, "any_form")) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "gold", "right", "wrong"),
+    [
+        ("Find all $f$ with $f(x+y)=f(x)+f(y)$.", "f(x)=cx", "f(x)=kx", "f(x)=x"),
+        ("Find all $f$ with $f(x+y)=f(x)+f(y)$.", "f(x)=cx", "f(x)=ax", "f(x)=cx+d"),
+        ("Find all $f$ with $f(ax)=af(x)$.", "f(x)=cx", "f(x)=kx", "f(x)=ax"),
+        ("In triangle $ABC$ find $\\sin A$.", "3/5", r"\sin A = 3/5", r"\cos A = 3/5"),
+        ("Find $\\log_2 x$.", "3", r"\log_2 x = 3", r"\log_3 x = 3"),
+    ],
+)
+@pytest.mark.parametrize("rules", ["strict", "any_form"])
+def test_letters_and_functions_of_the_prompt(
+    prompt: str, gold: str, right: str, wrong: str, rules: Rules
+) -> None:
+    for answer, value in ((right, 1.0), (wrong, 0.0)):
+        assert equivalent(Attempt(gold, rf"\boxed{{{answer}}}", prompt, rules)) == value, answer
 
 
 @pytest.mark.parametrize(

@@ -57,5 +57,5 @@ def conditional(text: str) -> Conditional:
 
 
 def renamed(text: str, old: str, new: str) -> str:
-    """Returns a text with another letter for the integer that it leaves free."""
-    return re.sub(rf"(?<![A-Za-z\\]){old}(?![A-Za-z])", new, text)
+    """Returns a text with another letter for the number that it leaves free."""
+    return re.sub(r"(\\[a-zA-Z]+)|" + re.escape(old), lambda match: match[1] or new, text)

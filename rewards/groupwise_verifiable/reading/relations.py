@@ -229,12 +229,13 @@ def _is_name_of(name: str, last: Node, question: Question) -> bool:
 def _is_value_of_function(  # noqa: C901, PLR0911 - a case for each kind
     call: Node, last: Node, question: Question
 ) -> bool:
+    is_asked_for = _is_asked_for(call, question)
+    if is_asked_for is not None:
+        return is_asked_for
     names = all(part.kind == "name" for argument in call.args for part in factors(argument))
     if call.text == "abs" and names and question.is_about("size"):
         return True
     if call.text == "abs" and _is_named_by_parts(call.args[0], last, question):  # |AB|
-        return True
-    if call.text == "abs" and call.unknowns and key(call) in question.formulas:
         return True
     if call.text == "det" and not question.is_about("size"):
         return False
@@ -259,6 +260,16 @@ def _is_value_of_function(  # noqa: C901, PLR0911 - a case for each kind
     if composed is not None and last.unknowns:
         return call.text == (composed[1] or composed[2])
     return not last.unknowns or call.args[0].kind in ("name", "number", "tuple")
+
+
+def _is_asked_for(call: Node, question: Question) -> bool | None:
+    """Whether the prompt asks for a function, sin A, or for another one of the same, cos A; None
+    where it does neither, or for f(x), which it may define."""
+    if key(call) in question.formulas:
+        return True if len(call.text) > 1 and call.unknowns else None
+    _, name, arguments = key(call)  # type: ignore[misc]
+    of_same = (each for each in question.formulas if each[0] == "call" and each[2] == arguments)  # type: ignore[index]
+    return False if any(each[1] != name for each in of_same) else None  # type: ignore[index]
 
 
 def _is_named_power(power: Node, question: Question) -> bool:
