@@ -39,8 +39,7 @@ def test_the_passages_that_fit_best_are_returned_with_their_titles(folder):
     assert searched(folder, "BERGEN?", **options) == "(1) norway: Bergen is a port in Norway."
     assert searched(folder, "kenya", words=6) == "(1) kenya: Nairobi is the capital of Kenya."
     assert searched(folder, "cats", **options) == (  # a title is searched, too
-        "(1) animals/cats: Cats sleep.\n\n"
-        "(2) animals/cats: purr purr purr purr purr purr"
+        "(1) animals/cats: Cats sleep.\n\n(2) animals/cats: purr purr purr purr purr purr"
     )
 
 
