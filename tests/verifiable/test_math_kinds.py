@@ -83,11 +83,6 @@ KINDS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
         (r"f(x)=cx \text{ for some constant } c", r"cx \text{ for any real number } c"),
         (r"f(x)=-cx \text{ for some constant } c", r"f(x)=x"),
     ),
-    "union of sets": (
-        r"\{2,3\}",
-        (r"\{2\} \cup \{3\}",),
-        (r"\{2\} \cap \{3\}", r"\{2\} \cup \{4\}", r"\{2\}", r"\{2\} \setminus \{3\}"),
-    ),
     "numbered answers": (
         "(1) 3; (2) 5",
         ("3, 5", "(1) 3, (2) 5"),

@@ -131,11 +131,7 @@ class _Answers(Expressions):
         while sign := self.take(r"\cup", r"\setminus", r"\backslash", r"\cap"):
             if sign == r"\cap":
                 raise UnreadableError
-            other = self.ratio()
-            if sign == r"\cup" and node.kind == other.kind == "set":
-                node = Node("set", (*node.args, *other.args))
-            else:
-                node = Node("union" if sign == r"\cup" else "minus", (node, other))
+            node = Node("union" if sign == r"\cup" else "minus", (node, self.ratio()))
         return node
 
     def ratio(self) -> Node:
