@@ -265,11 +265,12 @@ def _is_value_of_function(  # noqa: C901, PLR0911 - a case for each kind
 def _is_asked_for(call: Node, question: Question) -> bool | None:
     """Whether the prompt asks for a function, sin A, or for another one of the same, cos A; None
     where it does neither, or for f(x), which it may define."""
-    if key(call) in question.formulas:
+    own = key(call)
+    if own in question.formulas:
         return True if len(call.text) > 1 and call.unknowns else None
-    _, name, arguments = key(call)  # type: ignore[misc]
-    of_same = (each for each in question.formulas if each[0] == "call" and each[2] == arguments)  # type: ignore[index]
-    return False if any(each[1] != name for each in of_same) else None  # type: ignore[index]
+    assert isinstance(own, tuple)
+    calls = (each for each in question.formulas if isinstance(each, tuple) and each[0] == "call")
+    return False if any(each[2:] == own[2:] for each in calls) else None  # of the same arguments
 
 
 def _is_named_power(power: Node, question: Question) -> bool:
