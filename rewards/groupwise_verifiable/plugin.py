@@ -10,6 +10,7 @@ def register_rewards(register: Register) -> None:
     here = "groupwise_verifiable"
     register("math", f"{here}.mathematics.reward:MathEquivalence", extra="math")
     register("exact_answer", f"{here}.text.answers:ExactAnswer")
+    register("answer_f1", f"{here}.text.squad:AnswerF1")
     register("numeric_answer", f"{here}.text.answers:NumericAnswer")
     register("think_answer_format", f"{here}.text.format:ThinkAnswerFormat")
     register("think_format", f"{here}.text.format:ThinkFormat")
