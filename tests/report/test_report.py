@@ -314,7 +314,7 @@ def test_only_images_in_the_folder_of_the_run_are_embedded(tmp_path: Path) -> No
     sources = [a["src"] for tag, a in page.tags if tag == "img"]
     assert sources == [f"data:image/png;base64,{base64.b64encode(PNG).decode()}"]
     assert page.text.count("no such file") == 3
-    assert page.text.count("not a PNG") == 1
+    assert page.text.count("not a PNG or AVIF") == 1
 
 
 def picture(width: int, size: int = 24) -> bytes:
