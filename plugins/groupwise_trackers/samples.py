@@ -33,6 +33,12 @@ class SampleTable:
     names: Sequence[str]
     prefix: str = ""
 
+    @property
+    def has_texts(self) -> bool:
+        """Whether any completion is a text that is not empty."""
+        place = self.columns.index("completion")
+        return any(row[place] for row in self.rows)
+
     def with_cells(self, cells: Mapping[int, Any]) -> list[list[Any]]:
         """The rows with these completions, by row number."""
         place = self.columns.index("completion")

@@ -42,7 +42,11 @@ class Wandb(Tracker):
             return {n: wandb.Video(content, format="gif") for n, content in gifs.items()}
 
         images = {number: wandb.Image(image) for number, image in shown.images.items()}
-        rows = shown.with_cells({**images, **videos()})
+        cells: dict[int, Any] = {**images, **videos()}
+        # A column of wandb's table has one type, and None: no texts beside images.
+        has_one_type = not (shown.has_texts or (shown.images and shown.videos))
+        empty = dict.fromkeys(range(len(shown.rows)))
+        rows = shown.with_cells({**empty, **cells} if has_one_type else {})
         self.tracker.log_table(
             f"{shown.prefix}samples", columns=list(shown.columns), data=rows, step=step
         )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from groupwise import attachments
 from groupwise.kit import media
 from groupwise.kit.copies import copied, equal, kept
 from groupwise.kit.errors import UserError
@@ -168,3 +169,7 @@ def test_samples_of_a_run_have_all_frames(tmp_path, size):
     with SampledSet(tmp_path / "set.jsonl", overwrite=True) as target:
         target.write([{**own, "completion": "a text"}])
     assert [*(tmp_path / "set_images").iterdir()] == []
+
+
+def test_a_video_in_words_says_how_many_pictures_it_has():
+    assert attachments.named(Video(PIXELS)) == "[3 pictures 6x4]"
