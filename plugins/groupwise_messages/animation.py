@@ -59,17 +59,26 @@ def write(video: "Video", target: Path | BinaryIO, suffix: str, **options: Any) 
 def read(path: Path | BinaryIO) -> tuple[NDArray[np.uint8], float | None]:
     """The frames [F, height, width, 3] and their number a second, None where the file has no
     durations. Raises OSError where it cannot be read."""
-    with Image.open(path, formats=[*dict.fromkeys(FORMATS.values())]) as file:
-        count = getattr(file, "n_frames", 1)
-        frames, durations = list[NDArray[np.uint8]](), list[float]()
-        for number in range(count):
-            file.seek(number)
-            frames.append(np.asarray(file.convert("RGB")))
-            durations.append(float(file.info.get("duration", 0)))
-        rate = file.getexif().get(ExifTags.Base.FrameRate)
-    if rate is None and sum(durations) > 0:
-        rate = 1000 * count / sum(durations)
-    return np.stack(frames), None if rate is None else float(rate)
+    try:
+        with Image.open(path, formats=[*dict.fromkeys(FORMATS.values())]) as file:
+            return _frames(file)
+    except OSError:
+        raise
+    except Exception as error:  # Pillow raises a dozen kinds for a damaged file
+        raise OSError(f"it is damaged: {error}") from error
+
+
+def _frames(file: Image.Image) -> tuple[NDArray[np.uint8], float | None]:
+    count, (width, height) = getattr(file, "n_frames", 1), file.size
+    frames, milliseconds = np.empty((count, height, width, 3), np.uint8), 0.0
+    for number in range(count):
+        file.seek(number)
+        frames[number] = file.convert("RGB")
+        milliseconds += file.info.get("duration", 0)
+    rate = file.getexif().get(ExifTags.Base.FrameRate)
+    if rate is None and milliseconds > 0:
+        rate = 1000 * count / milliseconds
+    return frames, None if rate is None else float(rate)
 
 
 def _durations(count: int, rate: float) -> list[int]:

@@ -3,6 +3,7 @@
 import base64
 import io
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -123,6 +124,16 @@ def test_an_mp4_has_all_frames_also_of_odd_sides(tmp_path):
         frames = [*file.decode(video=0)]
         assert (len(frames), float(file.streams.video[0].average_rate)) == (7, 24)
         assert (frames[0].width, frames[0].height) == (8, 6)
+
+
+@pytest.mark.parametrize("size", [(5, 7), (270, 300)])
+def test_a_damaged_file_is_an_oserror(tmp_path, size):
+    file = media.write(Video(np.zeros((3, *size, 3), np.uint8)), tmp_path / "film")
+    content = file.read_bytes()
+    for length in range(0, len(content) - 16, max(1, len(content) // 12)):
+        file.write_bytes(content[:length])
+        with suppress(OSError):  # and no other; a part may be readable
+            media.read(file)
 
 
 def test_what_cannot_be_written_is_said(tmp_path, monkeypatch):
