@@ -22,10 +22,7 @@ class PictureRehearsal(Rehearsal):
     def __init__(self, adapter: Adapter) -> None:
         super().__init__()
         self.adapter = adapter
-
-    @property
-    def blank(self) -> str:
-        return "a grey video" if self.adapter.is_video else "a grey picture"
+        self.blank = "a grey video" if adapter.is_video else "a grey picture"
 
     @property
     def device(self) -> torch.device:
