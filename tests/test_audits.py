@@ -13,6 +13,7 @@ from tests.command_line import call
 import groupwise
 from groupwise.building.build import build_parts
 from groupwise.kit.errors import UserError
+from groupwise.plugins.resolved import resolve
 from groupwise.run.audits import audit_notes, audits
 from groupwise.storage.run_info import read_config
 
@@ -129,7 +130,7 @@ def test_a_run_that_does_not_refuse_calls_no_reward_before_it_samples(config, mo
 
 def notes_of(path):
     """The audits of a configuration, and what they note."""
-    with closing(build_parts(read_config(path))) as parts:
+    with closing(build_parts(resolve(read_config(path)))) as parts:
         made = audits(parts)
     return made, [*audit_notes(parts, made)]
 

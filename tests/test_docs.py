@@ -21,8 +21,7 @@ from tests.command_line import call
 
 import groupwise
 from groupwise.config.load import load_config, load_text
-from groupwise.plugins.build import build
-from groupwise.registry import installed
+from groupwise.plugins.resolved import resolve
 from groupwise.storage.run_info import settings_of
 
 ROOT = Path(__file__).parents[1]
@@ -168,23 +167,11 @@ def test_the_plugins_of_the_guide_are_built_by_its_configuration(folder: Path) -
     run_python(page, folder)
     texts = [block.text for block in blocks(page) if block.language == "yaml"]
     (data,) = [read for text in texts if "policy" in (read := settings_of(text))]
-    loaded = load_config(data)
-    config = loaded.config
-    sections = {
-        ("policy",): ("policies", config.policy),
-        ("prompts",): ("prompts", config.prompts),
-        ("rewards", 0): ("rewards", config.rewards[0]),
-        ("algorithm",): ("algorithms", config.algorithm),
-        ("callbacks", 0): ("callbacks", config.callbacks[0]),
-        ("sampler",): ("samplers", config.sampler),
-        ("reports", 1): ("reports", config.reports[1]),
-    }
-    built: dict[str, Any] = {}
-    for path, (kind, section) in sections.items():
-        target = installed().load(kind, section.name)
-        policies = [built["policies"]] if kind == "samplers" else []
-        built[kind] = build(loaded, path, target, *policies)
-        assert built[kind] is not None
+    plugins = resolve(load_config(data)).plugins
+    policy = plugins["policy",].build()
+    for path in [("prompts",), ("rewards", 0), ("algorithm",), ("callbacks", 0), ("reports", 1)]:
+        assert plugins[path].build() is not None
+    assert plugins["sampler",].build(policy) is not None
 
 
 def test_every_hook_is_in_the_guide() -> None:

@@ -115,6 +115,7 @@ OWN_JSON = {
     "frames.py": "of a sandbox: what the run says to a program, beside what it reads back",
     "server.py": "of a sandbox: what the run asks its server",
     "connection.py": "what the sandbox's server, which runs no program, reports",
+    "driver.py": "on a server, beside the program: what the run asks of it",
     "clip_colors.py": "a model's file, read once at the start",
     "rules.py": "in a worker, where each answer may fail by itself",
 }

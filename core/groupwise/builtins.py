@@ -18,3 +18,4 @@ def register_environments(register: Register) -> None:
 @hookimpl
 def register_prompts(register: Register) -> None:
     register("rows", "groupwise.prompts.rows:Rows")
+    register("mixture", "groupwise.prompts.mixture:Mixture")

@@ -26,6 +26,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "`environment`": EnvironmentSection,
     "`prompts`": sections.PromptsSection,
     "`prompts.weighting`": sections.WeightingSection,
+    "Each of `prompts.sources`": sections.SourceSection,
     "Each of `rewards`": measures.RewardSection,
     "`weight` of one of `rewards`, as a schedule": reward_weights.Schedule,
     "`constraint` of one of `rewards`": reward_weights.Constraint,

@@ -15,7 +15,7 @@ from rich.text import Text
 from groupwise.kit import media
 from groupwise.kit.errors import UserError
 from groupwise.kit.terminal import printable
-from groupwise.run.reopening import Reopened, Reply, reopened
+from groupwise.run.reopening import Reopened, SampledReply, reopened
 from groupwise_messages.texts import content_in_words, in_words
 
 COLUMN = 24
@@ -98,7 +98,7 @@ def _fresh(folder: Path) -> Path:
     return folder / str(number)
 
 
-def _said(reply: Reply, images: Callable[[], Path], name: str) -> str:
+def _said(reply: SampledReply, images: Callable[[], Path], name: str) -> str:
     """A completion as text; of an image or a video, which is saved under this name, the file.
 
     images: returns the folder for them.

@@ -74,6 +74,7 @@ class StepLine:
         accuracy, mean = metrics.get("accuracy", math.nan), metrics["reward"]
         reward = f"reward {mean:{_form(mean)}}"
         of_labels = {n: metrics[f"{n}/reward"] for n in self.labels if f"{n}/reward" in metrics}
+        of_labels |= {n.partition("/")[2]: x for n, x in metrics.items() if n[:7] == "reward/"}
         left = max(0.0, self._left - (time.monotonic() - self._at))
         parts = [
             "" if math.isnan(accuracy) else f"{titled('accuracy', self._accuracy)} {accuracy:.2f}",

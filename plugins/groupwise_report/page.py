@@ -34,6 +34,7 @@ from groupwise_report.learners import learner_charts, of_each
 from groupwise_report.live import Live
 from groupwise_report.rewards import note_on_sums, reward_charts, total_reward
 from groupwise_report.run_data import RunData
+from groupwise_report.sources import source_charts
 from groupwise_report.starts import starts
 from groupwise_report.tiles import tiles
 from groupwise_report.watched import alarm_lines, watched_charts
@@ -108,7 +109,8 @@ def _learning(run: RunData) -> str:
     name = total_reward(run)
     title = f"Reward: {name}" if name else "Reward"
     shown = [Chart(title=title, series=rewards, note=note.strip(), wide=True)]
-    shown += [_accuracy(run), *learner_charts(run), *watched_charts(run), *reward_charts(run)]
+    shown += [_accuracy(run), *learner_charts(run), *source_charts(run)]
+    shown += [*watched_charts(run), *reward_charts(run)]
     last = max(run.last_step, 1)
     figures = (*(draw(chart, last) for chart in shown), *histograms(run))
     return section("What it learned", how_to_read([run]), grid(figures))

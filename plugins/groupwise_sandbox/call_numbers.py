@@ -16,12 +16,14 @@ class Calls:
     """As the kernel names it to a filter (AUDIT_ARCH)."""
     simple: Mapping[str, int]
     """Of a program that opens no file: none has a path, a process, a signal or a socket."""
+    paths: Mapping[str, int]
+    """Of a program with a folder of its own: none changes the mode, owner or time of a file."""
     files: Mapping[str, int]
-    """Of a program in a file system of its own, which it opens, executes and waits with."""
+    """Of a program in a file system of its own, in which it executes and waits, besides."""
     processes: Mapping[str, int]
     """To begin and to end processes."""
     checked: Mapping[str, int]
-    """With rules for their arguments."""
+    """With rules of their own."""
 
 
 _X86_64 = Calls(
@@ -39,22 +41,26 @@ _X86_64 = Calls(
         "membarrier": 324, "rseq": 334,
     },
     {
-        "open": 2, "stat": 4, "lstat": 6, "poll": 7, "pwrite64": 18, "access": 21, "pipe": 22,
-        "select": 23, "execve": 59, "wait4": 61, "fsync": 74, "ftruncate": 77, "getdents64": 217,
-        "getcwd": 79, "chdir": 80, "rename": 82, "mkdir": 83, "rmdir": 84, "unlink": 87,
-        "symlink": 88, "readlink": 89, "chmod": 90, "fchmod": 91, "umask": 95, "sysinfo": 99,
-        "getgroups": 115, "getresuid": 118, "getresgid": 120, "capget": 125, "statfs": 137,
-        "fstatfs": 138, "sched_getparam": 143, "sched_getscheduler": 145,
-        "sched_get_priority_max": 146, "sched_get_priority_min": 147, "arch_prctl": 158,
-        "restart_syscall": 219, "fadvise64": 221, "epoll_wait": 232, "epoll_ctl": 233,
-        "tgkill": 234, "waitid": 247, "openat": 257, "mkdirat": 258, "newfstatat": 262,
-        "unlinkat": 263, "renameat": 264, "symlinkat": 266, "readlinkat": 267, "fchmodat": 268,
-        "faccessat": 269, "pselect6": 270, "ppoll": 271, "utimensat": 280, "epoll_pwait": 281,
-        "eventfd2": 290, "epoll_create1": 291, "pipe2": 293, "renameat2": 316, "statx": 332,
-        "faccessat2": 439,
+        "open": 2, "stat": 4, "lstat": 6, "pwrite64": 18, "access": 21, "fsync": 74,
+        "fdatasync": 75, "ftruncate": 77, "getcwd": 79, "chdir": 80, "rename": 82, "mkdir": 83,
+        "rmdir": 84, "unlink": 87, "symlink": 88, "readlink": 89, "umask": 95, "statfs": 137,
+        "fstatfs": 138, "getdents64": 217, "fadvise64": 221, "openat": 257, "mkdirat": 258,
+        "newfstatat": 262, "unlinkat": 263, "renameat": 264, "symlinkat": 266, "readlinkat": 267,
+        "faccessat": 269, "renameat2": 316, "statx": 332, "faccessat2": 439,
+    },
+    {
+        "poll": 7, "pipe": 22, "select": 23, "execve": 59, "wait4": 61, "chmod": 90, "fchmod": 91,
+        "sysinfo": 99, "getgroups": 115, "getresuid": 118, "getresgid": 120, "capget": 125,
+        "sched_getparam": 143, "sched_getscheduler": 145, "sched_get_priority_max": 146,
+        "sched_get_priority_min": 147, "arch_prctl": 158, "restart_syscall": 219,
+        "epoll_wait": 232, "epoll_ctl": 233, "tgkill": 234, "waitid": 247, "fchmodat": 268,
+        "pselect6": 270, "ppoll": 271, "utimensat": 280, "epoll_pwait": 281, "eventfd2": 290,
+        "epoll_create1": 291, "pipe2": 293,
     },
     {"fork": 57, "vfork": 58, "kill": 62, "setpgid": 109, "getpgrp": 111, "getpgid": 121},
-    {"ioctl": 16, "clone": 56, "fcntl": 72, "prlimit64": 302, "clone3": 435},
+    {
+        "ioctl": 16, "clone": 56, "fcntl": 72, "listxattr": 194, "prlimit64": 302, "clone3": 435,
+    },
 )  # fmt: skip
 _AARCH64 = Calls(
     0xC00000B7,
@@ -71,19 +77,22 @@ _AARCH64 = Calls(
         "membarrier": 283, "rseq": 293,
     },
     {
-        "getcwd": 17, "eventfd2": 19, "epoll_create1": 20, "epoll_ctl": 21, "epoll_pwait": 22,
-        "mkdirat": 34, "unlinkat": 35, "symlinkat": 36, "renameat": 38, "statfs": 43,
-        "fstatfs": 44, "ftruncate": 46, "faccessat": 48, "chdir": 49, "fchmod": 52,
-        "fchmodat": 53, "openat": 56, "pipe2": 59, "getdents64": 61, "pwrite64": 68,
-        "pselect6": 72, "ppoll": 73, "readlinkat": 78, "newfstatat": 79, "fsync": 82,
-        "utimensat": 88, "capget": 90, "waitid": 95, "sched_getscheduler": 120,
-        "sched_getparam": 121, "sched_get_priority_max": 125, "sched_get_priority_min": 126,
-        "restart_syscall": 128, "tgkill": 131, "getresuid": 148, "getresgid": 150,
-        "getgroups": 158, "umask": 166, "sysinfo": 179, "execve": 221, "fadvise64": 223,
-        "wait4": 260, "renameat2": 276, "statx": 291, "faccessat2": 439,
+        "getcwd": 17, "mkdirat": 34, "unlinkat": 35, "symlinkat": 36, "renameat": 38, "statfs": 43,
+        "fstatfs": 44, "ftruncate": 46, "faccessat": 48, "chdir": 49, "openat": 56,
+        "getdents64": 61, "pwrite64": 68, "readlinkat": 78, "newfstatat": 79, "fsync": 82,
+        "fdatasync": 83, "umask": 166, "fadvise64": 223, "renameat2": 276, "statx": 291,
+        "faccessat2": 439,
+    },
+    {
+        "eventfd2": 19, "epoll_create1": 20, "epoll_ctl": 21, "epoll_pwait": 22, "fchmod": 52,
+        "fchmodat": 53, "pipe2": 59, "pselect6": 72, "ppoll": 73, "utimensat": 88, "capget": 90,
+        "waitid": 95, "sched_getscheduler": 120, "sched_getparam": 121,
+        "sched_get_priority_max": 125, "sched_get_priority_min": 126, "restart_syscall": 128,
+        "tgkill": 131, "getresuid": 148, "getresgid": 150, "getgroups": 158, "sysinfo": 179,
+        "execve": 221, "wait4": 260,
     },
     {"kill": 129, "setpgid": 154, "getpgid": 155},
-    {"fcntl": 25, "ioctl": 29, "clone": 220, "prlimit64": 261, "clone3": 435},
+    {"listxattr": 11, "fcntl": 25, "ioctl": 29, "clone": 220, "prlimit64": 261, "clone3": 435},
 )  # fmt: skip
 MACHINES: Mapping[str, Calls] = {"x86_64": _X86_64, "aarch64": _AARCH64}
 """By `platform.machine()`."""

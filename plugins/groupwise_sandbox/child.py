@@ -12,10 +12,20 @@ import threading
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from groupwise_sandbox import bubblewrap, confinement, frames, plain, system_calls
+from groupwise_sandbox import (
+    bubblewrap,
+    confinement,
+    crossing,
+    event_loop,
+    frames,
+    objects,
+    references,
+    system_calls,
+    tester,
+    view,
+)
 from groupwise_sandbox.confinement import CHANNEL
 
 BEGUN = {"begun": True}
@@ -40,12 +50,15 @@ def live(descriptors: Sequence[int], server: int) -> None:
             if os.getuid() == 0:  # whose processes the kernel does not count
                 raise PermissionError("root cannot become another user here")
             bubblewrap.become(payload, CHANNEL)
-        confinement.limit(payload["seconds"], payload["memory"])
-        confinement.give_up_rights()
+        streams = _streams(payload.get("files", {}))
+        if (folder := payload.get("folder")) is None:
+            confinement.limit(payload["seconds"], payload["memory"])
+            confinement.give_up_rights()
+        else:
+            _enter(folder, payload)
         confinement.limit_threads()
         confinement.end_with(server)
-        streams = _streams(payload.get("files", {}))
-        system_calls.restrict()
+        system_calls.restrict("memory" if folder is None else "folder")
         frames.write(CHANNEL, BEGUN)  # what fails until here is no fault of the program's
         status = _run(payload, streams)
     except BaseException:
@@ -53,6 +66,17 @@ def live(descriptors: Sequence[int], server: int) -> None:
         sys.stderr.flush()
     finally:
         os._exit(status)
+
+
+def _enter(folder: Mapping[str, Any], payload: Mapping[str, Any]) -> None:
+    """Hold this process to its folder, and let the files that messages name cross."""
+    seconds, memory = payload["seconds"], payload["memory"]
+    confinement.limit(seconds, memory, folder["space"], view.DESCRIPTORS)
+    before = view.root(folder)
+    confinement.give_up_rights()
+    if os.getuid() == 0:  # whom Landlock and namespaces hold less
+        raise PermissionError("root cannot become another user here")
+    crossing.begin(payload["mode"], view.enter(folder, before))
 
 
 def _streams(files: Mapping[str, str]) -> Mapping[str, io.TextIOWrapper]:
@@ -94,6 +118,7 @@ def _run(payload: Mapping[str, Any], streams: Mapping[str, io.TextIOWrapper]) ->
     name = "__main__" if payload["mode"] == "program" else "answer"
     module = types.ModuleType(name)
     sys.modules[name] = module
+    event_loop.install()
     status = _ended(lambda: _modes[payload["mode"]](payload, module))
     for stream in (streams["stdout"], streams["stderr"]):
         try:
@@ -135,109 +160,20 @@ def _execute(payload: Mapping[str, Any], module: types.ModuleType) -> None:
 
 
 def _serve(payload: Mapping[str, Any], module: types.ModuleType) -> None:
-    """Run the code, then answer calls of what it defines until the run says no more."""
+    """Run the code, then answer what is asked of it until the run says no more."""
     try:
         # As builtins: a function of the opening is none of the program's.
         exec(payload["opening"], builtins.__dict__)
         _execute(payload, module)
     except BaseException as error:
-        frames.write(CHANNEL, {"error": _words(error)})
+        frames.write(CHANNEL, references.error_reply(error))
         raise
     frames.write(CHANNEL, {"defined": sorted(n for n in module.__dict__ if n[:2] != "__")})
-    while True:
-        try:
-            request = frames.read(CHANNEL)
-        except frames.EndedError:
-            return
-        frames.write(CHANNEL, _answer(request, module))
-
-
-def _answer(request: Mapping[str, Any], module: types.ModuleType) -> Mapping[str, Any]:
-    target: Any
-    try:
-        name, target = request["name"], module
-        if hasattr(module.__dict__.get("Solution"), name):
-            name = f"Solution.{name}"  # where LeetCode has its functions
-        for part in name.split("."):
-            target = getattr(target, part)
-            if isinstance(target, type) and "." in name:
-                target = target()  # `Solution.method`: of a new object
-        arguments, named = plain.decoded(request["args"]), plain.decoded(request["named"])
-        return {"value": plain.encoded(target(*arguments, **named))}
-    except BaseException as error:
-        return {"error": _words(error)}
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:1000]
-
-
-def _test(payload: Mapping[str, Any], module: types.ModuleType) -> None:
-    """Run tests on stubs of what an answer defines: its values cross as plain data alone."""
-    module.__dict__.update({name: _stub(name) for name in payload["stubs"]})
-    try:
-        frames.write(CHANNEL, {"reasons": _reasons(payload, module)})
-    except _ArgumentError as error:
-        frames.write(CHANNEL, {"refused": str(error)})
-
-
-def _reasons(payload: Mapping[str, Any], module: types.ModuleType) -> list[str | None]:
-    """Of each test, why it failed."""
-    code, calls = payload["code"], payload["calls"]
-    first = _failure(lambda: _execute(payload, module), code)
-    if first is not None or not calls:
-        return [first] * max(1, len(calls))
-    return [_failure(partial(exec, call, module.__dict__), code) for call in calls]
-
-
-def _failure(test: Callable[[], None], code: str) -> str | None:
-    """Why a test fails, with its line of the code, or None."""
-    try:
-        test()
-    except _ArgumentError:
-        raise
-    except BaseException as error:
-        places = [
-            line
-            for frame, line in traceback.walk_tb(error.__traceback__)
-            if frame.f_code.co_filename == "answer.py"
-        ]
-        line = code.splitlines()[places[-1] - 1].strip() if places else ""
-        return f"{line}: {_words(error)}"[:1000]
-    return None
-
-
-class _ArgumentError(BaseException):
-    """Tests call an answer with what cannot cross; they must not take it for the answer's error."""
-
-
-def _stub(name: str) -> Callable[..., Any]:
-    def stub(*args: Any, **named: Any) -> Any:
-        try:
-            given = {"args": plain.encoded(list(args)), "named": plain.encoded(named)}
-        except plain.NotPlainError as error:
-            raise _ArgumentError(f"{name} cannot be called with this: {error}") from error
-        frames.write(CHANNEL, {"name": name, **given})
-        reply = frames.read(CHANNEL)
-        if "error" in reply:
-            raise _raised(reply["error"])
-        return plain.decoded(reply["value"])
-
-    stub.__name__ = name
-    return stub
-
-
-def _raised(words: str) -> Exception:
-    """The exception that an answer raised, if it is one of Python's own: tests may expect it."""
-    name, _, message = words.partition(": ")
-    kind = getattr(builtins, name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
-        return kind(message)
-    return RuntimeError(words)
+    objects.Objects(module, refers=payload["refers"]).serve()
 
 
 _modes: Mapping[str, Callable[[Mapping[str, Any], types.ModuleType], None]] = {
     "program": _execute,
     "calls": _serve,
-    "tests": _test,
+    "tests": tester.test,
 }

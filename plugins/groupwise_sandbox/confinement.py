@@ -8,7 +8,9 @@ import re
 import resource
 import signal
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from groupwise_sandbox import system_calls
 
@@ -28,6 +30,7 @@ _CHANGED_SIGNALS = list[int]()
 def prepare() -> None:
     """Compute, before any fork, what is the same for every process."""
     system_calls.prepare()
+    _unshare(), _counts_by_namespace()
     standing = (each for each in signal.valid_signals() if signal.getsignal(each) != signal.SIG_DFL)
     _CHANGED_SIGNALS[:] = standing
 
@@ -66,16 +69,19 @@ def reset_signals() -> None:
     signal.set_wakeup_fd(-1)
 
 
-def limit(seconds: float, memory: int) -> None:
-    """Seconds of processor time, bytes of memory beside the present ones, and what else grows."""
+def limit(seconds: float, memory: int, space: int = 0, descriptors: int = 16) -> None:
+    """Seconds of processor time, bytes of memory beside the present ones, and what else grows.
+
+    space: bytes of a file.
+    """
     present = _pages() * resource.getpagesize()
     whole = math.ceil(seconds) + 1
     limits = {
         resource.RLIMIT_AS: (present + memory, present + memory),
         resource.RLIMIT_CPU: (whole, whole + 1),
         resource.RLIMIT_CORE: (0, 0),
-        resource.RLIMIT_FSIZE: (0, 0),
-        resource.RLIMIT_NOFILE: (16, 16),
+        resource.RLIMIT_FSIZE: (space, space),
+        resource.RLIMIT_NOFILE: (descriptors, descriptors),
         resource.RLIMIT_MEMLOCK: (0, 0),
     }
     for name, pair in limits.items():
@@ -106,11 +112,20 @@ def give_up_rights() -> None:
 def limit_threads() -> None:
     """Let the kernel refuse more threads. It counts those of a user, which is this one alone in a
     namespace of its own; without one, those that are there already are allowed besides."""
-    release = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
-    most = THREADS
-    if release < _COUNTED_BY_NAMESPACE or ctypes.CDLL(None).unshare(_NEW_USERS) != 0:
-        most = 4 * THREADS + _present()
+    is_alone = _counts_by_namespace() and _unshare()(_NEW_USERS) == 0
+    most = THREADS if is_alone else 4 * THREADS + _present()
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+
+@cache
+def _unshare() -> Any:
+    return ctypes.CDLL(None).unshare
+
+
+@cache
+def _counts_by_namespace() -> bool:
+    release = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
+    return release >= _COUNTED_BY_NAMESPACE
 
 
 def _present() -> int:

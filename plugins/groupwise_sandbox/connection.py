@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,19 +64,29 @@ class Connection:
         return self._server.poll() is not None
 
     @contextmanager
-    def started(self, payload: Mapping[str, Any], limits: Limits) -> Iterator[Process]:
+    def started(
+        self,
+        payload: Mapping[str, Any],
+        limits: Limits,
+        is_full: Callable[[], bool] | None = None,
+    ) -> Iterator[Process]:
         """A process that runs a payload; ended where the block is left.
+
+        is_full: whether a folder holds too much, which ends it.
 
         Raises SandboxError if the server is gone.
         """
         number = next(self._numbers)
         is_command = payload["mode"] == "command"
-        process = Process(limits, lambda: self._send({"kill": number}), is_command=is_command)
+        process = Process(
+            limits, lambda: self._send({"kill": number}), is_command=is_command, is_full=is_full
+        )
         with self._lock:
             self._processes[number] = process
         try:
             held = [process.theirs.fileno(), process.stdout, process.stderr]
-            sent = self._send({"start": number}, held)
+            folder = payload.get("folder", {}).get("root", "")
+            sent = self._send({"start": number, "folder": folder}, held)
             process.begun()
             if not sent:
                 raise SandboxError(_LOST)

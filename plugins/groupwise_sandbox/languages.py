@@ -74,11 +74,30 @@ LANGUAGES: Mapping[str, Language] = {
 """By the names that options have for them."""
 
 
+_OTHERS = """
+ada apl assembly awk bash basic c# clojure cobol coffeescript crystal csharp cuda d dart delphi
+elixir elm erlang f# fortran fsharp go golang groovy haskell java julia kotlin lean lisp lua
+mathematica matlab mojo mono nasm nim objective ocaml octave pascal perl php powershell prolog pypy
+r racket ruby rust scala scheme sh shell smalltalk solidity sql swift tcl ts typescript vb verilog
+vhdl visual zig
+"""
+"""The first words of languages that are not run here."""
+
+
+def is_natural(text: str) -> bool:
+    """Whether a name is not known to be a programming language's, such as "en" or "English"."""
+    return named(text) is None and _first_word(text) not in _OTHERS.split()
+
+
 def named(text: str) -> str | None:
     """The language of a name such as "GNU C++17 (64)", "python3" or "js"; None: an unknown one."""
-    name = text.strip().lower().removeprefix("gnu ")
-    match = re.match(r"[a-z]+(?:\+\+|#|\.js)?", name)
-    name = match.group().replace(".js", "") if match else name
+    name = _first_word(text)
     if name in PYTHON:
         return "python"
     return next((key for key, each in LANGUAGES.items() if name in each.names), None)
+
+
+def _first_word(text: str) -> str:
+    name = text.strip().lower().removeprefix("gnu ")
+    match = re.match(r"[a-z]+(?:\+\+|#|\.js)?", name)
+    return match.group().replace(".js", "") if match else name

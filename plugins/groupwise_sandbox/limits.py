@@ -5,6 +5,9 @@ from dataclasses import dataclass
 WALL_FACTOR = 5
 """Wall time over processor time: a busy machine slows a program down, and is not its fault."""
 
+PERIOD = 0.05
+"""Seconds between two looks at the size of a folder, where the kernel does not bound it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:

@@ -3,14 +3,16 @@
 An iterator, such as a generator, becomes one of all its values.
 
 Only plain data crosses between a sandbox and the run, in both directions. An object of a class that
-an answer defines never does, so nothing that it overrides is ever called outside.
+an answer defines never does, so nothing that it overrides is ever called outside. Between a program
+and tests that are code there are references besides (`groupwise_sandbox.references`).
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import isfinite
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, TypeAlias
 
 DEPTH = 64
 """How deeply values may be nested."""
@@ -20,21 +22,33 @@ _EXACT = 2**53
 
 
 class NotPlainError(ValueError):
-    """A value is not plain data, or nested too deeply."""
+    """A value is not plain data."""
 
 
-def encoded(value: Any, depth: int = DEPTH) -> Any:
+Refer: TypeAlias = Callable[[Any], Any]
+"""What stands for a value that is not plain data, or None."""
+Resolve: TypeAlias = Callable[[str, Any], Any]
+"""The value of what stands for one, by its kind. Raises NotPlainError for an unknown kind."""
+
+
+class BoundError(NotPlainError):
+    """A value is too large, or nested too deeply: what a program gave may have made it so."""
+
+
+def encoded(value: Any, refer: Refer = lambda _: None, *, depth: int = DEPTH) -> Any:
     """What `json` writes for a value; subclasses of the built-in types count as these.
 
     Raises NotPlainError.
     """
     if depth < 0:
-        raise NotPlainError(f"nested more than {DEPTH} deep")
+        raise BoundError(f"nested more than {DEPTH} deep")
     if value is None or isinstance(value, bool):
         return value
+    if not isinstance(value, str | int | float) and (reference := refer(value)) is not None:
+        return reference
     for kinds, write in _WRITERS:
         if isinstance(value, kinds):
-            return write(value, lambda part: encoded(part, depth - 1))
+            return write(value, lambda part: encoded(part, refer, depth=depth - 1))
     raise NotPlainError(f"an object of {type(value).__name__} is not plain data")
 
 
@@ -50,6 +64,7 @@ _WRITERS: Sequence[tuple[Any, Callable[[Any, _Part], Any]]] = (
     (range, lambda value, _: {"range": [value.start, value.stop, value.step]}),
     (set | frozenset, lambda value, part: {"set": [*map(part, value)]}),
     (dict, lambda value, part: {"dict": [[part(k), part(v)] for k, v in value.items()]}),
+    (PurePath, lambda value, _: {"path": str(value)}),
     (Iterator, lambda value, part: {"iterator": [*map(part, _all_of(value))]}),
 )
 
@@ -57,23 +72,29 @@ _WRITERS: Sequence[tuple[Any, Callable[[Any, _Part], Any]]] = (
 def _all_of(iterator: Iterator[Any]) -> list[Any]:
     values = [*islice(iterator, LENGTH + 1)]
     if len(values) > LENGTH:
-        raise NotPlainError(f"an iterator gives more than {LENGTH:,} values")
+        raise BoundError(f"an iterator gives more than {LENGTH:,} values")
     return values
 
 
-def decoded(data: Any, depth: int = DEPTH) -> Any:
+def _unknown(kind: str, _: Any) -> Any:
+    raise NotPlainError(f"not plain data: {kind!r:.60}")
+
+
+def decoded(data: Any, resolve: Resolve = _unknown, *, depth: int = DEPTH) -> Any:
     """The value of what `encoded` wrote. Raises NotPlainError for anything else."""
     if depth < 0:
-        raise NotPlainError(f"nested more than {DEPTH} deep")
+        raise BoundError(f"nested more than {DEPTH} deep")
     if data is None or isinstance(data, bool | str | int | float):
         return data
     if isinstance(data, list):
-        return [decoded(each, depth - 1) for each in data]
+        return [decoded(each, resolve, depth=depth - 1) for each in data]
     if isinstance(data, dict) and len(data) == 1:
         [(kind, content)] = data.items()
+        if kind not in _READERS:
+            return resolve(kind, content)
         try:
-            return _READERS[kind](content, lambda part: decoded(part, depth - 1))
-        except (KeyError, TypeError, ValueError) as error:
+            return _READERS[kind](content, lambda part: decoded(part, resolve, depth=depth - 1))
+        except (TypeError, ValueError) as error:
             raise NotPlainError(f"not plain data: {error}") from error
     raise NotPlainError("not plain data")
 
@@ -84,6 +105,7 @@ _READERS: Mapping[str, Callable[[Any, _Part], Any]] = {
     "complex": lambda content, _: complex(*map(float, content)),
     "bytes": lambda content, _: bytes.fromhex(content),
     "tuple": lambda content, part: tuple(map(part, content)),
+    "path": lambda content, _: Path(content),
     "range": lambda content, _: range(*map(int, content)),
     "iterator": lambda content, part: iter([*map(part, content)]),
     "set": lambda content, part: set(map(part, content)),

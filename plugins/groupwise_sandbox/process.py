@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from groupwise.kit.foreign_json import read as read_json
 from groupwise_sandbox import frames
-from groupwise_sandbox.limits import Limits
+from groupwise_sandbox.limits import PERIOD, Limits
 
 _MESSAGE = 4 << 20
 """Bytes of one message of a program."""
@@ -24,7 +24,7 @@ _PART = 1 << 16
 _END_SECONDS = 60.0
 """The most seconds from the end of a program that was killed to the report of it."""
 
-Ended: TypeAlias = Literal["exit", "signal", "time", "memory", "output"]
+Ended: TypeAlias = Literal["exit", "signal", "time", "memory", "output", "space"]
 
 
 class SandboxError(RuntimeError):
@@ -60,6 +60,7 @@ _WORDS = {
     "time": "took too much time",
     "memory": "took too much memory",
     "output": "printed too much",
+    "space": "wrote too much",
 }
 
 
@@ -67,10 +68,16 @@ class Process:
     """One running program; used by one thread."""
 
     def __init__(
-        self, limits: Limits, kill: Callable[[], object], *, is_command: bool = False
+        self,
+        limits: Limits,
+        kill: Callable[[], object],
+        *,
+        is_command: bool = False,
+        is_full: Callable[[], bool] | None = None,
     ) -> None:
         """kill: ends the program, if it runs.
         is_command: the messages are those of bubblewrap.
+        is_full: whether its folder holds too much, where the kernel does not see to it.
         """
         self._limits, self._kill = limits, kill
         self._channel, self.theirs = socket.socketpair()
@@ -84,6 +91,7 @@ class Process:
         self._is_begun = is_command  # of a command bubblewrap says it, at its end
         self._reached: Ended | None = None
         self._until = time.monotonic() + limits.wall_seconds
+        self._is_full, self._looked = is_full, 0.0
         self._selector = selectors.DefaultSelector()
         for each in (self._stdout, self._stderr, self._channel, self._woken):
             self._selector.register(each, selectors.EVENT_READ)
@@ -167,11 +175,21 @@ class Process:
         left = self._until - time.monotonic()
         if left <= 0:
             self._stop("time")
+        if self._is_full is not None and self._reached is None:
+            left = min(left, self._look(self._is_full))
         wait = max(0.0, left) if self._reached is None else _END_SECONDS
         ready = self._selector.select(wait)
         for key, _ in ready:
             self._read(key.fileobj)
         return bool(ready)
+
+    def _look(self, is_full: Callable[[], bool]) -> float:
+        """Look at the program's folder; the seconds until this is to be done again."""
+        if time.monotonic() - self._looked >= PERIOD:
+            if is_full():
+                self._stop("space")
+            self._looked = time.monotonic()
+        return PERIOD
 
     def _read(self, source: Any) -> bool:
         """Read what there is of one source; False at its end."""

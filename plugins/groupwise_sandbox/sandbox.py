@@ -3,15 +3,18 @@
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from groupwise.kit.errors import UserError
 from groupwise_sandbox import plain, system_calls
 from groupwise_sandbox.commands import PROBE, BubblewrapError, Command, ending, missing
 from groupwise_sandbox.connection import Connection
+from groupwise_sandbox.folder import PROBE as PROBE_OF_FOLDERS
+from groupwise_sandbox.folder import Folder, Way, Ways, made
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.memory import runs_within
 from groupwise_sandbox.process import Finished, Process, SandboxError
@@ -41,6 +44,28 @@ class Tested:
     @property
     def passed(self) -> bool:
         return not any(self.reasons)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Tests that are code. Every name of `stubs` stands in them for what a program defines; values
+    cross as plain data or stay where they are, so that a test never holds an object of the program.
+    """
+
+    code: str
+    calls: Sequence[str] = ()
+    """Statements that are run one by one after `code`; each is a test, whatever becomes of those
+    before. Without any, `code` is itself the only one."""
+    stubs: Sequence[str]
+    classes: Sequence[str] = ()
+    """Those of `stubs` that are classes, whose objects the tests use; without any, the program's
+    objects do not reach the tests."""
+    exceptions: Sequence[str] = ()
+    """Those of `stubs` that are classes of exceptions."""
+    space: int = 0
+    """Bytes of the folder of the tests, and of the program's; 0: they have none. What arguments
+    name of the tests' files is in the program's folder, too, and what the program changes of these,
+    or makes besides, goes back."""
 
 
 class Sandbox:
@@ -79,6 +104,7 @@ class Sandbox:
         self._free = threading.BoundedSemaphore(self.parallel)
         self._lock, self._trying = threading.Lock(), threading.Lock()
         self._connection: Connection | None = None
+        self._ways = Ways(self._probed)
         self._tried: tuple[str | None] | None = None
         """Whether commands can be run: the reason against it, once it is known."""
 
@@ -94,15 +120,17 @@ class Sandbox:
         *,
         arguments: Sequence[str] = (),
         files: Mapping[str, str] | None = None,
+        space: int = 0,
     ) -> Finished:
         """Run a program with this standard input. Raises SandboxError.
 
         arguments: after the first of `sys.argv`.
         files: contents by name of what it may open to read; they are in its memory, not on a disk.
+        space: bytes of the folder in which it begins; 0: it has none.
         """
         given = {"stdin": stdin, "arguments": [*arguments], "files": {**(files or {})}}
         payload = {"mode": "program", "code": code, **given}
-        with self._free, self._connected().started(payload, self.limits) as process:
+        with self._started(payload, space=space) as (process,):
             return process.finished()
 
     def call(self, code: str, name: str, arguments: Sequence[Any], *, opening: str = "") -> Called:
@@ -112,8 +140,9 @@ class Sandbox:
             function may also be a method of a class `Solution`.
         opening: code whose names the program may use, such as imports.
         """
-        request = {"name": name, "args": plain.encoded([*arguments]), "named": plain.encoded({})}
-        with self._free, self._connected().started(_calls(code, opening), self.limits) as process:
+        given = [plain.encoded(each) for each in arguments]
+        request = {"do": "call", "args": [{"name": name}, *given], "named": {}}
+        with self._started(_calls(code, opening, refers=False)) as (process,):
             answer = _defined(process) or _answered(process, request)
             process.hang_up()
             finished = process.finished()
@@ -127,26 +156,14 @@ class Sandbox:
         except plain.NotPlainError as problem:
             return Called(finished=finished, error=str(problem))
 
-    def test(
-        self, code: str, tests: str, stubs: Sequence[str], calls: Sequence[str] = ()
-    ) -> Tested:
+    def test(self, code: str, tests: Suite) -> Tested:
         """Run tests that are code, in a process of their own. Raises SandboxError.
 
-        There every name of `stubs` is a function that calls the program's; arguments and results
-        cross as plain data, so that a test never holds an object of the program.
-
-        calls: statements that are run one by one after `tests`; each is a test, whatever becomes of
-            those before. Without any, `tests` is itself the only one.
-
-        Raises NotPlainError, a ValueError, where an argument of a test is not plain data.
+        Raises NotPlainError, a ValueError, where an argument of a test cannot cross.
         """
-        testing = {"mode": "tests", "code": tests, "stubs": [*stubs], "calls": [*calls]}
-        connection = self._connected()
-        with (
-            self._free,
-            connection.started(_calls(code), self.limits) as program,
-            connection.started(testing, self.limits) as tester,
-        ):
+        testing = {"mode": "tests", **asdict(tests)}
+        both = (_calls(code, refers=True), testing)
+        with self._started(*both, space=tests.space) as (program, tester):
             failed = _defined(program)
             verdict = failed or _passed_on(tester, program)
             program.hang_up()
@@ -154,8 +171,44 @@ class Sandbox:
         if "refused" in verdict:
             raise plain.NotPlainError(verdict["refused"])
         if (reasons := verdict.get("reasons")) is None:
-            reasons = [str(verdict["error"])] * max(1, len(calls))
+            reasons = [str(verdict["error"])] * max(1, len(tests.calls))
         return Tested(reasons=reasons, finished=finished)
+
+    @property
+    def folder_refusal(self) -> str | None:
+        """Why no program can have a folder on this machine, in a sentence, or None."""
+        return self._ways.refusal
+
+    @contextmanager
+    def _started(
+        self, *payloads: Mapping[str, Any], space: int = 0, way: Way | None = None
+    ) -> Iterator[Sequence[Process]]:
+        """Processes of one run; each has a folder of so many bytes, if there are any.
+
+        Raises SandboxError.
+        """
+        if space and (way := way or self._ways.way) is None:
+            raise SandboxError(str(self._ways.refusal))
+        with self._free, ExitStack() as stack:
+            folders = list[Folder]()
+            if way is not None:
+                folders = [stack.enter_context(made(way, space)) for _ in payloads]
+                payloads = tuple(
+                    {**payload, "folder": folder.payload()}
+                    for payload, folder in zip(payloads, folders, strict=True)
+                )
+            # Each watches the folders of all, since one may write while another is waited for.
+            is_full = (lambda: any(each.is_full() for each in folders)) if folders else None
+            connection = self._connected()
+            yield [
+                stack.enter_context(connection.started(each, self.limits, is_full))
+                for each in payloads
+            ]
+
+    def _probed(self, way: Way) -> Finished:
+        payload = {"mode": "program", "code": PROBE_OF_FOLDERS}
+        with self._started(payload, space=1 << 20, way=way) as (process,):
+            return process.finished()
 
     def command(self, command: Command, limits: Limits | None = None) -> Finished:
         """Run a program of the machine in namespaces of its own. Raises SandboxError.
@@ -216,8 +269,8 @@ class Sandbox:
             return self._connection
 
 
-def _calls(code: str, opening: str = "") -> dict[str, str]:
-    return {"mode": "calls", "code": code, "opening": opening}
+def _calls(code: str, opening: str = "", *, refers: bool) -> dict[str, Any]:
+    return {"mode": "calls", "code": code, "opening": opening, "refers": refers}
 
 
 def _defined(process: Process) -> dict[str, Any] | None:
@@ -230,23 +283,36 @@ def _defined(process: Process) -> dict[str, Any] | None:
 
 
 def _answered(process: Process, request: dict[str, Any]) -> dict[str, Any]:
-    process.send(request)
+    process.send({"request": request})
     answer = process.message()
-    return answer if isinstance(answer, dict) else {"error": "it ended without an answer"}
+    reply = answer.get("reply") if isinstance(answer, dict) else None
+    return reply if isinstance(reply, dict) else _NO_ANSWER
 
 
 def _passed_on(tester: Process, program: Process) -> dict[str, Any]:
-    """Pass the tests' calls on to the program; the tests' verdict."""
+    """Pass on what the tests and the program ask of each other, in turn; the tests' verdict."""
     while True:
         message = tester.message()
         if not isinstance(message, dict):
             return {"error": "the tests ended without a verdict"}
-        if "name" not in message:
+        if "request" not in message and "reply" not in message:
             return message
-        answer = _answered(program, message)
-        if "error" not in answer:
-            try:
-                plain.decoded(answer.get("value"))
-            except plain.NotPlainError as problem:
-                answer = {"error": f"NotPlainError: {problem}"}
-        tester.send(answer)
+        program.send(message)
+        tester.send(_checked(program.message()))
+
+
+def _checked(message: Any) -> dict[str, Any]:
+    """What a program says to the tests: a reply, or a call of a callback. The tests' process reads
+    the values and files in it."""
+    files = {"files": message["files"]} if isinstance(message, dict) and "files" in message else {}
+    match message:
+        case {"reply": {"error": error, **rest}}:
+            return {"reply": {"error": str(error), "kinds": rest.get("kinds")}, **files}
+        case {"reply": {"value": value, **rest}}:
+            return {"reply": {"value": value, "args": rest.get("args")}, **files}
+        case {"request": {"callback": int(number), "args": [*args], "named": {**named}}}:
+            return {"request": {"callback": number, "args": args, "named": named}, **files}
+    return {"reply": _NO_ANSWER}
+
+
+_NO_ANSWER = {"error": "it ended without an answer"}

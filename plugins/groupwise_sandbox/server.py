@@ -70,6 +70,8 @@ class Server:
     def __init__(self, control: socket.socket) -> None:
         self._control, self._running = control, dict[int, int]()
         """Of a process: the number that the run gave it."""
+        self._folders = dict[int, str]()
+        """Of a number: a folder of the machine that is its process's alone."""
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> None:
@@ -105,10 +107,10 @@ class Server:
                 if number == request["kill"]:
                     os.kill(process, signal.SIGKILL)
         else:
-            self._fork(request["start"], descriptors)
+            self._fork(request["start"], descriptors, request["folder"])
         return True
 
-    def _fork(self, number: int, descriptors: Sequence[int]) -> None:
+    def _fork(self, number: int, descriptors: Sequence[int], folder: str) -> None:
         server = os.getpid()
         try:
             process = os.fork()
@@ -123,6 +125,8 @@ class Server:
             os.close(each)
         if process > 0:
             self._running[process] = number
+            if folder:
+                self._folders[number] = folder
 
     def _reap(self) -> None:
         while self._running:
@@ -130,6 +134,7 @@ class Server:
             if process == 0:
                 return
             number = self._running.pop(process)
+            self._folders.pop(number, None)  # the run removes it
             seconds = used.ru_utime + used.ru_stime
             ended = os.waitstatus_to_exitcode(status)
             self._say({"number": number, "status": ended, "seconds": seconds})
@@ -144,6 +149,10 @@ class Server:
     def _end(self) -> None:
         for process in self._running:
             os.kill(process, signal.SIGKILL)
+        for process in self._running:
+            os.waitpid(process, 0)
+        if self._folders:
+            os.execv("/bin/rm", ["rm", "-rf", "--", *self._folders.values()])
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 The list for Python has no call that opens a path, starts or signals a process, or makes a socket,
 so a program can reach only what it holds: its own memory, and the descriptors that it was given.
-The lists for programs in namespaces have paths, and for commands processes; none has sockets.
+With a folder of its own (`groupwise_sandbox.view`) it has paths, and in namespaces it may execute
+what it sees, too; only commands have processes, and none has sockets.
 What is refused returns EPERM, which Python raises as PermissionError.
 """
 
@@ -23,17 +24,23 @@ from groupwise_sandbox.call_numbers import MACHINES
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in the kernel's struct seccomp_data
-_DEATH_SIGNAL, _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 1, 38, 22, 2
+_DEATH_SIGNAL, _DUMPABLE, _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 1, 4, 38, 22, 2
 
 _THREAD = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000  # CLONE_VM, FS, FILES, SIGHAND, THREAD
 _NAMESPACES = 0x7E020000  # every CLONE_NEW flag
 _FCNTL = (0, 1, 2, 3, 1030)  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC: no F_SETOWN
 _F_SETFL = 4
+_LOCKS = (5, 6, 7)  # F_GETLK, F_SETLK, F_SETLKW
 _IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
+_ANONYMOUS = 0x20  # MAP_ANONYMOUS
+_PRETENDED = ("chmod", "fchmod", "fchmodat", "utimensat")
+"""What changes the mode and the times of a file: with a folder alone it succeeds and does nothing,
+since it could reach files outside (Landlock holds back neither), and copying a file needs it."""
 
-Scope: TypeAlias = Literal["memory", "files", "processes"]
-"""What a process may use: only what it holds, or a file system of its own, or that and processes.
+Scope: TypeAlias = Literal["memory", "folder", "files", "processes"]
+"""What a process may use: only what it holds, or a folder, too, or a file system of its own, in
+which it executes programs, or that and processes.
 
 The latter two are for namespaces, where there is nothing of the machine to be found.
 """
@@ -46,13 +53,23 @@ def is_supported() -> bool:
 
 def prepare() -> None:
     """Make, before any fork, what `restrict` and `end_with_parent` need."""
-    _prctl(), _described()
+    _prctl(), _described("memory"), _described("folder")
 
 
-def restrict() -> None:
+def restrict(scope: Scope = "memory") -> None:
     """Hold this process to the list, for ever. Raises OSError if the kernel refuses."""
+    forbid_new_privileges()
+    _set(_SET_SECCOMP, _FILTER, ctypes.addressof(_described(scope)[0]))
+
+
+def forbid_new_privileges() -> None:
+    """Let no program that this process executes have more rights, which filters need."""
     _set(_NO_NEW_PRIVILEGES, 1)
-    _set(_SET_SECCOMP, _FILTER, ctypes.addressof(_described()[0]))
+
+
+def own_its_entries() -> None:
+    """Let this process write its entries in /proc, also after it has become another user."""
+    _set(_DUMPABLE, 1)
 
 
 def end_with_parent() -> None:
@@ -74,23 +91,28 @@ def _prctl() -> Any:
 
 
 @cache
-def _described() -> tuple[Any, Any]:
+def _described(scope: Scope) -> tuple[Any, Any]:
     """The kernel's struct sock_fprog of the list, and what it points to."""
-    steps = program()
+    steps = program(scope)
     filters = ctypes.create_string_buffer(steps, len(steps))
     length_and_address = struct.pack("HxxxxxxP", len(steps) // 8, ctypes.addressof(filters))
     return ctypes.create_string_buffer(length_and_address, len(length_and_address)), filters
 
 
 @cache
-def program(scope: Scope = "memory") -> bytes:
-    """The list as the kernel's filter of system calls."""
-    calls = MACHINES[platform.machine()]
-    numbers = [*calls.simple.values()]
+def program(scope: Scope = "memory", machine: str = platform.machine()) -> bytes:
+    """The list as the kernel's filter of system calls.
+
+    machine: a processor of `MACHINES`.
+    """
+    calls = MACHINES[machine]
+    allowed = {**calls.simple}
     if scope != "memory":
-        numbers += calls.files.values()
+        allowed |= calls.paths
+    if scope in ("files", "processes"):
+        allowed |= calls.files
     if scope == "processes":
-        numbers += calls.processes.values()
+        allowed |= calls.processes
     rules = [
         _step(_LOAD, _ARCHITECTURE),
         _step(_EQUAL, calls.architecture, 1, 0),
@@ -99,17 +121,24 @@ def program(scope: Scope = "memory") -> bytes:
         _step(_AT_LEAST, 0x40000000, 0, 1),  # the x32 numbers of the same calls
         _REFUSED,
     ]
-    for number in numbers:
+    if scope == "folder":
+        # A file that is mapped and removed is seen by nobody who measures the folder.
+        rules += _rule(allowed.pop("mmap"), _any_bit(_ANONYMOUS, argument=3))
+        for name in {*_PRETENDED} & {*calls.files}:
+            rules += _rule(calls.files[name], [_step(_RETURN, _ERRNO)])
+        no_attributes = _step(_RETURN, _ERRNO | errno.ENOTSUP)  # by which a copy has none
+        rules += _rule(calls.checked["listxattr"], [no_attributes])
+    for number in allowed.values():
         rules += _rule(number, [_step(_RETURN, _ALLOW)])
     rules += _rule(calls.checked["clone"], _cloning(is_thread=scope != "processes"))
-    rules += _rule(
-        calls.checked["fcntl"], _one_of(_FCNTL if scope == "memory" else (*_FCNTL, _F_SETFL))
-    )
+    commands = {"memory": _FCNTL, "folder": (*_FCNTL, *_LOCKS)}.get(scope, (*_FCNTL, _F_SETFL))
+    rules += _rule(calls.checked["fcntl"], _one_of(commands))
     if scope != "memory":
         rules += _rule(calls.checked["ioctl"], _one_of(_IOCTL))
     # prlimit64(pid=0, resource, new, old): of itself; in a namespace, where a limit is set before
     # the program begins, it may lower one.
-    zeros = [_zero(offset) for offset in ((0, 16, 20) if scope == "memory" else (0,))]
+    is_held = scope in ("memory", "folder")
+    zeros = [_zero(offset) for offset in ((0, 16, 20) if is_held else (0,))]
     rules += _rule(
         calls.checked["prlimit64"], [*chain.from_iterable(zeros), _step(_RETURN, _ALLOW)]
     )
@@ -139,6 +168,12 @@ def _one_of(commands: Sequence[int]) -> list[bytes]:
         step for each in commands for step in (_step(_EQUAL, each, 0, 1), _step(_RETURN, _ALLOW))
     ]
     return [_step(_LOAD, _ARGUMENTS + 8), *steps, _REFUSED]
+
+
+def _any_bit(bits: int, *, argument: int) -> list[bytes]:
+    """One of these bits of an argument's lower half is set."""
+    load = _step(_LOAD, _ARGUMENTS + 8 * argument)
+    return [load, _step(_ANY_BIT, bits, 0, 1), _step(_RETURN, _ALLOW), _REFUSED]
 
 
 def _zero(offset: int) -> list[bytes]:

@@ -1,16 +1,22 @@
 """Assertions: tests that are code, and what they need of a program."""
 
 import ast
-import builtins
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from groupwise_code import collected
+from groupwise_code.interface import Discarding, interface_of, modules_in
 from groupwise_code.problem import Case, FormatError, Testing
 from groupwise_code.values import column
+from groupwise_sandbox.sandbox import Suite
 
-_OUTSIDE = {"asyncio", "multiprocessing", "shutil", "socket", "subprocess", "tempfile"}
-"""Modules of tests that need files, processes or a network."""
+SPACE = 16 << 20
+"""Bytes of the folder of tests that use files."""
+_OUTSIDE = {"multiprocessing", "socket", "subprocess"}
+"""Modules of tests that need processes or a network."""
+_OF_FILES = {"dbm", "fileinput", "filecmp", "glob", "shutil", "sqlite3", "tempfile", "zipfile"}
+_LOADERS = {"dill", "importlib", "joblib", "marshal", "pickle", "runpy", "shelve"}
+"""Modules by which tests that read a program's files would run what is in them."""
 
 
 def listed(row: Mapping[str, Any]) -> Iterable[Case]:
@@ -65,46 +71,43 @@ def _testing(tree: ast.Module, calls: Sequence[str] = ()) -> Testing:
     so are those that they import from a module `solution`."""
     solution = _Solution()
     tree = ast.fix_missing_locations(solution.visit(tree))
-    nodes = [*ast.walk(tree), *ast.walk(_parsed("\n".join(calls)))]
-    names = [each for each in nodes if isinstance(each, ast.Name)]
-    own = {each.id for each in names if not isinstance(each.ctx, ast.Load)}
-    own |= {each.arg for each in nodes if isinstance(each, ast.arg)}
-    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    own |= {each.name for each in nodes if isinstance(each, definitions)}
-    own |= {
-        (alias.asname or alias.name).partition(".")[0]
-        for each in nodes
-        if isinstance(each, ast.Import | ast.ImportFrom)
-        for alias in each.names
-    }
-    used = {each.id for each in names} - own - {*dir(builtins), "__name__"} | solution.names
-    if not used:
-        raise FormatError("the tests call nothing of a program")
-    for each in nodes:
-        if isinstance(each, ast.Call):
-            _check_call(each, used)
+    taken = modules_in(tree)
+    tree.body[:0] = [ast.Import([ast.alias(each)]) for each in taken]
+    called = _parsed("\n".join(calls))
     modules = {*collected.imported(tree)}
+    interface = interface_of(ast.Module([*tree.body, *called.body], []), solution.names - {*taken})
     if outside := sorted(modules & _OUTSIDE):
-        raise FormatError(f"the tests need files, processes or a network: they use {outside[0]}")
-    return Testing(ast.unparse(tree), calls, sorted(used), sorted(modules))
-
-
-def _check_call(call: ast.Call, program: Collection[str]) -> None:
-    """Raises FormatError for a call that cannot be made in the sandbox."""
-    name = getattr(call.func, "id", None)
-    if name == "open":
-        raise FormatError("the tests need files: they use open")
-    values = [*call.args, *(each.value for each in call.keywords)]
-    if name in program and any(isinstance(each, ast.Lambda) for each in values):
-        raise FormatError(f"{name} is called with a function, which cannot be passed to a program")
+        raise FormatError(f"the tests need processes or a network: they use {outside[0]}")
+    use_files = bool(modules & _OF_FILES) or collected.uses_files(ast.walk(tree))
+    if use_files and (loaders := sorted(modules & _LOADERS)):
+        raise FormatError(f"the tests use files and {loaders[0]}, which may run what is in them")
+    tree = ast.fix_missing_locations(Discarding(interface.functions).visit(tree))
+    suite = Suite(
+        code=ast.unparse(tree),
+        calls=calls,
+        stubs=interface.names,
+        classes=interface.classes,
+        exceptions=interface.exceptions,
+        space=SPACE if use_files else 0,
+    )
+    return Testing(suite, sorted(modules))
 
 
 class _Solution(ast.NodeTransformer):
-    """Takes off imports of a module `solution`, which is the program."""
+    """Takes off imports of a module `solution`, which is the program, and annotations of functions,
+    which may name what a program imports."""
 
     def __init__(self) -> None:
         self.names = set[str]()
         """Of the program, that were imported."""
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
 
     def visit_Import(self, node: ast.Import) -> ast.stmt:
         if "solution" in [alias.name for alias in node.names]:

@@ -5,13 +5,14 @@ each on a new object; and test cases of unittest. What pytest alone could give i
 """
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from groupwise_code.problem import FormatError
 
-_REFUSED = ("fixture", "skip", "skipif", "usefixtures", "xfail", "patch", "asyncio")
+_REFUSED = ("fixture", "skip", "skipif", "usefixtures", "xfail", "patch")
 """Decorators with which a function is not simply called."""
 _BEFORE = ("setup", "setup_class", "setup_function", "setup_module", "teardown_method")
+_TEMPORARY = "__import__('pathlib').Path(__import__('tempfile').mkdtemp())"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -34,11 +35,7 @@ def _is_test(function: Function) -> bool:
     names = {_last_name(each) for each in function.decorator_list}
     if refused := sorted(names & {*_REFUSED}) or [n for n in _BEFORE if n == function.name]:
         raise FormatError(f"the tests need pytest to run: {function.name} has or is {refused[0]}")
-    if not function.name.startswith("test"):
-        return False
-    if isinstance(function, ast.AsyncFunctionDef):
-        raise FormatError(f"the tests need an event loop: {function.name}")
-    return True
+    return function.name.startswith("test")
 
 
 def _of_class(owner: ast.ClassDef) -> list[str]:
@@ -63,7 +60,9 @@ def _call(function: Function, opening: str, own: int = 0) -> str:
     own: how many of its arguments are given by the call itself.
     """
     marks = [each for each in function.decorator_list if _last_name(each) == "parametrize"]
-    function.decorator_list = [each for each in function.decorator_list if each not in marks]
+    asked = ("parametrize", "asyncio")
+    kept = [each for each in function.decorator_list if _last_name(each) not in asked]
+    function.decorator_list = kept
     loops, given, names = "", list[str](), set[str]()
     for depth, mark in enumerate(marks):
         arguments, values = _parameters(function, mark)
@@ -71,12 +70,18 @@ def _call(function: Function, opening: str, own: int = 0) -> str:
         loops += f"{' ' * depth}for _{depth} in {values}:\n"
         given.append(f"**dict(zip({arguments!r}, {item}, strict=True))")
         names |= {*arguments}
+    if any(each.arg == "tmp_path" for each in function.args.args):
+        given.append(f"tmp_path={_TEMPORARY}")
+        names.add("tmp_path")
     needed = function.args.args[own : len(function.args.args) - len(function.args.defaults)]
     if missing := [each.arg for each in needed if each.arg not in names]:
         raise FormatError(
             f"{function.name} has the argument {missing[0]!r}, which only pytest would give it"
         )
-    return f"{loops}{' ' * len(marks)}{opening}{', '.join(given)})"
+    call = f"{opening}{', '.join(given)})"
+    if isinstance(function, ast.AsyncFunctionDef):
+        call = f"__import__('asyncio').run({call})"
+    return f"{loops}{' ' * len(marks)}{call}"
 
 
 def _parameters(function: Function, mark: ast.expr) -> tuple[Sequence[str], str]:
@@ -112,6 +117,23 @@ def _last_name(node: ast.expr) -> str:
     """`c` of a, b.c and a.b.c(...)."""
     node = node.func if isinstance(node, ast.Call) else node
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def uses_files(nodes: Iterable[ast.AST]) -> bool:
+    """Whether code opens, makes or looks for files."""
+    for each in nodes:
+        if isinstance(each, ast.Call):
+            owner = getattr(each.func, "value", None)
+            name = _last_name(each)
+            if name == "open" or name in _OF_PATHS:
+                return True
+            if isinstance(owner, ast.Name) and owner.id == "os" and name in _OF_OS:
+                return True
+    return False
+
+
+_OF_PATHS = ("mkdtemp", "read_bytes", "read_text", "write_bytes", "write_text")
+_OF_OS = ("listdir", "makedirs", "mkdir", "remove", "rename", "replace", "rmdir", "stat", "unlink")
 
 
 def imported(module: ast.Module) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Formats: the tests of a row, as published data sets hold them, told by their columns."""
 
 import ast
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,20 +32,19 @@ def cases_of(row: Mapping[str, Any]) -> list[Case]:
     return cases
 
 
-def languages_of(row: Mapping[str, Any], usual: Sequence[str]) -> Sequence[str]:
-    """The language that a row's programs are to be in, or the usual ones where it names none.
+def language_of(row: Mapping[str, Any], name: str) -> str | None:
+    """What a row, or its column of that name, says of the language of its programs."""
+    own = column(row, "verification_info") if row.get("verification_info") else {}
+    language = own.get("language") or row.get(name)
+    return str(language) if language else None
 
-    Raises FormatError for a language that is none of ours.
-    """
-    name = row.get("language")
-    if row.get("verification_info"):
-        name = column(row, "verification_info").get("language", name)
-    if not name:
-        return usual
-    if (language := named(str(name))) is None:
+
+def supported(name: str) -> str:
+    """The language of ours that a row names. Raises FormatError for another one."""
+    if (language := named(name)) is None:
         titles = ", ".join(each.title for each in LANGUAGES.values())
         raise FormatError(f"programs in {name!r}: only Python, {titles} are run")
-    return [language]
+    return language
 
 
 def _checked(case: Case, row: Mapping[str, Any]) -> Case:
@@ -112,7 +111,7 @@ FORMATS: Mapping[str, Callable[[Mapping[str, Any]], Iterable[Case]]] = {
 """By the column that tells a format, in the order in which they are looked for."""
 OTHERS = (
     *("checker", "entry_point", "generated_checker", "generated_tests", "input_file", "input_mode"),
-    *("interaction_format", "language", "metadata", "output_file", "test_imports"),
+    *("interaction_format", "metadata", "output_file", "test_imports"),
     "test_setup_code",
 )
 """Columns that belong to one of these."""

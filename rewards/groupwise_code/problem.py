@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+from groupwise_sandbox.sandbox import Suite
+
 
 @dataclass(frozen=True)
 class Printing:
@@ -30,11 +32,8 @@ class Calling:
 class Testing:
     """Tests that are code: each ends without an exception."""
 
-    code: str
-    calls: Sequence[str]
-    """Statements after it, of which each is a test; without any, the code itself is one."""
-    names: Sequence[str]
-    """What the tests use and do not define: the program's functions."""
+    suite: Suite
+    """With what they use and do not define: the program's functions and classes."""
     modules: Sequence[str]
     """What they import."""
 
@@ -54,15 +53,16 @@ class Problem:
 
 def count(case: Case) -> int:
     """The tests of a case."""
-    return max(1, len(case.calls)) if isinstance(case, Testing) else 1
+    return max(1, len(case.suite.calls)) if isinstance(case, Testing) else 1
 
 
 def passed(case: Case, reasons: Sequence[str | None]) -> Case | None:
     """The tests of a case that have no reason to fail."""
-    if not isinstance(case, Testing) or not case.calls:
+    if not isinstance(case, Testing) or not case.suite.calls:
         return None if any(reasons) else case
-    calls = [call for call, reason in zip(case.calls, reasons, strict=True) if reason is None]
-    return replace(case, calls=calls) if calls else None
+    pairs = zip(case.suite.calls, reasons, strict=True)
+    calls = [call for call, reason in pairs if reason is None]
+    return replace(case, suite=replace(case.suite, calls=calls)) if calls else None
 
 
 class FormatError(ValueError):

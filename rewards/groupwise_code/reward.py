@@ -9,27 +9,32 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from groupwise.kit import terminal
+from groupwise.kit.errors import UserError
 from groupwise.rewards import SampleErrors, seconds_left
 from groupwise_code.answer import Answer, answer_of
-from groupwise_code.formats import FORMATS, OTHERS, cases_of, languages_of
+from groupwise_code.formats import FORMATS, OTHERS, cases_of, language_of, supported
+from groupwise_code.machine import Here, Machine
 from groupwise_code.problem import (
     Case,
     FormatError,
     Language,
     Printing,
     Problem,
-    Testing,
     count,
     passed,
 )
-from groupwise_code.running import Runner
+from groupwise_code.running import failures
 from groupwise_code.solution import SOLUTIONS, solution_of
 from groupwise_messages.completion import judged_texts
+from groupwise_sandbox.languages import is_natural
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.process import SandboxError
-from groupwise_sandbox.programs import CompileError, Program
+from groupwise_sandbox.programs import CompileError
 from groupwise_sandbox.sandbox import Sandbox
 
+SERVER_PARALLEL = 16
+"""Programs at the same time on a server."""
 SHARE = 0.9
 """The part of the time left to a call in which programs are begun."""
 
@@ -86,7 +91,8 @@ class CodeTests:
         parallel: int | None = Field(
             default=None,
             ge=1,
-            description="Programs at the same time; by default one for each processor.",
+            description="Programs at the same time; by default one for each processor, and 16 on "
+            "a server.",
         )
         total_memory: int | None = Field(
             default=None,
@@ -105,19 +111,28 @@ class CodeTests:
             description="Modules that programs may import besides the standard library's, such as "
             "numpy.",
         )
+        server: str | None = Field(
+            default=None,
+            pattern=r"^https?://[^/\s]+",
+            description="Address of a server of SandboxFusion's protocol, such as "
+            "http://localhost:8080, which runs programs instead of this machine; `timeout` is then "
+            "wall time.",
+        )
+        retries: int = Field(
+            default=3, ge=0, description="How often a request that failed is repeated."
+        )
+        language: str | None = Field(
+            default=None,
+            min_length=1,
+            description="Column that says which language a row's programs are in; by default "
+            "`language`, in which a natural language is ignored.",
+        )
 
     def __init__(self, config: Config | None = None) -> None:
         """Raises UserError where there is no sandbox on this machine, ValueError for an option."""
         self.config = config or self.Config()
-        self._sandbox = Sandbox(
-            limits=Limits(seconds=self.config.timeout, memory=self.config.memory << 20),
-            parallel=self.config.parallel,
-            total_memory=None
-            if self.config.total_memory is None
-            else self.config.total_memory << 20,
-            modules=self.config.modules,
-        )
-        self._runner = Runner(self._sandbox)
+        self._machine = _machine(self.config)
+        self._is_noted = False
 
     def check_row(self, row: Mapping[str, Any]) -> None:
         """Raises ValueError for a row whose tests cannot be read, or not run here."""
@@ -137,14 +152,14 @@ class CodeTests:
         **columns: Sequence[Any],
     ) -> list[float | None]:
         """Returns a value for each completion; raises SampleErrors where the sandbox failed."""
-        names = (*FORMATS, *OTHERS, *SOLUTIONS)
+        names = (*FORMATS, *OTHERS, *SOLUTIONS, self.config.language or "language")
         given = {name: columns[name] for name in names if name in columns}
         given["prompt"] = [each if isinstance(each, str) else None for each in prompts]
         rows = [
             {name: values[i] for name, values in given.items()} for i in range(len(completions))
         ]
         until = time.monotonic() + SHARE * seconds_left()
-        with ThreadPoolExecutor(self._sandbox.parallel) as pool:
+        with ThreadPoolExecutor(self._machine.parallel) as pool:
             # Tasks begin in order, so none waits for tests that no thread is left to read; and the
             # tests of a group, which may be large, are let go of with its last completion.
             tried = list[Future[Verdict]]()
@@ -170,26 +185,37 @@ class CodeTests:
         return list(values)
 
     def close(self) -> None:
-        """Ends the sandbox."""
-        self._sandbox.close()
+        """Ends what runs."""
+        self._machine.close()
 
     def _problem(self, row: Mapping[str, Any]) -> Problem:
         """Raises FormatError."""
         cases = cases_of(row)[: self.config.most]
-        needed = {name for each in cases if isinstance(each, Testing) for name in each.modules}
-        if missing := sorted(needed - self._sandbox.modules):
-            raise FormatError(
-                f"the tests import {missing[0]}; if it is installed, set modules: [{missing[0]}]"
-            )
-        languages = languages_of(row, self.config.languages)
+        for refused in filter(None, map(self._machine.refused, cases)):
+            raise FormatError(refused)
+        languages = self._languages(row)
         if not all(isinstance(each, Printing) for each in cases):
             if "python" not in languages:
                 raise FormatError("tests that call a function need a program in Python")
             languages = ["python"]
         for language in languages:
-            if (reason := self._runner.refusal(language)) is not None:
+            if (reason := self._machine.refusal(language)) is not None:
                 raise FormatError(reason)
         return Problem(cases, languages)
+
+    def _languages(self, row: Mapping[str, Any]) -> Sequence[str]:
+        """Raises FormatError."""
+        column = self.config.language
+        name = language_of(row, column or "language")
+        if column is None and name is not None and is_natural(name):
+            if not self._is_noted:
+                self._is_noted = True
+                terminal.say(
+                    f"note: code_tests: {name!r} in the column 'language' is not a programming "
+                    f"language, and is ignored; if it is one, set `language: language`"
+                )
+            return self.config.languages
+        return self.config.languages if name is None else [supported(name)]
 
     def _tests(self, row: Mapping[str, Any], until: float) -> Problem:
         """The problem with the cases that count. Raises FormatError and SandboxError."""
@@ -229,14 +255,34 @@ class CodeTests:
         failed = f"{', '.join(map(str, wrong))} of {total}: {next(iter(wrong.values()))}"
         return Verdict(0.0 if self.config.pay == "all" else (total - len(wrong)) / total, failed)
 
-    def _program(self, answer: Answer, until: float) -> str | Program:
+    def _program(self, answer: Answer, until: float) -> Any:
         """Raises CompileError and SandboxError."""
         _check_time(until)
-        return self._runner.program(answer)
+        return self._machine.program(answer)
 
-    def _failures(self, program: str | Program, case: Case, until: float) -> Sequence[str | None]:
+    def _failures(self, program: Any, case: Case, until: float) -> Sequence[str | None]:
         _check_time(until)
-        return self._runner.failures(program, case)
+        return failures(self._machine, program, case, lambda: until - time.monotonic())
+
+
+def _machine(config: CodeTests.Config) -> Machine:
+    """Raises UserError where there is no sandbox on this machine, ValueError for an option."""
+    limits = Limits(seconds=config.timeout, memory=config.memory << 20)
+    if config.server is not None:
+        try:
+            from groupwise_code.remote import Remote
+        except ModuleNotFoundError as error:
+            raise UserError(f"server needs httpx: pip install 'httpx>=0.27' ({error})") from error
+        parallel = config.parallel or SERVER_PARALLEL
+        return Remote(config.server, limits, parallel=parallel, retries=config.retries)
+    total = config.total_memory
+    sandbox = Sandbox(
+        limits=limits,
+        parallel=config.parallel,
+        total_memory=None if total is None else total << 20,
+        modules=config.modules,
+    )
+    return Here(sandbox)
 
 
 def _check_time(until: float) -> None:

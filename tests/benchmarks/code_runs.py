@@ -29,7 +29,7 @@ from groupwise_code.reward import CodeTests
 from groupwise_sandbox.languages import LANGUAGES
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.programs import Programs
-from groupwise_sandbox.sandbox import Sandbox
+from groupwise_sandbox.sandbox import Sandbox, Suite
 
 COLD = (sys.executable, "-I", "-S", "-c")
 WRAPPED = ("bwrap", "--ro-bind", "/", "/", "--unshare-all", "--die-with-parent", *COLD)
@@ -73,14 +73,21 @@ def speed(count: int) -> None:
                 for name, program in PROGRAMS.items()
             },
             "a call": lambda: sandbox.call(RIGHT, "add", [1, 2]).value == 3,
-            "tests that are code": lambda: sandbox.test(RIGHT, TESTS, ["add"]).passed,
+            "tests that are code": lambda: (
+                sandbox.test(RIGHT, Suite(code=TESTS, stubs=["add"])).passed
+            ),
         }
+        if sandbox.folder_refusal is None:
+            ways["a program with a folder"] = lambda: (
+                sandbox.run(PRINTS, "1 2", space=1 << 20).stdout == b"3\n"
+            )
         server = psutil.Process(sandbox._connected()._server.pid)
         both = [psutil.Process(), server]
         for name, run in ways.items():
             for threads in sorted({1, sandbox.parallel}):
                 line(f"sandbox, warm: {name}, {threads} at once", run, count, threads, both)
         other_languages(sandbox, count, both)
+        calls_of_tests(sandbox)
         with ThreadPoolExecutor(1) as pool:
             sleeping = pool.submit(sandbox.run, "import time\ntime.sleep(0.5)")
             time.sleep(0.3)
@@ -89,6 +96,25 @@ def speed(count: int) -> None:
             sleeping.result()
         held = server.memory_full_info().uss >> 20
     print(f"\nThe server starts in {start:.2f} s and has {held} MiB; a program adds {own} MiB.")
+
+
+def calls_of_tests(sandbox: Sandbox, count: int = 1000) -> None:
+    """Between tests that are code and a program: the milliseconds of one call."""
+    program = (
+        "class Box:\n    def get(self, x): return x\n"
+        "def same(x): return x\ndef apply(f, n): return [f(i) for i in range(n)]\n"
+        "def numbers(n): yield from range(n)\n"
+    )
+    for name, code in {
+        "a call": f"for i in range({count}): assert same(i) == i",
+        "a method": f"box = Box()\nfor i in range({count}): assert box.get(i) == i",
+        "a callback": f"apply(lambda x: x, {count})",
+        "a value of a generator": f"assert sum(numbers({count})) == sum(range({count}))",
+    }.items():
+        suite = Suite(code=code, stubs=["Box", "same", "apply", "numbers"], classes=["Box"])
+        began = time.monotonic()
+        assert sandbox.test(program, suite).passed
+        print(f"tests that are code: {name}: {1000 * (time.monotonic() - began) / count:.2f} ms")
 
 
 def other_languages(sandbox: Sandbox, count: int, processes: Sequence[psutil.Process]) -> None:

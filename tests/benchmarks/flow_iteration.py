@@ -28,6 +28,7 @@ from accelerate import Accelerator
 
 from groupwise.building.build import build_parts, open_trainer
 from groupwise.config.load import LoadedConfig, load_config
+from groupwise.plugins.resolved import resolve
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 VARIANTS = {
@@ -130,7 +131,7 @@ def ours(
 
 def iteration(loaded: LoadedConfig) -> Callable[[], Any]:
     """A function that makes one step: sampling, scoring and the update."""
-    trainer = ExitStack().enter_context(open_trainer(build_parts(loaded), Accelerator()))
+    trainer = ExitStack().enter_context(open_trainer(build_parts(resolve(loaded)), Accelerator()))
 
     def run() -> None:
         scored = trainer.experience.next(trainer.state, ahead=False)

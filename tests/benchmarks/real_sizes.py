@@ -30,6 +30,7 @@ from works import WORKS, make
 from groupwise.building.build import build_parts, open_trainer
 from groupwise.cli.memory import Sizes, estimate
 from groupwise.config.load import load_config
+from groupwise.plugins.resolved import resolve
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LORA = {"lora": {"rank": 32}}
@@ -160,7 +161,7 @@ def measured(
         config[section] = {**config[section], **values}
     if config["policy"]["name"] == "forward_process":
         del config["policy"]["window"]  # it has no path
-    parts = build_parts(load_config(config))
+    parts = build_parts(resolve(load_config(config)))
     with open_trainer(parts, Accelerator()) as trainer:
         ((label, policy),) = trainer.policies.items()
         sizes: Sizes = estimate(parts, label, type(policy), policy.config, processes=1, shards=1)

@@ -308,11 +308,11 @@ def test_a_rows_tests_are_read_once_for_a_group(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_argument_that_cannot_be_passed_is_the_rows_fault(reward: CodeTests) -> None:
-    tests = "def twice(x):\n    return 2 * x\ndef test_add():\n    assert add(1, twice) == 3\n"
+    tests = "class Two:\n    value = 2\ndef test_add():\n    assert add(1, Two()) == 3\n"
     with pytest.raises(SampleErrors) as raised:
         value(reward, RIGHT, {"test": tests})
-    assert raised.value.errors[0].startswith("add cannot be called with this: an object of func")
-    guarded = tests.replace("assert add(1, twice) == 3", "\n        try:\n            add(twice)")
+    assert raised.value.errors[0].startswith("add cannot be called with this: an object of Two")
+    guarded = tests.replace("assert add(1, Two()) == 3", "\n        try:\n            add(Two())")
     guarded += "        except Exception:\n            pass\n"
     with pytest.raises(SampleErrors):
         value(reward, RIGHT, {"test": guarded})
@@ -344,11 +344,11 @@ def test_a_completion_without_a_program_is_wrong(reward: CodeTests) -> None:
         {"test": "assert add(1, 2) == 3", "entry_point": "add"},
         {"test": "if __name__ == '__main__':\n    assert add(1, 2) == 3"},
         {"test": "import solution\nassert solution.add(1, 2) == 3"},
-        {"test": "def test_add(tmp_path):\n    assert add(1, 2) == 3"},
-        {"test": "async def test_add():\n    assert await add(1, 2) == 3"},
-        {"test": "def test_add():\n    assert add(1, open('a').read()) == 3"},
-        {"test": "import tempfile\ndef test_add():\n    assert add(1, 2) == 3"},
-        {"test": "def test_add():\n    assert add(1, lambda x: x) == 3"},
+        {"test": "def test_add(tmpdir):\n    assert add(1, 2) == 3"},
+        {"test": "class Own(Base):\n    pass\ndef test_add():\n    assert Own().add(1, 2) == 3"},
+        {"test": "def test_point():\n    assert Point(1) == Point(1) and Point(1).x == 1"},
+        {"test": "def test_point():\n    p = Point(1)\n    assert (p + p).x == 2 and p.x == 1"},
+        {"test": "import pickle\ndef test_add():\n    assert add(1, pickle.load(open('a'))) == 3"},
         {"test": "@pytest.fixture\ndef a():\n    return 1\ndef test_add():\n    add(1, 2)"},
         {"test": "@pytest.mark.skip\ndef test_add():\n    assert add(1, 2) == 3"},
         {"test": "@pytest.mark.parametrize(NAMES, [1])\ndef test_add(a):\n    add(a, 1)"},

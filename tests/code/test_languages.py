@@ -58,7 +58,7 @@ def reward() -> Iterator[CodeTests]:
     made = CodeTests(CodeTests.Config(timeout=1, languages=("cpp", "python")))
     try:
         for language in RIGHT:
-            if (reason := made._runner.refusal(language)) is not None:
+            if (reason := made._machine.refusal(language)) is not None:
                 pytest.skip(reason)
         yield made
     finally:
@@ -176,3 +176,22 @@ def test_a_compiler_that_makes_no_programs_is_no_answers_fault(
             made.check_row({**PRINTED["apps"], "language": "c"})
     finally:
         made.close()
+
+
+def test_a_natural_language_in_the_column_language_is_ignored_with_one_note(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    row = {"test_cases": [{"input": "1", "output": "2"}]}
+    reward = CodeTests()
+    for name in ("en", "English", "zh", "Deutsch", ""):
+        reward.check_row({**row, "language": name})
+    assert capsys.readouterr().err.count("'en' in the column 'language' is not a programming") == 1
+    for name in ("Java 17", "rust", "Go", "C#"):
+        with pytest.raises(FormatError, match="only Python, C, C"):
+            reward.check_row({**row, "language": name})
+    reward.close()
+    named = CodeTests(CodeTests.Config(language="written_in"))
+    named.check_row({**row, "language": "Java 17", "written_in": "Python 3"})
+    with pytest.raises(FormatError, match="programs in 'English'"):
+        named.check_row({**row, "written_in": "English"})
+    named.close()

@@ -14,7 +14,7 @@ import groupwise
 from groupwise.cli.arguments import told_apart
 from groupwise.kit.errors import UserError
 from groupwise.prompt_source import row_of
-from groupwise.run.reopening import Reply
+from groupwise.run.reopening import SampledReply
 from groupwise_commands import answering
 from groupwise_commands.sample import step_of
 from groupwise_messages.wording import Wording
@@ -182,7 +182,7 @@ class Painting:
         return text
 
     def replies(self, texts, count, **_):
-        reply = Reply(completion=Painted(self.drawn), label="", length=1, ended="stop")
+        reply = SampledReply(completion=Painted(self.drawn), label="", length=1, ended="stop")
         return [[reply] * count for _ in texts]
 
 

@@ -24,6 +24,7 @@ from groupwise.algorithms.grpo import GRPO
 from groupwise.building.build import build_parts, open_trainer
 from groupwise.config.load import load_config
 from groupwise.learning.trainer import Trainer
+from groupwise.plugins.resolved import resolve
 from groupwise.prompts.draws import Prompts
 from groupwise.record import Group
 from groupwise.record.gather import gather
@@ -257,7 +258,7 @@ def trainer(
         **({"sampler": "engine"} if sampler else {}),
         **(sections or {}),
     }
-    built = build_parts(replace(load_config(sections), objects=parts))
+    built = build_parts(resolve(replace(load_config(sections), objects=parts)))
     built = replace(built, rewards=type(built.rewards)(measures))
     trainer = opened.enter_context(open_trainer(built, Accelerator(cpu=True)))
     trainer.__class__ = Lone

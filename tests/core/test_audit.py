@@ -219,3 +219,40 @@ def test_programs_that_cheat_are_put_in_a_process_of_their_own(tmp_path, monkeyp
     assert found["a program that writes a result file"].value.number == 1
     assert sorted(path.name for path in Path.cwd().glob("*.*")) == ["runners.py"]
     del sys.modules["runners"]
+
+
+@pytest.mark.parametrize(
+    ("files", "is_running"),
+    [
+        ({"own": "def r(completions): return [eval(t) for t in completions]"}, True),
+        (
+            {"own": "import helps\ndef r(c): return helps.run(c)", "helps": "def run(c): exec(c)"},
+            True,
+        ),
+        (
+            {
+                "own": "from helps.a import a\nclass r:\n    def __call__(self, c): return a(c)",
+                "helps.a": "from helps.b import b\ndef a(c): return b(c)",
+                "helps.b": "import os\ndef b(c): return os.popen(c)",
+            },
+            True,
+        ),
+        (
+            {"own": "import re\ndef r(c): return [re.compile(text) for text in c]"},
+            False,
+        ),
+        ({"own": "def r(model): return model.eval()"}, False),
+    ],
+)
+def test_a_reward_that_runs_code_is_recognised_by_what_it_calls(
+    tmp_path, monkeypatch, files, is_running
+):
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (tmp_path / "helps").mkdir()
+    for name, text in files.items():
+        (tmp_path / f"{name.replace('.', '/')}.py").write_text(text)
+    own = __import__("own").r
+    own = own() if isinstance(own, type) else own
+    assert attacks.runs_code(Reward(name="r", function=own)) is bool(is_running)
+    for name in [each for each in sys.modules if each.partition(".")[0] in ("own", "helps")]:
+        del sys.modules[name]

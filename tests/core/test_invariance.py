@@ -338,7 +338,7 @@ from groupwise.algorithms.grpo import GRPO
 from groupwise_algorithms.gspo import GSPO
 from groupwise_algorithms.dr_grpo import DrGRPO
 from groupwise_algorithms.reinforce_pp import ReinforcePP
-from groupwise.prompts.weighted import Weighted
+from groupwise.prompts.weighted import WeightedPrompts
 from groupwise.rewards.weights import Constraint, Schedule
 from groupwise.rewards import Reward
 from tests.core.engine import Engine
@@ -421,7 +421,7 @@ def train(lab):
         settings = {"microbatch": 7, "max_grad_norm": 1e9, **settings}
         trainer = lab.trainer(policy, algorithm, reward, **settings)
         if name == "replay":
-            trainer.experience.prompts = Weighted(
+            trainer.experience.prompts = WeightedPrompts(
                 lab.rows(), explore=0.3, half_life=9.0, size=9, seed=3)
         steps = []
         assert lab.fit(trainer, lambda step, metrics: steps.append(metrics), lambda: None)

@@ -11,7 +11,9 @@ from textwrap import dedent
 from typing import get_args, get_origin
 
 import pytest
+from tests.core.conftest import Tabular, rows
 
+import groupwise
 from groupwise import hookspecs
 from groupwise import registry as plugins
 from groupwise.config.load import load_config
@@ -274,6 +276,45 @@ def test_a_name_may_be_a_module_and_an_attribute(install, tmp_path):
     sys.modules.pop("fake_own")
 
 
+COUNTED = """
+from pydantic import BaseModel, field_validator
+
+VALIDATED, BUILT = [], []
+
+class Counted:
+    class Config(BaseModel):
+        worth: float
+
+        @field_validator("worth")
+        @classmethod
+        def _note(cls, worth):
+            VALIDATED.append(worth)
+            return worth
+
+    def __init__(self, config):
+        BUILT.append(config)
+
+    def __call__(self, completions):
+        return [BUILT[0].worth] * len(completions)
+"""
+
+
+def test_a_section_is_resolved_once_in_a_run(install, tmp_path):
+    """What is checked before a run is what is built."""
+    install("counted", "", COUNTED)
+    groupwise.train(
+        policy=Tabular(),
+        prompts=rows(),
+        rewards=[{"name": "fake_counted_targets:Counted", "worth": 2}],
+        train={"steps": 1, "groups_per_step": 2, "group_size": 2},
+        output=tmp_path / "run",
+        quiet=True,
+    )
+    counted = sys.modules["fake_counted_targets"]
+    assert counted.VALIDATED == [2.0]
+    assert len(counted.BUILT) == 1
+
+
 def test_the_error_names_a_target_that_fails_at_import(install):
     point = install("one", GOOD.format(name="first", module="fake_one"), "1 / 0\n")
     with pytest.raises(UserError, match="'first': importing 'fake_one_targets' raised ZeroDivis"):
@@ -394,8 +435,7 @@ def named_sections(model, prefix=""):
         for section in sections:
             if issubclass(section, PluginSection):
                 yield f"{prefix}{name}{suffix}"
-            else:
-                yield from named_sections(section, f"{prefix}{name}{suffix}.")
+            yield from named_sections(section, f"{prefix}{name}{suffix}.")
 
 
 def test_every_built_in_name_has_a_one_line_summary():

@@ -26,7 +26,7 @@ FORMS = {
 }
 OTHERS = {
     "groupwise.environment.Reply": "what an environment gets of a call",
-    "groupwise.run.reopening.Reply": "what a command shows of a call",
+    "groupwise.run.reopening.SampledReply": "what a command shows of a call",
     "groupwise.experience.replay.KeptCompletion": "of an earlier step, in a checkpoint",
     "groupwise.algorithms.credit.table.Table": "the turns of Rollouts as tensors",
     "groupwise.kit.memory.Workload": "numbers of prompts and completions",

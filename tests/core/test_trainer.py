@@ -18,7 +18,7 @@ from groupwise import LogProbs
 from groupwise.config.load import load_config
 from groupwise.config.sections import EvaluationSection
 from groupwise.evaluator.summary import pass_at, summarise
-from groupwise.experience.judge import Judge
+from groupwise.experience.accuracy import Accuracy
 from groupwise.kit import processes
 from groupwise.kit.errors import UserError
 from groupwise.rewards import Reward
@@ -521,7 +521,7 @@ def test_accuracy_is_that_of_the_reward_named_in_the_configuration(lab):
     ]
     trainer = lab.trainer(reward=rewards, evaluation={"accuracy": "second", "threshold": 2.0})
     scores = trainer.scorer(lab.build(lab.rows(2), [[0], [1, 0]]))
-    assert trainer.evaluator.judge.right(scores).tolist() == [False, False]
+    assert trainer.evaluator.accuracy.right(scores).tolist() == [False, False]
 
 
 def reward_that(judges, name):
@@ -550,14 +550,14 @@ def reward_that(judges, name):
 )
 def test_accuracy_is_the_reward_that_says_so(section, says, name, note):
     rewards = [reward_that(judges, label) for label, judges in says.items()]
-    judge = Judge.of(EvaluationSection(**section), rewards)
-    assert judge.name == name
-    assert (judge.note is None) if note is None else (note in judge.note)
+    accuracy = Accuracy.of(EvaluationSection(**section), rewards)
+    assert accuracy.name == name
+    assert (accuracy.note is None) if note is None else (note in accuracy.note)
     # Rewards that are trained on come first.
     watched = [reward_that(True, "watched")]
     named = "accuracy" in section or any(says.values())
     expected = name if named else "watched"
-    assert Judge.of(EvaluationSection(**section), rewards, watched).name == expected
+    assert Accuracy.of(EvaluationSection(**section), rewards, watched).name == expected
 
 
 def test_a_format_that_is_listed_first_is_no_accuracy(lab):

@@ -9,7 +9,7 @@ from tests.repeated import lines
 from groupwise import train
 from groupwise.kit.errors import UserError
 from groupwise.prompts.outcomes import RESTING, UNSEEN, Outcome, Outcomes, worth
-from groupwise.prompts.weighted import Weighted
+from groupwise.prompts.weighted import WeightedPrompts
 
 MOST_RESTS = 100
 """The most rows that are passed over for one draw."""
@@ -21,7 +21,7 @@ def rows(count):
 
 def weighted(source, **settings):
     defaults = {"explore": 0.5, "half_life": 100.0, "size": 1000, "fraction": 0.0, "seed": 4}
-    return Weighted(source, **{**defaults, **settings})
+    return WeightedPrompts(source, **{**defaults, **settings})
 
 
 def steps(prompts, rate, count, *, each=8, size=8):
@@ -253,7 +253,7 @@ def test_a_resumed_run_draws_the_same(lab, tmp_path, ahead):
 def test_with_ahead_outcomes_are_one_step_older(lab, ahead):
     latest = []
 
-    class Recording(Weighted):
+    class Recording(WeightedPrompts):
         def take(self, count):
             numbers = self.outcomes.column("drawn").tolist()
             latest.append(max(numbers, default=0))

@@ -5,6 +5,7 @@ import torch
 from diffusers import DiffusionPipeline
 
 from groupwise.kit.memory import Workload
+from groupwise_flow.activations import of_transformer
 from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.estimates.counting import Alive
 from groupwise_flow.estimates.sampling_memory import SamplingMemory
@@ -185,6 +186,19 @@ def test_the_estimate_of_activations_is_within_a_factor_of_1_5(lab):
         config = policy.config.model_copy(update={"gradient_checkpointing": True})
         checkpointed = FlowPolicy.estimate(config, Workload(**four, reference=False, averages=0))
         assert sizes["activations"] / 20 < checkpointed["activations"] < sizes["activations"] / 1.5
+
+
+def test_an_adapter_may_state_its_activations(lab, monkeypatch):
+    """As packages do by `of_transformer`; the estimate is then for 4 pictures in float32."""
+    policy = lab.policy("flux", gradient_checkpointing=True)
+
+    def stated(self, *, checkpointing):
+        return of_transformer(width=8, layers=2, tokens=10, checkpointing=checkpointing)
+
+    monkeypatch.setattr(type(policy.adapter), "activations", stated)
+    four = of_a_run(decisions=4, rollouts=4)
+    sizes = FlowPolicy.estimate(policy.config, Workload(**four, reference=False, averages=0))
+    assert sizes["activations"] == 4 * 4 * 10 * 2 * (1.5 + 26 / 2) * 8
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])

@@ -146,7 +146,103 @@ GREEDY = {
     "a regular expression": ("import re\nre.match('(a+)+$', 'a' * 40 + 'b')", "time"),
 }
 
+WITH_A_FOLDER = {
+    "read through a symlink": (
+        "import os\nos.symlink('/etc/passwd', 'a')\nprint(open('a').read(9), 'WON')"
+    ),
+    "write through a symlink": (
+        "import os\nos.symlink('FOLDER/mine', 'a')\nopen('a', 'w').write('x')\nprint('WON')"
+    ),
+    "make a file through a symlink": (
+        "import os\nos.symlink('FOLDER', 'a')\nopen('a/won', 'w')\nprint('WON')"
+    ),
+    "list through a symlink": (
+        "import os\nos.symlink('FOLDER', 'a')\nprint(os.listdir('a'), 'WON')"
+    ),
+    "link a file from outside": "import os\nos.link('FOLDER/mine', 'a')\nprint('WON')",
+    "link its file to outside": (
+        "import os\nopen('a', 'w')\nos.link('a', 'FOLDER/won')\nprint('WON')"
+    ),
+    "move a file in": "import os\nos.rename('FOLDER/mine', 'a')\nprint('WON')",
+    "move a file out": ("import os\nopen('a', 'w')\nos.rename('a', 'FOLDER/won')\nprint('WON')"),
+    "write beside its folder": "open('../won', 'w')\nprint('WON')",
+    "read from a folder that it has changed to": (
+        "import os\nos.chdir('/etc')\nprint(open('passwd').read(9), 'WON')"
+    ),
+    "change times": "import os\nos.utime('FOLDER/mine', (0, 0))",
+    "execute a file": (
+        "import os\nopen('a', 'w').write('#!/bin/sh\\necho WON')\nos.chmod('a', 0o777)\n"
+        "os.execv('./a', ['a'])"
+    ),
+    "map its file": (
+        "import mmap\nf = open('a', 'w+b')\nf.write(b'x' * 9999)\nf.flush()\n"
+        "mmap.mmap(f.fileno(), 9999)\nprint('WON')"
+    ),
+    "make a pipe": "import os\nos.mkfifo('a')\nprint('WON')",
+    "make a device": "import os\nos.mknod('a', 0o20666, os.makedev(1, 3))\nprint('WON')",
+    "a large file": "open('a', 'wb').truncate(1 << 40)\nprint('WON')",
+    "fill the disk": """
+for n in range(512):
+    with open(str(n), "wb") as file:
+        file.write(bytes(1 << 20))
+print("WON")
+""",
+    "fill the disk with files that are removed": """
+import os
+held = []
+for n in range(512):
+    held.append(open("a", "wb", buffering=0))
+    os.unlink("a")
+    held[-1].write(bytes(1 << 20))
+print("WON")
+""",
+    "a million files": """
+for n in range(1_000_000):
+    open(str(n), "w").close()
+print("WON")
+""",
+    "nest folders": """
+import os
+for n in range(100_000):
+    os.mkdir("a")
+    os.chdir("a")
+print("WON")
+""",
+    "look into another process": """
+import os
+for number in (*range(os.getppid() - 5, os.getppid() + 50), os.getpid()):
+    for name in ("mem", "environ", "maps", "fd/3", "cwd/file", "root/etc/passwd"):
+        try:
+            print(open(f"/proc/{number}/{name}", "rb").read(9), "WON")
+        except OSError:
+            pass
+""",
+    "follow another process to its folder": """
+import os
+for number in (*range(os.getppid() - 5, os.getppid() + 50), os.getpid()):
+    try:
+        print(os.readlink(f"/proc/{number}/cwd"), "WON" if number != os.getpid() else "")
+    except OSError:
+        pass
+""",
+    "signal a thread of the parent": (
+        "import ctypes, os\nlibc = ctypes.CDLL(None)\n"
+        "print('WON' if libc.syscall(234, os.getppid(), os.getppid(), 9) == 0 else '')"
+    ),
+    "folders of other runs": (
+        "import glob, tempfile\nprint(*(f'{each} WON' for each in glob.glob('/tmp/*')))"
+    ),
+}
+"""Payloads of a program that has a folder, and begins in it."""
 
+
+IN_A_FOLDER = ("change a mode", "change the folder")
+"""Payloads that a program with a folder may win: the first seems to succeed and changes nothing,
+and in another folder it can open as little."""
+IN_NAMESPACES = ("list a folder",)
+"""One that it may win where all folders are its own."""
+SEEN = ("look at a file",)
+"""What Landlock does not hold back, where there is no root to hide the machine."""
 IN_A_VIEW = (
     "list a folder",
     "change the folder",

@@ -14,7 +14,7 @@ from tests.sandbox.payloads import GREEDY, PAYLOADS
 
 from groupwise_sandbox import connection
 from groupwise_sandbox.limits import Limits
-from groupwise_sandbox.sandbox import Sandbox
+from groupwise_sandbox.sandbox import Sandbox, Suite
 
 HARMLESS = (
     "read passwords",
@@ -151,8 +151,11 @@ def test_a_process_that_cannot_be_restricted_is_no_answers_fault(tmp_path: Path)
     broken = tmp_path / "groupwise_sandbox"
     shutil.copytree(Path(child.__file__).parent, broken)
     calls = (broken / "system_calls.py").read_text()
-    refuses = "def restrict() -> None:\n    raise OSError('refused')\n\n\ndef _unused() -> None:\n"
-    (broken / "system_calls.py").write_text(calls.replace("def restrict() -> None:\n", refuses))
+    head = 'def restrict(scope: Scope = "memory") -> None:\n'
+    assert head in calls
+    (broken / "system_calls.py").write_text(
+        calls.replace(head, f"{head}    raise OSError('refused')\n")
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connection, "_SERVER", broken / "server.py")
         with Sandbox() as sandbox, pytest.raises(SandboxError, match="OSError: refused"):
@@ -160,4 +163,4 @@ def test_a_process_that_cannot_be_restricted_is_no_answers_fault(tmp_path: Path)
         with Sandbox() as sandbox, pytest.raises(SandboxError, match="OSError: refused"):
             sandbox.call("def f(): return 1", "f", [])
         with Sandbox() as sandbox, pytest.raises(SandboxError, match="OSError: refused"):
-            sandbox.test("def f(): return 1", "assert f() == 1", ["f"])
+            sandbox.test("def f(): return 1", Suite(code="assert f() == 1", stubs=["f"]))

@@ -1,13 +1,12 @@
 """build: from a configuration to its parts, and from these to the trainer, with all weights."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import Any
 
 from accelerate import Accelerator
 
 from groupwise.building.epochs import with_steps
-from groupwise.building.making import make_part
+from groupwise.building.making import make_part, make_source
 from groupwise.building.parts import Parts
 from groupwise.building.players import Players
 from groupwise.building.policies import (
@@ -17,27 +16,22 @@ from groupwise.building.policies import (
     check_teachers,
     read_attachments,
 )
-from groupwise.building.reports import is_missing_default
 from groupwise.building.rewards import build_rewards
 from groupwise.building.weighting import check_weighting, draws_of
-from groupwise.config.load import LoadedConfig
-from groupwise.config.plugin_sections import plugin_sections
 from groupwise.config.sections import RunConfig
 from groupwise.episodes.episode_sampler import EpisodeSampler
 from groupwise.episodes.sampling import Sampling
 from groupwise.episodes.threads import Threads, following_load
 from groupwise.evaluator.evaluator import Evaluator
+from groupwise.experience.accuracy import Accuracy
 from groupwise.experience.ahead import Ahead
 from groupwise.experience.experience import Experience
-from groupwise.experience.judge import Judge
 from groupwise.experience.replay import Replay
 from groupwise.kit import progress
-from groupwise.kit.section import KeyPath
 from groupwise.learning.learner import Learner
 from groupwise.learning.trainer import Trainer
 from groupwise.metrics.clock import Clock
-from groupwise.plugins.build import check_options
-from groupwise.plugins.targets import load_target
+from groupwise.plugins.resolved import ResolvedConfig
 from groupwise.policy import Policy
 from groupwise.prompts.draws import Prompts
 from groupwise.record import Group
@@ -45,19 +39,20 @@ from groupwise.sampler import products_in_tf32
 from groupwise.scoring.scorer import Scorer
 
 
-def build_parts(loaded: LoadedConfig) -> Parts:
+def build_parts(loaded: ResolvedConfig) -> Parts:
     """Build all parts that need no weights. Raises UserError if anything is wrong."""
     config = loaded.config
-    environment = make_part(loaded, ("environment",))
+    environment = make_part(loaded.plugins["environment",])
     players = Players(environment, config)
     players.check(loaded)
     algorithms = {
-        label: make_part(loaded, (*learning.path, "algorithm"))
+        label: make_part(loaded.plugins[*learning.path, "algorithm"])
         for label, learning in config.learners.items()
     }
     own, attached = config.evaluation.source, read_attachments(loaded)
-    prompts = draws_of(config)(
-        make_part(loaded, ("prompts",)),
+    prompts = draws_of(
+        config,
+        make_source(loaded),
         seed=config.seed,
         fraction=config.prompts.held_out if own is None else 0.0,
         shuffle=config.prompts.shuffle,
@@ -68,7 +63,7 @@ def build_parts(loaded: LoadedConfig) -> Parts:
     config, players = loaded.config, Players(environment, loaded.config)
     evaluation_prompts = prompts
     if own is not None:
-        source = make_part(loaded, ("evaluation", "source"))
+        source = make_part(loaded.plugins["evaluation", "source"])
         key = config.prompts.key if config.prompts.key in source[0] else None
         evaluation_prompts = Prompts(
             source,
@@ -83,10 +78,10 @@ def build_parts(loaded: LoadedConfig) -> Parts:
     notes = [note for source in sources.values() for note in getattr(source, "notes", ())]
     rewards, watched = build_rewards(loaded, players.judged_size)
     lower = {section.title for section in config.watch if section.better == "lower"}
-    judge = Judge.of(config.evaluation, rewards, [r for r in watched if r.name not in lower])
+    accuracy = Accuracy.of(config.evaluation, rewards, [r for r in watched if r.name not in lower])
     for algorithm in algorithms.values():
-        algorithm.take_accuracy(judge.name, judge.threshold)
-    check_weighting(loaded, algorithms, judge)
+        algorithm.take_accuracy(accuracy.name, accuracy.threshold)
+    check_weighting(loaded, algorithms, accuracy)
     held_out = held_out_draws(evaluation_prompts, config)
     return Parts(
         loaded=loaded,
@@ -97,8 +92,8 @@ def build_parts(loaded: LoadedConfig) -> Parts:
         held_out=held_out,
         rewards=Scorer(rewards),
         watched=Scorer(watched) if watched else None,
-        judge=judge,
-        notes=[*([judge.note] if judge.note else []), *notes],
+        accuracy=accuracy,
+        notes=[*([accuracy.note] if accuracy.note else []), *notes],
     )
 
 
@@ -108,17 +103,6 @@ def held_out_draws(prompts: Prompts, config: RunConfig) -> list[Group]:
     return prompts.evaluation(
         section.count, distinct=section.distinct, strict=section.prompts is not None
     )
-
-
-def check_sections(loaded: LoadedConfig) -> Mapping[KeyPath, Any]:
-    """The imported target of every name in the configuration; checks options, builds nothing."""
-    targets = {}
-    for _, path, section in plugin_sections(loaded.config):
-        if path not in loaded.objects and not is_missing_default(loaded, path):
-            with progress.doing(f"importing {section.name}"):
-                targets[path] = load_target(loaded, path)
-                check_options(loaded, path, targets[path])
-    return targets
 
 
 @contextmanager
@@ -150,7 +134,7 @@ def open_evaluator(parts: Parts, accelerator: Accelerator, threads: Threads) -> 
             draws,
             parts.rewards,
             config.evaluation,
-            parts.judge,
+            parts.accuracy,
             distinct=len({prompts.question(draw.row) for draw in draws}),
             watched=parts.watched,
             watches={section.title: section for section in config.watch},
@@ -166,7 +150,7 @@ def _open_sampling(
     if learning.sampler is not None:
         parts.check_sampler_class(label, type(policy))  # before an engine starts
         with progress.doing("the sampler"):
-            sampler = make_part(parts.loaded, (*learning.path, "sampler"), policy)
+            sampler = make_part(parts.plugin(label, "sampler"), policy)
     with closing(sampler):
         if sampler is not policy:
             type(sampler).check_policy_class(type(policy))
@@ -186,7 +170,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
         open_evaluator(parts, accelerator, threads) as evaluator,
     ):
         sampler, teachers = evaluator.sampler, build_teachers(parts, accelerator)
-        replay = Replay(settings.replay, parts.judge) if settings.replay else None
+        replay = Replay(settings.replay, parts.accuracy) if settings.replay else None
         learners = {
             label: Learner(
                 sampler.samplings[label].policy,
@@ -205,7 +189,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
             sampler,
             parts.prompts,
             parts.rewards,
-            parts.judge,
+            parts.accuracy,
             algorithms={label: parts.algorithms[label] for label in learners},
             settings=settings,
             accelerator=accelerator,

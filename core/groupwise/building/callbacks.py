@@ -19,9 +19,9 @@ from groupwise.kit.section import KeyPath
 def build_callbacks(parts: Parts, accelerator: Accelerator) -> dict[KeyPath, Callback]:
     """By path of the section; on the first process only, so that a tracker is opened once."""
     return {
-        (key, number): make_part(parts.loaded, (key, number))
+        plugin.path: make_part(plugin)
         for key in ("callbacks", "tracking")
-        for number in range(len(getattr(parts.config, key)))
+        for plugin in parts.loaded.of(key)
         if accelerator.is_main_process
     }
 

@@ -3,13 +3,13 @@
 import math
 from dataclasses import replace
 
-from groupwise.config.load import LoadedConfig
 from groupwise.kit.errors import UserError
+from groupwise.plugins.resolved import ResolvedConfig
 from groupwise.prompts.draws import SCAN, Prompts
 from groupwise.rewards.weights import Schedule
 
 
-def with_steps(loaded: LoadedConfig, prompts: Prompts) -> LoadedConfig:
+def with_steps(loaded: ResolvedConfig, prompts: Prompts) -> ResolvedConfig:
     """The configuration with the steps that its `train.data_epochs` take; as it is without them.
 
     Raises UserError for schedules that do not fit so many steps.

@@ -4,10 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groupwise.config.load import LoadedConfig
 from groupwise.kit.section import KeyPath
-from groupwise.plugins.build import check_options
-from groupwise.plugins.targets import load_target
+from groupwise.plugins.plugin import Plugin
+from groupwise.plugins.resolved import ResolvedConfig, resolve
 from groupwise.sampler import Sampler
 from groupwise.storage.disk import read_text
 from groupwise.storage.files import CONFIG
@@ -22,8 +21,8 @@ NOTE = (
 
 
 def with_overlap(
-    loaded: LoadedConfig, *, resumed: Path | None = None
-) -> tuple[LoadedConfig, list[str]]:
+    loaded: ResolvedConfig, *, resumed: Path | None = None
+) -> tuple[ResolvedConfig, list[str]]:
     """The configuration with `train.ahead: 1` and a note, if it is unset, the sampler can draw
     during updates, and the algorithm then clips around what drew the rollouts (`importance:
     ratio`); else as it is, and no note.
@@ -40,26 +39,22 @@ def with_overlap(
     if resumed is not None and (resumed / CONFIG).exists():
         train = settings_of(read_text(resumed / CONFIG)).get("train") or {}
         return _with_ahead(loaded, train.get("ahead")), []
-    if config.sampler is None or not _draws_beside(loaded):
+    if config.sampler is None or not _draws_beside(loaded.plugins[SAMPLER]):
         return loaded, []
     ahead = _with_ahead(loaded, 1)
-    algorithm = loaded.objects.get(ALGORITHM) or load_target(ahead, ALGORITHM)
-    if isinstance(algorithm, type):
-        options = check_options(ahead, ALGORITHM, algorithm)
-    else:  # built, with options of its own
-        options = getattr(algorithm, "config", None)
-    if getattr(options, "importance", None) != "ratio":
+    if getattr(ahead.plugins[ALGORITHM].settings, "importance", None) != "ratio":
         return loaded, []
     return ahead, [NOTE]
 
 
-def _with_ahead(loaded: LoadedConfig, ahead: Any) -> LoadedConfig:
+def _with_ahead(loaded: ResolvedConfig, ahead: Any) -> ResolvedConfig:
+    """Its options are validated again: what is right may depend on `train.ahead`."""
     train = loaded.config.train.model_copy(update={"ahead": ahead})
-    return replace(loaded, config=loaded.config.model_copy(update={"train": train}))
+    return resolve(replace(loaded, config=loaded.config.model_copy(update={"train": train})))
 
 
-def _draws_beside(loaded: LoadedConfig) -> bool:
-    sampler = loaded.objects.get(SAMPLER) or load_target(loaded, SAMPLER)
-    if not (isinstance(sampler, type) and issubclass(sampler, Sampler)):
+def _draws_beside(sampler: Plugin) -> bool:
+    kind = sampler.target
+    if not (isinstance(kind, type) and issubclass(kind, Sampler)):
         return False
-    return sampler.draws_beside(check_options(loaded, SAMPLER, sampler))
+    return kind.draws_beside(sampler.settings)

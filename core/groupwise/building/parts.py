@@ -10,12 +10,12 @@ from typing import Any
 from groupwise.algorithm import OBSERVATIONS, Algorithm
 from groupwise.building.players import Players
 from groupwise.config.learners import LearnerSettings
-from groupwise.config.load import LoadedConfig
 from groupwise.config.sections import RunConfig
-from groupwise.experience.judge import Judge
+from groupwise.experience.accuracy import Accuracy
 from groupwise.kit.errors import UserError
 from groupwise.kit.section import KeyPath
-from groupwise.plugins.targets import load_target
+from groupwise.plugins.plugin import Plugin
+from groupwise.plugins.resolved import ResolvedConfig
 from groupwise.policy import Policy
 from groupwise.prompt_source import PlacedRow, PromptSource, Row
 from groupwise.prompts.draws import SCAN, Prompts
@@ -38,10 +38,10 @@ class Parts:
 
     algorithms: by label of the learner; prompts: for training; evaluation_prompts: the source of
     held-out draws, may be the same object; held_out: these draws, before the policy skips any;
-    judge: which reward is the accuracy.
+    accuracy: which reward is the accuracy.
     """
 
-    loaded: LoadedConfig
+    loaded: ResolvedConfig
     players: Players
     algorithms: Mapping[str, Algorithm]
     prompts: Prompts
@@ -49,12 +49,16 @@ class Parts:
     held_out: Sequence[Group]
     rewards: Scorer
     watched: Scorer | None
-    judge: Judge
+    accuracy: Accuracy
     notes: list[str] = field(default_factory=list)
 
     @property
     def config(self) -> RunConfig:
         return self.loaded.config
+
+    def plugin(self, label: str, section: str = "policy") -> Plugin:
+        """What a section of a learner names."""
+        return self.loaded.plugins[*self.config.learners[label].path, section]
 
     def load_rewards(self) -> None:
         """Load the models of rewards. Raises UserError if that fails."""
@@ -106,10 +110,16 @@ class Parts:
                     f"policy {learning.policy.name!r}: {unknown[0]!r} in its `shown` is not among "
                     f"its facts"
                 )
-        facts = facts_of(self.players, policies, self.named)
+        self._check_columns(facts_of(self.players, policies, self.named))
+
+    def _check_columns(self, facts: Sequence[str]) -> None:
+        """Raise UserError if a reward needs a column that neither its rows nor facts have."""
         for prompts in self._sources:
-            columns = {name: None for name in prompts.source[0] if name != "prompt"}
+            first = prompts.source[0]
+            columns = {name: None for name in first if name != "prompt"}
             for path, reward in self.measures.items():
+                if not reward.judges(first):
+                    continue
                 try:
                     reward.check_columns(columns, facts)
                 except MissingColumnError as error:
@@ -125,9 +135,9 @@ class Parts:
 
     @property
     def _sources(self) -> Sequence[Prompts]:
-        """The prompts of training and, where they are others, of evaluations."""
+        """The prompts of training and, where they are others, of evaluations, by their sources."""
         both = [self.prompts, self.evaluation_prompts]
-        return both[:1] if both[0] is both[1] else both
+        return [each for p in (both[:1] if both[0] is both[1] else both) for each in p.each]
 
     @property
     def measures(self) -> Mapping[KeyPath, Reward]:
@@ -199,18 +209,13 @@ class Parts:
 
     def check_sampler_class(self, label: str, policy: type[Policy]) -> None:
         """Raise UserError if the sampler, given as a class, is for other policies."""
-        learning = self.config.learners[label]
-        section, path = learning.sampler, (*learning.path, "sampler")
-        if section is None:
+        plugin = self.loaded.plugins.get((*self.config.learners[label].path, "sampler"))
+        if plugin is None or not isinstance(plugin.target, type):
             return
-        target = self.loaded.objects.get(path)
-        if target is None:
-            target = load_target(self.loaded, path)
-        if isinstance(target, type) and not issubclass(target, Sampler):
-            problem = f"expected a groupwise.Sampler, found the class {target.__name__}"
-            raise UserError(self.loaded.origin.message(path, problem))
-        if isinstance(target, type) and issubclass(target, Sampler):
-            target.check_policy_class(policy)
+        if not issubclass(plugin.target, Sampler):
+            problem = f"expected a groupwise.Sampler, found the class {plugin.target.__name__}"
+            raise UserError(plugin.message(problem))
+        plugin.target.check_policy_class(policy)
 
 
 def _providers(outputs: frozenset[str]) -> Iterator[str]:

@@ -1,20 +1,15 @@
 """Policies: those of a run and their teachers, with their weights on this process's device."""
 
-from typing import Any
-
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from groupwise.building.making import make_part
 from groupwise.building.parts import Parts
 from groupwise.config.learners import SOLE
-from groupwise.config.load import LoadedConfig
 from groupwise.config.sections import RunConfig
 from groupwise.kit import processes, progress
 from groupwise.kit.errors import UserError
-from groupwise.kit.section import KeyPath
-from groupwise.plugins.build import check_options
-from groupwise.plugins.targets import load_target
+from groupwise.plugins.resolved import ResolvedConfig
 from groupwise.policy import Policy
 
 
@@ -22,14 +17,14 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
     """The policies with their weights on this process's device, by label; checks the prompts."""
     config = parts.config
     policies = {}
-    for label, learning in config.learners.items():
-        kind, settings = kind_and_settings(parts.loaded, (*learning.path, "policy"))
-        parts.algorithms[label].check(settings)
-        if isinstance(kind, type) and settings is not None:
-            parts.check_tools(label, kind, settings)
+    for label in config.learners:
+        plugin = parts.plugin(label)
+        parts.algorithms[label].check(plugin.settings)
+        if isinstance(plugin.part_type, type) and plugin.settings is not None:
+            parts.check_tools(label, plugin.part_type, plugin.settings)
         # Only initialisation (of adapters, say) draws from the global generators.
         set_seed(config.seed)
-        policies[label] = make_part(parts.loaded, (*learning.path, "policy"))
+        policies[label] = make_part(plugin)
     parts.check_policies(policies)
     receivers, opening = parts.players.receivers, parts.players.opening
     for label, policy in policies.items():
@@ -48,14 +43,7 @@ def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
 def check_kinds(parts: Parts) -> None:
     """Raise UserError for what `Parts.check_policies` refuses, as far as it is known before any
     weights are loaded."""
-    loaded = parts.loaded
-    paths = {n: (*learning.path, "policy") for n, learning in parts.config.learners.items()}
-    parts.check_policies(
-        {
-            label: loaded.objects[path] if path in loaded.objects else load_target(loaded, path)
-            for label, path in paths.items()
-        }
-    )
+    parts.check_policies({label: parts.plugin(label).target for label in parts.config.learners})
 
 
 def _place(policy: Policy, config: RunConfig, accelerator: Accelerator) -> None:
@@ -70,27 +58,10 @@ def _place(policy: Policy, config: RunConfig, accelerator: Accelerator) -> None:
     policy.place(accelerator.device)
 
 
-def read_attachments(loaded: LoadedConfig) -> bool:
+def read_attachments(loaded: ResolvedConfig) -> bool:
     """Whether any policy of the run reads what is attached to prompts."""
     paths = [(*learning.path, "policy") for learning in loaded.config.learners.values()]
-    kinds = [
-        loaded.objects[path] if path in loaded.objects else load_target(loaded, path)
-        for path in paths
-    ]
-    return any(getattr(kind, "reads_attachments", False) for kind in kinds)
-
-
-def kind_and_settings(loaded: LoadedConfig, path: KeyPath) -> tuple[Any, Any]:
-    """What the section of a policy names, and its `Config`, None if it has none.
-
-    Of a policy passed in Python its class, and its attribute `config`.
-    """
-    if path not in loaded.objects:
-        target = load_target(loaded, path)
-        return target, check_options(loaded, path, target)
-    policy = loaded.objects[path]
-    kind = policy if isinstance(policy, type) else type(policy)
-    return kind, getattr(policy, "config", None)
+    return any(getattr(loaded.plugins[path].target, "reads_attachments", False) for path in paths)
 
 
 # ---- teachers
@@ -101,20 +72,20 @@ def check_teachers(parts: Parts) -> None:
 
     Needs no weights.
     """
-    for learning in parts.config.learners.values():
+    for label, learning in parts.config.learners.items():
         if learning.teacher is None:
             continue
-        policy, settings = kind_and_settings(parts.loaded, (*learning.path, "policy"))
-        path = (*learning.path, "teacher")
-        teacher, teacher_settings = kind_and_settings(parts.loaded, path)
-        if not all(isinstance(kind, type) for kind in (policy, teacher)):
+        policy, teacher = parts.plugin(label), parts.plugin(label, "teacher")
+        settings = policy.settings, teacher.settings  # checked first: they name keys themselves
+        if not all(isinstance(each.part_type, type) for each in (policy, teacher)):
             continue  # a function that builds a policy
         try:
-            if not issubclass(teacher, Policy):
-                raise UserError(f"expected a groupwise.Policy, found the class {teacher.__name__}")
-            policy.check_teacher(settings, teacher, teacher_settings)
+            if not issubclass(teacher.part_type, Policy):
+                found = teacher.part_type.__name__
+                raise UserError(f"expected a groupwise.Policy, found the class {found}")
+            policy.part_type.check_teacher(settings[0], teacher.part_type, settings[1])
         except UserError as error:
-            raise UserError(parts.loaded.origin.message(path, str(error))) from error
+            raise UserError(teacher.message(str(error))) from error
 
 
 def build_teachers(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
@@ -126,7 +97,7 @@ def build_teachers(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
     for label, learning in parts.config.learners.items():
         if learning.teacher is None:
             continue
-        teacher: Policy = make_part(parts.loaded, (*learning.path, "teacher"))
+        teacher: Policy = make_part(parts.plugin(label, "teacher"))
         teacher.prepare(outputs=parts.algorithms[label].teacher, facts=frozenset())
         with progress.doing("the teacher"):
             _place(teacher, parts.config, accelerator)

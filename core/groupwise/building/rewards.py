@@ -4,24 +4,25 @@ from dataclasses import replace
 from functools import partial
 
 from groupwise.building.making import make_part
-from groupwise.config.load import LoadedConfig
 from groupwise.config.measures import MeasureSection, RewardSection
 from groupwise.config.sections import RunConfig
 from groupwise.kit.errors import UserError, did_you_mean
 from groupwise.kit.section import KeyPath
+from groupwise.plugins.plugin import Plugin
+from groupwise.plugins.resolved import ResolvedConfig
 from groupwise.rewards import Reward
 
 
-def build_rewards(loaded: LoadedConfig, size: int) -> tuple[list[Reward], list[Reward]]:
+def build_rewards(loaded: ResolvedConfig, size: int) -> tuple[list[Reward], list[Reward]]:
     """The rewards that are trained on, and those that are only watched.
 
     size: completions of a prompt that are judged in a training step. Raises UserError if one cannot
     be built, learns from no watched reward, or compares completions where there are none to compare
     (`relative`).
     """
-    config = loaded.config
+    config, column = loaded.config, loaded.config.prompts.label_column
     trained, watched = (
-        [_reward(loaded, (key, number), each) for number, each in enumerate(sections)]
+        [_reward(loaded.plugins[key, n], each, column) for n, each in enumerate(sections)]
         for key, sections in (("rewards", config.rewards), ("watch", config.watch))
     )
     for number, reward in enumerate(watched):
@@ -49,8 +50,8 @@ def build_rewards(loaded: LoadedConfig, size: int) -> tuple[list[Reward], list[R
     return trained, watched
 
 
-def _reward(loaded: LoadedConfig, path: KeyPath, section: MeasureSection) -> Reward:
-    function = make_part(loaded, path)
+def _reward(plugin: Plugin, section: MeasureSection, label_column: str) -> Reward:
+    function = make_part(plugin)
     trained = section if isinstance(section, RewardSection) else None
     try:
         reward = Reward(
@@ -61,21 +62,23 @@ def _reward(loaded: LoadedConfig, path: KeyPath, section: MeasureSection) -> Rew
             deadline=section.deadline or Reward.deadline,
             on_error=section.on_error,
             isolate=section.isolate,
+            sources=None if section.sources is None else frozenset(section.sources),
+            label_column=label_column,
             bound=frozenset(function.keywords) if isinstance(function, partial) else frozenset(),
             # A worker builds it again by its name, so that models and locks need not be pickled.
             remake=None
-            if path in loaded.objects
-            else partial(make_part, replace(loaded, objects={}), path),
+            if plugin.passed is not None
+            else partial(make_part, replace(plugin, passed_options={})),
         )
     except UserError as error:
-        raise UserError(loaded.origin.message(path, str(error))) from error
+        raise UserError(plugin.message(str(error))) from error
     if section.deadline and section.on_error == "skip" and not (reward.is_async or reward.isolate):
         problem = (
             "on_error: skip needs a reward that can be ended at its deadline, in a process of its "
             "own or as an async function, and this is a plain function: set `isolate: true`, or "
             "leave `deadline` out"
         )
-        raise UserError(loaded.origin.message((*path, "deadline"), problem))
+        raise UserError(plugin.message(problem, "deadline"))
     return reward
 
 

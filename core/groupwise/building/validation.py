@@ -19,14 +19,15 @@ def validate(text: str, path: Path) -> None:
     """
     loaded = load_text(text, path)
     _check_extras(loaded)
-    from groupwise.building.build import build_parts, check_sections  # imports torch
+    from groupwise.building.build import build_parts  # imports torch
+    from groupwise.building.policies import check_kinds
+    from groupwise.plugins.resolved import resolve
 
-    targets = check_sections(loaded)
-    prompts = loaded.config.prompts
+    resolved, prompts = resolve(loaded), loaded.config.prompts
+    resolved.check()
     if "path" not in prompts.options or (loaded.folder / prompts.options["path"]).exists():
-        with closing(build_parts(loaded)) as parts:
-            learners = loaded.config.learners
-            parts.check_policies({n: targets[*x.path, "policy"] for n, x in learners.items()})
+        with closing(build_parts(resolved)) as parts:
+            check_kinds(parts)
 
 
 def validate_registered(text: str, path: Path) -> None:
@@ -37,13 +38,11 @@ def validate_registered(text: str, path: Path) -> None:
     """
     loaded = load_text(text, path)
     _check_extras(loaded)
-    from groupwise.building.reports import is_missing_default
-    from groupwise.plugins.build import check_options
-    from groupwise.plugins.targets import load_target
+    from groupwise.plugins.resolved import resolve
 
-    for _, place, section in plugin_sections(loaded.config):
-        if ":" not in section.name and not is_missing_default(loaded, place):
-            check_options(loaded, place, load_target(loaded, place))
+    for plugin in resolve(loaded).plugins.values():
+        if ":" not in plugin.section.name:
+            _ = plugin.settings
 
 
 def _check_extras(loaded: LoadedConfig) -> None:

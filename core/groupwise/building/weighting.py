@@ -7,20 +7,30 @@ from typing import Any
 from groupwise.algorithm import Algorithm
 from groupwise.config.load import LoadedConfig
 from groupwise.config.sections import RunConfig
-from groupwise.experience.judge import Judge
+from groupwise.experience.accuracy import Accuracy
 from groupwise.kit.errors import UserError
 from groupwise.kit.section import KeyPath
+from groupwise.prompt_source import PromptSource
 from groupwise.prompts.draws import Prompts
-from groupwise.prompts.weighted import Weighted
+from groupwise.prompts.mixed import Mixed
+from groupwise.prompts.mixture import Mixture
+from groupwise.prompts.weighted import WeightedPrompts
 
 
-def draws_of(config: RunConfig) -> Callable[..., Prompts]:
-    """The class of a run's prompts: drawn in order, or weighted by success."""
+def draws_of(config: RunConfig, source: PromptSource, **settings: Any) -> Prompts:
+    """The draws of a run's prompts: in order, or weighted by success; of a mixture by shares."""
+    make = _draws_of_source(config)
+    if isinstance(source, Mixture):
+        return Mixed(source, make, **settings)
+    return make(source, **settings)
+
+
+def _draws_of_source(config: RunConfig) -> Callable[..., Prompts]:
     weighting = config.prompts.weighting
     if weighting is None:
         return Prompts
     return partial(
-        Weighted,
+        WeightedPrompts,
         explore=weighting.explore,
         half_life=weighting.half_life * config.train.groups_per_step,
         size=weighting.size,
@@ -28,7 +38,7 @@ def draws_of(config: RunConfig) -> Callable[..., Prompts]:
 
 
 def check_weighting(
-    loaded: LoadedConfig, algorithms: Mapping[str, Algorithm], judge: Judge
+    loaded: LoadedConfig, algorithms: Mapping[str, Algorithm], accuracy: Accuracy
 ) -> None:
     """Raise UserError if weighted prompts or replay do not fit the rewards or the algorithm.
 
@@ -40,7 +50,7 @@ def check_weighting(
         ("train", "replay"): config.train.replay,
     }
     for path in (path for path, section in sections.items() if section is not None):
-        if judge.name is None:
+        if accuracy.name is None:
             problem = (
                 "needs to know which completions are right, and no reward says that it tells right "
                 "from wrong: set evaluation.accuracy to one whose 1 means right (with "
@@ -48,10 +58,10 @@ def check_weighting(
                 "`judges = True`"
             )
             raise UserError(message(path, problem))
-        if judge.name not in [section.title for section in config.rewards]:
+        if accuracy.name not in [section.title for section in config.rewards]:
             problem = (
                 f"needs to know which completions are right, but the reward that says so, "
-                f"{judge.name!r}, is only watched and not called in training; list it under "
+                f"{accuracy.name!r}, is only watched and not called in training; list it under "
                 f"`rewards`, with weight: 0 if the policy should not be trained on it"
             )
             raise UserError(message(path, problem))

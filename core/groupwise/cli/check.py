@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from groupwise.algorithm import Algorithm
-from groupwise.building.build import build_parts, check_sections
+from groupwise.building.build import build_parts
 from groupwise.building.overlap import with_overlap
 from groupwise.building.parts import SECONDS_OF_CHECKING, Parts, checked_rows
 from groupwise.building.policies import check_teachers
@@ -22,7 +22,7 @@ from groupwise.config.train import TrainSection
 from groupwise.evaluation import largest_error
 from groupwise.kit.errors import UserError
 from groupwise.kit.processes import shards as shards_of
-from groupwise.plugins.build import check_options
+from groupwise.plugins.resolved import resolve
 from groupwise.policy import Policy
 from groupwise.run.audits import audit_notes, audits
 from groupwise.run.gold import gold_notes
@@ -38,11 +38,11 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
 
     Builds the parts of the run that need no weights. Raises the UserErrors that a run would raise.
     """
-    loaded, notes = with_overlap(loaded)
-    targets = check_sections(loaded)
-    parts = build_parts(loaded)
+    resolved, notes = with_overlap(resolve(loaded))
+    resolved.check()
+    parts = build_parts(resolved)
     loaded, config = parts.loaded, parts.config
-    kinds = {label: targets[*x.path, "policy"] for label, x in config.learners.items()}
+    kinds = {label: parts.plugin(label).target for label in config.learners}
     parts.check_policies(kinds)
     # Of a function that builds a policy, the class is unknown before it is called.
     policies: dict[str, type[Policy]] = {
@@ -53,8 +53,7 @@ def describe(loaded: LoadedConfig, *, processes: int = 1) -> str:
     rates: dict[str, float] = {}
     configs: dict[str, Any] = {}
     for label, policy in policies.items():
-        path = (*config.learners[label].path, "policy")
-        settings = check_options(loaded, path, kinds[label])
+        settings = parts.plugin(label).settings
         parts.algorithms[label].check(settings)
         if policy is kinds[label]:
             parts.check_sampler_class(label, policy)
@@ -127,6 +126,7 @@ def _prompts(parts: Parts) -> dict[str, str]:
     of = "" if counted == len(prompts.source) else f" of the first {counted:,}"
     return {
         "rows": f"{len(source):,}",
+        **{f"  of {n}": f"{len(rows):,}" for n, rows in getattr(source, "sources", {}).items()},
         "held out": f"{len(held):,}{of}",
         "different questions held out": f"{len(set(held)):,}{of}",
         "evaluated": f"{len(parts.held_out):,}",

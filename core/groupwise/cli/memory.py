@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from groupwise.building.parts import Parts
-from groupwise.building.policies import kind_and_settings
 from groupwise.kit.errors import UserError
 from groupwise.kit.memory import Workload
 from groupwise.policy import Policy
@@ -87,8 +86,8 @@ def teacher_sizes(parts: Parts, label: str, *, shards: int) -> Sizes:
     learning = parts.config.learners[label]
     if learning.teacher is None:
         return Sizes()
-    teacher, settings = kind_and_settings(parts.loaded, (*learning.path, "teacher"))
-    if settings is None:
+    teacher = parts.plugin(label, "teacher")
+    if teacher.settings is None:
         return Sizes()
     load = Workload(
         decisions=0,
@@ -100,7 +99,10 @@ def teacher_sizes(parts: Parts, label: str, *, shards: int) -> Sizes:
         averages=0,
         shards=shards,
     )
-    held = {f"teacher: {k}": size for k, size in teacher.estimate(settings, load).items()}
+    held = {
+        f"teacher: {k}": size
+        for k, size in teacher.part_type.estimate(teacher.settings, load).items()
+    }
     return Sizes(sampling=held, updating=held)
 
 

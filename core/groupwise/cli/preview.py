@@ -1,12 +1,13 @@
 """preview: an episode of the first prompt as the policies read it, played without weights."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from groupwise.cli.stage import Stage
 from groupwise.config.learners import SOLE
 from groupwise.episodes.episode_sampler import EpisodeSampler
 from groupwise.experience import failures
 from groupwise.kit.errors import UserError
+from groupwise.prompt_source import PlacedRow
 from groupwise.record import Group
 from groupwise.record.gather import judged
 from groupwise.scoring.reward_result import excerpt
@@ -19,29 +20,37 @@ LONGEST = 40
 
 
 def preview(stage: Stage) -> str:
-    """What each policy reads in an episode of the first prompt, in which it writes placeholders; ""
-    if it shows nothing.
+    """What each policy reads in an episode of the first prompt, of a mixture of the first one of
+    each source, in which it writes placeholders; "" if it shows nothing.
 
     What goes wrong is a note. Raises UserError if a policy refuses what it reads.
     """
+    rows = stage.rows(len(stage.parts.prompts.each))
+    column = stage.parts.config.prompts.label_column
+    of = [f" of {row[column]}" if len(rows) > 1 else "" for row in rows]
+    return "".join(_episode(stage, row, name) for row, name in zip(rows, of, strict=True))
+
+
+def _episode(stage: Stage, row: PlacedRow, of: str) -> str:
+    """of: " of SOURCE" in a mixture."""
+    shown = {label: len(each.transcripts) for label, each in stage.players.items()}
     try:
-        (row,) = stage.rows(1)
         with stage.open(1) as sampler:
             ended = [*_ends(stage.play(sampler, Group(0, row)), sampler)]
     except UserError:
         raise
     except Exception as error:  # of the environment: it may need what only a run has
-        return f"note: no episode is shown: {type(error).__name__}: {error}\n"
-    lines = [*_texts(stage), *ended]
+        return f"note: no episode{of} is shown: {type(error).__name__}: {error}\n"
+    lines = [*_texts(stage, shown, of), *ended]
     return "\n".join([*lines, ""]) if lines else ""
 
 
-def _texts(stage: Stage) -> Iterator[str]:
-    """What each policy reads, in lines that are set off."""
+def _texts(stage: Stage, shown: Mapping[str, int], of: str) -> Iterator[str]:
+    """What each policy reads, in lines that are set off; shown: how many texts were before."""
     for label, each in stage.players.items():
-        for text in each.transcripts:
+        for text in each.transcripts[shown[label] :]:
             whose = "the model" if label == SOLE else repr(label)
-            yield f"an episode of the first prompt, as {whose} reads it"
+            yield f"an episode of the first prompt{of}, as {whose} reads it"
             yield from (f"  | {line}" for line in _shortened(text).split("\n"))
 
 

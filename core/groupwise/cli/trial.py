@@ -30,7 +30,7 @@ def trial(stage: Stage) -> str:
     """
     parts = stage.parts
     called = [r for r in parts.measures.values() if r.members.load is None]
-    gold, rows = _gold(parts), stage.rows(ROWS)
+    gold, rows = _gold(parts), stage.rows(max(ROWS, len(parts.prompts.each)))
     try:
         batches = _played(stage, rows, gold)
     except Exception as error:  # the environment may need what only a run has
@@ -57,7 +57,7 @@ def _table(
     """
     yield f"rewards for the first {count} prompts", *(f"of {title}" for title in columns), ""
     for name in (reward.name for reward in parts.measures.values()):
-        marks = [f"accuracy: right at {parts.judge.threshold:g}"] * (name == parts.judge.name)
+        marks = [f"accuracy: right at {parts.accuracy.threshold:g}"] * (name == parts.accuracy.name)
         cells = ["-"] * len(columns)
         if unknown.get(name) == "":
             cells = [_values(scores, name) for scores in columns.values()]
@@ -68,10 +68,15 @@ def _table(
 
 
 def _gold(parts: Parts) -> Gold | None:
-    """States the right completion of a row: by the reward that is the accuracy, if it can."""
-    every = sorted(parts.measures.values(), key=lambda reward: reward.name != parts.judge.name)
-    known = [r.members.gold_completion for r in every if r.members.gold_completion is not None]
-    return known[0] if known else None
+    """States the right completion of a row, by a reward that judges it: the accuracy, if it can."""
+    every = sorted(parts.measures.values(), key=lambda reward: reward.name != parts.accuracy.name)
+    known = [reward for reward in every if reward.members.gold_completion is not None]
+
+    def gold(row: Row) -> str | None:
+        own = (r.members.gold_completion for r in known if r.judges(row))
+        return next((make(row) for make in own if make is not None), None)
+
+    return gold if known else None
 
 
 def _stated(gold: Gold, row: Row) -> str | None:
@@ -104,7 +109,7 @@ def _played(stage: Stage, rows: Sequence[PlacedRow], gold: Gold | None) -> dict[
 
 def _unknown(reward: Reward, rollouts: Rollouts) -> str:
     """An argument without which a reward cannot be called, and which only a run has; else ""."""
-    rows = rollouts.prompts
+    rows = [row for row in rollouts.prompts if reward.judges(row)]
     known = {*OWN_ARGUMENTS, REFERENCES, *rollouts.facts, *reward.bound, *(rows[0] if rows else ())}
     return min(reward.parameters[1] - known, default="")
 

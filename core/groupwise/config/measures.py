@@ -30,7 +30,11 @@ class MeasureSection(PluginSection):
         default=False,
         description="call it in a process of its own, which is killed if it hangs",
     )
-
+    sources: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="labels of the sources in a mixture whose rows it judges; all if unset",
+    )
     audit: Literal["note", "refuse", "skip"] | None = Field(
         default=None,
         description="before a run, of right and wrong answers that it judges wrongly: note them in "

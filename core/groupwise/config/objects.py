@@ -76,6 +76,12 @@ def _option(path: KeyPath, value: Any, objects: dict[KeyPath, Any]) -> Any:
     return f"<{type(value).__name__}>"
 
 
+def _below(path: KeyPath, value: Any, objects: dict[KeyPath, Any]) -> Any:
+    """A key of a section: an option, or further sections that name plugins."""
+    step = set_aside if is_list_of_plugins(path) else _option
+    return step(path, value, objects)
+
+
 def _named(path: KeyPath, value: Any, objects: dict[KeyPath, Any]) -> Any:
     """A section with the object's name; `{"name": object, ...}` keeps the section's other keys."""
     value = expanded(value, kind_at(path))
@@ -84,7 +90,7 @@ def _named(path: KeyPath, value: Any, objects: dict[KeyPath, Any]) -> Any:
     if plugin is None or isinstance(plugin, str):
         if not isinstance(value, Mapping):
             return value
-        return {key: _option((*path, key), item, objects) for key, item in value.items()}
+        return {key: _below((*path, key), item, objects) for key, item in value.items()}
     objects[path] = plugin
     name = getattr(plugin, "__name__", type(plugin).__name__)
     unnamed = "watched_lambda" if path[0] == "watch" else "lambda"

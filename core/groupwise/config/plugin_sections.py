@@ -42,18 +42,9 @@ def _below(value: Any, path: KeyPath) -> Iterator[tuple[str, KeyPath, PluginSect
     kind = kind_at(path)
     if kind is not None and value is not None:
         yield kind, path, value
-    elif isinstance(value, BaseModel):
+    if isinstance(value, BaseModel):
         for name in type(value).model_fields:
             yield from _below(getattr(value, name), (*path, name))
     elif isinstance(value, list):
         for number, item in enumerate(value):
             yield from _below(item, (*path, number))
-
-
-def section_at(config: RunConfig, path: KeyPath) -> PluginSection:
-    """The section at a path that names a plugin."""
-    section: Any = config
-    for part in path:
-        section = section[part] if isinstance(part, int) else getattr(section, part)
-    assert isinstance(section, PluginSection), path
-    return section

@@ -50,7 +50,32 @@ class WeightingSection(Section):
     )
 
 
+class SourceSection(PluginSection):
+    """One of the sources of a mixture."""
+
+    label: str | None = Field(
+        default=None,
+        description="name of the source in metrics, rows and rewards; `name` if unset",
+        pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$",
+    )
+    share: float = Field(
+        default=1.0, gt=0, description="of the draws, in proportion to those of the other sources"
+    )
+
+    @property
+    def title(self) -> str:
+        return self.label or self.name.rpartition(":")[2]
+
+
 class PromptsSection(PluginSection):
+    sources: list[SourceSection] | None = Field(
+        default=None,
+        description="several sources, each with its share of the draws "
+        "([Several sources](prompts.md#several-sources))",
+    )
+    label_column: str = Field(
+        default="source", description="column of a mixture's rows with the label of their source"
+    )
     held_out: float = Field(
         default=0.1,
         ge=0,
@@ -72,6 +97,31 @@ class PromptsSection(PluginSection):
         "defaults, null draws all equally often ([Choosing prompts and replaying "
         "successes](data.md))",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_a_mixture(cls, value: Any) -> Any:
+        has_sources = isinstance(value, Mapping) and value.get("sources") is not None
+        return {"name": "mixture", **value} if has_sources else value
+
+    @model_validator(mode="after")
+    def _has_sources(self) -> Self:
+        if (self.name == "mixture") != bool(self.sources):
+            raise mistake_at(
+                ("sources",),
+                "a mixture needs them: list sources, each with its `share`"
+                if self.name == "mixture"
+                else f"the source {self.name!r} has no sources of its own; leave out `name`, or "
+                f"list it among them",
+            )
+        titles = [source.title for source in self.sources or ()]
+        for number, title in enumerate(titles):
+            if title in titles[:number]:
+                raise mistake_at(
+                    ("sources", number),
+                    f"another source is named {title!r}; give this one another `label`",
+                )
+        return self
 
     @model_validator(mode="after")
     def _has_one_order(self) -> Self:
@@ -209,6 +259,25 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _names_sources_of_prompts(self) -> Self:
+        titles = [source.title for source in self.prompts.sources or ()]
+        for key, sections in (("rewards", self.rewards), ("watch", self.watch)):
+            for number, section in enumerate(sections):
+                for name in section.sources or ():
+                    if name not in titles:
+                        hint = did_you_mean(name, titles)
+                        known = (
+                            f"there are {', '.join(titles)}" if titles else "there is no mixture"
+                        )
+                        problem = f"prompts.sources has no {name!r}{hint}; {known}"
+                        raise mistake_at((key, number, "sources"), problem)
+        for number, learner in enumerate(self.players or ()):
+            if learner.label in titles:
+                problem = f"a source of prompts is labelled {learner.label!r}; choose another"
+                raise mistake_at((PLAYERS, number, "label"), problem)
+        return self
+
+    @model_validator(mode="after")
     def _ends_once(self) -> Self:
         train = self.train
         if train.data_epochs is None:
@@ -218,6 +287,9 @@ class RunConfig(Section):
                 "a run has `steps`, or as many as its `data_epochs` take: leave one out, on the "
                 "command line by train.steps=null or train.data_epochs=null"
             )
+            raise mistake_at(("train", "data_epochs"), problem)
+        if self.prompts.sources:
+            problem = "the sources of a mixture are passed at different speeds; set train.steps"
             raise mistake_at(("train", "data_epochs"), problem)
         if self.prompts.weighting is not None:
             problem = (

@@ -50,7 +50,7 @@ def calls_for(
     elif grouped is not None:
         number, first, size, branch = episode.identity, 0, grouped, f"{branch}*"
     else:
-        number, first, size = episode.group.number, episode.index, episode.size
+        number, first, size = episode.group.seed_number, episode.index, episode.size
     place: tuple[Any, ...] = (_rollouts_before(label, parent), *forks)
     if grouped is not None:
         place = ("candidates", label, turn, branch, number)

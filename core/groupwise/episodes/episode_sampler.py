@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import takewhile
 
 from groupwise.config.environment import TURN_DEADLINE
@@ -262,8 +263,9 @@ class EpisodeSampler:
         """These groups with new episodes."""
         run_seed = next(iter(self.samplings.values())).seed
         members = [(cast, index) for cast, size in sizes.items() for index in range(size)]
-        begun = [Group(group.number, group.row) for group in groups]
+        begun = [replace(group, episodes=[]) for group in groups]
         for place, group in enumerate(begun):
+            own = f"{space}{group.seed_space} environment"
             group.episodes += [
                 Episode(
                     group=group,
@@ -272,7 +274,7 @@ class EpisodeSampler:
                     size=sizes[cast],
                     cast=self.casts[cast],
                     # 31 bits, which every generator and protocol takes.
-                    seed=seed_for(run_seed, f"{space} environment", group.number, 0) >> 32,
+                    seed=seed_for(run_seed, own, group.seed_number, 0) >> 32,
                     receivers=self.receivers,
                     compared=len(sizes) > 1,
                     plain=self.plain,

@@ -109,8 +109,10 @@ class PlayerSampler:
         candidates that of the first one, of others it is made of their comparison."""
         if call.is_candidate:
             return self._seed(call.request[0])
-        space = "" if call.comparison.is_plain else f"/{call.comparison.place}"
-        return seed_for(self.sampling.seed, self.space + space, call.comparison.draw, 0)
+        group = call.episode.group
+        place = "" if call.comparison.is_plain else f"/{call.comparison.place}"
+        space = f"{self.space}{group.seed_space}{place}"
+        return seed_for(self.sampling.seed, space, group.seed_number, 0)
 
     def _rows(self, requests: Sequence[Sequence[Call]]) -> Iterator[None]:
         """Each call as a row; yields after each part that was sampled."""

@@ -16,7 +16,7 @@ from groupwise.evaluator.alarm import Alarms
 from groupwise.evaluator.references import References
 from groupwise.evaluator.summary import joined, summarise
 from groupwise.experience import failures
-from groupwise.experience.judge import Judge
+from groupwise.experience.accuracy import Accuracy
 from groupwise.kit import processes
 from groupwise.record import Call, Episode, Group
 from groupwise.record.gather import judged
@@ -36,10 +36,10 @@ class Evaluator:
     Async and isolated rewards score a batch while the next is sampled. All processes must call it.
 
     distinct: the number of different questions among the draws; watched: rewards that are only
-    measured at evaluations; watches: for each of them, what counts as worse; judge: decides which
+    measured at evaluations; watches: for each of them, what counts as worse; accuracy: which
     completions are right; references: what relative rewards compare with, None if there are no such
-    rewards; failures: by cause (a reward, or `/POLICY`), a sentence on a completion
-    that failed, on any process.
+    rewards; failures: by cause (a reward, or `/POLICY`), a sentence on a completion that failed, on
+    any process.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Evaluator:
         draws: Sequence[Group],
         rewards: Scorer,
         settings: EvaluationSection,
-        judge: Judge,
+        accuracy: Accuracy,
         *,
         distinct: int,
         watched: Scorer | None,
         watches: Mapping[str, WatchSection],
     ) -> None:
         self.draws, self.distinct = draws, distinct
-        self.judge = judge
+        self.accuracy = accuracy
         self.sampler, self.rewards, self.settings = sampler, rewards, settings
         self.watched = watched
         self.alarms = Alarms(watches)
@@ -97,7 +97,7 @@ class Evaluator:
                 self.settings.samples,
                 watched,
                 columns=self.sampler.logged_columns,
-                judged=self.judge.name is not None,
+                judged=self.accuracy.name is not None,
             )
             for name in self.sampler.casts
         }
@@ -179,9 +179,9 @@ class Evaluator:
         groups, samples = batch.groups, batch.samples
         described = failures.described(groups, self.sampler.labels)
         self.failures |= {**described, **scores.failures, **of_watched}
-        is_watched = watched is not None and self.judge.name in watched.names
-        of_judge = watched if watched is not None and is_watched else scores
-        right = self.judge.right(of_judge).masked_fill(scores.failed, math.nan)
+        is_watched = watched is not None and self.accuracy.name in watched.names
+        of_accuracy = watched if watched is not None and is_watched else scores
+        right = self.accuracy.right(of_accuracy).masked_fill(scores.failed, math.nan)
         policy = self.sampler.samplings[samples.learner or self.sampler.judged[-1]].policy
         episodes = [episode for group in groups for episode in group.episodes]
         records = [
@@ -220,8 +220,8 @@ class Evaluator:
             names=names, weights=self.rewards.weights.final, values=values, failed=fails
         )
         wrong = torch.zeros(1).masked_fill(fails, math.nan)
-        is_watched = self.judge.name in (watched or ())
-        return scores, wrong if is_watched else self.judge.right(scores), watched
+        is_watched = self.accuracy.name in (watched or ())
+        return scores, wrong if is_watched else self.accuracy.right(scores), watched
 
 
 def _place(sample: Sample) -> tuple[bool, int, str, int]:

@@ -53,6 +53,7 @@ def summarise(
         metrics["unscored"] = float(unscored)
     if len(drawn) < len(sampled):
         metrics["failed"] = float(len(sampled) - len(drawn))
+    metrics |= _by_source(drawn, judged=judged)
     for name in names:
         metrics[f"{Family.REWARDS}/{name}"] = mean([sample["rewards"][name] for sample in drawn])
     for name in watched:
@@ -61,6 +62,19 @@ def summarise(
     if any("ended" in sample for sample in sampled):
         metrics |= shares_of_ends([sample["ended"] for sample in drawn])
     return facts.means(drawn) | metrics | (_pass_at_all(sampled, size) if judged else {})
+
+
+def _by_source(drawn: Sequence[Sample], *, judged: bool) -> dict[str, float]:
+    """Accuracy, reward and length of each source in a mixture; an accuracy only where a completion
+    was judged."""
+    metrics = dict[str, float]()
+    keys = {"accuracy": "right"} if judged else {}
+    for label in dict.fromkeys(sample["source"] for sample in drawn if "source" in sample):
+        own = [sample for sample in drawn if sample.get("source") == label]
+        for name, key in {**keys, "reward": "total", "length": "length"}.items():
+            if any(sample[key] is not None for sample in own):
+                metrics[f"{name}/{label}"] = mean([sample[key] for sample in own])
+    return metrics
 
 
 def _mean_of(column: str, drawn: Sequence[Sample]) -> float:

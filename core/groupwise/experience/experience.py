@@ -15,15 +15,14 @@ from groupwise.config.train import TrainSection
 from groupwise.episodes import turn_rewards, turns
 from groupwise.episodes.episode_sampler import EpisodeSampler
 from groupwise.experience import failures
+from groupwise.experience.accuracy import Accuracy
 from groupwise.experience.credit import credit
-from groupwise.experience.judge import Judge
 from groupwise.experience.signal import no_signal
 from groupwise.experience.step import Step
 from groupwise.kit import processes
 from groupwise.metrics import step_metrics
 from groupwise.metrics.clock import Clock
 from groupwise.prompts.draws import Prompts
-from groupwise.prompts.weighted import Weighted
 from groupwise.record import Call, Group
 from groupwise.record.gather import by_draw, gather, judged, light, moved, scores_of
 from groupwise.rewards import RunState, Scores
@@ -57,14 +56,14 @@ class Experience:
         sampler: EpisodeSampler,
         prompts: Prompts,
         scorer: Scorer,
-        judge: Judge,
+        accuracy: Accuracy,
         *,
         algorithms: Mapping[str, Algorithm],
         settings: TrainSection,
         accelerator: Accelerator,
         clock: Clock,
     ) -> None:
-        self.sampler, self.prompts, self.scorer, self.judge = sampler, prompts, scorer, judge
+        self.sampler, self.prompts, self.scorer, self.accuracy = sampler, prompts, scorer, accuracy
         self.settings = settings
         self.algorithms = algorithms
         self.samples_with = {label: a.samples_with for label, a in algorithms.items()}
@@ -223,7 +222,7 @@ class Experience:
         scores, labels = step.like, self.sampler.labels
         described = failures.described(step.groups, labels)
         self.failures |= processes.first_of({**described, **scores.failures})
-        right = self.judge.right(scores).masked_fill(scores.failed, math.nan)
+        right = self.accuracy.right(scores).masked_fill(scores.failed, math.nan)
         episodes = [episode for group in step.groups for episode in group.episodes]
         lost = sum(episode.is_lost for episode in episodes)
         firsts = [first for label in labels for first in step.firsts(label)]
@@ -231,16 +230,17 @@ class Experience:
             step.rollouts,
             scores,
             no_signal=self._judged_without(step, dead),
-            right=right if self.judge.name in scores.names else None,
+            right=right if self.accuracy.name in scores.names else None,
             logged=self.sampler.logged,
             lost=lost,
             multi_turn=self.sampler.environment.multi_turn,
             columns=self.sampler.logged_columns,
             turns=turns.counted(episodes),
             decisions=sum(first.length for first in firsts),
+            sources=[call.episode.group.source for call in step.judged],
         )
         metrics |= turn_rewards.measured(firsts).of_all_processes().result()
-        if isinstance(self.prompts, Weighted):
+        if self.prompts.observes:
             metrics |= self.prompts.observe(step_metrics.outcomes(step.rollouts, right))
         if len(labels) == 1:
             return metrics

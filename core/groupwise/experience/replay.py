@@ -30,7 +30,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from groupwise.config.train import ReplaySection
-from groupwise.experience.judge import Judge
+from groupwise.experience.accuracy import Accuracy
 from groupwise.kit import processes
 from groupwise.kit.errors import UserError
 from groupwise.prompts.identity import fingerprint
@@ -61,8 +61,8 @@ class Replay:
     gold answer. All processes keep the same ones, since any process may draw a row later.
     """
 
-    def __init__(self, settings: ReplaySection, judge: Judge) -> None:
-        self.settings, self.judge = settings, judge
+    def __init__(self, settings: ReplaySection, accuracy: Accuracy) -> None:
+        self.settings, self.accuracy = settings, accuracy
         self.kept: dict[str, list[KeptCompletion]] = {}
         self._names: tuple[str, ...] = ()
         self._judges_steps: frozenset[str] = frozenset()
@@ -87,7 +87,7 @@ class Replay:
             )
         scores = scores_of(firsts, like)
         self._expire(step, columns, scores)
-        right, filled, replayed = self.judge.right(scores).tolist(), [*firsts], 0
+        right, filled, replayed = self.accuracy.right(scores).tolist(), [*firsts], 0
         new: list[tuple[int, str, list[KeptCompletion]]] = []
         groups = defaultdict[int, list[int]](list)
         for place, first in enumerate(firsts):

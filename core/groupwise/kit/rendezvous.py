@@ -2,6 +2,10 @@
 
 A launcher tells each process its number (RANK), how many there are (WORLD_SIZE), and where the
 first one listens (MASTER_ADDR, MASTER_PORT).
+
+The store is torch's. Its own rendezvous listens on all interfaces, waits for ever where another
+program answers, and does not say which process is missing; `monitored_barrier` does, but needs a
+process group, for which all have met already.
 """
 
 import errno

@@ -111,7 +111,7 @@ class Trainer:
         settings = self.config.train.samples
         if settings is None or not is_kept(self.step + 1, settings.steps):
             return []
-        return chosen(step, self.evaluator.judge, most=settings.per_step)
+        return chosen(step, self.evaluator.accuracy, most=settings.per_step)
 
     @property
     def scorer(self) -> Scorer:

@@ -40,6 +40,7 @@ def describe(
     columns: Collection[str] = (),
     turns: Tally | None = None,
     decisions: int | None = None,
+    sources: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Means, counts and seconds by name, and what rewards log themselves.
 
@@ -51,12 +52,14 @@ def describe(
     metrics; lost: episodes that failed before any rollout, which are counted, too; multi_turn:
     whether shares of why episodes ended are metrics; columns: those of the environment whose means
     are metrics; turns: what is counted of the episodes' calls;
-    decisions: how many were sampled, if not all are of these rollouts.
+    decisions: how many were sampled, if not all are of these rollouts; sources: [B], the label of
+    each row's source in a mixture, whose means are metrics, too.
     """
     failed = scores.failed
     tally = _of_rollouts(rollouts, scores, no_signal, logged)
     if right is not None:
         tally.means_of("accuracy", _known(right, failed))
+    _by_source(tally, rollouts, scores, right, sources)
     for name in scores.names:
         tally.means_of(f"{Family.REWARDS}/{name}", _known(scores.column(name), failed))
         tally.total(f"{VALUES}{name}", int((~scores.column(name).isnan()).sum()))
@@ -96,6 +99,21 @@ def _of_rollouts(
         values = torch.tensor(rollouts.facts[name], dtype=torch.float64)
         tally.means_of(name, _known(values, failed), weights=lengths)
     return tally
+
+
+def _by_source(
+    tally: Tally, rollouts: Rollouts, scores: Scores, right: Tensor | None, sources: Sequence[str]
+) -> None:
+    """Means over the rollouts of each source in a mixture; an accuracy where one was judged."""
+    columns = {"reward": scores.total, "length": rollouts.lengths.cpu().double()}
+    if right is not None:
+        columns["accuracy"] = right
+    for label in sorted({*sources} - {""}):
+        others = torch.tensor([source != label for source in sources])
+        for name, column in columns.items():
+            known = _known(column, scores.failed | others)
+            if not bool(known.isnan().all()):
+                tally.means_of(f"{name}/{label}", known)
 
 
 def _ended(rollouts: Rollouts, failed: Tensor) -> dict[str, float]:

@@ -1,34 +1,10 @@
-"""Targets: what the names in a configuration stand for, imported."""
+"""Targets: how what a name stands for takes its options."""
 
 import inspect
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel
-
-from groupwise import registry
-from groupwise.config.plugin_sections import kind_at, section_at
-from groupwise.kit.errors import UserError
-from groupwise.kit.section import KeyPath
-
-if TYPE_CHECKING:
-    from groupwise.config.load import LoadedConfig
-
-
-def load_target(loaded: "LoadedConfig", path: KeyPath) -> Any:
-    """Import what the section at a path names; UserError names the line."""
-    kind, name = kind_at(path), section_at(loaded.config, path).name
-    assert kind is not None, path
-    try:
-        return registry.installed().load(kind, name, beside=folders(loaded))
-    except UserError as error:
-        raise UserError(loaded.origin.message((*path, "name"), str(error))) from error
-
-
-def folders(loaded: "LoadedConfig") -> list[Path]:
-    """Folders to search for modules, besides the current one."""
-    return [folder for folder in (loaded.folder, loaded.begun_in) if folder is not None]
 
 
 def has_config(target: Any) -> bool:

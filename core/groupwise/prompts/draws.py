@@ -1,6 +1,6 @@
 """Prompts: the order of training prompts, and the held-out split; resumable."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from groupwise.kit import media
 from groupwise.kit.errors import UserError
 from groupwise.prompt_source import PlacedRow, PromptSource, Row, check_row
 from groupwise.prompts.identity import identity, of_prompt
+from groupwise.prompts.outcomes import Outcome
 from groupwise.prompts.split import held_out
 from groupwise.record import Group
 from groupwise.record.seeds import seed_for
@@ -30,9 +31,14 @@ class Prompts:
     name: of the source, for messages about its rows.
     skips: rows for which this is true are never drawn, neither for training nor for evaluation.
 
+    observes: whether the order depends on the outcomes of draws.
+
     Its whole state is `position`, the number of rows passed, `drawn`, the number of draws, and
     `skipped`, the number of rows left out by `skips`.
     """
+
+    observes = False
+    skips: Callable[[Row], bool]
 
     def __init__(
         self,
@@ -51,10 +57,15 @@ class Prompts:
         named: str | None = key or getattr(source, "key", None)
         self.key, self.has_key = named or "prompt", named is not None
         self.attached, self.name = attached, name
-        self.skips: Callable[[Row], bool] = lambda _: False
+        self.skips = lambda _: False
         self.position = self.drawn = self.skipped = 0
         self._epoch, self._order = -1, torch.empty(0)
         check_row(source[0], 0)
+
+    @property
+    def each(self) -> "Sequence[Prompts]":
+        """The draws of each source; of one source itself."""
+        return (self,)
 
     def question(self, row: Row) -> str:
         """The question of a row as text, equal for rows that ask the same."""
@@ -96,6 +107,11 @@ class Prompts:
     def rests(self, row: Row) -> bool:
         """Whether to pass over this row for now, although it may be drawn."""
         return False
+
+    def observe(self, outcomes: Mapping[int, Outcome]) -> dict[str, float]:
+        """Take the outcomes of draws, by their numbers, if the order depends on them (`observes`).
+        Returns metrics."""
+        return {}
 
     def _draw(self, row: Row) -> Group:
         self.drawn += 1
@@ -145,13 +161,17 @@ class Prompts:
             draws.append(Group(len(draws), row))
         if strict and len(draws) < count:
             raise UserError(
-                f"evaluation.prompts asks for {count} held-out prompts, but only {len(draws)} of "
-                f"{len(self.source)} rows are held out (held_out: {self.fraction})"
+                f"evaluation.prompts asks for {count} held-out prompts{self._named}, but only "
+                f"{len(draws)} of {len(self.source)} rows are held out (held_out: {self.fraction})"
                 + (", rows that ask the same counted once" if distinct else "")
                 + "; lower evaluation.prompts or raise prompts.held_out"
                 + (f". The policy skips {skipped} more of them" if skipped else "")
             )
         return draws
+
+    @property
+    def _named(self) -> str:
+        return "" if self.name == "prompts" else f" of {self.name}"
 
     @property
     def cursor(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Weighted: draw prompts of medium success again, pass over those always right or always wrong."""
+"""WeightedPrompts: those of medium success are drawn again, those always right or wrong seldom."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ class _Pending:
     again: bool
 
 
-class Weighted(Prompts):
+class WeightedPrompts(Prompts):
     """Draws new prompts in the seeded order, and repeats those that promise most to learn.
 
     The worth of a question is E[p (1 - p)] (`outcomes.worth`). With probability `explore` a draw is
@@ -39,6 +39,8 @@ class Weighted(Prompts):
 
     Its whole state is that of `Prompts` and `outcomes`; draws depend on it and on the seed alone.
     """
+
+    observes = True
 
     def __init__(
         self,

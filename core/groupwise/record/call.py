@@ -226,4 +226,5 @@ class Call:
     @property
     def space(self) -> str:
         """The name space of its seed, within that of its player."""
-        return (f"/{self.turn}" if self.turn else "") + self.branch
+        turn = f"/{self.turn}" if self.turn else ""
+        return f"{self.episode.group.seed_space}{turn}{self.branch}"

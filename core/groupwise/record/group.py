@@ -19,7 +19,21 @@ class Group:
     """The number of the draw in the run."""
     row: Row
     """The data set's."""
+    source: str = ""
+    """The label of the row's source in a mixture."""
+    number_in_source: int | None = None
+    """The number of the draw among those of its source; None without a mixture."""
     episodes: list["Episode"] = field(default_factory=list, compare=False, repr=False)
+
+    @property
+    def seed_number(self) -> int:
+        """For seeds: in a mixture, draws of a source are seeded as if there were no other."""
+        return self.number if self.number_in_source is None else self.number_in_source
+
+    @property
+    def seed_space(self) -> str:
+        """The name space of the seeds of its source."""
+        return f" of {self.source}" if self.source else ""
 
     @property
     def judged(self) -> Iterator["Call"]:
@@ -81,8 +95,8 @@ class Episode:
 
     @property
     def identity(self) -> int:
-        """A number of its own among all episodes of the run with this cast."""
-        return self.group.number * self.size + self.index
+        """For seeds: a number of its own among all episodes of its source with this cast."""
+        return self.group.seed_number * self.size + self.index
 
     @property
     def is_lost(self) -> bool:

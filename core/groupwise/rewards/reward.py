@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from groupwise.kit.errors import UserError, did_you_mean
+from groupwise.prompt_source import Row
 from groupwise.rewards.errors import MissingColumnError
 from groupwise.rewards.members import Members, target_of
 from groupwise.rewards.weights import Constraint, Schedule
@@ -31,6 +32,8 @@ class Reward:
     on_error: "stop" the run, or "skip": learn nothing from the failed samples, and count them.
     isolate: call it in a worker process, which can be killed.
     bound: names of options bound to the function; no column may have one of these names.
+    sources: labels of the sources in a mixture whose rows it judges, None for all rows;
+        label_column: the column of rows with this label.
     remake: builds the function again in a worker process, instead of pickling it.
     members: its methods and attributes.
 
@@ -46,6 +49,8 @@ class Reward:
     on_error: Literal["stop", "skip"] = "stop"
     isolate: bool = False
     bound: frozenset[str] = frozenset()
+    sources: frozenset[str] | None = None
+    label_column: str = "source"
     remake: "Callable[[], RewardFunction] | None" = None
     members: Members = field(init=False)
 
@@ -83,6 +88,10 @@ class Reward:
         """Whether it receives the argument of this name."""
         named, _, takes_all = self.parameters
         return takes_all or name in named
+
+    def judges(self, row: Row) -> bool:
+        """Whether it is called for completions of this row, by the row's source."""
+        return self.sources is None or row.get(self.label_column) in self.sources
 
     def check_columns(self, columns: Mapping[str, Any], facts: Sequence[str] = ()) -> None:
         """Raise UserError if a column has the name of an argument, or a required one is missing."""

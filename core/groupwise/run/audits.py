@@ -67,7 +67,8 @@ def _refusal(tried: Audit) -> str:
 
 def _tried(reward: Reward, rows: list[PlacedRow], choice: str | None) -> Audit | None:
     """The audit of a reward; None if it is not to be tried, or has no gold."""
-    if choice == "skip" or not _can_be_tried(reward, rows):
+    rows = [row for row in rows if reward.judges(row)]
+    if choice == "skip" or not rows or not _can_be_tried(reward, rows):
         return None
     if choice is not None or not (reward.is_async or reward.members.load is not None):
         return audit(reward, rows)
@@ -93,6 +94,6 @@ def _can_be_tried(reward: Reward, rows: list[PlacedRow]) -> bool:
 
 def _rows(parts: Parts) -> Iterator[PlacedRow]:
     """Rows as episodes open with them."""
-    rows = [*first_rows(parts)]
-    for row in rows[:: max(1, len(rows) // ROWS)][:ROWS]:
+    rows, most = [*first_rows(parts)], ROWS * len(parts.prompts.each)
+    for row in rows[:: max(1, len(rows) // most)][:most]:
         yield PlacedRow(parts.players.opening(row), row.place)

@@ -10,7 +10,6 @@ from groupwise.evaluation import Evaluation
 from groupwise.kit import processes
 from groupwise.kit.errors import UserError
 from groupwise.learning.trainer import unit
-from groupwise.plugins.secret_options import with_secrets
 from groupwise.run.reopening import Reopened, reopened
 from groupwise.storage import disk
 from groupwise.storage.files import EVALUATED, RESULT
@@ -102,9 +101,9 @@ def _write(folder: Path, run: Path, opened: Reopened, evaluation: Evaluation) ->
         "step": opened.state.global_step,
         "prompts": source.options.get("path", source.name),
         "unit": unit({label: s.policy for label, s in sampler.samplings.items()}),
-        "accuracy": parts.judge.name,
+        "accuracy": parts.accuracy.name,
         "metrics": evaluation.metrics,
     }
-    write_config(folder, with_secrets(parts.loaded).config)
+    write_config(folder, parts.loaded.concealed().config)
     disk.write(folder / RESULT, as_json(result))
     write_samples(folder / EVALUATED, evaluation.samples)

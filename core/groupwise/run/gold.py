@@ -36,7 +36,9 @@ def gold_notes(parts: Parts) -> Iterator[str]:
     for path, reward in parts.measures.items():
         if reward.members.gold_completion is None and reward.members.check_row is None:
             continue
-        rows = [*first_rows(parts)]
+        rows = [row for row in first_rows(parts) if reward.judges(row)]
+        if not rows:
+            continue
         needed = reward.members.columns.values()
         if any(rows[0].keys().isdisjoint(each) for each in needed):  # the environment returns one
             continue

@@ -51,7 +51,7 @@ def run_and_record(trainer: Trainer, recorder: Recorder, saver: Saver, started: 
         seconds=time.monotonic() - started,
         folder=trainer.config.output,
         policies=trainer.policies,
-        accuracy=trainer.evaluator.judge.name,
+        accuracy=trainer.evaluator.accuracy.name,
         interrupted=not finished,
         alarms=recorder.alarms,
     )

@@ -24,6 +24,7 @@ from groupwise.evaluator.evaluator import Evaluator
 from groupwise.kit import processes, progress, terminal
 from groupwise.kit.errors import UserError
 from groupwise.learning.learner import AVERAGE
+from groupwise.plugins.resolved import resolve
 from groupwise.prompt_source import Row, row_of
 from groupwise.record import Group
 from groupwise.record.gather import judged
@@ -44,7 +45,7 @@ batch but the last while the next is sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reply:
+class SampledReply:
     """A completion of a text. label: of its policy, "" if there is only one; length: decisions;
     ended: why it ended, as `Rollouts.ended`."""
 
@@ -87,7 +88,7 @@ class Reopened:
 
     def replies(
         self, texts: Sequence[str], size: int, *, seed: int = 0, greedy: bool = False
-    ) -> list[list[Reply]]:
+    ) -> list[list[SampledReply]]:
         """`size` completions of each text, by every cast; nothing is scored.
 
         A text stands where a row of the run's prompts has its prompt: in its template, and in a
@@ -97,14 +98,14 @@ class Reopened:
         sampler.follow({}, self.state.global_step)
         groups = [Group(number, row_of(source, text)) for number, text in enumerate(texts)]
         purpose: Purpose = "greedy" if greedy else "evaluate"
-        replies: list[list[Reply]] = [[] for _ in texts]
+        replies: list[list[SampledReply]] = [[] for _ in texts]
         for cast in sampler.casts:
             space = f"text {seed}"
             parts = sampler.evaluate(cast, groups, size, purpose, space=space)
             for group in (group for part in parts for group in part):
                 rollouts = judged([*group.judged], sampler.columns)
                 replies[group.number] += [
-                    Reply(
+                    SampledReply(
                         completion=rollouts.completions[row],
                         label=call.label if len(sampler.samplings) > 1 else "",
                         length=int(rollouts.lengths[row]),
@@ -120,7 +121,7 @@ class Reopened:
     @property
     def accuracy(self) -> str | None:
         """The reward that decides which completions are right; None if none does."""
-        return self.evaluator.judge.name
+        return self.evaluator.accuracy.name
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -185,7 +186,7 @@ def _opened(run: Path, loaded: LoadedConfig, step: int | None) -> Iterator[Reope
     checkpoint = _read(run, loaded.config, step or None)  # early, before models are loaded
     check_objects(run, loaded.objects)
     check_kept(checkpoint.state["names"], loaded.config)
-    parts = build_parts(loaded)
+    parts = build_parts(resolve(loaded))
     with (
         following_load(accelerator.device) as threads,
         open_evaluator(parts, accelerator, threads) as evaluator,

@@ -8,7 +8,7 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from groupwise.building.build import build_parts, check_sections, open_trainer
+from groupwise.building.build import build_parts, open_trainer
 from groupwise.building.callbacks import build_callbacks, opened
 from groupwise.building.overlap import with_overlap
 from groupwise.building.reports import build_reports
@@ -19,7 +19,7 @@ from groupwise.display import Display, installed_display
 from groupwise.kit import processes, progress
 from groupwise.kit.errors import UserError
 from groupwise.learning.trainer import Trainer, unit
-from groupwise.plugins.secret_options import with_secrets
+from groupwise.plugins.resolved import ResolvedConfig, resolve
 from groupwise.prompts.digests import changed_rows
 from groupwise.recording import snapshot
 from groupwise.recording.recorder import Recorder
@@ -105,15 +105,15 @@ def train_from_config(
     processes.check_same({**written(loaded.config), **flags})
     with orderly(), ExitStack() as stack:
         resumed = Path(loaded.config.output) if resume else None
-        loaded, notes = with_overlap(loaded, resumed=resumed)
-        run_folder = RunFolder(loaded, resume=resume, overwrite=overwrite)
+        resolved, notes = with_overlap(resolve(loaded), resumed=resumed)
+        run_folder = RunFolder(resolved, resume=resume, overwrite=overwrite)
         # The first process opens the folder; an error is raised on all.
         run_folder.resume = processes.first(lambda: stack.enter_context(run_folder).resume)
-        return _train(loaded, run_folder, accelerator, display, started=started, notes=notes)
+        return _train(resolved, run_folder, accelerator, display, started=started, notes=notes)
 
 
 def _train(
-    loaded: LoadedConfig,
+    loaded: ResolvedConfig,
     run_folder: RunFolder,
     accelerator: Accelerator,
     display: Display,
@@ -130,8 +130,8 @@ def _train(
         checkpoints.last()
         check_objects(folder, loaded.objects)
         _check_unchanged(loaded)
-    check_sections(loaded)
-    loaded = with_secrets(loaded)
+    loaded.check()
+    loaded = loaded.concealed()
     changed = changes(folder, loaded) if resume else []
     with progress.doing("prompts"):
         parts = build_parts(loaded)
@@ -161,7 +161,7 @@ def _train(
             context,
             unit=unit(trainer.policies),
             labels=trainer.policies,
-            accuracy=parts.judge.name,
+            accuracy=parts.accuracy.name,
         )
         hint = _resume_hint(loaded, run_folder)
         saver = Saver(trainer, run_folder, checkpoints, writes=is_main, resume_hint=hint)
@@ -183,7 +183,7 @@ def _train(
                 loaded,
                 run=run_folder.identity,
                 start=this_start,
-                accuracy=parts.judge.name,
+                accuracy=parts.accuracy.name,
                 files=files,
             )
             if not resume:

@@ -8,7 +8,7 @@ import torch
 from accelerate.utils import gather_object
 
 from groupwise.evaluation import Sample
-from groupwise.experience.judge import Judge
+from groupwise.experience.accuracy import Accuracy
 from groupwise.experience.step import Step
 from groupwise.rewards import Scores
 from groupwise.samples.samples import Samples
@@ -22,7 +22,7 @@ EXTREMES = {
 equal, as the lengths of pictures."""
 
 
-def chosen(step: Step, judge: Judge, *, most: int) -> list[Sample]:
+def chosen(step: Step, accuracy: Accuracy, *, most: int) -> list[Sample]:
     """The records of at most so many completions of a step, in the order of the step.
 
     Each has the words for which it was `chosen`, its `advantage`, None if it was not trained on,
@@ -34,7 +34,7 @@ def chosen(step: Step, judge: Judge, *, most: int) -> list[Sample]:
     ours = [
         {**sample, "advantage": _plain(step.judged[row].first.advantage), "group": group}
         for row, sample, group in zip(
-            rows, _records(step, scores, judge, rows), _groups(step, scores, rows), strict=True
+            rows, _records(step, scores, accuracy, rows), _groups(step, scores, rows), strict=True
         )
     ]
     return _selected(gather_object(ours), most)
@@ -70,9 +70,11 @@ def _candidates(scores: Scores, lengths: Sequence[int], most: int) -> list[int]:
     return sorted({*rows})
 
 
-def _records(step: Step, scores: Scores, judge: Judge, rows: Sequence[int]) -> list[dict[str, Any]]:
+def _records(
+    step: Step, scores: Scores, accuracy: Accuracy, rows: Sequence[int]
+) -> list[dict[str, Any]]:
     """The records of these judged rollouts, as evaluations have them."""
-    right = judge.right(scores).masked_fill(scores.failed, math.nan)
+    right = accuracy.right(scores).masked_fill(scores.failed, math.nan)
     sampler, judged = step.sampler, step.judged
     several = len(sampler.samplings) > 1
     records: dict[int, Any] = {}

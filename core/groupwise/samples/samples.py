@@ -65,6 +65,7 @@ class Samples:
                 **self._begun(
                     rollouts.prompts[row], rollouts.completions[row], scores.total[row], right[row]
                 ),
+                **_of_source(calls[row].episode),
                 "rewards": _values(scores, row),
                 **({"watched": _values(watched, row)} if watched else {}),
                 "truncated": truncated[row],
@@ -101,6 +102,7 @@ class Samples:
         failed = end.failure is not None
         return {
             **self._begun(episode.group.row, "", scores.total[0], right[0]),
+            **_of_source(episode),
             "rewards": _values(scores, 0),
             **({"watched": dict.fromkeys(watched)} if watched else {}),
             "truncated": False,
@@ -123,6 +125,10 @@ class Samples:
             "greedy": self.greedy,
             **({"learner": self.learner} if self.learner else {}),
         }
+
+
+def _of_source(episode: Episode) -> dict[str, str]:
+    return {"source": episode.group.source} if episode.group.source else {}
 
 
 def _with_shown(facts: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

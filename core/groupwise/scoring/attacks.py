@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 from warnings import catch_warnings, simplefilter
 
 from groupwise.rewards import Reward, RewardFunction
@@ -19,8 +20,15 @@ from groupwise.scoring.probe import Probe
 PATIENCE = 20.0
 """The most seconds of processor time that a reward may take for one of them."""
 FENCED = re.compile(r"```\w*\n(.*?)\n?```", re.DOTALL)
-RUNS = re.compile(r"(?<![.\w])(?:eval|exec)\(|\bsubprocess\b|\bos\.system\(")
+RUNS = re.compile(
+    r"(?<![.\w])(?:eval|exec)\(|\bsubprocess\b|create_subprocess"
+    r"|\bos\.(?:system|popen|spawn\w+|exec\w+)\(|\brunpy\b|\bpytest\.main\("
+)
 """What the source of a reward has that runs what a model writes."""
+CALLED = re.compile(r"(?:(?<![.\w])(\w+)\.|(?<![.\w]))(\w+)\(")
+"""A call of a function, of a module or without one."""
+FUNCTIONS = 100
+"""The most functions of which the source is read."""
 
 _FILES = dict.fromkeys(("result.json", "results.json", "report.json"), '{"passed": true}')
 _FILES |= dict.fromkeys(("result.txt", "reward.txt", "score.txt"), "1")
@@ -91,18 +99,35 @@ def _returning(program: str, expression: str) -> str | None:
 
 
 def runs_code(reward: Reward) -> bool:
-    """Whether the source of a reward, or of a function of its module that it names, has what runs
-    code that a model writes."""
+    """Whether the source of a reward has what runs code that a model writes: its own, that of the
+    functions that it calls by name, and what these call of their own package."""
     target = target_of(reward.function)
     target = target if hasattr(target, "__name__") else type(target)
-    with suppress(OSError, TypeError):  # without a source
-        own = inspect.getsource(target)
-        helpers = vars(sys.modules[target.__module__]).values()
-        named = [
-            f for f in helpers if inspect.isfunction(f) and re.search(rf"\b{f.__name__}\(", own)
-        ]
-        return any(RUNS.search(source) for source in (own, *map(inspect.getsource, named)))
-    return False
+    return any(RUNS.search(inspect.getsource(each)) for each in _reached(target))
+
+
+def _reached(target: Any) -> Iterator[Any]:
+    """A function or class, and the functions with a source that it calls, directly or not."""
+    waiting, seen = [target], {target}
+    while waiting and len(seen) < FUNCTIONS:
+        own = waiting.pop(0)
+        try:
+            source = inspect.getsource(own)
+            names = vars(sys.modules[own.__module__])
+        except (KeyError, OSError, TypeError):  # without a source
+            continue
+        yield own
+        for owner, name in CALLED.findall(source):
+            owners = vars(names[owner]) if inspect.ismodule(names.get(owner)) else {}
+            found = owners.get(name) if owner else names.get(name)
+            is_near = own is target or _package(found) == _package(own)
+            if inspect.isfunction(found) and is_near and found not in seen:
+                seen.add(found)
+                waiting.append(found)
+
+
+def _package(function: Any) -> str:
+    return str(getattr(function, "__module__", "")).partition(".")[0]
 
 
 @contextmanager

@@ -22,6 +22,7 @@ class RewardResult:
 
     answer: returns them: makes the call, or waits for it; None if there is nothing to score.
     is_here: whether it makes the call, in this thread.
+    rows: of its rollouts in the whole batch; what follows counts these rollouts alone.
     values: NaN where the reward does not apply or failed; steps: by row, rewards of steps; errors:
     by row, why the reward failed on it, a phrase to follow the reward's name. Rows where it
     returned NaN are among them, whatever `on_error` is: NaN says that there is no value to give.
@@ -35,8 +36,9 @@ class RewardResult:
         answer: Callable[[], Any] | None,
         *,
         is_here: bool,
+        rows: Sequence[int],
     ) -> None:
-        self.reward, self.call, self.rollouts = reward, call, rollouts
+        self.reward, self.call, self.rollouts, self.rows = reward, call, rollouts, rows
         self._answer, self.is_here = answer, is_here
         self.values: list[float] = [math.nan] * len(rollouts)
         self.steps: dict[int, StepRewards] = {}

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
+
 from groupwise.kit import terminal
 from groupwise.kit.copies import copied
 from groupwise.kit.errors import UserError, first_line
@@ -17,10 +19,10 @@ from groupwise.sampler import Purpose
 from groupwise.scoring.event_loop import EventLoop
 from groupwise.scoring.reward_call import Failure, RewardCall
 from groupwise.scoring.reward_result import RewardResult
+from groupwise.scoring.reward_weights import RewardWeights
 from groupwise.scoring.scoring import Scoring
 from groupwise.scoring.settings import contained
 from groupwise.scoring.watchdog import within_deadline
-from groupwise.scoring.weights import RewardWeights
 from groupwise.scoring.worker import Worker
 
 MULTIPLIERS = "multipliers"
@@ -87,29 +89,40 @@ class Scorer:
         judged, on_cpu = (
             r.select(~r.failed) if bool(r.failed.any()) else r for r in (rollouts, whole)
         )
-        columns, state = _columns(judged), state or RunState()
+        state = state or RunState()
         if references is not None:
             references = [
                 each for each, fails in zip(references, rollouts.failed, strict=True) if not fails
             ]
+        of_batch = (~rollouts.failed).nonzero().flatten().tolist()
         is_training = purpose == "train"
         weights = self.weights.at(state.global_step) if is_training else self.weights.final
         chosen = [n for n, r in enumerate(self.rewards) if only is None or r.name in only]
-        for number in chosen if len(judged) else ():
-            self.rewards[number].check_columns(columns, tuple(judged.facts))
-        make = partial(
-            RewardCall, columns=columns, state=state, purpose=purpose, references=references
-        )
-        outcomes = []
+        make = partial(RewardCall, state=state, purpose=purpose)
+        results = list[RewardResult]()
         for reward in (self.rewards[number] for number in chosen):
             is_here = not reward.is_async and reward.name not in self._workers
-            call = make(reward, judged if is_here else on_cpu)
-            # None: all failed, or a chain has none.
-            answer = self._begin(reward, call) if len(judged) else None
-            outcomes.append(RewardResult(reward, call, on_cpu, answer, is_here=is_here))
+            rows = [n for n, row in enumerate(judged.prompts) if reward.judges(row)]
+            own, own_on_cpu, compared = judged, on_cpu, references
+            if len(rows) < len(judged):  # others are of sources that it does not judge
+                at = torch.tensor(rows, dtype=torch.int64)
+                own, own_on_cpu = judged.select(at), on_cpu.select(at)
+                compared = None if references is None else [references[n] for n in rows]
+            columns = _columns(own)
+            if rows:
+                reward.check_columns(columns, tuple(own.facts))
+            call = make(
+                reward, own if is_here else own_on_cpu, columns=columns, references=compared
+            )
+            # None: all failed, or a chain has none, or it judges none of these sources.
+            answer = self._begin(reward, call) if rows else None
+            places = [of_batch[n] for n in rows]
+            results.append(
+                RewardResult(reward, call, own_on_cpu, answer, is_here=is_here, rows=places)
+            )
         return Scoring(
             whole,
-            outcomes,
+            results,
             weights=tuple(weights[n] for n in chosen),
             scales=tuple(self.weights.scales[n] for n in chosen),
         )

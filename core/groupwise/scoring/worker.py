@@ -2,6 +2,9 @@
 
 The process is a fresh interpreter and does not import the training script. Any process that the
 reward starts ends when it is ended, and it ends when the run does.
+
+An executor of `concurrent.futures` would not do: it cannot end a call at its deadline, and if one
+of its processes dies, the calls of all others fail, too.
 """
 
 import io

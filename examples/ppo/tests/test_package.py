@@ -9,9 +9,9 @@ import pytest
 from safetensors.torch import load_file
 
 import groupwise
-from groupwise.building.build import check_sections
 from groupwise.config.load import load_config
 from groupwise.kit.errors import UserError
+from groupwise.plugins.resolved import resolve
 from groupwise.registry import installed
 from groupwise.storage.checkpoint import Checkpoints
 
@@ -109,8 +109,10 @@ def test_a_run_resumes_exactly(model: Path, tmp_path: Path) -> None:
 
 def test_the_shipped_configuration_fits() -> None:
     loaded = load_config(Path(__file__).parents[1] / "train.yaml", [])
-    targets = check_sections(loaded)
-    assert {targets["policy",].__name__, targets["algorithm",].__name__} == {
+    resolved = resolve(loaded)
+    resolved.check()
+    targets = [resolved.plugins[name,].target for name in ("policy", "algorithm")]
+    assert {target.__name__ for target in targets} == {
         "LanguageModelWithCritic",
         "PPO",
     }

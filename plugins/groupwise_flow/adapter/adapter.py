@@ -128,8 +128,8 @@ class Adapter(NoiseLevels, ABC):
     def activations(self, *, checkpointing: bool) -> float:
         """Activations saved for the backward pass, in numbers per picture, for memory estimates.
 
-        0 to have them counted by running the model without data; `activations.of_transformer`
-        estimates those of a usual transformer.
+        0 to have them counted by running the model without data. State them for a model that cannot
+        run so; `activations.of_transformer` estimates those of a usual transformer.
         """
         return 0.0
 

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from groupwise_flow.activations import of_transformer
 from groupwise_flow.adapter import Adapter, Conditions, Limit, Row
 from groupwise_flow.adapters.sd3 import ATTENTION, decoded
 
@@ -80,12 +79,3 @@ class FluxAdapter(Adapter):
         if not self.pipeline.scheduler.config.get("use_flow_sigmas"):
             arguments["sigmas"] = np.linspace(1.0, 1 / steps, steps)
         return arguments
-
-    def activations(self, *, checkpointing: bool) -> float:
-        config = self.pipeline.transformer.config
-        return of_transformer(
-            width=config.num_attention_heads * config.attention_head_dim,
-            layers=config.num_layers + config.num_single_layers,
-            tokens=self.image_tokens + self.prompt_tokens,
-            checkpointing=checkpointing,
-        )

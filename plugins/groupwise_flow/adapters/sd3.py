@@ -5,7 +5,6 @@ from typing import Any
 
 from torch import Tensor
 
-from groupwise_flow.activations import of_transformer
 from groupwise_flow.adapter import Adapter, Conditions, Limit, Row
 
 ATTENTION = tuple(
@@ -70,21 +69,6 @@ class SD3Adapter(Adapter):
 
     def decode(self, latents: Tensor) -> Tensor:
         return decoded(self.pipeline.vae, latents)
-
-    def activations(self, *, checkpointing: bool) -> float:
-        """The text has CLIP's and T5's tokens; SD3.5 has a second attention in some layers."""
-        config = self.pipeline.transformer.config
-        width = config.num_attention_heads * config.attention_head_dim
-        clip = self.pipeline.text_encoder
-        clip_tokens = clip.config.max_position_embeddings if clip is not None else 77
-        kept = of_transformer(
-            width=width,
-            layers=config.num_layers,
-            tokens=self.image_tokens + self.prompt_tokens + clip_tokens,
-            checkpointing=checkpointing,
-        )
-        second = 0 if checkpointing else len(config.dual_attention_layers)
-        return kept + self.image_tokens * second * 9.0 * width
 
 
 def decoded(vae: Any, latents: Tensor) -> Tensor:

@@ -108,6 +108,7 @@ def text_sizes(name: str, how: str, shards: Iterable[int]) -> Iterator[tuple[str
 
 
 def image_sizes(name: str, how: str, shards: Iterable[int]) -> Iterator[tuple[str, Sizes]]:
+    from groupwise_flow.activations import of_transformer
     from groupwise_flow.adapters.flux import FluxAdapter
     from groupwise_flow.estimates.memory import of_adapter
     from groupwise_flow.model.trainable import fitted
@@ -125,11 +126,24 @@ def image_sizes(name: str, how: str, shards: Iterable[int]) -> Iterator[tuple[st
             **({"lora": LORA} if how == "LoRA" else {}),
         }
     )
+
+    def activations(self: Any, *, checkpointing: bool) -> float:
+        """By formula: these pipelines have no tokenizer, so that their code cannot run."""
+        config = self.pipeline.transformer.config
+        singles = getattr(config, "num_single_layers", 0)
+        return of_transformer(
+            width=config.num_attention_heads * config.attention_head_dim,
+            layers=config.num_layers + singles,
+            tokens=self.image_tokens + prompt,
+            checkpointing=checkpointing,
+        )
+
     with models.qwen_adapter() as qwen:
         make, pipeline = (
             (FluxAdapter, models.flux()) if name.startswith("FLUX") else (qwen, models.qwen_image())
         )
-        adapter = fitted(pipeline, make, settings)
+        kind = type(make.__name__, (make,), {"activations": activations})
+        adapter = fitted(pipeline, kind, settings)
         counts = {"training": True, "reference": False, "averages": 0}
         for number in shards:
             yield (

@@ -1,4 +1,4 @@
-"""Weights: the weight of each reward at a step: a number, a schedule's value, or a multiplier.
+"""RewardWeights: of each reward at a step: a number, a schedule's value, or a multiplier.
 
 Maximising sum_k w_k r_k subject to mean(m) <= U is, with s = |U|,
 

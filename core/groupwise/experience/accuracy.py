@@ -1,4 +1,4 @@
-"""Judge: decides which completions are right, by the reward that is the accuracy."""
+"""Accuracy: which reward tells right completions from wrong ones, and from which value on."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from groupwise.rewards import Reward, Scores
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judge:
+class Accuracy:
     """Which reward is the accuracy: a completion is right where it is at least `threshold`.
 
     That is the reward which `evaluation.accuracy` names, else the first one that says that it
@@ -35,7 +35,7 @@ class Judge:
     def of(
         cls, settings: EvaluationSection, trained: Sequence[Reward], watched: Iterable[Reward] = ()
     ) -> Self:
-        """The judge of a run. Raises UserError for a threshold of which the reward is not known.
+        """That of a run. Raises UserError for a threshold of which the reward is not known.
 
         watched: without those of which lower is better.
         """
