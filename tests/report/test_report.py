@@ -26,7 +26,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
 class Page(HTMLParser):
     """Parses a page: all tags with their attributes, tags still open, and the text."""
 
-    VOID = frozenset({"meta", "img", "br", "path", "input"})
+    VOID = frozenset({"meta", "img", "source", "br", "path", "input"})
 
     def __init__(self, html: str) -> None:
         super().__init__()
