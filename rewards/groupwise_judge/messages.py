@@ -19,6 +19,7 @@ from groupwise_judge import fence
 from groupwise_judge.digests import digest_of
 from groupwise_judge.pictures import data_url, is_picture, opened
 from groupwise_messages.pictures import PARTS
+from groupwise_messages.videos import REFUSED, is_video
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,6 +50,8 @@ def exhibits(
     spare = [opened(picture) for picture in pictures]
     if is_picture(content):
         return [Exhibit(label, (*spare, opened(content)))]
+    if is_video(content):
+        raise ValueError(f"the {label} is {REFUSED}")
     if isinstance(content, str):
         return [Exhibit(label, (*spare, content))]
     is_chat = isinstance(content, Sequence) and all(isinstance(each, Mapping) for each in content)

@@ -209,8 +209,12 @@ class Adapter(NoiseLevels, ABC):
         images = self.decode(latents).float().clamp(0, 1)
         pixels = (images.nan_to_num() * 255).round().to(torch.uint8).movedim(-3, -1).cpu().numpy()
         if images.ndim == 5:
-            return [Video(frames) for frames in pixels], images
+            return [self.video(frames) for frames in pixels], images
         return [Image.fromarray(picture) for picture in pixels], images
+
+    def video(self, pixels: Any) -> Video:
+        """The video of frames [frames, height, width, 3] uint8."""
+        return Video(pixels)
 
     # ---- the pipeline's own call, for the model card and for tests
 

@@ -11,9 +11,12 @@ class Sizes:
     height, width: of pictures, in pixels; token_rows, token_columns: the same in tokens.
 
     patch: latent pixels along a token's side.
+    frames: of a completion, 1 for pictures. With its pixels it says how many completions are
+        decoded at once.
     """
 
     pipeline: Any
+    frames: int = 1
 
     def _resize(self, height: int | None, width: int | None) -> None:
         """Set the sizes. Raises UserError for impossible ones."""
@@ -63,12 +66,17 @@ class Sizes:
         return self.token_rows * self.patch, self.token_columns * self.patch
 
     @property
+    def decoded_shape(self) -> tuple[int, ...]:
+        """Of a completion as `decode` returns it, without the batch dimension."""
+        frames = (self.frames,) if self.frames > 1 else ()
+        return (*frames, 3, self.height, self.width)
+
+    @property
+    def is_video(self) -> bool:
+        """Whether completions are videos."""
+        return len(self.decoded_shape) == len(("frames", "channels", "height", "width"))
+
+    @property
     def image_tokens(self) -> int:
         """Tokens of one frame."""
         return self.token_rows * self.token_columns
-
-    @property
-    def frames(self) -> int:
-        """Frames of a completion: 1 for pictures. With its pixels it says how many completions are
-        decoded at once."""
-        return 1
