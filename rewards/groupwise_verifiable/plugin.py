@@ -38,3 +38,13 @@ def register_rewards(register: Register) -> None:
 def register_prompts(register: Register) -> None:
     """Registers the prompt sources of this package."""
     register("reasoning_gym", "groupwise_verifiable.puzzles.source:ReasoningGym", extra="llm")
+
+
+@hookimpl
+def register_watches(register: Register) -> None:
+    """Registers what is watched of every picture and video."""
+    here = "groupwise_verifiable.watches"
+    register("darkness", f"{here}:DARKNESS")
+    register("edges", f"{here}:EDGES")
+    register("color_entropy", f"{here}:COLOR_ENTROPY")
+    register("motion", f"{here}:MOTION")
