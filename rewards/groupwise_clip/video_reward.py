@@ -5,6 +5,7 @@ head of three numbers. Here both are added up, into transformers' own Qwen2-VL.
 """
 
 import hashlib
+import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -19,7 +20,7 @@ from torchvision.transforms.v2 import functional
 
 from groupwise.kit.options import PathOrName
 from groupwise_clip import qwen2_vl
-from groupwise_clip.files import check_file, fetched, read_tensors
+from groupwise_clip.files import check_file, fetched, quiet, read_tensors
 from groupwise_clip.texts import texts
 from groupwise_messages.frames import evenly
 from groupwise_messages.video import Video
@@ -36,7 +37,7 @@ PREFIX, HEAD = "base_model.model.", "rm_head.weight"
 """PEFT's, of every name; and the head's name after it."""
 LEAST_FRAMES = 4
 FEWEST_PIXELS, GRID = 128 * 28 * 28, 28
-"""Of a frame: enlarged to so many pixels, in edges that are multiples of 28."""
+"""Of a frame: it is enlarged to so many pixels; and of what its edges are multiples in Qwen2-VL."""
 REMEMBERED = 4096
 """Videos whose scores are kept, so that rewards that share the model compute them once."""
 
@@ -210,15 +211,16 @@ class Scorer:
         return [found[key] for key in keys]
 
     def _scores(self, pairs: Sequence[tuple[Video, str]]) -> list[list[float]]:
-        inputs = self._processor(
-            text=[self._chat(caption) for _, caption in pairs],
-            videos=[self._frames(video) for video, _ in pairs],
-            padding=True,
-            padding_side="right",
-            return_tensors="pt",
-            do_resize=False,
-            do_sample_frames=False,
-        ).to(self._device)
+        with quiet():  # the processor logs what it would do if it resized
+            inputs = self._processor(
+                text=[self._chat(caption) for _, caption in pairs],
+                videos=[self._frames(video) for video, _ in pairs],
+                padding=True,
+                padding_side="right",
+                return_tensors="pt",
+                do_resize=False,
+                do_sample_frames=False,
+            ).to(self._device)
         inputs["pixel_values_videos"] = inputs["pixel_values_videos"].to(self._model.dtype)
         states = self._model.model(**inputs, use_cache=False).last_hidden_state
         raw = [
@@ -245,7 +247,9 @@ class Scorer:
         count = 2 * round(min(wanted, len(video) // 2 * 2) / 2)
         chosen = evenly(len(video), max(1, count))
         frames = torch.from_numpy(np.ascontiguousarray(video.pixels[chosen])).movedim(-1, 1)
-        size = resized(frames.shape[-2], frames.shape[-1], self._config.pixels)
+        own = self._processor.video_processor
+        grid = own.patch_size * own.merge_size
+        size = resized(frames.shape[-2], frames.shape[-1], self._config.pixels, grid)
         return functional.resize(
             frames, list(size), InterpolationMode.BICUBIC, antialias=True
         ).float()
@@ -270,21 +274,21 @@ def merged(tensors: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
     return plain
 
 
-def resized(height: int, width: int, most: int) -> tuple[int, int]:
-    """Height and width near these, multiples of 28, of 128 x 28 x 28 to `most` pixels.
+def resized(height: int, width: int, most: int, grid: int = GRID) -> tuple[int, int]:
+    """Height and width near these, multiples of `grid`, of `FEWEST_PIXELS` to `most` pixels.
 
     By Qwen2-VL's rule: a side is rounded; of too large frames it is scaled and rounded down, of too
     small ones up.
     """
     fewest = min(FEWEST_PIXELS, most)
-    rounded = [max(GRID, round(edge / GRID) * GRID) for edge in (height, width)]
+    rounded = [max(grid, round(edge / grid) * grid) for edge in (height, width)]
     area = rounded[0] * rounded[1]
     if area > most:
-        shrink = (height * width / most) ** 0.5
-        rounded = [max(GRID, int(edge / shrink // GRID) * GRID) for edge in (height, width)]
+        shrink = math.sqrt(height * width / most)
+        rounded = [max(grid, math.floor(edge / shrink / grid) * grid) for edge in (height, width)]
     elif area < fewest:
-        grow = (fewest / (height * width)) ** 0.5
-        rounded = [-int(-(edge * grow) // GRID) * GRID for edge in (height, width)]
+        grow = math.sqrt(fewest / (height * width))
+        rounded = [math.ceil(edge * grow / grid) * grid for edge in (height, width)]
     return rounded[0], rounded[1]
 
 

@@ -22,7 +22,7 @@ INSTRUCTION = (
 )
 
 
-def clip(seed, frames=4, size=(28, 56), rate=4.0):
+def clip(seed, frames=4, size=(24, 40), rate=4.0):
     draw = np.random.default_rng(seed)
     return Video(draw.integers(0, 256, (frames, *size, 3), dtype=np.uint8), rate)
 
@@ -63,17 +63,22 @@ def test_laws_of_frame_consistency(folder):
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """(file, folder, model, head): a Qwen2-VL with three tokens more; in the file its LoRA is
-    beside the weights, as PEFT names them."""
-    folder = standins.folder("qwen2_vl")
-    processor = AutoProcessor.from_pretrained(folder)
-    model = Qwen2VLForConditionalGeneration.from_pretrained(folder).eval()
+    beside the weights, under PEFT's names and those of transformers of 2024."""
+    folder = tmp_path_factory.mktemp("video")
+    processor = AutoProcessor.from_pretrained(standins.folder("qwen2_vl"))
+    model = Qwen2VLForConditionalGeneration.from_pretrained(standins.folder("qwen2_vl")).eval()
+    processor.video_processor.patch_size = model.config.vision_config.patch_size
+    processor.chat_template = processor.chat_template.replace("image", "video")
+    processor.save_pretrained(folder)
+    model.config.save_pretrained(folder)
     processor.tokenizer.add_special_tokens({"additional_special_tokens": [*TOKENS]})
     model.resize_token_embeddings(len(processor.tokenizer))
     draw = torch.Generator().manual_seed(0)
     width = model.config.get_text_config().hidden_size
     head = torch.randn(3, width, generator=draw)
     state = {"base_model.model.rm_head.weight": head}
-    for name, weight in model.state_dict().items():
+    for ours, weight in model.state_dict().items():
+        name = ours.replace("model.visual.", "visual.").replace("model.language_model.", "model.")
         if name.endswith("q_proj.weight"):
             down, up = (
                 0.1 * torch.randn(*size, generator=draw)
@@ -85,7 +90,7 @@ def published(tmp_path_factory):
             weight.add_(2.0 * up @ down)  # in the model itself
         else:
             state[f"base_model.model.{name}"] = weight.clone()
-    file = tmp_path_factory.mktemp("video") / "model.pth"
+    file = folder / "model.pth"
     torch.save(state, file)
     return file, folder, model, head
 
@@ -122,20 +127,20 @@ def expected_scores(published, prompt, video):
 
 
 def test_scores_are_the_heads_numbers_at_its_tokens_and_the_lora_counts(published):
-    videos = [clip(seed) for seed in range(3)]  # which are not resized: 28 x 56
+    videos = [clip(seed) for seed in range(3)]  # which are not resized
     expected = [expected_scores(published, *pair) for pair in zip(PROMPTS, videos, strict=True)]
     logged = {}
     for batch in (1, 3):
-        reward = video_reward(published, batch=batch, pixels=28 * 56)
+        reward = video_reward(published, batch=batch, pixels=24 * 40)
         values = reward(PROMPTS, videos, log_extra=logged.__setitem__)
         assert values == pytest.approx([sum(each.values()) for each in expected], abs=1e-3)
         for aspect in NORMS:
             assert logged[aspect] == pytest.approx([each[aspect] for each in expected], abs=1e-3)
-    weighted = video_reward(published, aspects={"VQ": 1.0, "TA": 0.5}, pixels=28 * 56)
+    weighted = video_reward(published, aspects={"VQ": 1.0, "TA": 0.5}, pixels=24 * 40)
     assert weighted(PROMPTS[:1], videos[:1]) == [
         pytest.approx(expected[0]["VQ"] + 0.5 * expected[0]["TA"], abs=1e-3)
     ]
-    without = video_reward(published, lora_scale=0.0, pixels=28 * 56)
+    without = video_reward(published, lora_scale=0.0, pixels=24 * 40)
     assert abs(without(PROMPTS[:1], videos[:1])[0] - sum(expected[0].values())) > 1e-2
 
 
@@ -154,7 +159,7 @@ def test_rewards_of_one_model_share_it_and_its_scores(published, monkeypatch):
 
 def test_laws_of_video_reward(published):
     """It is registered as "video_reward"."""
-    clips = [clip(seed, 1 + seed, (28 + 8 * seed, 40)) for seed in range(6)]
+    clips = [clip(seed, 1 + seed, (24 + 8 * seed, 40)) for seed in range(6)]
     testing.check_reward(video_reward(published), ROWS, clips, group_size=2)
 
 
@@ -164,7 +169,7 @@ def test_laws_of_video_reward(published):
 def test_frames_are_two_a_second_an_even_number_from_four(published, frames, rate, seen):
     reward = video_reward(published)
     reward.load()
-    shown = reward._scorer._frames(clip(0, frames, (28, 28), rate))
+    shown = reward._scorer._frames(clip(0, frames, (24, 24), rate))
     assert len(shown) == seen
 
 
