@@ -102,11 +102,11 @@ def _other_readings(gold: str, answer: str, question: Question) -> Iterator[tupl
 def _constants(gold: str, answer: str, question: Question) -> tuple[str, str] | None:
     """The one letter of an answer that neither the prompt nor gold has, and that of gold: k and c,
     of f(x) = kx and f(x) = cx."""
-    nodes = read(gold, question.names), read(answer, question.names)
-    if question.is_silent or nodes[0] is None or nodes[1] is None:
+    right, given = read(gold, question.names), read(answer, question.names)
+    if question.is_silent or right is None or given is None:
         return None
-    names = [node.unknowns - question.names for node in nodes]
-    own, others = names[0] - names[1], names[1] - names[0]
+    own = right.unknowns - given.unknowns - question.names
+    others = given.unknowns - right.unknowns - question.names
     if len(own) != 1 or len(others) != 1 or len("".join((*own, *others))) != 2:
         return None
     return (*others, *own)
