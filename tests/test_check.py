@@ -291,7 +291,7 @@ def test_the_right_answer_is_the_text_of_the_file(config, path, head, cell, gold
 def test_a_gold_of_several_values_is_refused_with_its_row(config):
     rows = [{"prompt": f"p{n}", "answer": "5"} for n in range(3)]
     rows[1]["answer"] = ["3", "4"]
-    for reward in ("exact_answer", "numeric_answer", "math"):
+    for reward in ("numeric_answer", "math"):
         code, text = checked_gold(
             config, "rows.jsonl", "".join(json.dumps(r) + "\n" for r in rows), reward
         )
@@ -309,6 +309,27 @@ def test_a_gold_of_several_values_is_refused_with_its_row(config):
         code, text = checked_gold(config, "rows.jsonl", alone, reward)
         assert code == 2
         assert "(prompts, row 0)" in text
+
+
+@pytest.mark.parametrize("form", ["list", "mapping"])
+def test_accepted_answers_are_tried_and_their_neighbours_are_wrong(config, form):
+    rows = [
+        {"prompt": f"p{n}", "answer": [f"{name} 1", f"Saint {name}"]}
+        for n, name in enumerate(("Paul", "Anne", "John", "Mary"))
+    ]
+    if form == "mapping":
+        rows = [
+            {**row, "answer": {"value": row["answer"][0], "aliases": row["answer"]}} for row in rows
+        ]
+    content = "".join(json.dumps(row) + "\n" for row in rows)
+    for reward in ("exact_answer", "answer_f1"):
+        code, text = checked_gold(config, "rows.jsonl", content, reward)
+        assert code == 0, text
+        assert "the right answer to the first prompt: 'Paul 1'" in text
+        assert "does not apply" not in text
+        assert "gives less than 1" not in text
+        for kind in ("gold with a changed digit", "another row's gold", "two answers"):
+            assert (f"{kind} 0 of 4 " in f"{text} ") == (reward == "exact_answer"), kind
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,10 @@ HELD_BY = {
     "verifiable/test_laws.py::test_rewards_of_images": (
         *("image_contents", "image_text", "jpeg_size", "image_diversity"),
     ),
+    "verifiable/test_videos.py::test_laws_of_motion": ("motion", "smoothness"),
+    "verifiable/test_videos.py::test_laws_of_frames": ("per_frame",),
+    "clip/test_videos.py::test_laws_of_frame_consistency": ("frame_consistency",),
+    "clip/test_videos.py::test_laws_of_video_reward": ("video_reward",),
     "verifiable/test_laws.py::test_steps_of_denoising": ("per_step",),
     "verifiable/test_laws.py::test_steps_of_sums": ("sum_steps",),
     "verifiable/test_laws.py::test_puzzles": ("reasoning_gym",),

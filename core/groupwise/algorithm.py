@@ -5,7 +5,7 @@ update; and `loss`, computed micro-batch by micro-batch.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -45,12 +45,16 @@ class Algorithm(ABC):
         sequence-level ratio); a micro-batch then holds whole rollouts.
     smallest_group: the least `train.group_size`: 2 if the algorithm compares the completions of a
         prompt, else 1.
+    ranks_by_total: True if, of a group, a rollout with a higher weighted sum of rewards never has a
+        lower advantage; where it is False, `train.keep` refuses several rewards.
     refills: True to replace groups of equal reward by fresh ones while sampling.
     corrects: True if the loss multiplies by importance weights, policy / sampler. The batch then
         has `sampler_log_probs`, which a sampler other than the policy must provide. Required for
         rollouts of older weights.
     samples_with: the name of kept weights that draw training rollouts; None for the current ones.
         Evaluations draw with the current or the averaged ones in any case.
+    adapted: by name, numbers that change during a run, such as a `beta` with a target: metrics of
+        every step, and saved in checkpoints.
     mismatch_limit: the run warns when |policy - sampler| of log-probs, averaged over decisions, is
         above this, in nats.
     """
@@ -64,9 +68,11 @@ class Algorithm(ABC):
     target_inputs: frozenset[str] = frozenset()
     couples_decisions: bool = False
     smallest_group: int = 2
+    ranks_by_total: bool = True
     refills: bool = False
     corrects: bool = False
     samples_with: str | None = None
+    adapted: MutableMapping[str, float] = MappingProxyType({})  # type: ignore[assignment]
     mismatch_limit: float = 0.05
 
     @property
@@ -161,6 +167,13 @@ class Algorithm(ABC):
     def prepare(self, policy: Policy, weights: KeptWeights) -> None:  # noqa: B027
         """Called once before the run: read settings of the policy (`max_decisions`), keep weights
         that are needed later (`weights.keep`)."""
+
+    def begin_step(self, step: int) -> None:  # noqa: B027
+        """Called before the updates of each step; the first step is 0."""
+
+    def after_updates(self, metrics: Mapping[str, float]) -> None:  # noqa: B027
+        """Called after the updates of each step with their metrics, which are those of all
+        processes, to change what is `adapted`."""
 
     def end_step(self, weights: KeptWeights, step: int) -> Mapping[str, float] | None:
         """Called after the updates of each step, to keep or blend weights; the first step is 1.

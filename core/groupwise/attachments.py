@@ -160,6 +160,8 @@ def named(value: Any) -> str:
         case {"path": str(text)} | {"url": str(text)} | (str() as text):
             return f"{text[:40]}..." if text.startswith("data:") else text
     match getattr(value, "size", None):
+        case (int(width), int(height)) if hasattr(value, "__len__"):
+            return f"[{len(value)} pictures {width}x{height}]"
         case (int(width), int(height)):
             return f"[picture {width}x{height}]"
     return f"[{type(value).__name__}]"

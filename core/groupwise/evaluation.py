@@ -1,10 +1,10 @@
 """Evaluation: the metrics and completions on held-out prompts, and the alarms they raise."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal
 
 from groupwise.kit.copies import copied
 from groupwise.kit.metric_names import Family
@@ -13,6 +13,24 @@ Sample = Mapping[str, Any]
 """An evaluated completion, with its prompt, its rewards and whether it is right."""
 BEYOND_NOISE = 2.0
 """How many standard errors a change must exceed to count: by noise 2.3% do."""
+
+
+Better = Literal["higher", "lower", "same"]
+"""Which change of a watched value is for the better; same: none is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """What is measured of every evaluated completion of some classes, outside of rewards."""
+
+    of: tuple[str, ...]
+    """Names of the classes, with their modules; a class that inherits from one is meant, too."""
+    measure: Callable[[Any], float | None]
+    """Called with a completion, in CPU memory; None: it does not apply. Cheap, and without a model,
+    since it is called in every run. An exception is noted, and stops nothing."""
+    better: Better = "same"
+    tolerance: float = 0.0
+    """How much the mean may worsen without an alarm."""
 
 
 def beyond_noise(tests: int = 1) -> float:

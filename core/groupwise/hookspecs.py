@@ -11,7 +11,8 @@ imported only when a run names it, so that listing plugins imports nothing heavy
 optional extra of your distribution that the target needs: `pip install my_package[extra]`.
 
 A target that is a class with a nested pydantic `Config` is built as `Target(config)`. Installing a
-package changes only the runs whose configuration names what it registers.
+package changes only the runs whose configuration names what it registers; what shows and watches
+every run, a display and watches, changes no training.
 """
 
 from typing import Protocol
@@ -110,6 +111,12 @@ def register_reports(register: Register) -> None:
 def register_displays(register: Register) -> None:
     """Displays: subclasses of `groupwise.display.Display`. The one named `console` shows every run;
     without it a run prints notes and warnings."""
+
+
+@hookspec
+def register_watches(register: Register) -> None:
+    """Watches: objects of `groupwise.evaluation.Watch`. Each is measured at every evaluation of
+    completions of its classes, under its name, unless a reward of the run has that name."""
 
 
 @hookspec

@@ -166,6 +166,12 @@ KINDS: Mapping[str, Kind] = {
             docs="docs/runs.md",
         ),
         Kind(
+            name="watches",
+            singular="watch",
+            purpose="what is measured of completions at evaluations without being named",
+            docs="docs/configuration.md",
+        ),
+        Kind(
             name="objects",
             singular="class of objects",
             purpose="what may stand in the place of a plugin's name in Python",

@@ -9,10 +9,11 @@ from page import rewrite
 from pydantic import BaseModel
 
 from groupwise import hookspecs
+from groupwise.algorithms.parts import divergence
 from groupwise.config import measures, sections
 from groupwise.config.environment import EnvironmentSection
 from groupwise.config.learners import LearnerSection
-from groupwise.config.train import ReplaySection, SamplesSection, TrainSection
+from groupwise.config.train import KeepSection, ReplaySection, SamplesSection, TrainSection
 from groupwise.kinds import KINDS
 from groupwise.kit.section import PluginSection
 from groupwise.registry import installed
@@ -32,9 +33,12 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "`constraint` of one of `rewards`": reward_weights.Constraint,
     "Each of `watch`": measures.WatchSection,
     "`train`": TrainSection,
+    "`train.keep`": KeepSection,
     "`train.replay`": ReplaySection,
     "`train.samples`": SamplesSection,
     "`evaluation`": sections.EvaluationSection,
+    "`beta` of an algorithm, as a schedule": divergence.BetaSchedule,
+    "`beta` of an algorithm, with a target": divergence.KLTarget,
 }
 
 

@@ -11,6 +11,7 @@ from groupwise.prompt_source import Row
 from groupwise.registry import import_target
 from groupwise_agents.conversation import COLUMNS, converse, messages_of
 from groupwise_agents.limits import Limits
+from groupwise_agents.search import Passages, SearchConfig
 from groupwise_agents.servers import Server, ServerConfig
 from groupwise_agents.tool import Tool
 from groupwise_agents.toolbox import Toolbox
@@ -19,7 +20,7 @@ from groupwise_agents.toolbox import Toolbox
 class Tools(Environment):
     """One policy that may call tools and reads their answers, until it answers without a call.
 
-    Take it to train a model to use functions and MCP servers.
+    Take it to train a model to use functions, MCP servers and a search.
     """
 
     class Config(Limits):
@@ -29,6 +30,9 @@ class Tools(Environment):
             description="MCP servers, whose tools are added: of each its command line, its URL, "
             "or a mapping of its options",
         )
+        search: SearchConfig | None = Field(
+            None, description="a folder of texts, which the tool `search` finds passages of"
+        )
 
     def __init__(self, tools: Config | Sequence[Tool | Callable[..., Any]], **options: Any) -> None:
         if isinstance(tools, Tools.Config):
@@ -36,11 +40,14 @@ class Tools(Environment):
             tools = [_function(name) for name in tools.tools]
         else:
             self.config = self.Config(**options)
+        if self.config.search is not None:
+            tools = [*tools, Passages(self.config.search).search]
         self.servers = [Server(each) for each in self.config.mcp]
         tools = [*tools, *(tool for server in self.servers for tool in server.tools())]
         if not tools:
             raise UserError(
-                "there are no tools; name functions under `tools`, or servers under `mcp`"
+                "there are no tools; name functions under `tools`, servers under `mcp`, or a "
+                "folder under `search`"
             )
         self.toolbox = Toolbox(tools, deadline=self.config.deadline)
 

@@ -42,6 +42,8 @@ class GDPO(GRPO):
             "that reward's units, and the same for all rewards",
         )
 
+    ranks_by_total = False
+
     def relative(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B]: the advantages of whole completions."""
         config = self.config

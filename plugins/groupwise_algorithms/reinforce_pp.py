@@ -20,6 +20,7 @@ from torch import Tensor
 from groupwise import advantages, objective
 from groupwise.algorithms.parts import (
     Advantages,
+    Beta,
     Clipped,
     Composed,
     Divisor,
@@ -53,8 +54,10 @@ class ReinforcePP(
     """
 
     class Config(Options):
-        beta: float = Field(
-            0.0, ge=0, description="weight of the KL to the reference in the reward"
+        beta: Beta = Field(
+            0.0,
+            description="weight of the KL to the reference in the reward: a number, 0 for none; a "
+            "schedule; or a target for the KL",
         )
         normalize: objective.Normalize = "token"
         epsilon: float = Field(1e-8, gt=0, description="added to the std")
@@ -67,13 +70,20 @@ class ReinforcePP(
         if self.config.beta:
             self.target_inputs |= {"old_log_probs", "reference_log_probs"}
 
+    @property
+    def kl_weight(self) -> float:
+        """The beta of this step."""
+        divergence = self.parts["divergence"]
+        assert isinstance(divergence, Reference)
+        return divergence.beta
+
     def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
         mask, returns = rollouts.mask, self._returns(scores, rollouts)
         if self.config.beta:
             kl = objective.token_log_ratio(
                 inputs["old_log_probs"], inputs["reference_log_probs"], mask
             )
-            returns = returns - self.config.beta * advantages.to_go(kl.to(returns.dtype))
+            returns = returns - self.kl_weight * advantages.to_go(kl.to(returns.dtype))
         return whitened(returns, judged(scores, mask), epsilon=self.config.epsilon)
 
     def no_signal(self, scores: Scores, rollouts: Rollouts) -> Tensor:

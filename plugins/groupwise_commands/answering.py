@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from groupwise.kit import media
 from groupwise.kit.errors import UserError
 from groupwise.kit.terminal import printable
 from groupwise.run.reopening import Reopened, SampledReply, reopened
@@ -34,7 +35,7 @@ def answer(
 ) -> None:
     """Print `count` completions of each text by the checkpoints of these steps, None for the last.
 
-    Images are saved into a new folder in RUN/sampled/, and their paths printed.
+    Images and videos are saved into a new folder in RUN/sampled/, and their paths printed.
     """
     if count < 1:
         raise UserError(f"--per-prompt: expected at least 1 completion, found {count}")
@@ -48,7 +49,7 @@ def answer(
         replies = opened.replies(texts, count, seed=seed, greedy=greedy)
         answers[step] = [
             [
-                _said(reply, images, f"step_{step}_text_{number}_{index}.png")
+                _said(reply, images, f"step_{step}_text_{number}_{index}")
                 for index, reply in enumerate(of_text)
             ]
             for number, of_text in enumerate(replies)
@@ -98,15 +99,13 @@ def _fresh(folder: Path) -> Path:
 
 
 def _said(reply: SampledReply, images: Callable[[], Path], name: str) -> str:
-    """A completion as text; of an image, which is saved under this name, the file.
+    """A completion as text; of an image or a video, which is saved under this name, the file.
 
     images: returns the folder for them.
     """
     completion = reply.completion
     if callable(getattr(completion, "save", None)):
-        file = images() / name
-        completion.save(file)
-        words = str(file)
+        words = str(media.write(completion, images() / name))
     else:
         words = _words(completion)
     ended = "" if reply.ended == "stop" else f"\n[ended: {reply.ended}]"

@@ -73,7 +73,8 @@ def _type(hint: Any) -> str:
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in arguments)
     if origin in (Union, types.UnionType):
-        return " or ".join(_type(part) for part in arguments if part is not type(None))
+        kinds = dict.fromkeys(_type(part) for part in arguments if part is not type(None))
+        return " or ".join(kinds)
     if origin is tuple:
         return f"list of {len(arguments)} numbers"
     if origin is list:

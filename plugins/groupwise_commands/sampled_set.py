@@ -1,4 +1,5 @@
-"""SampledSet: a set of completions as JSON lines, written as it grows, with images in a folder."""
+"""SampledSet: a set of completions as JSON lines, written as it grows, with images and videos in a
+folder."""
 
 import json
 import math
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from groupwise import attachments
+from groupwise.kit import media
 from groupwise.kit.errors import UserError
 from groupwise.storage.attached import Attached
 from groupwise.storage.samples import numbered
@@ -16,9 +18,9 @@ from groupwise.storage.samples import numbered
 class SampledSet:
     """A file of JSON lines, which `datasets` and TRL can read, open for writing.
 
-    After an error, a full disk or a signal it still has only whole lines. Images are saved as PNGs
-    in a folder beside it, before the line whose column `file_name` names them; so are those of
-    prompts, each once, which their own columns and messages name.
+    After an error, a full disk or a signal it still has only whole lines. Images (as PNGs) and
+    videos are saved in a folder beside it, before the line whose column `file_name` names them; so
+    are those of prompts, each once, which their own columns and messages name.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
@@ -44,15 +46,15 @@ class SampledSet:
         """The file, opened with the first rows, so that an earlier error keeps an older set."""
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            for picture in self.folder.glob("[0-9]*_[0-9]*.png") if self.overwrite else ():
-                picture.unlink()
+            for file in self.folder.glob("[0-9]*_[0-9]*.*") if self.overwrite else ():
+                file.unlink()
             # Unbuffered, so that written rows survive a kill of this process.
             self._file = self.path.open("wb" if self.overwrite else "xb", buffering=0)
         return self._file
 
     @property
     def folder(self) -> Path:
-        """The folder of images."""
+        """The folder of images and videos."""
         return self.path.with_name(f"{self.path.stem}_images")
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -77,15 +79,13 @@ class SampledSet:
         return {**named, "completion": attachments.replaced(row["completion"], self._attached.name)}
 
     def _with_its_image(self, row: Mapping[str, Any], taken: set[str]) -> Mapping[str, Any]:
-        save = getattr(row["completion"], "save", None)
-        if not callable(save):
+        if not callable(getattr(row["completion"], "save", None)):
             return row
         self.folder.mkdir(exist_ok=True)
         stem = numbered(f"{row['draw']:06d}_{row['index']}", taken)
-        name = f"{stem}.png"
-        save(self.folder / name)
+        file = media.write(row["completion"], self.folder / stem)
         rest = {key: value for key, value in row.items() if key != "completion"}
-        return {"file_name": f"{self.folder.name}/{name}", **rest}
+        return {"file_name": f"{self.folder.name}/{file.name}", **rest}
 
 
 def _plain(value: Any) -> Any:

@@ -34,7 +34,8 @@ def sample_run(
     *,
     objects: Mapping[KeyPath, Any] | None = None,
 ) -> list[Mapping[str, Any]]:
-    """The rows of a rejection-sampled set from a run's last checkpoint; images as PIL images.
+    """The rows of a rejection-sampled set from a run's last checkpoint; images as PIL images,
+    videos as `Video`s.
 
     objects: the Python objects that were passed to the run, by the key path of their section. For
     sets that are too large for memory use `sampled_prompts`.

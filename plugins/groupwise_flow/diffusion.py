@@ -145,10 +145,9 @@ class DiffusionPolicy(Policy, GroupSampler):
 
     @classmethod
     def rehearsal(cls, config: Settings) -> PictureRehearsal | None:
-        """Grey pictures; None for videos, and for pipelines that need their weights."""
+        """Grey pictures or videos; None for pipelines that need their weights."""
         adapter = outline(config)
-        is_picture = adapter is not None and len(adapter.latent_shape) <= 3
-        return PictureRehearsal(adapter) if adapter is not None and is_picture else None
+        return None if adapter is None else PictureRehearsal(adapter)
 
     @classmethod
     def least_rate(cls, config: Settings) -> float:

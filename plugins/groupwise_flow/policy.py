@@ -139,8 +139,10 @@ class FlowPolicy(DiffusionPolicy):
         if done.predicted is not None:
             decoded = self.guided.decode(done.predicted.flatten(0, 1))
             predictions["predictions"] = list(decoded.unflatten(0, done.predicted.shape[:2]))
+        trained = self.config.window.trained(self.config.steps, seeds)
         rollouts = replace(
             rollouts,
+            mask=trained.to(self.device),
             sampler_log_probs=done.log_probs,
             facts={**rollouts.facts, **predictions},
             trajectory=self.transitions.trajectory(done, plan.first),
@@ -177,7 +179,10 @@ class FlowPolicy(DiffusionPolicy):
     def microbatches(
         self, rollouts: Rollouts, budget: int, *, cut_decisions: bool
     ) -> Sequence[Microbatch]:
-        """As for other policies; with `keep_graph` each has rollouts of one pass of sampling."""
+        """As for other policies, without decisions that are not trained on; with `keep_graph` each
+        has rollouts of one pass of sampling."""
+        if cut_decisions and self.config.window.share < 1:
+            return self._trained_only(rollouts, budget)
         if PASS not in rollouts.trajectory:
             return super().microbatches(rollouts, budget, cut_decisions=cut_decisions)
         numbers = rollouts.tensor(PASS)
@@ -188,6 +193,16 @@ class FlowPolicy(DiffusionPolicy):
             parts += [(rows[chosen], decisions) for chosen, decisions in some]
         # In the order of other policies, in which gradients are summed.
         return sorted(parts, key=lambda part: part[1].start)
+
+    def _trained_only(self, rollouts: Rollouts, budget: int) -> Sequence[Microbatch]:
+        """One decision at a time of the rollouts that are trained on it."""
+        most = max(1, min(budget, self.config.batch))
+        return [
+            (rows, slice(number, number + 1))
+            for number, trained in enumerate(rollouts.mask.cpu().unbind(dim=1))
+            for rows in trained.nonzero().flatten().split(most)
+            if len(rows)
+        ]
 
     def with_constants(self, rollouts: Rollouts) -> Rollouts:
         """With `guidance_gradient: conditional`: the rollouts with the unconditional velocities of

@@ -1,8 +1,9 @@
-"""PictureRehearsal: an image model without weights, whose pictures are grey."""
+"""PictureRehearsal: an image or a video model without weights, whose completions are grey."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
@@ -15,13 +16,13 @@ GREY = 128
 
 
 class PictureRehearsal(Rehearsal):
-    """Pictures of the size that a run would have, so that `groupwise check` can call rewards."""
-
-    blank = "a grey picture"
+    """Pictures, or videos, of the size that a run would have, so that `groupwise check` can call
+    rewards."""
 
     def __init__(self, adapter: Adapter) -> None:
         super().__init__()
-        self.size = (adapter.width, adapter.height)
+        self.adapter = adapter
+        self.blank = "a grey video" if adapter.is_video else "a grey picture"
 
     @property
     def device(self) -> torch.device:
@@ -36,13 +37,15 @@ class PictureRehearsal(Rehearsal):
         purpose: Purpose = "train",
     ) -> Rollouts:
         rows = [row for row in prompts for _ in range(group_size)]
-        width, height = self.size
-        pictures = torch.full((len(rows), 3, height, width), GREY / 255)
+        adapter = self.adapter
+        images = torch.tensor(GREY / 255).expand(adapter.decoded_shape)
+        pixels = np.broadcast_to(np.uint8(GREY), (*images.shape[:-3], *images.shape[-2:], 3))
+        drawn = adapter.video if adapter.is_video else Image.fromarray
         return Rollouts(
             prompts=rows,
-            completions=[Image.new("RGB", self.size, (GREY,) * 3) for _ in rows],
+            completions=[drawn(pixels) for _ in rows],
             groups=torch.arange(len(prompts)).repeat_interleave(group_size),
             mask=torch.ones(len(rows), 1, dtype=torch.bool),
             truncated=torch.zeros(len(rows), dtype=torch.bool),
-            facts={"images": [*pictures]},
+            facts={"images": [images] * len(rows)},  # one number in memory, as are all pixels
         )

@@ -250,6 +250,8 @@ class FlowSettings(Settings):
                 "a random window has its decisions at other steps for each group, and a pass of "
                 "sampling has several groups; set window: {kind: all}, fixed or sliding"
             )
+        if self.window.share < 1:
+            return "a share of the window is trained on, and the graphs of the rest would stay"
         if self.shared_noise:
             return "with shared_noise a pass of sampling stands for several images; remove one"
         if self.precision == "fp16":

@@ -78,8 +78,8 @@ class LanguageDraft(Draft):
             raise UserError(
                 f"{data.path}: the answers in its column {data.answer!r} are JSON, which no "
                 f"built-in reward compares: docs/recipes/json.md has a reward of some twenty lines "
-                f"to copy; --task words compares them as texts, white space and the order of keys "
-                f"included"
+                f"to copy; --task words pays any element of a list, and compares a text as it is, "
+                f"white space and the order of keys included"
             )
         if all(map(NUMBER.fullmatch, data.answers)):
             return "numbers"

@@ -12,7 +12,7 @@ PARTS = ("image", "image_url")
 PALETTES = ("P", "PA")
 """Modes of pictures whose palette is written in place."""
 SMALL = 256
-"""Pixels of a picture's longer side up to which `write` stores it without loss."""
+"""Pixels of the longer side up to which a picture or a video is always stored without loss."""
 
 
 class Pictures:
@@ -42,14 +42,14 @@ class Pictures:
     def content(self, value: Any) -> tuple[str, bytes]:
         return f"{value.mode} {value.size} {value.getpalette()}", value.tobytes()
 
-    def write(self, value: Any, path: Path) -> Path:
-        """A PNG, or of a large picture a JPEG."""
-        if max(value.size) <= SMALL:
-            whole = path.with_suffix(".png")
-            value.save(whole)
-        else:
-            whole = path.with_suffix(".jpg")
+    def write(self, value: Any, path: Path, *, small: bool) -> Path:
+        """A PNG; of a large picture that is to be small a JPEG."""
+        if small and max(value.size) > SMALL:
+            whole = path.with_name(f"{path.name}.jpg")
             value.convert("RGB").save(whole, quality=90)
+        else:
+            whole = path.with_name(f"{path.name}.png")
+            value.save(whole)
         return whole
 
     def read(self, path: Path) -> Any:

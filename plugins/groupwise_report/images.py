@@ -1,29 +1,28 @@
-"""The images of a run as HTML, embedded in the page: completions, and what prompts and tools show.
+"""The images and videos of a run as HTML, embedded in the page: completions, and what prompts and
+tools show.
 
 Only files inside the run's folder are read. Small images are enlarged by whole factors, so that
-their pixels stay sharp.
+their pixels stay sharp. A video moves if its file is not too large, else its first frame is shown.
 """
 
-import base64
-from io import BytesIO
 from pathlib import Path
 
+from groupwise_report.image_file import data_url, kind_of, moves, reduced, width_of
 from groupwise_report.wording import brief
 
 MOST_IMAGES = 48
 MOST_BYTES = 9_000_000  # of a page's images
-LARGEST = 50_000_000  # bytes of an image
+LARGEST = 50_000_000  # bytes of a file that is read
 SMALL = 1_000_000  # bytes of all images; below it there may be more than MOST_IMAGES
 MOST_ATTACHED = 200  # images of prompts and tools
 LIGHT = 40_000  # bytes of one of a prompt or a tool that is embedded as it is
-HEAVY = 250_000  # bytes of a completion that is reduced
+HEAVY = 250_000  # bytes of a completion that is reduced, and of a small video
+LONG = 1_000_000  # bytes of a completion's video of which a page has the first frame alone
 EDGE = 320  # pixels, of one that is reduced
 LARGE_EDGE = 512  # pixels, of a completion that is reduced
-MOST_PIXELS = 60_000_000  # of one that is reduced
+COMPLETIONS = {"png": "PNG", "avif": "AVIF"}  # the formats of completions
 _TINY = 128  # pixels; images up to this width are enlarged
 _WIDTH = 160  # pixels on the page that an enlarged image has at most
-_PNG = b"\x89PNG\r\n\x1a\n"
-_KINDS = {_PNG: "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif"}
 
 
 class Images:
@@ -42,39 +41,65 @@ class Images:
 
     def embed(self, file: object) -> str:
         """An `<img>` with the content of a file, or a line that says why there is none."""
-        content = self._read(str(file))
-        if content is None:
-            return f"<p>{brief(file)} (no such file in the run's folder)</p>"
-        if not content.startswith(_PNG):
-            return f"<p>{brief(file)} (not a PNG)</p>"
-        kind = "png"
-        if len(content) > HEAVY:
-            smaller, data = _reduced(content, LARGE_EDGE)
-            kind, content = (smaller, data) if smaller else (kind, content)
+        try:
+            content = self._read(str(file))
+        except ValueError as problem:
+            return f"<p>{brief(file)} ({problem})</p>"
+        if kind_of(content) not in COMPLETIONS:
+            return f"<p>{brief(file)} (not a {' or '.join(COMPLETIONS.values())})</p>"
         self.count += 1
-        self.bytes += len(content)
-        return _img(file, kind, content)
+        most = LONG if moves(content) else HEAVY
+        shown = self._shown(file, content, most=most, edge=LARGE_EDGE)
+        size = f"{len(content) / 1e6:.1f} MB"
+        return shown or f"<p>{brief(file)} ({size}; damaged, or Pillow is not installed)</p>"
 
     def small(self, file: object) -> str:
         """What is attached to a prompt or a message: an `<img>`, reduced if it is large, or its
         name."""
-        has_room = self.attached < MOST_ATTACHED and self.bytes < self.most
-        content = self._read(str(file)) if has_room else None
-        kind, data = (None, b"") if content is None else _reduced(content)
-        if kind is None:
-            return f'<span class="cut">[{brief(file)}]</span>'
-        self.attached += 1
-        self.bytes += len(data)
-        return _img(file, kind, data)
+        named = f'<span class="cut">[{brief(file)}]</span>'
+        if self.attached >= MOST_ATTACHED or self.bytes >= self.most:
+            return named
+        try:
+            content = self._read(str(file))
+        except ValueError:
+            return named
+        shown = self._shown(file, content, most=HEAVY if moves(content) else LIGHT, edge=EDGE)
+        self.attached += bool(shown)
+        return shown or named
 
-    def _read(self, file: str) -> bytes | None:
+    def _shown(self, file: object, content: bytes, *, most: int, edge: int) -> str:
+        """An `<img>` with a file of at most so many bytes, else with a smaller picture of it; ""
+        for what cannot be opened."""
+        kind, still = kind_of(content), b""
+        is_whole = kind is not None and len(content) <= most
+        if not is_whole or kind == "avif":  # which not every browser shows
+            still = reduced(content, edge)
+        self.bytes += len(still) + (len(content) if is_whole else 0)
+        alt = brief(file)
+        if not is_whole or kind is None:
+            size = f"{len(content) / 1e6:.1f} MB: the first frame"
+            note = f'<p class="cut">{alt} ({size})</p>' if moves(content) else ""
+            return f'<img alt="{alt}" src="{data_url("jpeg", still)}">{note}' if still else ""
+        shown = data_url(kind, content)
+        if not still:
+            return f'<img{_enlarged(content)} alt="{alt}" src="{shown}">'
+        return (
+            f'<picture><source type="image/{kind}" srcset="{shown}">'
+            f'<img alt="{alt}" src="{data_url("jpeg", still)}"></picture>'
+        )
+
+    def _read(self, file: str) -> bytes:
+        """The content of a file. Raises ValueError with the reason why it is not shown."""
         try:
             path = (self.run / file).resolve()
             # is_file is False for a pipe, of which a read would wait for ever.
-            inside = path.is_relative_to(self.run) and path.is_file()
-            return path.read_bytes() if inside and path.stat().st_size <= LARGEST else None
-        except (OSError, ValueError):  # an invalid file name
-            return None
+            if path.is_relative_to(self.run) and path.is_file():
+                if (size := path.stat().st_size) <= LARGEST:
+                    return path.read_bytes()
+                raise ValueError(f"{size / 1e6:,.0f} MB, too large for this page")
+        except OSError:
+            pass
+        raise ValueError("no such file in the run's folder")
 
 
 def thumbnails(images: list[str]) -> str:
@@ -82,37 +107,9 @@ def thumbnails(images: list[str]) -> str:
     return f'<div class="thumbs">{"".join(images)}</div>' if images else ""
 
 
-def _reduced(content: bytes, edge: int = EDGE) -> tuple[str | None, bytes]:
-    """The kind and the content of an image of at most so many pixels a side; None for what is
-    none."""
-    kind = next((kind for start, kind in _KINDS.items() if content.startswith(start)), None)
-    if kind is not None and len(content) <= LIGHT:
-        return kind, content
-    try:
-        from PIL import Image
-
-        with Image.open(BytesIO(content), formats=("PNG", "JPEG", "WEBP", "GIF", "BMP")) as image:
-            if image.width * image.height > MOST_PIXELS:
-                return None, b""
-            image.thumbnail((edge, edge))
-            data = BytesIO()
-            image.convert("RGB").save(data, "JPEG", quality=85)
-    except Exception:  # no PIL, or a damaged file, for which it raises a dozen kinds
-        return None, b""
-    return "jpeg", data.getvalue()
-
-
-def _img(file: object, kind: str, content: bytes) -> str:
-    data = base64.b64encode(content).decode()
-    alt = brief(file)
-    return f'<img{_enlarged(content)} alt="{alt}" src="data:image/{kind};base64,{data}">'
-
-
 def _enlarged(content: bytes) -> str:
     """The attributes of a small PNG's tag."""
-    if not content.startswith(_PNG):
-        return ""
-    width = int.from_bytes(content[16:20], "big")  # in its header
+    width = width_of(content)
     if not 0 < width <= _TINY:
         return ""
     return f' class="tiny" style="width:{max(1, _WIDTH // width) * width}px"'

@@ -48,6 +48,8 @@ _PHASES = ("sample", "reward", "update", "evaluate")  # first, to have the same 
 CHARTS = (  # title, unit, key, name, percent, note
     ("KL", "nats", "kl", "KL", False,
      "Distance from the reference policy: mean over trained decisions."),
+    ("Beta", "", "beta", "beta", False,
+     "Weight of the KL: by its schedule, or raised and lowered to keep the KL at its target."),
     ("KL to the teacher", "nats", "teacher_kl", "KL", False,
      "Mean over trained decisions; 0 where the policy is its teacher."),
     ("Surprise at answers", "nats", "observation_loss", "-log_prob", False,

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from io import BytesIO
 from itertools import zip_longest
 from typing import Any
 
@@ -15,6 +14,7 @@ from groupwise import attachments
 from groupwise.environment import ENVIRONMENTS, Context, Environment, Outcome, Player, Reply
 from groupwise.episodes.episode_sampler import EpisodeSampler
 from groupwise.episodes.sampling import Sampling
+from groupwise.kit.media import medium_of
 from groupwise.plugins import overrides
 from groupwise.policy import Policy
 from groupwise.prompt_source import Row
@@ -207,17 +207,16 @@ def _record(episodes: Episodes) -> dict[str, list[str]]:
 
 
 def _told(value: Any) -> str:
-    """A value in words that are equal where it is, pictures in it by their content."""
+    """A value in words that are equal where it is, pictures and videos in it by their content."""
     if isinstance(value, Mapping):
         inner = ", ".join(f"{key!r}: {_told(own)}" for key, own in value.items())
         return f"{{{inner}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_told, value))}]"
-    if not callable(getattr(value, "save", None)):
+    if (medium := medium_of(value)) is None:
         return repr(value)
-    content = BytesIO()
-    value.save(content, "PNG")
-    return f"<{attachments.named(value)} {attachments.digest(content.getvalue())}>"
+    form, content = medium.content(value)
+    return f"<{form} {attachments.digest(content)}>"
 
 
 def _difference(one: Mapping[str, list[str]], other: Mapping[str, list[str]]) -> str | None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from groupwise.callback import RunContext
+from groupwise_trackers.gifs import gif_files
 from groupwise_trackers.samples import SampleTable
 from groupwise_trackers.settings import Settings
 from groupwise_trackers.tracker import IDENTITIES, Tracker
@@ -14,7 +15,7 @@ NOT_IN_A_NAME = re.compile(r"[^/\w.\- :]")
 
 
 class MLflow(Tracker):
-    """Parameters, metrics, and for each evaluation a table and images as artifacts."""
+    """Parameters, metrics, and for each evaluation a table, images and videos as artifacts."""
 
     files = (IDENTITIES, "mlflow")
 
@@ -61,12 +62,16 @@ class MLflow(Tracker):
 
         # A column of MLflow's table has images only, or no image.
         all_images = len(shown.images) == len(shown.rows)
-        rows = shown.with_images(lambda image: image) if all_images else shown.rows
+        rows = shown.with_cells(shown.images) if all_images else shown.rows
         columns = [list(column) for column in zip(*rows, strict=True)]
         table = dict(zip(shown.columns, columns, strict=True))
         mlflow.log_table(table, f"{shown.prefix}samples/step_{step}.json")
         for number, image in shown.images.items():
             mlflow.log_image(image, key=_name(shown.prefix + shown.names[number]), step=step)
+        with gif_files(shown.videos) as files:
+            for number, file in files.items():
+                name = _name(f"{shown.prefix}videos/step_{step}/{shown.names[number]}")
+                mlflow.log_artifact(str(file), name)
 
 
 def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:

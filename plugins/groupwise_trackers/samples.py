@@ -9,6 +9,7 @@ from typing import Any
 from groupwise import attachments
 from groupwise.evaluation import Sample
 from groupwise_messages.texts import in_words
+from groupwise_messages.videos import is_video
 
 LONGEST = 10_000
 """Characters of a text; the middle of a longer one is left out, since answers are at the end."""
@@ -20,22 +21,30 @@ class SampleTable:
 
     columns: prompt, completion, reward, right, each reward by its name; with several policies
     `policy`; of training steps also why they were chosen, and the advantage. rows: one for each
-    sample; an image's cell is empty. images: the completions that are images, by row number.
-    names: of the rows, the same at every evaluation. prefix: of the names it is logged under.
+    sample; the cell of an image or a video is empty. images, videos: those completions, by row
+    number. names: of the rows, the same at every evaluation. prefix: of the names it is logged
+    under.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     images: Mapping[int, Any]
+    videos: Mapping[int, Any]
     names: Sequence[str]
     prefix: str = ""
 
-    def with_images(self, wrap: Any) -> list[list[Any]]:
-        """The rows with `wrap(image)` in the cells of completions that are images."""
+    @property
+    def has_texts(self) -> bool:
+        """Whether any completion is a text that is not empty."""
+        place = self.columns.index("completion")
+        return any(row[place] for row in self.rows)
+
+    def with_cells(self, cells: Mapping[int, Any]) -> list[list[Any]]:
+        """The rows with these completions, by row number."""
         place = self.columns.index("completion")
         rows = [list(row) for row in self.rows]
-        for number, image in self.images.items():
-            rows[number][place] = wrap(image)
+        for number, cell in cells.items():
+            rows[number][place] = cell
         return rows
 
 
@@ -70,17 +79,19 @@ def of_training(samples: Sequence[Sample]) -> SampleTable:
 def _table(chosen: Sequence[Sample], names: Sequence[str]) -> SampleTable:
     several = any("learner" in sample for sample in chosen)
     rewards = [*dict.fromkeys(name for sample in chosen for name in sample["rewards"])]
+    completions = {n: s["completion"] for n, s in enumerate(chosen) if is_media(s["completion"])}
     return SampleTable(
         columns=["prompt", "completion", "reward", "right", *rewards]
         + (["policy"] if several else []),
         rows=[_row(sample, rewards, several=several) for sample in chosen],
-        images={n: s["completion"] for n, s in enumerate(chosen) if is_image(s["completion"])},
+        images={n: own for n, own in completions.items() if not is_video(own)},
+        videos={n: own for n, own in completions.items() if is_video(own)},
         names=names,
     )
 
 
-def is_image(completion: object) -> bool:
-    """Whether it is an image, such as PIL's, with a method `save`."""
+def is_media(completion: object) -> bool:
+    """Whether it is an image, such as PIL's, or a video, with a method `save`."""
     return callable(getattr(completion, "save", None))
 
 
@@ -88,7 +99,7 @@ def _row(sample: Sample, rewards: Sequence[str], *, several: bool) -> list[Any]:
     completion = sample["completion"]
     return [
         _prompt(sample),
-        "" if is_image(completion) else words(completion),
+        "" if is_media(completion) else words(completion),
         sample["total"],
         sample["right"],
         *(sample["rewards"].get(name) for name in rewards),

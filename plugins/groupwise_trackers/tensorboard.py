@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from groupwise.callback import RunContext
+from groupwise_trackers.gifs import SIDE, gif
 from groupwise_trackers.samples import SampleTable
 from groupwise_trackers.settings import Settings
 from groupwise_trackers.tracker import IDENTITIES, Tracker
@@ -12,7 +13,7 @@ FOLDER = "tensorboard"
 
 
 class TensorBoard(Tracker):
-    """Event files in the run's folder: scalars, a table of texts, and each prompt's image."""
+    """Event files in the run's folder: scalars, a table of texts, each prompt's image or video."""
 
     files = (IDENTITIES, FOLDER)
 
@@ -41,6 +42,17 @@ class TensorBoard(Tracker):
             pixels = np.asarray(image.convert("RGB"))[None]
             images = {f"{shown.prefix}images/{shown.names[number]}": pixels}
             self.tracker.log_images(images, step=step, dataformats="NHWC")
+        for number, video in shown.videos.items():
+            self._show_video(f"{shown.prefix}videos/{shown.names[number]}", video, step)
+
+    def _show_video(self, name: str, video: Any, step: int) -> None:
+        """As `SummaryWriter.add_video`, which needs moviepy to write the GIF."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        image = Summary.Image(colorspace=3, encoded_image_string=gif(video))
+        image.width, image.height = video.reduced(SIDE).size
+        summary = Summary(value=[Summary.Value(tag=name, image=image)])
+        self.tracker.writer.file_writer.add_summary(summary, global_step=step)
 
 
 def _markdown(shown: SampleTable) -> str:

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from groupwise.callback import RunContext
+from groupwise_trackers.gifs import gif_files
 from groupwise_trackers.samples import SampleTable
 from groupwise_trackers.settings import Settings
 from groupwise_trackers.tracker import IDENTITIES, Tracker
 
 
 class Trackio(Tracker):
-    """A table with the images in it, in a local database unless a Space or a server is named."""
+    """A table with the images and videos in it, in a local database unless a Space or a server is
+    named."""
 
     files = (IDENTITIES,)
 
@@ -35,5 +37,8 @@ class Trackio(Tracker):
     def show(self, shown: SampleTable, step: int) -> None:
         import trackio
 
-        table = trackio.Table(list(shown.columns), shown.with_images(trackio.Image))
-        self.tracker.log({f"{shown.prefix}samples": table}, step=step)
+        with gif_files(shown.videos) as files:
+            # A table shows no `Video`, but a GIF moves as an `Image`, too.
+            cells = {n: trackio.Image(image) for n, image in {**shown.images, **files}.items()}
+            table = trackio.Table(list(shown.columns), shown.with_cells(cells))
+            self.tracker.log({f"{shown.prefix}samples": table}, step=step)

@@ -1,16 +1,18 @@
 """Weights & Biases."""
 
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Any
 
 from groupwise.callback import RunContext
+from groupwise_trackers.gifs import gif
 from groupwise_trackers.samples import SampleTable
 from groupwise_trackers.settings import Settings
 from groupwise_trackers.tracker import IDENTITIES, Tracker
 
 
 class Wandb(Tracker):
-    """A table with the images in it, and the images in a panel of their own."""
+    """A table with the images and videos in it, and these in panels of their own."""
 
     files = (IDENTITIES, "wandb")
 
@@ -35,9 +37,21 @@ class Wandb(Tracker):
     def show(self, shown: SampleTable, step: int) -> None:
         import wandb
 
-        rows = shown.with_images(wandb.Image)
+        def videos() -> dict[int, Any]:
+            gifs = {number: BytesIO(gif(video)) for number, video in shown.videos.items()}
+            return {n: wandb.Video(content, format="gif") for n, content in gifs.items()}
+
+        images = {number: wandb.Image(image) for number, image in shown.images.items()}
+        cells: dict[int, Any] = {**images, **videos()}
+        # A column of wandb's table has one type, and None: no texts beside images.
+        has_one_type = not (shown.has_texts or (shown.images and shown.videos))
+        empty = dict.fromkeys(range(len(shown.rows)))
+        rows = shown.with_cells({**empty, **cells} if has_one_type else {})
         self.tracker.log_table(
             f"{shown.prefix}samples", columns=list(shown.columns), data=rows, step=step
         )
-        if shown.images:  # a panel has a slider over steps, a table has none
+        # A panel has a slider over steps, a table has none.
+        if shown.images:
             self.tracker.log_images({f"{shown.prefix}images": [*shown.images.values()]}, step=step)
+        if shown.videos:
+            self.tracker.log({f"{shown.prefix}videos": [*videos().values()]}, step=step)

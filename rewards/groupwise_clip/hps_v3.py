@@ -1,7 +1,6 @@
 """A reward for images that people prefer: HPSv3, a Qwen2-VL with a head on one token.
 
-The package `hpsv3` pins transformers of 2025. Its file has the weights of transformers' own
-Qwen2-VL, and of the head under `rm_head`.
+Its file has the weights of transformers' own Qwen2-VL, and of the head under `rm_head`.
 """
 
 from collections.abc import Sequence
@@ -14,14 +13,15 @@ from torch import Tensor, nn
 from torchvision.transforms.v2 import functional
 
 from groupwise.kit.options import PathOrName
+from groupwise_clip import qwen2_vl
 from groupwise_clip.aesthetic import head
-from groupwise_clip.files import check_file, fetched, quiet, read_tensors, reason
+from groupwise_clip.files import check_file, fetched, read_tensors
 from groupwise_clip.images import images_of
 from groupwise_clip.texts import texts
 
 TOKEN = "<|Reward|>"
 """What the head reads, of the last layer."""
-HEAD, EMBEDDINGS = "rm_head.", "embed_tokens.weight"
+HEAD = "rm_head."
 PLACES = ("{text_prompt}", "{prompt}")
 """What stands for the prompt in the instruction: the authors' name of it, and ours."""
 
@@ -127,10 +127,8 @@ class HpsV3:
         return values
 
     def _chat(self, processor: Any, caption: str) -> str:
-        """The text of one question; control tokens in the caption are broken up."""
-        text = self.config.instruction
-        for place in PLACES:
-            text = text.replace(place, caption.replace("<|", "< |"))
+        """The text of one question."""
+        text = qwen2_vl.caption_in(self.config.instruction, PLACES, caption)
         text = text if text.endswith(TOKEN) else text + TOKEN
         content = [{"type": "image"}, {"type": "text", "text": text}]
         rendered: str = processor.apply_chat_template(
@@ -140,9 +138,7 @@ class HpsV3:
 
     def _load(self) -> tuple[Any, Any, nn.Sequential, int]:
         """Model, processor, head, and the id of its token."""
-        from transformers import AutoConfig, AutoProcessor, Qwen2VLForConditionalGeneration
-
-        name, path = self.config.model, self.config.weights
+        path = self.config.weights
         tensors = read_tensors(fetched(path, setting="weights"))
         own = {
             key.removeprefix(HEAD): each.float()
@@ -150,27 +146,20 @@ class HpsV3:
             if key.startswith(HEAD)
         }
         rest = {key: each for key, each in tensors.items() if not key.startswith(HEAD)}
-        entries = [len(each) for key, each in rest.items() if key.endswith(EMBEDDINGS)]
-        if not own or not entries:
-            raise ValueError(f"{path!r} does not hold HPSv3: no {HEAD}*, or no *{EMBEDDINGS}")
-        try:
-            with quiet():
-                config = AutoConfig.from_pretrained(name, trust_remote_code=False)
-                config.get_text_config().vocab_size = entries[0]  # one token more than Qwen2-VL's
-                processor = AutoProcessor.from_pretrained(name, trust_remote_code=False)
-                _resize(processor, self.config.pixels)
-                processor.tokenizer.add_special_tokens({"additional_special_tokens": [TOKEN]})
-                dtype = {"float32": torch.float32, "bf16": torch.bfloat16}[self.config.precision]
-                model, report = Qwen2VLForConditionalGeneration.from_pretrained(
-                    None, config=config, state_dict=rest, dtype=dtype, output_loading_info=True
-                )
-        except Exception as error:  # transformers and the hub raise a dozen kinds
-            raise ValueError(f"`model`: {name!r} cannot be loaded: {reason(error)}") from error
-        if missing := sorted(report["missing_keys"]):
-            raise ValueError(f"{path!r} lacks {len(missing)} weights, {missing[0]!r} for example")
+        if not own or not qwen2_vl.has_embeddings(rest):
+            embeddings = qwen2_vl.EMBEDDINGS
+            raise ValueError(f"{path!r} does not hold HPSv3: no {HEAD}*, or no *{embeddings}")
+        model, processor, (token,) = qwen2_vl.load(
+            self.config.model,
+            rest,
+            [TOKEN],
+            precision=self.config.precision,
+            device=self._device,
+            source=path,
+        )
+        _resize(processor, self.config.pixels)
         score = head(own, path, "relu", outputs=2).to(self._device)
-        model = model.eval().requires_grad_(requires_grad=False).to(self._device)
-        return model, processor, score, processor.tokenizer.convert_tokens_to_ids(TOKEN)
+        return model, processor, score, token
 
 
 def _resize(processor: Any, pixels: int) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
 
+from groupwise_messages.videos import REFUSED, is_video
+
 
 @dataclass(frozen=True, kw_only=True)
 class Framing:
@@ -39,6 +41,8 @@ class Framing:
         return replace(self, resize=way)
 
 
+FRAMES = 4
+"""Dimensions of a video's tensor: frames, channels, height, width."""
 _LONGEST = 20  # largest ratio of edges: a longer image, resized by its short edge, takes memory
 
 
@@ -57,6 +61,8 @@ def images_of(
 
 
 def _checked(image: Any, index: int) -> Tensor | Image:
+    if is_video(image) or (isinstance(image, Tensor) and image.ndim == FRAMES):
+        raise ValueError(f"image {index}: expected a PIL image or a tensor, found {REFUSED}")
     if isinstance(image, Tensor):
         if not (image.ndim == 3 and image.shape[0] == 3 and image.is_floating_point()):
             raise ValueError(

@@ -14,3 +14,5 @@ def register_rewards(register: Register) -> None:
     register("preference", f"{here}.preference:Preference", extra="clip")
     register("image_reward", f"{here}.image_reward:ImageReward", extra="clip")
     register("hps_v3", f"{here}.hps_v3:HpsV3", extra="clip")
+    register("frame_consistency", f"{here}.frame_consistency:FrameConsistency", extra="clip")
+    register("video_reward", f"{here}.video_reward:VideoReward", extra="clip")

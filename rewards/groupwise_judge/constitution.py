@@ -9,6 +9,7 @@ from groupwise.kit.options import PathOrName
 from groupwise_judge.form import Form
 from groupwise_judge.material import contexts
 from groupwise_judge.messages import exhibits, messages
+from groupwise_judge.pictures import seen
 from groupwise_judge.rewards import LogExtra, LogMetric, ServerReward, checked
 from groupwise_judge.rubric import Aspect, Rubric, read
 from groupwise_judge.server import Question
@@ -93,7 +94,7 @@ class Constitution(ServerReward):
         verdict, since it might be the weakest."""
         before = contexts(self.config, prompts, columns)
         materials = [
-            [*context, *exhibits("completion", completion)]
+            [*context, *exhibits("completion", seen(completion, self.config.frames))]
             for context, completion in zip(before, completions, strict=True)
         ]
         questions = [

@@ -77,7 +77,8 @@ class GenerativeRanking:
         SampleErrors where half of its comparisons or more have no result."""
         material = contexts(self.config, prompts, columns)
         others = None if purpose == "train" else opponents(self.config, references, columns)
-        compared = pairs(self.config, material, completions, groups, others)
+        frames = self.config.frames
+        compared = pairs(self.config, material, completions, groups, others, frames=frames)
         ranking = Ranking(compared, self._comparison, len(completions))
         shares = self._by_letter if self.config.format == "letter" else self._by_reply
         return ranking.rates(shares(ranking.questions), log_extra, log_metric)

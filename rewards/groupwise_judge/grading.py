@@ -9,6 +9,7 @@ from groupwise.kit.options import PathOrName
 from groupwise_judge.form import Form
 from groupwise_judge.material import contexts
 from groupwise_judge.messages import Exhibit, Message, exhibits, messages
+from groupwise_judge.pictures import seen
 from groupwise_judge.rewards import LogExtra, LogMetric, ServerReward, checked
 from groupwise_judge.rubric import Aspect, Rubric, read
 from groupwise_judge.server import Question, Verdict
@@ -93,7 +94,7 @@ class Judge(ServerReward):
         return checked([None if s is None else self.rubric.value(s) for s in scores], failures)
 
     def _messages(self, context: Sequence[Exhibit], completion: Any) -> list[Message]:
-        material = [*context, *exhibits("completion", completion)]
+        material = [*context, *exhibits("completion", seen(completion, self.config.frames))]
         return messages(self._instructions, material, self._form.request())
 
     def _scores(self, verdict: Verdict) -> dict[str, float]:

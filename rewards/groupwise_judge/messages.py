@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from groupwise import attachments
 from groupwise_judge import fence
 from groupwise_judge.digests import digest_of
-from groupwise_judge.pictures import data_url, is_picture, opened
+from groupwise_judge.pictures import Frames, data_url, is_picture, opened
 from groupwise_messages.pictures import PARTS
+from groupwise_messages.videos import REFUSED, is_video
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -37,7 +38,8 @@ class Exhibit:
 def exhibits(
     label: str, content: Any, pictures: Sequence[Any] = (), *, files: bool = False
 ) -> list[Exhibit]:
-    """The exhibits of a prompt or a completion: a string, a picture, or messages, one exhibit each.
+    """The exhibits of a prompt or a completion: a string, a picture, frames of a video, or
+    messages, one exhibit each.
 
     pictures: those beside a prompt, in the order of its image blocks; if it has no blocks they
     stand before the text of the first user message. files: whether messages may name pictures by
@@ -49,6 +51,10 @@ def exhibits(
     spare = [opened(picture) for picture in pictures]
     if is_picture(content):
         return [Exhibit(label, (*spare, opened(content)))]
+    if isinstance(content, Frames):
+        return [Exhibit(f"{label}, {content}", (*spare, *content.pictures))]
+    if is_video(content):
+        raise ValueError(f"the {label} is {REFUSED}")
     if isinstance(content, str):
         return [Exhibit(label, (*spare, content))]
     is_chat = isinstance(content, Sequence) and all(isinstance(each, Mapping) for each in content)

@@ -5,13 +5,44 @@ from __future__ import annotations
 import io
 from base64 import b64encode
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from groupwise_messages.frames import evenly
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 REMEMBERED = 64
 """Pictures whose addresses are kept in memory."""
+
+
+@dataclass(frozen=True)
+class Frames:
+    """What a judge sees of a video: some of its frames, in their order."""
+
+    pictures: tuple[Image, ...]
+    seconds: float
+    """From the first of them to the last."""
+
+    def __str__(self) -> str:
+        count = len(self.pictures)
+        return (
+            f"a video, {count} frames from {self.seconds:.2g} seconds" if count > 1 else "a frame"
+        )
+
+
+def seen(completion: Any, frames: int) -> Any:
+    """The completion; of a video its `Frames`, at most so many."""
+    try:
+        from groupwise_messages.video import Video
+    except ImportError:  # without Pillow nothing is a video
+        return completion
+    if not isinstance(completion, Video):
+        return completion
+    numbers = evenly(len(completion), frames)
+    pictures = tuple(completion[number] for number in numbers)
+    return Frames(pictures, (numbers[-1] - numbers[0]) / completion.rate)
 
 
 def is_picture(value: Any) -> bool:

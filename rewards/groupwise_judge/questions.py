@@ -6,6 +6,7 @@ from typing import Any
 
 from groupwise_judge.material import column, contexts
 from groupwise_judge.messages import Exhibit, Message, exhibits, messages
+from groupwise_judge.pictures import seen
 from groupwise_judge.settings import Shown
 from groupwise_messages.wording import PLACE
 
@@ -38,7 +39,8 @@ class Questions:
         completion or a picture that cannot be shown; also for a question that names `{completion}`
         (or `{prompt}`) where that is a picture without text."""
         before = contexts(self._shown, prompts, columns)
-        judged = [exhibits("completion", completion) for completion in completions]
+        shown = [seen(completion, self._shown.frames) for completion in completions]
+        judged = [exhibits("completion", completion) for completion in shown]
         if is_whole(self._question):
             pairs = zip(before, judged, strict=True)
             return [self._filled(*pair, columns, row) for row, pair in enumerate(pairs)]

@@ -11,6 +11,7 @@ from groupwise.kit.options import PathOrName
 from groupwise_judge.comparison import POINTS, WINNER, Comparison, Fenced
 from groupwise_judge.material import column, contexts, is_blank
 from groupwise_judge.messages import Exhibit, digest, exhibits
+from groupwise_judge.pictures import seen
 from groupwise_judge.rewards import LogExtra, LogMetric, ServerReward, checked
 from groupwise_judge.server import Question, Verdict
 from groupwise_judge.settings import ServerSettings
@@ -135,15 +136,19 @@ def pairs(
     completions: Sequence[Any],
     groups: Sequence[int],
     others: Sequence[Sequence[Any]] | None,
+    *,
+    frames: int,
 ) -> list[Pair]:
     """What is compared: the completions of each group or, if they are there, each with `others`.
 
-    material: for each completion what the judge reads before it.
+    material: for each completion what the judge reads before it; frames: how many it sees of one
+    that is a video.
     """
+    completions = [seen(each, frames) for each in completions]
     if others is None:
         return list(_within(material, completions, groups, settings.opponents))
     return [
-        Pair(material[row], (completion, other), (row, None))
+        Pair(material[row], (completion, seen(other, frames)), (row, None))
         for row, completion in enumerate(completions)
         for other in others[row]
     ]
@@ -224,7 +229,8 @@ class JudgeRanking(ServerReward):
         raises SampleErrors where half of its comparisons or more have no verdict."""
         material = contexts(self.config, prompts, columns)
         others = None if purpose == "train" else opponents(self.config, references, columns)
-        compared = pairs(self.config, material, completions, groups, others)
+        frames = self.config.frames
+        compared = pairs(self.config, material, completions, groups, others, frames=frames)
         ranking = Ranking(compared, self._comparison, len(completions))
         verdicts = await self.ask(ranking.questions, len(completions), log_metric)
         shares = [verdict.failure or _share(verdict) for verdict in verdicts]

@@ -12,10 +12,21 @@ OWN = ("model", "messages", "temperature", "max_tokens", "seed", "response_forma
 """What a request contains already, so that `options` cannot."""
 
 
-class Shown(BaseModel):
-    """What the judge reads besides the completion."""
+class Seen(BaseModel):
+    """How much of a completion the judge sees."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    frames: int = Field(
+        default=4,
+        ge=1,
+        description="Of a video, how many frames the judge sees, as pictures in their order, "
+        "evenly spaced, the first and the last among them; 1: the first.",
+    )
+
+
+class Shown(Seen):
+    """What the judge reads besides the completion."""
 
     prompt: bool = Field(default=True, description="Whether the judge reads the prompt.")
     reference: str | None = Field(

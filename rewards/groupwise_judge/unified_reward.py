@@ -18,7 +18,7 @@ from groupwise_judge import fence
 from groupwise_judge.comparison import FIRST, SECOND, TIE, WINNER, Comparison
 from groupwise_judge.form import UnreadableError, Value
 from groupwise_judge.messages import Exhibit
-from groupwise_judge.pictures import is_picture, opened
+from groupwise_judge.pictures import Frames, is_picture, opened
 from groupwise_judge.server import Question
 
 ASPECTS = ("Alignment", "Coherence", "Style")
@@ -133,7 +133,8 @@ class UnifiedReward(Comparison):
             if not is_picture(content):
                 raise ValueError(
                     f"UnifiedReward compares pictures here, and a completion is "
-                    f"{type(content).__name__}; use format: json"
+                    f"{content if isinstance(content, Frames) else type(content).__name__}; use "
+                    f"format: json"
                 )
         parts = [part for exhibit in context for part in exhibit.parts]
         caption = "\n".join(fence.escaped(part) for part in parts if isinstance(part, str))

@@ -20,7 +20,9 @@ from groupwise_judge.in_process.model import NOT_FINITE, JudgeModel
 from groupwise_judge.in_process.settings import ModelSettings
 from groupwise_judge.material import column
 from groupwise_judge.messages import Message, exhibits
+from groupwise_judge.pictures import seen
 from groupwise_judge.rewards import LogMetric
+from groupwise_judge.settings import Seen
 
 NUMBERS = [
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
@@ -41,7 +43,7 @@ class VisualQuestions:
 
     judges = False
 
-    class Config(ModelSettings):
+    class Config(ModelSettings, Seen):
         """Settings of the reward `visual_questions`."""
 
         questions: str = Field(
@@ -127,7 +129,8 @@ class VisualQuestions:
         return scores
 
     def _chat(self, item: Item, completion: Any, row: int) -> list[Message]:
-        parts = [part for exhibit in exhibits("completion", completion) for part in exhibit.parts]
+        shown = exhibits("completion", seen(completion, self.config.frames))
+        parts = [part for exhibit in shown for part in exhibit.parts]
         pictures = [{"type": "image", "image": part} for part in parts if not isinstance(part, str)]
         if not pictures:
             raise ValueError(f"sample {row}: its questions are about a picture, found text")

@@ -40,6 +40,37 @@ def gold_texts(gold: Any) -> tuple[str, ...]:
     return (text, text.lower()) if _is_boolean(gold) else (text,)
 
 
+def accepted_texts(gold: Any) -> tuple[str, ...]:
+    """Returns the texts of which each is a right answer, the first of them the plainest.
+
+    A list holds several. Of a mapping they stand where published rows have them: `value` and
+    `aliases` (TriviaQA), `text` (SQuAD), `target` (Search-R1), also within `ground_truth`. Raises
+    ValueError for a mapping without these, and for a list of lists or mappings.
+    """
+    if isinstance(gold, Mapping):
+        parts = [gold[name] for name in _ACCEPTED if name in gold]
+        if not parts:
+            raise ValueError(
+                f"expected gold answers, a string, a list of strings or a mapping with one of "
+                f"{', '.join(_ACCEPTED)}, found a mapping with {', '.join(map(str, gold))}"
+            )
+        return tuple(dict.fromkeys(text for part in parts for text in accepted_texts(part)))
+    if isinstance(gold, list | tuple) and len(gold) == 1:
+        return accepted_texts(gold[0])
+    every = gold if isinstance(gold, list | tuple) else (gold,)
+    for each in every:
+        if isinstance(each, list | tuple | Mapping):
+            raise ValueError(
+                f"expected a list of gold answers, strings or numbers, found a list with a "
+                f"{type(each).__name__} in it: {gold!r:.80}"
+            )
+    return tuple(dict.fromkeys(text for each in every for text in gold_texts(each)))
+
+
+_ACCEPTED = ("value", "aliases", "text", "target", "ground_truth")
+"""Where the mappings of published rows have their accepted answers."""
+
+
 def _is_boolean(gold: Any) -> bool:
     return isinstance(gold, bool) or (isinstance(gold, list | tuple) and _is_boolean(gold[0]))
 

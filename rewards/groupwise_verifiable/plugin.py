@@ -10,6 +10,7 @@ def register_rewards(register: Register) -> None:
     here = "groupwise_verifiable"
     register("math", f"{here}.mathematics.reward:MathEquivalence", extra="math")
     register("exact_answer", f"{here}.text.answers:ExactAnswer")
+    register("answer_f1", f"{here}.text.squad:AnswerF1")
     register("numeric_answer", f"{here}.text.answers:NumericAnswer")
     register("think_answer_format", f"{here}.text.format:ThinkAnswerFormat")
     register("think_format", f"{here}.text.format:ThinkFormat")
@@ -29,9 +30,22 @@ def register_rewards(register: Register) -> None:
     register("jpeg_size", f"{here}.images.jpeg:JpegSize", extra="flow")
     register("per_step", f"{here}.images.per_step:PerStep", extra="flow")
     register("image_diversity", f"{here}.images.diversity:ImageDiversity")
+    register("per_frame", f"{here}.videos.per_frame:PerFrame", extra="flow")
+    register("motion", f"{here}.videos.motion:Motion", extra="flow")
+    register("smoothness", f"{here}.videos.motion:Smoothness", extra="flow")
 
 
 @hookimpl
 def register_prompts(register: Register) -> None:
     """Registers the prompt sources of this package."""
     register("reasoning_gym", "groupwise_verifiable.puzzles.source:ReasoningGym", extra="llm")
+
+
+@hookimpl
+def register_watches(register: Register) -> None:
+    """Registers what is watched of every picture and video."""
+    here = "groupwise_verifiable.watches"
+    register("darkness", f"{here}:DARKNESS")
+    register("edges", f"{here}:EDGES")
+    register("color_entropy", f"{here}:COLOR_ENTROPY")
+    register("motion", f"{here}:MOTION")

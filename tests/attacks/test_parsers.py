@@ -20,7 +20,8 @@ from groupwise_messages.completion import (
     tagged,
 )
 from groupwise_verifiable.reading.numbers import last_number, whole_number
-from groupwise_verifiable.text.answers import ExactAnswer, NumericAnswer, folded, last_line
+from groupwise_verifiable.text.accepted import folded, last_line
+from groupwise_verifiable.text.answers import ExactAnswer, NumericAnswer
 from groupwise_verifiable.text.format import TagCount, ThinkAnswerFormat, ThinkFormat
 from groupwise_verifiable.text.language import LanguageConsistency
 from groupwise_verifiable.text.overlong import SoftOverlong

@@ -35,8 +35,9 @@ class Race:
     """config: configuration of all runs; variants: {title: overrides of `groupwise train`}; goal:
     the accuracy to reach; common: overrides of all variants; held_out: use the accuracy of
     evaluations (`evaluation.every`) instead of training completions, if variants draw different
-    prompts; columns: {title: metric of the last evaluation}, further columns of the table; configs:
-    {title: configuration} of variants with another one than `config`.
+    prompts; columns: {title: metric of the last evaluation}, further columns of the table; lately:
+    {title: metric of training}, columns with its median over the last ten steps; configs: {title:
+    configuration} of variants with another one than `config`.
     """
 
     config: Path
@@ -45,6 +46,7 @@ class Race:
     common: Sequence[str] = field(default_factory=tuple)
     held_out: bool = False
     columns: Mapping[str, str] = field(default_factory=dict)
+    lately: Mapping[str, str] = field(default_factory=dict)
     configs: Mapping[str, Path] = field(default_factory=dict)
 
     @property
@@ -62,7 +64,7 @@ class Run:
     """The result of one run; seconds and steps are NaN if it never reached the goal.
 
     curve: (steps, seconds of training, accuracy) at each measurement; accuracy: on held-out prompts
-    after the last step; after: all metrics of that evaluation.
+    after the last step; after: all metrics of that evaluation; lately: those of `Race.lately`.
     """
 
     seconds: float
@@ -71,6 +73,7 @@ class Run:
     accuracy: float
     curve: Sequence[tuple[int, float, float]]
     after: Mapping[str, float]
+    lately: Mapping[str, float] = field(default_factory=dict)
 
 
 def main(race: Race) -> None:
@@ -156,6 +159,10 @@ def read(run: Path, race: Race) -> Run:
         accuracy=after.get("accuracy", math.nan),
         curve=curve,
         after=after,
+        lately={
+            title: statistics.median(line.get(name, math.nan) for line in lines[-10:])
+            for title, name in race.lately.items()
+        },
     )
 
 
@@ -168,7 +175,8 @@ def table(
     """A table with a line for each variant and the values of all seeds."""
     columns = columns or {}
     titles = ["variant", f"seconds to {goal}", "steps", "seconds a step"]
-    titles += ["accuracy after the last step", *columns]
+    lately = [*next(iter(runs.values()))[0].lately]
+    titles += ["accuracy after the last step", *columns, *lately]
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for title, seed_runs in runs.items():
         cells = (
@@ -180,6 +188,7 @@ def table(
                 [_number(run.after.get(k, math.nan), ".3g") for run in seed_runs]
                 for k in columns.values()
             ),
+            *([_number(run.lately[k], ".3g") for run in seed_runs] for k in lately),
         )
         lines.append(f"| {title} | " + " | ".join(", ".join(cell) for cell in cells) + " |")
     return "\n".join([*lines, f"\nSeeds {', '.join(map(str, seeds))}; a dash: not reached.\n"])

@@ -79,6 +79,17 @@ def test_a_watched_reward_may_be_better_if_lower() -> None:
     assert not raises_alarm(0.3, -0.3, lower)
 
 
+def test_any_change_may_be_for_the_worse() -> None:
+    """By `same`, in both directions, as rarely by noise, and with no best evaluation."""
+    same = Watch(better="same")
+    assert raises_alarm(0.3, 0.3, same)
+    assert raises_alarm(0.3, -0.3, same)
+    assert not raises_alarm(0.3, -0.3, Watch(better="same", tolerance=0.6))
+    assert sum(raises_alarm(0.3, 0, same, seed=seed) for seed in range(0, 800, 4)) <= 14
+    to_and_fro = levels((0.3, 0.3), (0.7, 0.7), (0.7, 0.3), watch=same)
+    assert to_and_fro.raised["check"] is None
+
+
 def test_the_tolerance_is_added_to_the_noise() -> None:
     first = records([[0.0], [0.0], [0.0], [0.0]], [[1.0], [1.0], [1.0], [1.0]])
     now = records([[1.0]] * 4, [[0.7], [0.9], [0.7], [0.9]])

@@ -540,7 +540,7 @@ def test_paths_that_exist_are_relative_to_the_file(tmp_path: Path) -> None:
 def test_configurations_on_the_page_of_algorithms_are_valid() -> None:
     page = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
     examples = [yaml.safe_load(block.split("```")[0]) for block in page.split("```yaml\n")[1:]]
-    assert len(examples) == 6
+    assert len(examples) == 7
     for section in examples:
         options = section["algorithm"]
         options = {"name": options} if isinstance(options, str) else options

@@ -394,6 +394,10 @@ def train(lab):
     for name, algorithm, reward, settings in [
         ("grpo", GRPO(GRPO.Config(beta=0.05, entropy=0.01)), lab.ones, {}),
         ("updates", GRPO(GRPO.Config(scale="batch")), lab.ones, {"updates_per_rollout": 2}),
+        ("extremes", GRPO(GRPO.Config(scale="batch", beta=0.05)), lab.ones,
+         {"updates_per_rollout": 2, "group_size": 6, "keep": {"extremes": 2}}),
+        ("target", GRPO(GRPO.Config(beta={"target": 0.01, "gain": 1.0})), lab.ones,
+         {"updates_per_rollout": 2, "steps": 5}),
         ("odd", DrGRPO(), lab.ones, {"groups_per_step": 3, "updates_per_rollout": 3}),
         ("alone", GRPO(), lab.ones, {"groups_per_step": 1}),
         ("taught", GRPO(), lab.ones,
@@ -430,7 +434,7 @@ def train(lab):
                 "mismatch/mean", "mismatch/max", "importance", "clip_fraction",
                 "trained_decisions", "length_max", "prompts/again", "prompts/between",
                 "prompts/expected", "prompts/new_accuracy", "replay/share", "replay/bytes",
-                "multipliers/long/at_most", "failed", "length", "teacher_kl")
+                "multipliers/long/at_most", "beta", "failed", "length", "teacher_kl")
         results[name] = {
             "table": policy.table.flatten().tolist(),
             "moment": moments[policy.table]["exp_avg"].flatten().tolist(),
@@ -524,7 +528,7 @@ def comparable(result):
     "case",
     [
         *("grpo", "updates", "odd", "alone", "dead", "dapo", "ahead", "engine", "sees", "gdpo"),
-        *("constraint", "replay", "failed", "whitened", "taught"),
+        *("constraint", "replay", "failed", "whitened", "taught", "extremes", "target"),
     ],
 )
 @pytest.mark.rounding

@@ -94,7 +94,7 @@ class Sounds:
     def content(self, value):
         return "sound", bytes(value.samples)
 
-    def write(self, value, path):
+    def write(self, value, path, *, small):
         whole = path.with_suffix(".sound")
         whole.write_bytes(bytes(value.samples))
         return whole
@@ -142,7 +142,7 @@ def test_a_package_brings_a_medium_of_its_own(known, tmp_path):
     assert not equal([sound], [loud])
     assert identity(sound) == identity(Sound([1, 2])) != identity(loud)
     assert attachments.in_columns({"prompt": "p", "sound": sound}) == [sound]
-    file = media.medium_of(loud).write(loud, tmp_path / "loud")
+    file = media.write(loud, tmp_path / "loud")
     assert media.read(file).samples == [3]
     with pytest.raises(OSError, match=r"no installed package reads \.png"):
         media.read(tmp_path / "picture.png")

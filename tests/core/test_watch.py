@@ -215,7 +215,7 @@ def test_clashing_and_unknown_labels_are_refused(lab, tmp_path, sections, messag
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"name": "b", "better": "more"}, "watch.0.better: expected 'higher' or 'lower'"),
+        ({"name": "b", "better": "more"}, "watch.0.better: expected 'higher', 'lower'"),
         ({"name": "b", "tolerance": -1}, "watch.0.tolerance: expected at least 0"),
         ({"label": "b"}, "watch.0.name: missing"),
         ({"name": "b", "deadline": 1e10}, "watch.0.deadline: expected at most 1e+09"),

@@ -6,6 +6,7 @@ OTHER_POLICY = {"kind": ForwardProcess}
 FORMS = {
     "checkpointing": {"gradient_checkpointing": True},
     "a window that starts anywhere": {"window": {"kind": "random", "size": 2}},
+    "a share of the steps": {"window": {"share": 0.5}},
     "a sliding window": {"window": {"kind": "sliding", "size": 2, "every": 1}},
     "shared noise": {"shared_noise": True, "window": {"kind": "fixed", "size": 2, "start": 1}},
     "cps": {"sde": "cps"},

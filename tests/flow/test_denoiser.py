@@ -197,6 +197,8 @@ def test_sigmas_of_another_family_are_refused(lab, folder):
 class Video(Denoiser):
     """Two frames of each latent."""
 
+    frames = 2
+
     def decode(self, latents):
         picture = super().decode(latents)
         return torch.stack([picture, 1 - picture], dim=1)
@@ -223,3 +225,18 @@ def test_videos_are_lists_of_pictures_and_saved_as_animations(lab, folder, tmp_p
     (saved,) = (tmp_path / "run" / "samples" / "after").iterdir()
     with Image.open(saved) as animation:
         assert animation.n_frames == 2
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert "pipeline_tag: text-to-video" in card
+    assert ').frames[0]\nexport_to_video(video, "video.mp4", fps=8)' in card
+
+
+def test_a_rehearsal_draws_grey_videos(lab, folder):
+    """Whether they are videos is the adapter's word: their latents have as many dimensions as those
+    of pictures."""
+    settings = lab.settings(model=str(folder), adapter=Video)
+    rehearsal = FlowPolicy.rehearsal(settings)
+    assert rehearsal.blank == "a grey video"
+    rollouts = rehearsal.sample(ROWS, group_size=1, seeds=SEEDS)
+    assert [type(video) for video in rollouts.completions] == [videos.Video] * 2
+    assert rollouts.completions[0].pixels.shape == (2, 16, 16, 3)
+    assert rollouts.facts["images"][0].shape == (2, 3, 16, 16)

@@ -101,18 +101,38 @@ def test_the_moving_average_is_evaluated_and_saved(lab, train):
     assert sorted(lab.redness(again.completions)) == pytest.approx(rewards, abs=1e-6)
 
 
+@pytest.mark.slow
+def test_a_method_without_a_path_trains_on_the_best_and_worst_with_a_distance_to_keep(train):
+    result = train(
+        policy={"name": "forward_process"},
+        algorithm={"name": "nft", "beta": {"target": 1e-3, "gain": 1.0}},
+        train={"keep": {"extremes": 2}},
+    )
+    steps = lines(result.folder)
+    assert [line["trained_decisions"] for line in steps] == [4, 4, 4]
+    assert [line["beta"] for line in steps[:2]] == [0.04, 0.032]
+    assert steps[1]["kl"] > 0
+
+
 @pytest.mark.parametrize(
-    ("policy", "settings"),
+    ("policy", "settings", "beta"),
     [
-        ({"guidance": 2.0}, {"ema": 0.5, "ema_every": 2}),
+        ({"guidance": 2.0}, {"ema": 0.5, "ema_every": 2}, 0.05),
+        pytest.param(
+            {"window": {"share": 0.7}},
+            {"ema": 0.5, "keep": {"extremes": 2}},
+            {"target": 1e-4, "gain": 1.0},
+            marks=pytest.mark.slow(after=0),
+        ),
         (
             {"lora": {"rank": 2}, "window": {"kind": "sliding", "size": 1, "every": 1}},
             {"ema": 0.9, "epochs": 2, "schedule": "cosine"},
+            0.05,
         ),
     ],
 )
-def test_a_resumed_run_is_the_uninterrupted_one(train, policy, settings):
-    options = {"policy": policy, "algorithm": {"name": "flow_grpo", "beta": 0.05}}
+def test_a_resumed_run_is_the_uninterrupted_one(train, policy, settings, beta):
+    options = {"policy": policy, "algorithm": {"name": "flow_grpo", "beta": beta}}
 
     class Stop(groupwise.Callback):
         def on_step(self, step, metrics):

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 from pydantic import ValidationError
 
 from groupwise_flow.process.windows import Window
@@ -83,6 +84,41 @@ def test_a_group_shares_its_random_window_in_any_batch(lab):
     assert changed.tensor("first").tolist() == first[0].tolist()
 
 
+def test_each_rollout_is_trained_on_a_share_of_its_own_that_depends_only_on_its_seed():
+    window = Window(share=0.6)
+    trained = window.trained(16, range(500))
+    assert trained.shape == (500, 15)
+    assert (trained.sum(dim=1) == 9).all()
+    assert float(trained.double().mean(dim=0).sub(0.6).abs().max()) < 0.07
+    pairs = trained[:, 0] & trained[:, 1]
+    assert abs(float(pairs.double().mean()) - 9 * 8 / (15 * 14)) < 0.07
+    assert torch.equal(window.trained(16, [7]), trained[7:8])
+    assert Window().trained(4, range(2)).all()
+
+
+def test_decisions_that_are_not_trained_on_get_no_pass(lab):
+    """All are drawn as without a share, and an update computes those of the share alone."""
+    policy = lab.policy(steps=7, window={"share": 0.5})
+    every = lab.policy(steps=7)
+    rollouts = policy.sample(lab.rows, group_size=3, seeds=range(6))
+    plain = every.sample(lab.rows, group_size=3, seeds=range(6))
+    assert all(map(torch.equal, rollouts.trajectory["path"], plain.trajectory["path"]))
+    mask = rollouts.mask
+    assert mask.sum(dim=1).tolist() == [3] * 6
+    assert len(mask.unique(dim=0)) > 2
+    assert plain.mask.all()
+    pieces = policy.microbatches(rollouts, 100, cut_decisions=True)
+    seen = torch.zeros_like(mask, dtype=torch.int64)
+    for rows, decisions in pieces:
+        seen[rows, decisions] += 1
+    assert torch.equal(seen, mask.long())
+    with torch.no_grad():
+        again = torch.zeros_like(plain.sampler_log_probs)
+        for rows, decisions in pieces:
+            again[rows, decisions] = policy(rollouts.select(rows), decisions).log_probs
+    assert torch.allclose(again[mask], plain.sampler_log_probs[mask], atol=1e-5)
+
+
 def test_a_sliding_window_moves_with_training_and_wraps():
     window = Window(kind="sliding", size=4, start=1, stride=2, every=3)
     starts = [int(window.starts(STEPS, [0], step)) for step in range(14)]
@@ -119,6 +155,7 @@ def test_a_sliding_window_of_a_policy_follows_the_training_step(lab):
         ({"kind": "fixed", "size": 2, "until": 0.5}, "until has no effect with kind: fixed"),
         ({"kind": "all", "every": 5}, "every has no effect with kind: all"),
         ({"kind": "jumping", "size": 2}, "'all', 'fixed', 'random' or 'sliding'"),
+        ({"share": 0.0}, "greater than 0"),
         ({"length": 3}, "Extra inputs"),
     ],
 )
@@ -147,6 +184,11 @@ def test_two_steps_have_one_decision_and_one_step_has_none():
     assert Window().length(2) == 1
     with pytest.raises(ValueError, match="the first 0 can be"):
         Window().length(1)
+
+
+def test_a_share_of_no_decision_is_refused():
+    with pytest.raises(ValueError, match=r"a share of 0\.1 of 9 decisions is none"):
+        Window(share=0.1).length(STEPS)
 
 
 def test_a_shrinking_window_stays_as_long_as_in_mixgrpos_exponential_decay():

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from tests.report.test_report import HOSTILE, page_of, sample, write_run
 
-from groupwise_report import images
+from groupwise_report import image_file, images
 
 TEXT = {"type": "text", "text": "What is it?"}
 
@@ -109,7 +109,7 @@ def test_no_part_becomes_markup(tmp_path: Path, content: Any) -> None:
 
 def test_a_damaged_or_enormous_picture_is_named(tmp_path: Path, monkeypatch: Any) -> None:
     name = stored(tmp_path, "large.png", (900, 600))
-    monkeypatch.setattr(images, "MOST_PIXELS", 1000)
+    monkeypatch.setattr(image_file, "MOST_PIXELS", 1000)
     assert "<img" not in shown(tmp_path, "?", images=[name])
     monkeypatch.undo()
     data = (tmp_path / name).read_bytes()
@@ -120,3 +120,40 @@ def test_a_damaged_or_enormous_picture_is_named(tmp_path: Path, monkeypatch: Any
     light.write(b"\xff\xd8\xff small")
     (tmp_path / name).write_bytes(light.getvalue())
     assert sources(shown(tmp_path, "?", images=[name])) == ["data:image/jpeg"]
+
+
+def film(run: Path, name: str, size: tuple[int, int]) -> str:
+    """The name of an animation of noise in the folder of a run."""
+    (run / "samples").mkdir(parents=True, exist_ok=True)
+    first, *others = [Image.effect_noise(size, 80).convert("RGB") for _ in range(3)]
+    first.save(run / "samples" / name, save_all=True, append_images=others, duration=125)
+    return f"samples/{name}"
+
+
+def completed(run: Path, file: str) -> str:
+    return shown(run, "?", "", image=file)
+
+
+def test_videos_move_and_have_a_first_frame_where_a_browser_has_no_avif(tmp_path: Path) -> None:
+    small, large = film(tmp_path, "a.apng", (20, 10)), film(tmp_path, "b.avif", (300, 200))
+    assert sources(completed(tmp_path, small)) == ["data:image/png"]
+    assert "width:160px" in completed(tmp_path, small)
+    for html in (completed(tmp_path, large), shown(tmp_path, "?", images=[large])):
+        assert '<source type="image/avif" srcset="data:image/avif;base64,' in html
+        assert sources(html) == ["data:image/jpeg"]
+
+
+def test_a_video_too_large_for_the_page_is_its_first_frame_and_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = film(tmp_path, "a.apng", (250, 250))
+    assert sources(completed(tmp_path, name)) == ["data:image/png"]  # a picture would be reduced
+    monkeypatch.setattr(images, "LONG", 1000)
+    html = completed(tmp_path, name)
+    assert sources(html) == ["data:image/jpeg"]
+    size = (tmp_path / name).stat().st_size / 1e6
+    assert f"{name} ({size:.1f} MB: the first frame)" in html
+    monkeypatch.setattr(images, "LARGEST", 1000)
+    html = completed(tmp_path, name)
+    assert "<img" not in html
+    assert "MB, too large for this page)" in html

@@ -211,7 +211,7 @@ print("WON")
     "look into another process": """
 import os
 for number in (*range(os.getppid() - 5, os.getppid() + 50), os.getpid()):
-    for name in ("mem", "environ", "maps", "fd/3", "cwd/file", "root/etc/passwd"):
+    for name in ("mem", "environ", "maps", "fdinfo/0", "cwd/file", "root/etc/passwd"):
         try:
             print(open(f"/proc/{number}/{name}", "rb").read(9), "WON")
         except OSError:

@@ -175,6 +175,32 @@ def test_tensorboard_shows_the_image_of_a_prompt_over_the_steps(tmp_path):
     assert warnings == []
 
 
+def film(*greys):
+    videos = pytest.importorskip("groupwise_messages.video")
+    frames = np.full((len(greys), 2, 4, 3), 0, np.uint8)
+    frames[:] = np.reshape(greys, (-1, 1, 1, 1))
+    return videos.Video(frames, 4)
+
+
+def frames_of(gif):
+    from PIL import Image
+
+    with Image.open(gif) as animation:
+        return animation.format, getattr(animation, "n_frames", 1), animation.info["duration"]
+
+
+def test_tensorboard_shows_the_video_of_a_prompt(tmp_path):
+    import io
+
+    tracker, warnings = open_tracker(tmp_path / "run", "tensorboard")
+    tracker.on_evaluation(3, Evaluation({"reward": 1.0}, [sample(6, film(0, 90, 200))]))
+    tracker.on_close()
+    (event,) = read_events(tmp_path / "run").Images("videos/prompt 6")
+    assert (event.step, event.width, event.height) == (3, 4, 2)
+    assert frames_of(io.BytesIO(event.encoded_image_string)) == ("GIF", 3, 250)
+    assert warnings == []
+
+
 @pytest.fixture(scope="module")
 def trackio():
     return pytest.importorskip("trackio")
@@ -209,7 +235,8 @@ def test_trackio_shows_images_in_the_table(tmp_path, trackio):
     options = {"auto_log_cpu": False, "auto_log_gpu": False}
     tracker, _ = open_tracker(tmp_path / "drawn", "trackio", project="q", **options)
     image_sample = sample(1, Image.new("RGB", (3, 3), (9, 8, 7)))
-    tracker.on_evaluation(0, Evaluation({"reward": 1.0}, [image_sample, sample(2, None)]))
+    samples = [image_sample, sample(2, None), sample(3, film(0, 200))]
+    tracker.on_evaluation(0, Evaluation({"reward": 1.0}, samples))
     tracker.on_close()
     (table,) = [
         log["samples"]["_value"] for log in Storage.get_logs("q", "drawn") if "samples" in log
@@ -219,6 +246,8 @@ def test_trackio_shows_images_in_the_table(tmp_path, trackio):
     file = trackio.utils.MEDIA_DIR / cell["file_path"]
     assert Image.open(file).convert("RGB").getpixel((0, 0)) == (9, 8, 7)
     assert table[1]["completion"] == ""
+    moving = trackio.utils.MEDIA_DIR / table[2]["completion"]["file_path"]
+    assert frames_of(moving) == ("GIF", 2, 250)
 
 
 # ---- other trackers
@@ -280,8 +309,10 @@ def stand_in(monkeypatch):
         module = ModuleType(name)
         for kind in ("Image", "Text"):
             setattr(module, kind, lambda value, caption=None, kind=kind: (kind, value, caption))
+        module.Video = lambda value, caption=None, **_: ("Video", frames_of(value), caption)
         for function in ("set_tracking_uri", "log_table", "log_image"):
             setattr(module, function, call(function))
+        module.log_artifact = lambda path, folder: calls.append((frames_of(path), folder))
         monkeypatch.setitem(sys.modules, name, module)
     return SimpleNamespace(kind=StandIn, opened=StandIn.opened, calls=calls)
 
@@ -308,14 +339,14 @@ def test_wandb_has_a_table_and_images(tmp_path, stand_in):
         "name": "folder", "dir": str(tmp_path / "folder"), "mode": "offline", "entity": "team"
     }  # fmt: skip
     drawing = Drawing()
-    tracker.on_evaluation(3, evaluation_of("a", drawing, "cut off by samples"))
+    tracker.on_evaluation(3, evaluation_of("", drawing, "cut off by samples"))
     tracker.on_step(3, {"evaluation/reward": 0.25, "kl": 0.1, "nothing": None, "word": "x"})
     tracker.on_close()
     assert wandb.logged == [(3, {"evaluation/reward": 0.25}), (3, {"kl": 0.1})]
     ((name, columns, rows, step),) = wandb.tables
     assert (name, step) == ("samples", 3)
     assert columns == ["prompt", "completion", "reward", "right", "correct"]
-    assert rows[0][:2] == ["question 0", "a"]
+    assert rows[0][:2] == ["question 0", None]  # a failed sample: a text would be another type
     assert rows[1][:2] == ["question 1", ("Image", drawing, None)]
     assert len(rows) == 2
     assert wandb.images == [(3, {"images": [drawing]})]
@@ -338,7 +369,7 @@ def test_completions_of_training_are_a_table_of_their_own(tmp_path, stand_in):
     ]
     _, columns, rows, _ = wandb.tables[0]
     assert columns == ["chosen", "prompt", "completion", "reward", "right", "correct", "advantage"]
-    assert [rows[0][0], rows[0][2], rows[0][-1]] == ["best, first", ("Image", drawing, None), 0.5]
+    assert [rows[0][0], rows[0][2], rows[0][-1]] == ["best, first", "", 0.5]  # it is in the panel
     assert [rows[1][0], rows[1][2], rows[1][-1]] == ["longest", "text", None]
     assert wandb.images[0] == (1, {"training_images": [drawing]})
     tracker.on_close()
@@ -378,6 +409,23 @@ def test_mlflow_has_valid_names_and_parameters_once(tmp_path, stand_in):
     open_tracker(tmp_path / "off", "mlflow", offline=True)
     database = tmp_path / "off" / "mlflow" / "mlflow.db"
     assert stand_in.calls[-1] == ("set_tracking_uri", (f"sqlite:///{database}",), {})
+
+
+def test_videos_are_sent_as_gifs(tmp_path, stand_in):
+    evaluation = evaluation_of("a", film(0, 90, 200))
+    moving = "GIF", 3, 250
+    for name in ("wandb", "swanlab", "mlflow"):
+        tracker, warnings = open_tracker(tmp_path / name, name)
+        tracker.on_evaluation(2, evaluation)
+        assert warnings == []
+    wandb, swanlab, _ = stand_in.opened
+    ((_, _, rows, _),) = wandb.tables
+    assert [row[1] for row in rows] == ["a", ""]  # a column of wandb's has one type
+    assert wandb.logged[1] == (2, {"videos": [("Video", moving, None)]})
+    values = swanlab.logged[1][1]
+    assert values["videos"] == [("Video", moving, "prompt 1, reward 0.5: question 1")]
+    assert "images" not in values
+    assert stand_in.calls[-1] == (moving, "videos/step_2/prompt 1")
 
 
 @pytest.mark.parametrize("name", ["wandb", "swanlab"])

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from groupwise_verifiable.mathematics.reward import MathEquivalence
 from groupwise_verifiable.text.answers import ExactAnswer, NumericAnswer
+from groupwise_verifiable.text.squad import AnswerF1
 
 
 def exact(completion: str, gold: object, **settings: object) -> float | None:
@@ -132,7 +133,7 @@ def test_gold_numbers_as_in_gsm8k() -> None:
 REWARDS = (ExactAnswer(), NumericAnswer(), MathEquivalence())
 
 
-@pytest.mark.parametrize("reward", REWARDS)
+@pytest.mark.parametrize("reward", REWARDS[1:])
 @pytest.mark.parametrize(
     "gold", [["3", "4"], ["3", None], {"value": "3"}, [{"value": 3}], [[3, 4]]]
 )
@@ -151,6 +152,103 @@ def test_the_one_element_of_a_list_is_the_gold_answer(reward: Any, gold: object)
     assert reward(["p", "p"], [completion, "4"], answer=[gold] * 2) == [1.0, 0.0]
     assert completion.strip("\\boxed{}") == "3"
     assert reward(["p"], ["3"], answer=[[]]) == [None]
+
+
+PUBLISHED = {
+    "nq_open": ["Sunset Blvd", "Sunset Boulevard"],
+    "trivia_qa": {
+        "value": "Sunset Boulevard",
+        "aliases": ["Sunset Blvd", "West Sunset Boulevard"],
+        "normalized_aliases": ["sunset blvd"],
+        "matched_wiki_entity_name": "Los Angeles",
+        "type": "WikipediaEntity",
+    },
+    "squad": {"text": ["Sunset Boulevard", "Sunset Blvd"], "answer_start": [12, 80]},
+    "search_r1": {
+        "ground_truth": {"target": ["Sunset Boulevard", "Sunset Blvd"]},
+        "style": "rule",
+    },
+}
+
+
+@pytest.mark.parametrize("gold", PUBLISHED.values(), ids=PUBLISHED)
+def test_each_accepted_answer_of_published_rows_is_right_and_nothing_else(gold: object) -> None:
+    """Of a sentence that holds all of them none is the answer."""
+    strict = ("Sunset Boulevard", "**Sunset Blvd**", "The answer is Sunset Boulevard")
+    squad = ("the sunset boulevard!", "SUNSET BLVD.", " Sunset   Blvd")
+    wrong = (
+        *("Sunset", "Hollywood Boulevard", "not Sunset Boulevard", "Los Angeles", "rule", "12", ""),
+        *("Sunset Boulevard Sunset Blvd", "Sunset Boulevard or Sunset Blvd", str(gold)),
+        "It is Sunset Boulevard, Sunset Blvd, or West Sunset Boulevard",
+    )
+    assert [exact(text, gold) for text in strict] == [1.0] * 3
+    assert [exact(text, gold, rules="squad") for text in squad] == [1.0] * 3
+    assert [exact(text, gold) for text in squad[:2]] == [0.0] * 2
+    for rules in ("strict", "squad"):
+        assert {exact(text, gold, rules=rules) for text in wrong} == {0.0}
+        assert exact("<answer>Sunset Blvd</answer>", gold, rules=rules, extract="tag") == 1.0
+        assert exact("Sunset Blvd", gold, rules=rules, extract="tag") == 0.0
+
+
+def test_the_first_accepted_answer_is_stated() -> None:
+    reward = ExactAnswer(ExactAnswer.Config(extract="tag"))
+    for gold in PUBLISHED.values():
+        stated = reward.gold_completion({"answer": gold})
+        assert stated is not None
+        assert reward(["p"], [stated], answer=[gold]) == [1.0]
+
+
+@pytest.mark.parametrize("gold", [[], [None], ["", None], {"text": []}, {"value": None}])
+def test_a_row_without_an_accepted_answer_is_not_judged(gold: object) -> None:
+    """As the questions of SQuAD 2.0 that have no answer."""
+    assert ExactAnswer().gold_completion({"answer": gold}) is None
+    for text in ("", "None", "[]"):
+        assert exact(text, gold) is None
+        assert exact(text, gold, extract="tag") is None
+
+
+@pytest.mark.parametrize("gold", [{"start": 3}, {}, [["a"], ["b"]], ["a", {"text": "b"}]])
+def test_gold_in_which_no_answer_is_found_is_refused(gold: object) -> None:
+    with pytest.raises(ValueError, match=r"expected (?:a list of )?gold answers"):
+        ExactAnswer().gold_completion({"answer": gold})
+    assert exact("a", gold) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "value"),
+    [
+        ("The U.S.A", "USA", 1.0),
+        ("the  cat's\tpyjamas", "cats pyjamas", 1.0),
+        ("another", "other", 0.0),  # an article is a word
+        ("The The", "the the", 1.0),
+        ("", "The The", 0.0),
+        ("a", "The", 0.0),
+        ("?", "!", 0.0),
+    ],
+)
+def test_the_normalisation_of_squad(answer: str, gold: str, value: float) -> None:
+    assert exact(answer, gold, rules="squad") == value
+
+
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        ("Sunset Blvd", 1.0),
+        ("the Boulevard", 2 / 3),
+        ("on Sunset Boulevard in Hollywood", 4 / 7),
+        ("Sunset Sunset Sunset Sunset", 2 / 6),  # a word counts as often as gold has it
+        ("Hollywood", 0.0),
+        ("the", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_answer_f1_is_that_of_the_best_accepted_answer(answer: str, value: float) -> None:
+    golds = [PUBLISHED["nq_open"], None, {"start": 1}]
+    reward = AnswerF1()
+    assert reward(["p"] * 3, [answer] * 3, answer=golds) == [pytest.approx(value), None, None]
+    stated = reward.gold_completion({"answer": PUBLISHED["squad"]})
+    assert stated == "Sunset Boulevard"
+    assert not reward.judges
 
 
 @pytest.mark.parametrize("gold", [True, [False], "true", "True", "FALSE"])

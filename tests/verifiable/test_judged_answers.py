@@ -73,6 +73,7 @@ def _paid_by(rules: str, some: Sequence[Row]) -> list[Row]:
         ("plain_look", 0.98),
         ("plain_held", 0.94),
         ("dialects", 0.97),
+        ("published", 0.96),
     ],
 )
 def test_notations_are_read_and_their_negations_are_not_paid(

@@ -122,8 +122,8 @@ class TrainedReward:
         ({"name": "image_content"}, "did you mean 'image_contents'"),
         ({"name": "image_contents", "moed": "partial"}, "image_contents, did you mean 'mode'"),
         ({"name": "image_contents", "mode": "most"}, "Input should be 'strict'"),
-        (async_reward, "an async reward cannot be called step by step"),
-        (TrainedReward(), "a reward that is trained cannot be called step by step"),
+        (async_reward, "an async reward cannot be called by another one"),
+        (TrainedReward(), "a reward that is trained cannot be called by another one"),
     ],
 )
 def test_async_trained_and_invalid_rewards_are_refused(reward: Any, message: str) -> None:

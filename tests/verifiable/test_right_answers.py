@@ -22,7 +22,6 @@ REFUSED = (
     r"7 \mod 12",
     r"16 - 3 - 4 = 9 \times 2 = 18",
     r"\[ x = 42 \]",  # neither in a box nor called the answer
-    "<answer>18</answer>",
 )
 
 

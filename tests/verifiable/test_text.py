@@ -12,7 +12,7 @@ from groupwise_messages.completion import (
     tagged,
 )
 from groupwise_verifiable.reading.numbers import last_number, whole_number
-from groupwise_verifiable.text.answers import folded, last_line
+from groupwise_verifiable.text.accepted import folded, last_line
 from groupwise_verifiable.text.reward_model import encodable
 
 

@@ -77,8 +77,8 @@ def build_parts(loaded: ResolvedConfig) -> Parts:
     sources = {id(each.source): each.source for each in (prompts, evaluation_prompts)}
     notes = [note for source in sources.values() for note in getattr(source, "notes", ())]
     rewards, watched = build_rewards(loaded, players.judged_size)
-    lower = {section.title for section in config.watch if section.better == "lower"}
-    accuracy = Accuracy.of(config.evaluation, rewards, [r for r in watched if r.name not in lower])
+    higher = {section.title for section in config.watch if section.better == "higher"}
+    accuracy = Accuracy.of(config.evaluation, rewards, [r for r in watched if r.name in higher])
     for algorithm in algorithms.values():
         algorithm.take_accuracy(accuracy.name, accuracy.threshold)
     check_weighting(loaded, algorithms, accuracy)

@@ -23,6 +23,7 @@ from groupwise.record import Group
 from groupwise.registry import installed, target_of
 from groupwise.rewards import Reward
 from groupwise.rewards.errors import MissingColumnError
+from groupwise.rewards.weights import Schedule
 from groupwise.sampler import Sampler
 from groupwise.scoring.scorer import Scorer
 
@@ -198,6 +199,16 @@ class Parts:
                 f"train.ahead samples with older weights, and algorithm {name!r} has no importance "
                 f"weights as configured; leave train.ahead at 0{algorithm.importance_hint}"
             )
+        beta = getattr(getattr(algorithm, "config", None), "beta", None)
+        if isinstance(beta, Schedule) and beta.steps > self.config.train.steps:
+            problem = (
+                f"the schedule takes {beta.steps} steps, but the run has only "
+                f"{self.config.train.steps}; lower it, or raise train.steps"
+            )
+            path = (*learning.path, "algorithm", "beta", "steps")
+            raise UserError(self.loaded.origin.message(path, problem))
+        if learning.train.keep is not None:
+            self._check_keep(algorithm, name)
         if len(self.players.casts) > 1 and algorithm.target_inputs:
             inputs = ", ".join(sorted(algorithm.target_inputs))
             raise UserError(
@@ -206,6 +217,24 @@ class Parts:
                 f"share groups, so targets are over all policies together, and each policy "
                 f"computes these only for itself"
             )
+
+    def _check_keep(self, algorithm: Algorithm, name: str) -> None:
+        """Raise UserError if advantages of a whole group do not fit an update without some of it"""
+        problem = None
+        rewards = [r for r in self.rewards.rewards if r.constraint is not None or r.weight != 0]
+        if algorithm.target_inputs:
+            problem = (
+                f"algorithm {name!r} needs {', '.join(sorted(algorithm.target_inputs))} of all "
+                f"rollouts for its targets, and those that are left out get no pass"
+            )
+        elif len(rewards) > 1 and not algorithm.ranks_by_total:
+            problem = (
+                f"algorithm {name!r} does not compare the sum of the {len(rewards)} rewards, by "
+                f"which the best and the worst are chosen"
+            )
+        if problem is not None:
+            problem += "; leave train.keep out, or take another algorithm"
+            raise UserError(self.loaded.origin.message(("train", "keep"), problem))
 
     def check_sampler_class(self, label: str, policy: type[Policy]) -> None:
         """Raise UserError if the sampler, given as a class, is for other policies."""

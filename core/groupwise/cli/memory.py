@@ -43,6 +43,7 @@ def estimate(
     """
     learning, evaluation = parts.config.learners[label], parts.config.evaluation
     train, group_size = learning.train, parts.players.sizes[label]
+    trained = group_size if train.keep is None else min(group_size, train.keep.extremes)
     groups = parts.config.train.groups_per_step * parts.players.groups[label]
     algorithm = parts.algorithms[label]
     # Groups are never split between processes.
@@ -55,7 +56,7 @@ def estimate(
         decisions=0,
         # With another sampler, the policy samples nothing.
         sampled=min(train.sample_batch, drawn) if learning.sampler is None else 0,
-        rollouts=updated * group_size,
+        rollouts=updated * trained,
         group_size=group_size,
         training=True,
         reference=bool(algorithm.reference) and not algorithm.moves_reference,

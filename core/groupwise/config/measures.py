@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from groupwise.evaluation import Better
 from groupwise.kit.section import PluginSection, mistake_at
 from groupwise.rewards.weights import Constraint, Schedule
 
@@ -90,8 +91,10 @@ class RewardSection(MeasureSection):
 
 
 class WatchSection(MeasureSection):
-    better: Literal["higher", "lower"] = Field(
-        default="higher", description="whether higher or lower values are better"
+    better: Better = Field(
+        default="higher",
+        description="whether higher or lower values are better; same: any change since the first "
+        "evaluation is for the worse",
     )
     tolerance: float = Field(
         default=0.0, ge=0, description="how much its mean may worsen without an alarm"

@@ -160,6 +160,12 @@ class EvaluationSection(Section):
     distinct: bool = Field(
         default=True, description="use each question once, even if the source repeats it"
     )
+    default_watches: bool = Field(
+        default=True,
+        description="also watch what installed packages measure of completions of their class, of "
+        "pictures for example their darkness ([Watching what is not trained "
+        "on](configuration.md#watching-what-is-not-trained-on))",
+    )
     source: PluginSection | None = Field(
         default=None,
         description="a prompt source for evaluation only; if unset, `prompts.held_out` of the "
@@ -250,10 +256,11 @@ class RunConfig(Section):
         if name is not None and name not in taken:
             problem = f"no reward {name!r}{did_you_mean(name, taken)}; there are {', '.join(taken)}"
             raise mistake_at(at, problem)
-        if any(section.title == name and section.better == "lower" for section in self.watch):
+        better = {section.title: section.better for section in self.watch}.get(name or "", "higher")
+        if better != "higher":
             raise mistake_at(
                 at,
-                f"{name!r} has better: lower, but a completion is right at a value of "
+                f"{name!r} has better: {better}, but a completion is right at a value of "
                 f"evaluation.threshold or above; name a reward with better: higher",
             )
         return self

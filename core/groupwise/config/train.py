@@ -39,6 +39,17 @@ class ReplaySection(Section):
         return self
 
 
+class KeepSection(Section):
+    """Which rollouts of a group are trained on."""
+
+    extremes: int = Field(
+        ge=2,
+        multiple_of=2,
+        description="the most rollouts of a group: half of them those with the highest rewards, "
+        "half those with the lowest",
+    )
+
+
 class SamplesSection(Section):
     """Some completions of every step, in the run's folder, on its page and in trackers."""
 
@@ -175,6 +186,12 @@ class TrainSection(Section):
         default=None,
         description="reuse earlier right completions of prompts that are rarely answered right; "
         "`{}` takes the defaults ([Choosing prompts and replaying successes](data.md))",
+    )
+    keep: KeepSection | None = Field(
+        default=None,
+        description="train only on the best and the worst of each group, with the advantages of "
+        "the whole group; all of them if unset ([Best and worst of a group]"
+        "(data.md#best-and-worst-of-a-group))",
     )
     samples: SamplesSection | None = Field(
         default=SamplesSection(),

@@ -54,6 +54,7 @@ class EpisodeSampler:
         self.receivers = environment.receivers(self.labels)
         # Not by what is sampled, since parts, rounds and processes must have the same form.
         self.plain = environment.one_call and len(self.labels) == 1
+        self._warned: set[str] = set()
         self._thread = LoopThread(deadline=deadline, place=Places(environment).runs)
 
     def begin(self, step: int) -> None:
@@ -213,7 +214,12 @@ class EpisodeSampler:
             for label, sampling in samplings.items()
         }
         playing = Playing(
-            self.environment, episodes, samplers, deadline=self.deadline, at_once=self.at_once
+            self.environment,
+            episodes,
+            samplers,
+            deadline=self.deadline,
+            at_once=self.at_once,
+            warned=self._warned,
         )
         is_collective = any(own.is_collective for own in samplers.values())
         left = [*groups]

@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from inspect import signature
 from itertools import islice
 from typing import Any
@@ -43,7 +43,8 @@ class Playing:
 
     samplers: of the players, by label; requests of those that are concurrent do not wait for those
     of other episodes. deadline: seconds that the environment may take between two completions of an
-    episode. at_once: how many episodes are played at a time, in their order; all if unset.
+    episode. at_once: how many episodes are played at a time, in their order; all if unset. warned:
+    what the sampler has warned of in other batches, to which this one adds.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class Playing:
         *,
         deadline: float,
         at_once: int | None = None,
+        warned: set[str] | None = None,
     ) -> None:
         self.environment, self.episodes, self.samplers = environment, episodes, samplers
+        self._warned = set() if warned is None else warned
         self.deadline, self.at_once, self.places = deadline, at_once, Places(environment)
         self._takes_seed = "seed" in signature(environment.play).parameters
         self._progress = {episode: EpisodeTask() for episode in episodes}
@@ -117,10 +120,13 @@ class Playing:
                 progress.cancel()
         left = [own.tasks - {own.task} for each, own in self._progress.items() if each.over]
         for kind in await child_tasks.left(left, self.places.waits):
-            _warn_once(
-                f"episodes leave a task running: {kind}. It goes on until the run ends; `play` "
-                f"should await or cancel what it starts, unless later episodes share it"
-            )
+            if kind not in self._warned:
+                self._warned.add(kind)
+                terminal.say(
+                    f"warning: episodes leave a task running: {kind}. It goes on until the run "
+                    f"ends; `play` should await or cancel what it starts, unless later episodes "
+                    f"share it"
+                )
 
     async def waiting(self) -> Sequence[Sequence[Call]] | None:
         """The requests of all episodes, once each waits for a player or is over; None before that,
@@ -298,8 +304,3 @@ def _copied(reply: Reply) -> Reply:
     """A reply as an environment gets it."""
     calls = [replace(call, arguments=copied(call.arguments)) for call in reply.calls]
     return replace(reply, completion=copied(reply.completion), calls=tuple(calls))
-
-
-@cache
-def _warn_once(text: str) -> None:
-    terminal.say(f"warning: {text}")

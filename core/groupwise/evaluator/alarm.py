@@ -14,22 +14,33 @@ by Bonferroni's inequality: k for the choice among k evaluations, and k (k + 1) 
 since the sum of 1 / (k (k + 1)) over all k is 1. So a watched reward that has not worsened causes
 such an alarm in at most 2.3% of runs, however many evaluations they have. The comparison with the
 first has a chance of 2.3% at each evaluation, if the trained reward has risen.
+
+Where any change is for the worse (`better: same`) there is no best evaluation, and the comparison
+with the first is of two tests, one in each direction.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from groupwise.config.measures import WatchSection
-from groupwise.evaluation import Alarm, Change, Sample
+from groupwise.evaluation import Alarm, Better, Change, Sample
 
 Key = tuple[str | None, int, int, bool]
 """What names a completion of an evaluation: learner, draw, index in the group, greedy or not."""
 Values = Mapping[Key, float]
+
+
+class Limits(Protocol):
+    """What counts as worse: of a section of `watch`, or of a default watch."""
+
+    @property
+    def better(self) -> Better: ...
+    @property
+    def tolerance(self) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +63,12 @@ class Best:
 class Alarms:
     """Compares each evaluation of a run with earlier ones.
 
-    watches: by watched reward, what counts as worse.
+    watches: by watched reward, what counts as worse; some may apply to no completion.
     first: values of the first evaluation, by watched reward, and under None the trained totals;
     best: by watched reward; raised: by watched reward, the alarm of the last evaluation, or None.
     """
 
-    def __init__(self, watches: Mapping[str, WatchSection]) -> None:
+    def __init__(self, watches: Mapping[str, Limits]) -> None:
         self.watches = watches
         self.first: Mapping[str | None, Values] | None = None
         self.best: dict[str, Best] = {}
@@ -77,7 +88,8 @@ class Alarms:
             self.first = now
         elif samples:
             trained = change(self.first[None], now[None])
-            self.raised = {name: self._alarm(name, now[name], trained) for name in self.watches}
+            measured = [name for name in self.watches if now[name] or self.first[name]]
+            self.raised = {name: self._alarm(name, now[name], trained) for name in measured}
         for name in self.watches:
             self._keep(name, now[name], step)
 
@@ -91,7 +103,7 @@ class Alarms:
         watched = change(self.first[name], now)
         if self._worsened(name, watched):
             return Alarm(name=name, trained=trained, watched=watched)
-        if best is None or not best.step:
+        if best is None or not best.step or self.watches[name].better == "same":
             return None
         watched = change(best.values, now)
         if self._worsened(name, watched, tests=best.tests):
@@ -100,6 +112,8 @@ class Alarms:
 
     def _worsened(self, name: str, change: Change, *, tests: int = 1) -> bool:
         watch = self.watches[name]
+        if watch.better == "same":  # in one of two directions
+            return any(moved(watch.tolerance, tests=2) for moved in (change.fell, change.rose))
         worsened = change.fell if watch.better == "higher" else change.rose
         return worsened(watch.tolerance, tests=tests)
 

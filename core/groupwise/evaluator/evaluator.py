@@ -8,13 +8,13 @@ from functools import partial
 import torch
 from accelerate.utils import gather_object
 
-from groupwise.config.measures import WatchSection
 from groupwise.config.sections import EvaluationSection
 from groupwise.episodes.episode_sampler import EpisodeSampler
 from groupwise.evaluation import Evaluation, Sample
-from groupwise.evaluator.alarm import Alarms
+from groupwise.evaluator.alarm import Alarms, Limits
 from groupwise.evaluator.references import References
 from groupwise.evaluator.summary import joined, summarise
+from groupwise.evaluator.watches import DefaultWatches
 from groupwise.experience import failures
 from groupwise.experience.accuracy import Accuracy
 from groupwise.kit import processes
@@ -36,10 +36,10 @@ class Evaluator:
     Async and isolated rewards score a batch while the next is sampled. All processes must call it.
 
     distinct: the number of different questions among the draws; watched: rewards that are only
-    measured at evaluations; watches: for each of them, what counts as worse; accuracy: which
-    completions are right; references: what relative rewards compare with, None if there are no such
-    rewards; failures: by cause (a reward, or `/POLICY`), a sentence on a completion that failed, on
-    any process.
+    measured at evaluations; watches: for each of them, what counts as worse; defaults: what is
+    watched without being named; accuracy: which completions are right; references: what
+    relative rewards compare with, None if there are no such rewards; failures: by cause (a reward,
+    or `/POLICY`), a sentence on a completion that failed, on any process.
     """
 
     def __init__(
@@ -52,14 +52,16 @@ class Evaluator:
         *,
         distinct: int,
         watched: Scorer | None,
-        watches: Mapping[str, WatchSection],
+        watches: Mapping[str, Limits],
     ) -> None:
         self.draws, self.distinct = draws, distinct
         self.accuracy = accuracy
         self.sampler, self.rewards, self.settings = sampler, rewards, settings
         self.watched = watched
-        self.alarms = Alarms(watches)
         measures = [*rewards.rewards, *(watched.rewards if watched else ())]
+        names = [reward.name for reward in measures]
+        self.defaults = DefaultWatches(names if settings.default_watches else None)
+        self.alarms = Alarms({**watches, **self.defaults.watches})
         relative = any(reward.members.relative for reward in measures)
         self.references = References() if relative else None
         self.failures: dict[str, str] = {}
@@ -79,7 +81,10 @@ class Evaluator:
         samples.sort(key=_place)
         if self.references is not None and not state.global_step:
             self.references.remember(samples)  # as a resumed run does
-        watched = self.watched.names if self.watched else ()
+        watched = (
+            *(self.watched.names if self.watched else ()),
+            *self.defaults.applied(samples),
+        )
         metrics = self._summary(samples, watched)
         if metrics and self.distinct != len(self.draws):
             metrics["distinct_prompts"] = float(self.distinct)
@@ -199,7 +204,7 @@ class Evaluator:
         ]
         for group in groups:
             group.release()
-        return records
+        return [self.defaults.measured(record) for record in records]
 
     def _dead_end(self, samples: Samples, end: Call | Episode) -> Sample:
         """The record of a reply that failed or was refused, or of an episode without any."""

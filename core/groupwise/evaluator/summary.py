@@ -57,7 +57,9 @@ def summarise(
     for name in names:
         metrics[f"{Family.REWARDS}/{name}"] = mean([sample["rewards"][name] for sample in drawn])
     for name in watched:
-        metrics[f"{Family.WATCH}/{name}"] = mean([sample["watched"][name] for sample in drawn])
+        metrics[f"{Family.WATCH}/{name}"] = mean(
+            [(sample.get("watched") or {}).get(name) for sample in drawn]
+        )
     metrics |= {f"{Family.ENVIRONMENT}/{name}": _mean_of(name, drawn) for name in columns}
     if any("ended" in sample for sample in sampled):
         metrics |= shares_of_ends([sample["ended"] for sample in drawn])

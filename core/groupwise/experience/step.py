@@ -85,12 +85,9 @@ def usable(firsts: Sequence[Call]) -> list[Call]:
     return [first for first in firsts if first.score is not None and not first.score.failed]
 
 
-def rest_of(
-    rest: Sequence[Call] | None, part: Rollouts, like: Scores
-) -> tuple[Rollouts, Scores] | None:
-    """The rest of the groups of these rollouts, with their scores."""
+def rest_of(rest: Sequence[Call] | None, draws: set[int], like: Scores) -> View | None:
+    """The rest of the groups with these numbers of draws, with their scores."""
     if rest is None:
         return None
-    groups = {*part.groups.tolist()}
-    own = [first for first in usable(rest) if first.episode.group.number in groups]
+    own = [first for first in usable(rest) if first.episode.group.number in draws]
     return by_draw(own), scores_of(own, like)

@@ -44,9 +44,9 @@ class Medium(Protocol):
     def content(self, value: Any) -> tuple[str, bytes]:
         """Its form in words, and its content: equal for equal values in every process."""
 
-    def write(self, value: Any, path: Path) -> Path:
-        """Write a file that may be smaller than the content; path: of the file without its suffix.
-        Returns its whole path."""
+    def write(self, value: Any, path: Path, *, small: bool) -> Path:
+        """Write a file that `read` reads; path: of the file without its suffix; small: the file is
+        to be small, rather than to hold all of the content. Returns the whole path."""
 
     def read(self, path: Path) -> Any:
         """The value of a file. Raises OSError where it cannot be read."""
@@ -62,6 +62,16 @@ def medium_of(value: Any) -> Medium | None:
 def columns() -> tuple[str, ...]:
     """The columns of all media."""
     return tuple(name for medium in _media().values() for name in medium.columns)
+
+
+def write(value: Any, path: Path, *, small: bool = False) -> Path:
+    """Write a value with a method `save`: as its medium does, or as a PNG where it has none. path:
+    of the file without its suffix; small: see `Medium.write`. Returns the whole path."""
+    if medium := medium_of(value):
+        return medium.write(value, path, small=small)
+    whole = path.with_name(f"{path.name}.png")
+    value.save(whole)
+    return whole
 
 
 def read(path: Path) -> Any:

@@ -11,6 +11,7 @@ from torch import Tensor
 from groupwise import objective
 from groupwise.algorithm import OBSERVATIONS, Algorithm
 from groupwise.config.train import TrainSection
+from groupwise.experience.extremes import extremes, left_out
 from groupwise.experience.replay import Replay
 from groupwise.experience.step import nothing_of, own_observations, rest_of, usable
 from groupwise.kit import processes, progress
@@ -21,7 +22,7 @@ from groupwise.learning.update import Updater
 from groupwise.metrics.tally import Tally
 from groupwise.policy import Policy
 from groupwise.record import Call
-from groupwise.record.gather import gather, scores_of, settle
+from groupwise.record.gather import gather, light, scores_of, settle
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Sampler
@@ -107,14 +108,20 @@ class Learner:
         learning rate; rest: the first calls of rollouts of other learners in the same groups.
         """
         self.updater.dummy = dummy
+        self.algorithm.begin_step(step)
+        used = dict(self.algorithm.adapted)
         rate = self.rate(step, seconds)
         drawn, firsts, further = firsts, usable(firsts), dict[str, float]()
         if self.replay is not None:
             columns = nothing_of(drawn, dummy).trajectory.keys()
             firsts, further = self.replay.fill(firsts, like, step, columns)
+        left: list[Call] | None = None
+        if (keep := self.settings.keep) is not None:
+            firsts, left = extremes(firsts, like, keep.extremes, beside=usable(rest or ()))
+            settle(left, light(left))
         plan = self._updates(firsts) * self.settings.epochs
         if not plan:
-            return {"skipped_updates": 0, "learning_rate": rate, **further}
+            return {"skipped_updates": 0, "learning_rate": rate, **used, **further}
         rollouts = gather(firsts) if firsts else nothing_of(drawn, dummy)
         scores = scores_of(firsts, like)
         settle(firsts, rollouts)
@@ -131,18 +138,20 @@ class Learner:
             self._check_log_probs(rollouts)
         # `targets` may change the algorithm's state, and `fill` changes the replay's: a checkpoint
         # taken before the end of the step would be inconsistent.
-        stateless = self.replay is None and not isinstance(self.algorithm, HasState)
+        stateless = self.replay is None and not (used or isinstance(self.algorithm, HasState))
         self.at_step_boundary = self.at_step_boundary and stateless
         tally = Tally()
         tally.total("skipped_updates", 0)
         for number, rows in enumerate(plan):
             part = rollouts.select(rows)
+            draws = {firsts[row].episode.group.number for row in rows.tolist()}
             width = part.mask.shape[1]
             tensors = self.updater.tensors(
                 scores=scores.select(rows),
                 rollouts=part,
                 outputs={name: value[rows, :width] for name, value in outputs.items()},
-                rest=rest_of(rest, part, like),
+                rest=rest_of(rest, draws, like),
+                left=left_out(left, draws, like),
                 replayed=None if replayed is None else replayed[rows],
             )
             for row, advantage in zip(rows.tolist(), _advantages(tensors), strict=True):
@@ -159,7 +168,9 @@ class Learner:
                     compared=known_log_probs is None,
                 )
                 tally.add(made.finite())
-        return {**tally.result(), "learning_rate": rate, **further}
+        metrics = tally.result()
+        self.algorithm.after_updates(metrics)
+        return {**metrics, "learning_rate": rate, **used, **further}
 
     def rate(self, step: int, seconds: float) -> float:
         """The learning rate after `step` steps and so many seconds of the run."""
@@ -291,6 +302,7 @@ class Learner:
             "kept": sorted(self.weights.changes),
             "optimizer": self.optimizer.state_dict(),
             **({"algorithm": algorithm.state_dict()} if isinstance(algorithm, HasState) else {}),
+            **({"adapted": dict(algorithm.adapted)} if algorithm.adapted else {}),
             **({} if replay is None else {"replay": replay.state_dict()}),
         }
 
@@ -299,6 +311,9 @@ class Learner:
         self.optimizer.load_state_dict(state["optimizer"])
         if isinstance(self.algorithm, HasState) and "algorithm" in state:
             self.algorithm.load_state_dict(state["algorithm"])
+        for name, value in state.get("adapted", {}).items():
+            if name in self.algorithm.adapted:
+                self.algorithm.adapted[name] = value
         if self.replay is not None:
             self.replay.load_state_dict(state.get("replay"))
 

@@ -68,6 +68,7 @@ class Updater:
         rollouts: Rollouts,
         outputs: Mapping[str, Tensor],
         rest: tuple[Rollouts, Scores] | None = None,
+        left: tuple[Rollouts, Scores] | None = None,
         replayed: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """What the loss of an update reads, [B, ...] on the CPU: its targets and the outputs. A
@@ -77,9 +78,12 @@ class Updater:
             and in later updates `old_*`. They stay on the CPU, since a mean may be as large as a
             latent; a micro-batch moves its share to the device.
         rest: rollouts of other learners in the same groups, with their scores.
+        left: the learner's own that are not trained on, with theirs; None if it is on all.
         replayed: [B] bool, rollouts of earlier steps, which are not compared with the sampler.
         """
-        targets = self.targets(scores=scores, rollouts=rollouts, outputs=outputs, rest=rest)
+        targets = self.targets(
+            scores=scores, rollouts=rollouts, outputs=outputs, rest=rest, left=left
+        )
         tensors = {**targets, "mask": rollouts.mask, **outputs}
         tensors[ACTIVE] = self.algorithm.active(targets)
         if rollouts.sampler_log_probs is not None:
@@ -197,22 +201,25 @@ class Updater:
         rollouts: Rollouts,
         outputs: Mapping[str, Tensor],
         rest: tuple[Rollouts, Scores] | None = None,
+        left: tuple[Rollouts, Scores] | None = None,
     ) -> Mapping[str, Tensor]:
         """The algorithm's targets for these rollouts, computed over those of all processes.
 
-        All targets except the weights are also over the `rest`, those of other learners: the
-        denominators are those of the learner's own rollouts.
+        All targets except the weights are also over those `left` out and the `rest`, those of other
+        learners: the denominators are those of the rollouts that the learner is trained on.
         """
         zeros = rollouts.mask.new_zeros(rollouts.mask.shape, dtype=torch.float32)
         inputs = {n: outputs.get(n, zeros).cpu() for n in sorted(self.algorithm.target_inputs)}
         ours = replace(skeleton(rollouts), trajectory=inputs), light_rows(scores.rows)
         shared = gather_object([ours])
         start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
-        targets = self._targets(shared, scores)
+        whole = [*shared, *_shared(left)]
+        targets = weighed = self._targets(whole, scores)
         if rest is not None:
-            others = gather_object([(skeleton(rest[0]), light_rows(rest[1].rows))])
-            weights = targets["weights"]
-            targets = {**self._targets([*shared, *others], scores), "weights": weights}
+            targets = self._targets([*whole, *_shared(rest)], scores)
+        if left is not None:
+            weighed = self._targets(shared, scores)
+        targets = {**targets, "weights": weighed["weights"]}
         decisions = rollouts.mask.shape[1]
         own = slice(start, start + len(rollouts))
         return {
@@ -265,6 +272,13 @@ class Updater:
         assert self.dummy is not None
         rows, decisions = self._split(self.dummy, policy)[0]
         return self.dummy.select(rows), decisions
+
+
+def _shared(view: tuple[Rollouts, Scores] | None) -> list[tuple[Rollouts, list[Score]]]:
+    """Those of all processes, as `Updater.targets` reads them; [] for None. A collective."""
+    if view is None:
+        return []
+    return gather_object([(skeleton(view[0]), light_rows(view[1].rows))])
 
 
 def _compare(tally: Tally, ours: Tensor, sampler: Tensor, mask: Tensor) -> None:

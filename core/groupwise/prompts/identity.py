@@ -87,6 +87,12 @@ def _is_known(value: Any) -> bool:
 
 def _content(value: Any) -> Any:
     """What JSON writes for a value that it does not know."""
+    medium = medium_of(value)  # first, since a video is a sequence, too
+    return _of_collection(value) if medium is None else _hashed(*medium.content(value))
+
+
+def _of_collection(value: Any) -> Any:
+    """The same for sets, mappings and sequences, and for what has one way to be written."""
     match value:
         case dt.date() | dt.time() | dt.timedelta() | Decimal() | PurePath() | UUID():
             return str(value)
@@ -102,7 +108,7 @@ def _content(value: Any) -> Any:
 
 
 def _of_array(value: Any) -> Any:
-    """The same for numbers and arrays of NumPy, for tensors and values of a known medium."""
+    """The same for numbers and arrays of NumPy, and for tensors."""
     match value:
         case np.generic():
             return value.item()
@@ -113,8 +119,6 @@ def _of_array(value: Any) -> Any:
         case Tensor():
             data = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
             return _hashed(f"{value.dtype} {list(value.shape)}", data)
-    if (medium := medium_of(value)) is not None:
-        return _hashed(*medium.content(value))
     kind = type(value)
     raise _UnknownError(f"an object of type {kind.__module__}.{kind.__qualname__}")
 

@@ -68,6 +68,8 @@ def table_of(names: list[str], rows: list[list[Any]]) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
+    if callable(getattr(value, "_repr_html_", None)):  # as videos have it
+        return str(value._repr_html_())
     if callable(getattr(value, "_repr_png_", None)):  # as pictures have it
         return f'<img src="data:image/png;base64,{b64encode(value._repr_png_()).decode()}">'
     text = f"{value:.4g}" if isinstance(value, float) else _said(value)

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from groupwise.kit import foreign_json
-
 
 def text_of(value: Any) -> str | None:
     """A gold answer as a completion states it: of several the first; None where it is blank."""
@@ -24,21 +22,27 @@ def texts_of(value: Any) -> set[str | None]:
 
 
 def _like(value: Any, text: str) -> Any:
-    """A text as a value of the same type as another; None if it has no such form."""
+    """A text as a value of the same type as another, in place of all that a list has; None if it
+    has no such form."""
     with suppress(ValueError):
-        if isinstance(value, list | tuple) and len(value) == 1:
+        if isinstance(value, list | tuple) and value:
             inner = _like(value[0], text)
             return None if inner is None else [inner]
-        if isinstance(value, Mapping):
-            changed = foreign_json.read(text)
-            return changed if isinstance(changed, dict) else None
         if type(value) in (str, int, float):
             return type(value)(text)
     return None
 
 
 def changed_digit(value: Any) -> Any:
-    """The answer with one more as its last digit (0 after 9); None without a digit."""
+    """The answer with one more as its last digit (0 after 9), of lists and mappings each of their
+    answers; None without a digit."""
+    if isinstance(value, list | tuple | Mapping):
+        names = [*value] if isinstance(value, Mapping) else range(len(value))
+        changed = {name: changed_digit(value[name]) for name in names}
+        if all(each is None for each in changed.values()):
+            return None
+        whole = {n: value[n] if each is None else each for n, each in changed.items()}
+        return whole if isinstance(value, Mapping) else [*whole.values()]
     text = text_of(value) or ""
     places = [place for place, letter in enumerate(text) if letter in "0123456789"]
     if not places:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise import attachments
+from groupwise.kit import media
 from groupwise.storage.disk import is_of_disk
 
 SUFFIX = re.compile(r"\.[a-z0-9]{1,5}")
@@ -47,18 +48,19 @@ class Attached:
         self._objects = {}
 
     def _saved(self, value: Any) -> str:
-        """The name of an open object, saved as a PNG."""
+        """The name of an open object, saved as its medium does."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        fresh = self.folder / f"{secrets.token_hex(8)}.png"
+        fresh = secrets.token_hex(8)
         try:
-            value.save(fresh)
-            return self._named(fresh.read_bytes(), ".png")
+            file = media.write(value, self.folder / fresh)
+            return self._named(file.read_bytes(), file.suffix)
         except Exception as error:  # of colours that a PNG cannot hold, say
             if is_of_disk(error):
                 raise
             return attachments.named(value)
         finally:
-            fresh.unlink(missing_ok=True)
+            for file in self.folder.glob(f"{fresh}.*"):
+                file.unlink()
 
     def _named(self, content: bytes, suffix: str) -> str:
         """The name of a file with this content, which is written if there is none."""

@@ -17,8 +17,8 @@ ATTACHED = "attached"
 
 
 def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
-    """Write one JSON object per line; images are saved as PNGs in a folder of the file's name, and
-    what is attached to prompts and messages in the folder `attached` beside it, each once."""
+    """Write one JSON object per line; images and videos are saved in a folder of the file's name,
+    and what is attached to prompts and messages in the folder `attached` beside it, each once."""
     make_folder(path.parent)
     folder = path.with_suffix("")
     remove(folder)  # images of an earlier writing of this evaluation
@@ -56,10 +56,10 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
 
 
 def with_completions(samples: Iterable[Mapping[str, Any]], run: Path) -> list[dict[str, Any]]:
-    """Samples that were read, with images in place of the files that they name; those that are
-    parts of messages remain files, by their whole paths.
+    """Samples that were read, with images and videos in place of the files that they name; those
+    that are parts of messages remain files, by their whole paths.
 
-    run: the run's folder. Raises ValueError if an image cannot be read.
+    run: the run's folder. Raises ValueError if a file cannot be read.
     """
     return [_with_files(sample, run) for sample in samples]
 
@@ -91,15 +91,14 @@ def numbered(name: str, taken: set[str]) -> str:
 
 def _with_its_image(sample: Mapping[str, Any], folder: Path, taken: set[str]) -> Mapping[str, Any]:
     """The sample with its image saved, and named by a path relative to the run's folder."""
-    save = getattr(sample["completion"], "save", None)
-    if not callable(save):
+    image = sample["completion"]
+    if not callable(getattr(image, "save", None)):
         return sample
     folder.mkdir(exist_ok=True)
     way = "_greedy" if sample["greedy"] else ""
     way += f"_{sample['learner']}" if sample.get("learner") else ""
     name = numbered(f"{sample['draw']:04d}_{sample['index']}{way}", taken)
-    path = folder / f"{name}.png"
-    save(path)
+    path = media.write(image, folder / name)
     return {**sample, "completion": "", "image": path.relative_to(folder.parents[1]).as_posix()}
 
 

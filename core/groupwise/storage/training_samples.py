@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from groupwise.kit.media import medium_of
+from groupwise.kit import media
 from groupwise.storage.attached import Attached
 from groupwise.storage.disk import only_files, read_text, remove, write
 from groupwise.storage.samples import ATTACHED, as_line, make_folder, numbered, with_names
@@ -79,19 +79,14 @@ class TrainingSamples:
         )
 
     def _with_its_image(self, sample: Mapping[str, Any], taken: set[str]) -> Mapping[str, Any]:
-        """The sample with its image saved: as its medium writes a small file, else as a PNG."""
+        """The sample with its image saved as a small file."""
         image = sample["completion"]
         if not callable(getattr(image, "save", None)):
             return sample
         self.folder.mkdir(exist_ok=True, parents=True)
         learner = f"_{sample['learner']}" if sample.get("learner") else ""
         name = f"{sample['step']}_{sample['draw']}_{sample['index']}{learner}"
-        path = self.folder / numbered(name, taken)
-        if medium := medium_of(image):
-            path = medium.write(image, path)
-        else:
-            path = path.with_suffix(".png")
-            image.save(path)
+        path = media.write(image, self.folder / numbered(name, taken), small=True)
         return {
             **sample,
             "completion": "",

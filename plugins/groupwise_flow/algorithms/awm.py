@@ -21,7 +21,7 @@ from torch import Tensor
 
 from groupwise.advantages import Scale
 from groupwise.algorithm import Algorithm, Batch
-from groupwise.algorithms.parts import Clipped, Options
+from groupwise.algorithms.parts import Beta, Clipped, Options
 from groupwise.rollouts import LogProbs
 from groupwise_flow.algorithms.following import Following
 from groupwise_flow.algorithms.velocities import Matching, distance
@@ -51,11 +51,10 @@ class AWM(Following, Matching, surrogate=Clipped):
             "batch",
             description="divide advantages by the std of the group, of the batch, or by none",
         )
-        beta: float = Field(
+        beta: Beta = Field(
             0.003,
-            ge=0,
             description="weight in the loss of the squared distance between the velocity and that "
-            "of the weights before training",
+            "of the weights before training: a number, a schedule, or a target for the distance",
         )
         clip_low: float = Field(1.0, gt=0, description="clip range below 1")
         power: float = Field(

@@ -63,7 +63,7 @@ class ElboGRPO(Matching, ratio=SequenceRatio, surrogate=Clipped):
 
     def kl(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: |v - v_reference|^2; with beta 0, as a metric, log_prob - reference."""
-        if self.beta:
+        if self.config.beta:
             return super().kl(current, batch)
         assert current.log_probs is not None
         return current.log_probs - batch["reference_log_probs"]

@@ -33,14 +33,14 @@ class Gaussian(Usual, advantage=GroupRelative):
     def __init__(self, config: Options | None = None) -> None:
         super().__init__(config)
         self.needs |= {"mean", "std"}  # only policies with Gaussian decisions provide them
-        if self.config.beta > 0 and self.config.kl == "published":
+        if self.config.beta and self.config.kl == "published":
             self.needs |= {"interval"}
 
     def check(self, policy_config: Any) -> None:
         """Refuse `kl: published` unless `sde: flow`: for other SDEs published code has the exact
         KL."""
         kind = getattr(policy_config, "sde", "flow")
-        if self.config.beta > 0 and self.config.kl == "published" and kind != "flow":
+        if self.config.beta and self.config.kl == "published" and kind != "flow":
             raise UserError(
                 f"algorithm.kl: published goes with policy.sde: flow, found {kind}, for which "
                 f"published code uses the exact KL; set algorithm.kl: exact"

@@ -7,34 +7,34 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.parts import Composed, Divisor, GroupRelative, Options, Part
+from groupwise.algorithms.parts import Beta, Composed, Divergence, Divisor, GroupRelative
 from groupwise.rollouts import LogProbs
 
 
-class VelocityKL(Part):
+class VelocityKL(Divergence):
     """beta |v - v_reference|^2, averaged over the latent's dimensions.
 
     In place of a KL, to which it is proportional: given a noised latent, the Gaussians of a step
     that v and v_reference lead to differ by their means alone.
     """
 
-    slot = "divergence"
-
-    class Config(Options):
-        beta: float = Field(
+    class Config(Divergence.Config):
+        beta: Beta = Field(
             0.0,
-            ge=0,
             description="weight in the loss of the squared distance between the velocity and that "
-            "of the weights before training",
+            "of the weights before training: a number, a schedule, or a target for the distance",
         )
 
     config: Config
 
     def __init__(self, whole: Any) -> None:
         super().__init__(whole)
-        self.weight = self.config.beta
-        if self.weight:
+        if self.config.beta:
             self.reference = self.needs = frozenset({"velocity"})
+
+    @property
+    def weight(self) -> float:  # type: ignore[override]  # of other parts it is constant
+        return self.beta
 
     def kl(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: |v - v_reference|^2, averaged over the latent's dimensions."""

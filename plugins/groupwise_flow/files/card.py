@@ -9,6 +9,7 @@ import torch
 from groupwise_flow.adapter import Adapter
 from groupwise_flow.model.precision import HALF
 from groupwise_flow.settings import Settings
+from groupwise_messages.video import USUAL_RATE
 
 PRIVATE = frozenset({"token", "cache_dir", "local_files_only"})
 """Arguments of loading that hold for this machine only, so the card leaves them out."""
@@ -22,7 +23,7 @@ def card(settings: Settings, adapter: Adapter) -> Mapping[str, Any]:
     return {
         "base_model": base,
         "library_name": "diffusers",
-        "pipeline_tag": "text-to-image",
+        "pipeline_tag": "text-to-video" if adapter.is_video else "text-to-image",
         "usage": _usage(settings, adapter, base),
     }
 
@@ -44,7 +45,8 @@ def _usage(settings: Settings, adapter: Adapter, base: str) -> str:
     # A saved folder has the scheduler already; with LoRA the pipeline is the original one.
     other = adapter.exchanged if settings.lora is not None else None
     names = sorted({"DiffusionPipeline"} | ({other.kind.__name__} if other else set()))
-    lines = ["import torch", f"from diffusers import {', '.join(names)}", ""]
+    lines = ["import torch", f"from diffusers import {', '.join(names)}"]
+    lines += ["from diffusers.utils import export_to_video", ""] if adapter.is_video else [""]
     lines += [f"pipeline = DiffusionPipeline.from_pretrained({', '.join(options)})"]
     if settings.lora is not None:
         lines += adapter.lora_code
@@ -56,16 +58,20 @@ def _usage(settings: Settings, adapter: Adapter, base: str) -> str:
             f"# It was trained with this scheduler in place of {own}.",
             f"pipeline.scheduler = {other.kind.__name__}.from_config({made})",
         ]
-    for name, values in adapter.call_settings(guidance=settings.guidance).items():
+    for part, values in adapter.call_settings(guidance=settings.guidance).items():
         changed = [f"{key}={value!r}" for key, value in values.items()]
-        lines += [f"pipeline.{name} = pipeline.{name}.new({', '.join(changed)})"]
+        lines += [f"pipeline.{part} = pipeline.{part}.new({', '.join(changed)})"]
+    name, output = ("video", "frames") if adapter.is_video else ("image", "images")
     lines += [
-        "image = pipeline(",
+        f"{name} = pipeline(",
         '    "a photo of a cat",',
         f"    height={adapter.height},",
         f"    width={adapter.width},",
         f"    num_inference_steps={settings.evaluation_steps},",
-        *(f"    {name}={value!r}," for name, value in call.items()),
-        ").images[0]",
+        *(f"    {key}={value!r}," for key, value in call.items()),
+        f").{output}[0]",
     ]
+    if adapter.is_video:
+        rate = getattr(adapter, "frame_rate", USUAL_RATE)
+        lines += [f'export_to_video(video, "video.mp4", fps={rate:g})']
     return "\n".join(lines)

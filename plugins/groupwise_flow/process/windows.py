@@ -4,6 +4,7 @@ The last step is never a decision: its std is close to 0, so its log-prob carrie
 """
 
 import math
+import random
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Literal, Self
@@ -55,6 +56,14 @@ class Window(BaseModel):
         0, ge=0, description="the last step at which a shrinking window still stays for `every`"
     )
 
+    share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of the window's decisions that each image is trained on, drawn for each "
+        "image by itself; all of them are drawn with noise (DanceGRPO has 0.6 of all)",
+    )
+
     @model_validator(mode="after")
     def _sized(self) -> Self:
         if self.kind == "all" and self.size is not None:
@@ -83,6 +92,11 @@ class Window(BaseModel):
                 f"the window ends at step {end}, and of {steps} steps the first {steps - 1} can "
                 f"be decisions (the last never is)"
             )
+        if not _steps_within(self.share, length):
+            raise ValueError(
+                f"a share of {self.share:g} of {length} decisions is none: it must be at least "
+                f"1/{length}"
+            )
         return length
 
     def check(self, steps: int) -> None:
@@ -100,6 +114,18 @@ class Window(BaseModel):
         if self.kind == "random":
             return torch.tensor([firsts[hashed(f"window/{seed}") % len(firsts)] for seed in seeds])
         return torch.full((len(seeds),), firsts[self._place(firsts, step)])
+
+    def trained(self, steps: int, seeds: Sequence[int]) -> Tensor:
+        """[n, decisions] bool: the decisions that each rollout is trained on, by its seed.
+
+        As in DanceGRPO's code (arXiv:2505.07818): floor(share x decisions) of them, each as likely.
+        """
+        length = self.length(steps)
+        trained = torch.zeros(len(seeds), length, dtype=torch.bool)
+        for row, seed in enumerate(seeds):
+            draw = random.Random(hashed(f"trained/{seed}"))
+            trained[row, draw.sample(range(length), _steps_within(self.share, length))] = True
+        return trained
 
     def _place(self, firsts: Sequence[int], step: int) -> int:
         """The index among `firsts` of the place where the window is in a training step."""

@@ -3,65 +3,13 @@
 import inspect
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise.kit.errors import did_you_mean
-from groupwise.kit.section import PluginSection
-from groupwise.registry import installed
-from groupwise.rewards import Members, is_async
+from groupwise.rewards import Members
 from groupwise_verifiable.images.pixels import picture, pixels
-
-
-def _reward(value: Any, info: ValidationInfo) -> Any:
-    """The reward itself, or the reward of a section with a name and options."""
-    if callable(value):
-        reward = value
-    else:
-        section = PluginSection.model_validate(value)
-        target = installed().load("rewards", section.name)
-        reward = _created(target, section, info.context)
-    if is_async(reward):
-        raise _at(("name",), "an async reward cannot be called step by step; use another one")
-    try:
-        learns = Members.of(reward).refresh is not None
-    except ValueError as error:
-        raise _at(("name",), str(error)) from None
-    if learns:
-        raise _at(("name",), "a reward that is trained cannot be called step by step; use another")
-    return reward
-
-
-def _created(target: Any, section: PluginSection, context: Any) -> Any:
-    config, options = getattr(target, "Config", None), section.options
-    if not isinstance(target, type):
-        if options:
-            raise _at(tuple(options)[:1], f"{section.name!r} is a function and takes no options")
-        return target
-    if not (isinstance(config, type) and issubclass(config, BaseModel)):
-        return target(**options)
-    try:
-        return target(config.model_validate(options, context=context))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        message = first["msg"]
-        if first["type"] == "extra_forbidden":
-            close = did_you_mean(str(first["loc"][-1]), config.model_fields)
-            message = f"no setting of {section.name}{close}"
-        raise _at(first["loc"], message) from None
-
-
-def _at(path: tuple[Any, ...], message: str) -> PydanticCustomError:
-    return PydanticCustomError("at", "{message}", {"path": path, "message": message})
+from groupwise_verifiable.wrapped import Wrapped
 
 
 class PerStep:
@@ -82,7 +30,7 @@ class PerStep:
 
         model_config = ConfigDict(extra="forbid", frozen=True)
 
-        reward: Annotated[Any, BeforeValidator(_reward)] = Field(
+        reward: Wrapped = Field(
             description="A reward for pictures, as under `rewards`: a name, and settings."
         )
         gives: Literal["gain", "value"] = Field(

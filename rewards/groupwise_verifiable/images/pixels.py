@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from groupwise_messages.videos import REFUSED, is_video
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 Pixels = NDArray[np.float32]
+FRAMES = 4
+"""Dimensions of a video's array or tensor: frames, and those of a picture."""
 
 
 def pixels(completions: Sequence[Any], *, reward: str) -> list[Pixels]:
@@ -34,6 +38,8 @@ def picture(image: Pixels) -> Image:
 
 
 def _pixels(image: Any, where: str) -> Pixels:
+    if is_video(image) or len(getattr(image, "shape", ())) == FRAMES:
+        raise ValueError(f"{where}: expected an image, found {REFUSED}")
     values = _values(image, where)
     if values.ndim != 3 or values.shape[2] != 3 or 0 in values.shape:
         raise ValueError(

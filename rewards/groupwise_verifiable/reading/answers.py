@@ -7,14 +7,18 @@ searched only at the end of the text.
 import re
 from typing import NamedTuple
 
-from groupwise_messages.completion import outside_thinking
+from groupwise_messages.completion import outside_thinking, tagged
 from groupwise_verifiable.reading.notation import FORMULA, undelimited
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:(?P<brace>\{)|(?P<bare>[^\s{}$\\]{1,50}))")
 _BETWEEN = re.compile(r"[\s$]*(?:,|;|[\u3001\u6216\u548c\u4e0e\u4e14]|,?\s*\b(?:and|or)\b)[\s$]*")
 # Words by which an answer does not stand: in a box's sentence, right before it; after an answer;
 # and anywhere in a text with boxes in several places, of which each may be a part of the answer.
-_DENIED = re.compile(r"\b(?:not|n't|never|cannot be|wrong|incorrect)\b[^.\n]{0,25}\Z")
+_DENIED = re.compile(r"(?:\b(?:not|never|cannot be|wrong|incorrect)|n't)\b[^.\n]{0,25}\Z")
+_DOUBTS = re.compile(
+    r"(?:\b(?:not|never|unsure|unclear|doubt|whether|if|unless|wrong|incorrect)|n't)\b[^.,;:\n]{0,30}\Z",
+    re.IGNORECASE,
+)
 _RETRACTED = re.compile(
     r"\b(?:[Ww]ait|[Aa]ctually|wrong|mistaken?|misread|incorrect)\b|\bNo, |\bnot right\b"
 )
@@ -24,9 +28,13 @@ _ANCHOR = re.compile(
     r"(?:\banswer\b\**(?:\s+to (?:this|the) (?:question|problem|equation))?"
     r"(?:\s+(?:is|would be|should be|=))?|(?<!\S)####|"
     r"\b(?:correct|right|best) (?:option|choice)(?:\s+is)?|"
-    r"\u7b54\u6848(?:\u662f|\u4e3a|\u70ba|)|\bresult\s+is)[\s*:_\uff1a]*",
+    r"\u7b54\u6848(?:\u662f|\u4e3a|\u70ba|)|\bresult(?:\s+is|\**:))[\s*:_\uff1a]*",
     re.IGNORECASE,
 )
+_OPTION = re.compile(
+    r"\b(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*[(*]{0,3}([A-J])[)*]{0,3} is (?:the )?(?:correct|right)"
+    r"(?: (?:answer|option|choice|one))?[.!*\s]*\Z"
+)  # so option B is correct
 _TAIL = 4_000  # characters at the end that are searched for an answer without a box
 _LONGEST_LINE = 1_000
 _DOTS = re.compile(r"(?<=[0-9])\.\.\.")
@@ -48,14 +56,15 @@ def stated_answer(text: str) -> tuple[str, list[str]]:
     """Returns the answer of a completion; and its boxes, if all may be parts of an answer.
 
     The answer is the last box, with the boxes that a comma, "and" or "or" joins to it. Without a
-    box it is what follows the last "answer is", "####" or the like: formulas, or the rest of the
-    sentence. Thinking does not count. It is empty where a text has no answer or takes it back.
+    box it is the content of the last `<answer>`; without that, what follows the last "answer is",
+    "####" or the like: formulas, or the rest of the sentence. Thinking does not count. It is empty
+    where a text has no answer or takes it back.
     """
     text = outside_thinking(text)
     doubted = _DOUBTED.search(text) is not None
     boxes = _boxes(text)
     if not boxes:
-        return _stated(text[-_TAIL:]), []
+        return tagged(text, "answer") or _stated(text[-_TAIL:]), []
     last = boxes[-1]
     if _RETRACTED.search(text, last.end, last.end + 200):
         return "", []
@@ -118,8 +127,10 @@ def _stated(text: str) -> str:
     for anchor in reversed(list(_ANCHOR.finditer(text))):
         line = _sentence(text[anchor.end() : anchor.end() + _LONGEST_LINE])
         if line:
-            return "" if _RETRACTED.search(text, anchor.end()) else line
-    return ""
+            is_doubted = _DOUBTS.search(text[max(0, anchor.start() - 60) : anchor.start()])
+            return "" if is_doubted or _RETRACTED.search(text, anchor.end()) else line
+    option = _OPTION.search(text)
+    return option[1] if option and not _DOUBTS.search(text[: option.start()]) else ""
 
 
 def _sentence(text: str) -> str:

@@ -15,6 +15,7 @@ from groupwise_verifiable.reading.intervals import Interval, intervals
 from groupwise_verifiable.reading.items import (
     are_named_differently,
     are_of_one_name,
+    by_name,
     components,
     in_order,
     is_named,
@@ -31,7 +32,14 @@ from groupwise_verifiable.reading.marks import peeled
 from groupwise_verifiable.reading.node import Node, key, spelling
 from groupwise_verifiable.reading.operations import left_to_compute
 from groupwise_verifiable.reading.question import Question
-from groupwise_verifiable.reading.relations import ends_in, is_solved, names_one, on_one_side
+from groupwise_verifiable.reading.relations import (
+    ends_in,
+    is_solved,
+    names_one,
+    names_value,
+    of_variable,
+    on_one_side,
+)
 from groupwise_verifiable.reading.value import equivalent, proportional, rational
 
 
@@ -55,7 +63,7 @@ class Comparison:
 
     def _same(self, gold: Node, answer: Node) -> bool:  # noqa: C901, PLR0911, PLR0912 - a case for each kind
         marked_gold, marked_answer = peeled(gold), peeled(answer)
-        gold, answer = unlabelled(gold), unlabelled(answer)
+        gold, answer = by_name(unlabelled(gold)), by_name(unlabelled(answer))
         if not self.values.words_agree(marked_gold, marked_answer):
             return False
         if gold == Node("name", text="empty") and answer.kind == "set":
@@ -250,14 +258,15 @@ class Comparison:
         if not equations[1]:
             if answer.kind == "relation":
                 return False
-            return is_solved(gold) and self._same(gold.args[-1], answer)
+            return names_value(gold, self.question) and self._same(gold.args[-1], answer)
         if not equations[0]:
             return ends_in(answer, gold, self.question, self._same)
         if is_solved(gold):
             if len(answer.args) > 2:
                 return ends_in(answer, gold.args[-1], self.question, self._same)
             if not is_solved(answer):
-                return self._is_of_a_curve(gold) and self._same_equation(gold, answer)
+                return self._is_of_a_curve(gold, answer) and self._same_equation(gold, answer)
+            answer = of_variable(answer, gold)
             return names_one(gold.args[0], answer.args[0]) and self._same(
                 gold.args[-1], answer.args[-1]
             )
@@ -269,10 +278,14 @@ class Comparison:
             return False
         return self._same_equation(gold, answer)
 
-    def _is_of_a_curve(self, gold: Node) -> bool:
-        """Whether the prompt asks for the equation of something, which may have any form."""
-        wants_curve = self.question.is_about("equation") and not self.question.is_about("form")
-        return wants_curve and len(gold.unknowns) > 1
+    def _is_of_a_curve(self, gold: Node, answer: Node) -> bool:
+        """Whether the equation of something may have any form: where the prompt asks for one, or
+        where form does not count and the prompt does not have it."""
+        if len(gold.unknowns) < 2:
+            return False
+        if self.question.is_about("equation"):
+            return not self.question.is_about("form")
+        return not self.strict and key(answer) not in self.question.formulas
 
     def _same_equation(self, gold: Node, answer: Node) -> bool:
         if len(gold.args) != 2 or len(answer.args) != 2:

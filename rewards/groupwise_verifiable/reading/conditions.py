@@ -14,7 +14,8 @@ _INTEGERS = re.compile(
     r"[\s$)}.]*$"
 )
 _EVERY = re.compile(
-    r"(?:\\text\s*\{)?[\s,]*for (?:any|all|every|each|some) integers?\s*\}?(?:\\[,; ]|[\s$])*"
+    r"(?:\\text\s*\{)?[\s,]*(?:for|with|where) (?:an?|any|all|every|each|some) "
+    r"(?:(?:real|arbitrary|fixed) )?(?:integer|constant|number)s?\s*\}?(?:\\[,; ]|[\s$])*"
     r"(?P<name>[a-z])[\s$)}.]*$"
 )
 _LIMIT = re.compile(
@@ -48,13 +49,13 @@ def conditional(text: str) -> Conditional:
         if match is None or not match.start():
             continue
         head = stripped[: match.start()].rstrip(" ,;(\\$")
-        letter = re.search(rf"(?<![A-Za-z\\]){match['name']}(?![A-Za-z])", head)
-        if head and (letter is not None or match["name"] == "C") and not _REGION.search(head):
+        has_letter = match["name"] in re.sub(r"\\[a-zA-Z]+", " ", head)
+        if head and (has_letter or match["name"] == "C") and not _REGION.search(head):
             return Conditional(head, match["name"], pattern is _LIMIT)
     match = _BUILT.match(stripped)
     return Conditional(match["value"], match["name"]) if match else Conditional(text)
 
 
 def renamed(text: str, old: str, new: str) -> str:
-    """Returns a text with another letter for the integer that it leaves free."""
-    return re.sub(rf"(?<![A-Za-z\\]){old}(?![A-Za-z])", new, text)
+    """Returns a text with another letter for the number that it leaves free."""
+    return re.sub(r"(\\[a-zA-Z]+)|" + re.escape(old), lambda match: match[1] or new, text)

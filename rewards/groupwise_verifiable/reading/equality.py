@@ -66,7 +66,9 @@ class Equality:
 
     def units_agree(self, gold: Marked, answer: Marked) -> bool:
         """Returns whether an answer has no unit of another size than gold or the prompt."""
-        if answer.degrees and not gold.degrees and not self.question.is_about("degrees"):
+        if answer.degrees and not (
+            gold.degrees or self.question.is_about("degrees") or self.question.is_silent
+        ):
             return False
         if answer.percent and not gold.units and self.question.answer_units:
             return False

@@ -188,7 +188,7 @@ class Expressions(Units, ABC):
                 self.position += 1
             return Node("name", text=f"{text} {letters}")
         if self.take("_"):
-            text += "_" + spelling(self.group())
+            text += "_" + self.index()
         if self.take("'"):
             text += "'"
         node = Node("name", text=text)
@@ -196,6 +196,16 @@ class Expressions(Units, ABC):
             self.position += 1
             node = self.power(node)
         return self.applied(text, node) if self.take("(") else node
+
+    def index(self) -> str:
+        start, braced = self.position, self.take("{")
+        if self.next.kind == "function":  # A_{\\max}
+            self.position += 1
+            word = self.stream[self.position - 1].text
+            if not braced or self.take("}"):
+                return word
+        self.position = start
+        return spelling(self.group())
 
     def applied(self, text: str, node: Node) -> Node:
         """f(2) before an equals sign, P(X = 2), the point F(1, 0); else a product."""

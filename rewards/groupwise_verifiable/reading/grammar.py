@@ -37,6 +37,10 @@ _EVERY = re.compile(
     r"(?: with| such that| where)?"
 )
 _NOTHING = re.compile(r"no (?:real )?solutions?", re.IGNORECASE)
+_EVERYTHING = re.compile(
+    r"(?:the )?(?:set of )?(?:(?:all|every|any) )?(?:the )?reals?(?: numbers?| values?)?",
+    re.IGNORECASE,
+)
 _CLOSING = {"(": ")]", "[": ")]", r"\{": (r"\}",), r"\langle": (r"\rangle",), "{": "}"}
 
 
@@ -218,9 +222,12 @@ class _Answers(Expressions):
 
 
 def _counted_in(words: str) -> Node | None:
-    """The number that stands alone among words: fifteen seats, there are fifteen seats."""
+    """The number that stands alone among words: fifteen seats, there are fifteen seats; the set
+    that they name: no solution, all real numbers."""
     if _NOTHING.fullmatch(words):
         return Node("name", text="empty")
+    if _EVERYTHING.fullmatch(words):
+        return Node("name", text="R")
     value = number_of(words)
     if value is not None:
         return number(value)

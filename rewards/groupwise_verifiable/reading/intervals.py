@@ -12,7 +12,7 @@ from groupwise_verifiable.reading.value import NoValueError, value
 _INFINITY = Node("name", text="infinity")
 _LEAST = Node("neg", (_INFINITY,))
 _REALS = Node("name", text="R")
-_OPEN, _CLOSED = (False, False), (True, True)
+_CLOSED = (True, True)
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Interval:
     closed: tuple[bool, bool]
 
 
-ALL = Interval((_LEAST, _INFINITY), _OPEN)
+ALL = Interval((_LEAST, _INFINITY), (False, False))
 
 
 def intervals(node: Node) -> tuple[Interval, ...] | None:
@@ -46,9 +46,7 @@ def intervals(node: Node) -> tuple[Interval, ...] | None:
 
 def _parts(node: Node) -> list[Interval] | None:  # noqa: PLR0911 - a case for each kind
     kind, args = node.kind, node.args
-    if node in (_REALS, Node("text", text="all real numbers")):
-        return [ALL]
-    if kind == "text" and node.text.lower() in ("all reals", "all real numbers", "real numbers"):
+    if node == _REALS:
         return [ALL]
     if kind == "tuple" and len(args) == 2 and len(node.text) == 2 and node.text[0] in "([":
         return [Interval((args[0], args[1]), (node.text[0] == "[", node.text[1] == "]"))]
@@ -79,18 +77,21 @@ def _is_unequal(node: Node) -> bool:
 
 
 def _but(relations: tuple[Node, ...]) -> list[Interval] | None:
-    """All real numbers but some: x in R, x != 1, x != 2, or x != 1, 2."""
+    """A region but some points: x in R, x != 1, x != 2, or 0 < x < 5, x != 1, 2."""
     points: list[Node] = []
+    regions: list[Node] = []
     for part in relations:
-        if part.kind == "relation" and part.text == "in" and _parts(part.args[1]) == [ALL]:
-            continue
         if _is_unequal(part) and part.args[0].kind == "name":
             points.append(part.args[1])
-        elif points and part.kind != "relation" and not part.unknowns:
+        elif part.kind == "relation":
+            regions.append(part)
+        elif points and not part.unknowns:
             points.append(part)
         else:
             return None
-    return _without(_REALS, Node("set", tuple(points)))
+    if len(regions) > 1:
+        return None
+    return _without(regions[0] if regions else _REALS, Node("set", tuple(points)))
 
 
 def _between(relations: tuple[Node, ...]) -> list[Interval] | None:
@@ -106,21 +107,36 @@ def _between(relations: tuple[Node, ...]) -> list[Interval] | None:
 
 
 def _without(whole: Node, missing: Node) -> list[Interval] | None:
-    """All real numbers but some points, or some intervals."""
-    if _parts(whole) != [ALL]:
+    """All real numbers but some points, or some intervals; an interval but points within it."""
+    regions = _parts(whole)
+    if regions is None or len(regions) != 1:
         return None
-    points = missing.kind == "set"
+    (region,), points = regions, missing.kind == "set"
     parts = [Interval((x, x), _CLOSED) for x in items(missing)] if points else _parts(missing)
-    if parts is None:
+    if parts is None or (region != ALL and not (points and _are_within(region, parts))):
         return None
     with suppress(NoValueError, TypeError):
         parts = sorted(parts, key=lambda part: _place(part.ends[0]))
-    limits = [Interval((_LEAST, _LEAST), _OPEN), *parts, Interval((_INFINITY, _INFINITY), _OPEN)]
+    limits = [_outside(region, 0), *parts, _outside(region, 1)]
     return [
         Interval((one.ends[1], other.ends[0]), (_is_kept(one, 1), _is_kept(other, 0)))
         for one, other in pairwise(limits)
         if one.ends[1] != other.ends[0]
     ]
+
+
+def _outside(region: Interval, end: int) -> Interval:
+    """What of the numbers outside a region touches one of its ends."""
+    return Interval((region.ends[end],) * 2, (not region.closed[end],) * 2)
+
+
+def _are_within(region: Interval, parts: Iterable[Interval]) -> bool:
+    """Whether parts lie between the ends of a region, as far as these have values."""
+    lower, upper = region.ends
+    try:
+        return all(_place(lower) < _place(part.ends[0]) < _place(upper) for part in parts)
+    except (NoValueError, TypeError):
+        return False
 
 
 def _is_kept(missing: Interval, end: int) -> bool:

@@ -25,6 +25,17 @@ def unlabelled(node: Node) -> Node:
     return node
 
 
+def by_name(node: Node) -> Node:
+    """Returns the equations of `(a, b) = (3, 4)`, a = 3 and b = 4; any other node as it is."""
+    if node.kind != "relation" or node.text != "=" or {n.kind for n in node.args} != {"tuple"}:
+        return node
+    names, values = node.args
+    if len(names.args) != len(values.args) or any(n.kind != "name" for n in names.args):
+        return node
+    pairs = zip(names.args, values.args, strict=True)
+    return Node("list", tuple(Node("relation", pair, "=") for pair in pairs), ",")
+
+
 def sole(node: Node) -> Node:
     """Returns the number in a set of one, as {7} and x \\in {7}; any other node as it is."""
     inner = node.args[-1] if node.kind == "relation" and node.text == "in" else node

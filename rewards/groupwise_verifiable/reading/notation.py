@@ -50,6 +50,12 @@ def _selections(kind: str, total: int, chosen: int) -> str:
     return rf"\frac{{{total}!}}{{{max(0, total - chosen)}!}}"
 
 
+def _numbered(match: re.Match[str]) -> str:
+    """The answers to numbered questions in their order: (1) 3; (2) 5."""
+    parts = [part.strip(" ,;.") for part in re.split(r"\([1-3]\)", match[0])[1:]]
+    return f"({', '.join(parts)})" if all(parts) else match[0]
+
+
 _REWRITES = tuple(
     (re.compile(pattern), replacement, pattern.startswith(r"\\") and "|" not in pattern)
     for pattern, replacement in (
@@ -129,7 +135,12 @@ _REWRITES = tuple(
         ("!=", r" \\ne "),
         (r"\.\.\.", r"\\ldots "),
         (r"\\mathbb\s*\{?\s*([RNZQC])\s*\}?", r"\\mathbb\1 "),
-        (r"\^\s*\{\s*(?:\\circ|\^\\circ)\s*\}", r"^\\circ "),
+        (r"\^\s*\{\s*(?:\\circ|\^\\circ|\\(?:text|mathrm)\s*\{o\})\s*\}", r"^\\circ "),
+        (rf"({_TEXT})(?:units?|u)\s*\}}\s*\^\s*\{{?[23]\}}?", r"\1units}"),
+        (r"\\&", " and "),
+        (r"^([^{}=]{1,60}?)(\\over(?![a-z])[^{}=]{1,60})$", r"{\1\2}"),
+        (r"\\text\s*\{\s*,\s*\}", ","),
+        (r"^\(1\)[^()]{1,99}\(2\)[^()]{1,99}(?:\(3\)[^()]{1,99})?$", _numbered),
         (
             r"\^\s*\\circ\s*(?:\\(?:text|math)[a-z]*\s*\{\s*)?([CF])(?![A-Za-z])\s*\}?",
             lambda m: rf"\text{{ {'celsius' if m[1] == 'C' else 'fahrenheit'}}}",
@@ -179,6 +190,7 @@ _REWRITES = tuple(
         ),
     )
 )
+_QUOTES = (('"', '"'), ("\u201c", "\u201d"), ("``", "''"))
 # Words in brackets behind an answer: "2 (the remainder)".
 _ASIDE = re.compile(r"(?<=[^\s=])\s+\(((?:[0-9]+ )?[a-z]{3,}[^()=<>]{0,60})\)$")
 _MEANING = {"and", "option", "choice", "sin", "cos", "tan", "log", *LARGE}
@@ -221,7 +233,13 @@ def undelimited(text: str) -> str:
         text = text.strip()
         if not text.endswith((r"\ldots", "..")):
             text = text.rstrip(".,;").rstrip()
-        for opening, closing in (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")):
+        for opening, closing in (
+            ("$$", "$$"),
+            ("$", "$"),
+            (r"\(", r"\)"),
+            (r"\[", r"\]"),
+            *_QUOTES,
+        ):
             inside = text[len(opening) : len(text) - len(closing)]
             if (
                 len(text) > len(opening) + len(closing)

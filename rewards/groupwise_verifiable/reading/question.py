@@ -145,6 +145,11 @@ class Question:
         is_named = re.search(pattern, self.text, re.IGNORECASE) is not None
         return self.is_about("bases") and (is_named or base == "10")
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing is known of the prompt, so that it doubts no name and no unit."""
+        return not self.text.strip()
+
     def __hash__(self) -> int:
         return hash(self.text)
 

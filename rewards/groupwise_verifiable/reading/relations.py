@@ -43,12 +43,42 @@ def is_solved(node: Node) -> bool:
     )
 
 
+def names_value(node: Node, question: Question) -> bool:
+    """Returns whether the left side of an equation stands for its right one: a name, what the
+    prompt asks for, or a quotient of names, as m/n = 7/9."""
+    left, right = node.args[0], node.args[-1]
+    if is_solved(node):
+        return True
+    if node.text != "=" or right.unknowns or not left.unknowns:
+        return False
+    quotient = left.kind == "div" and all(part.kind == "name" for part in left.args)
+    return quotient or key(left) in question.formulas
+
+
 def names_one(gold: Node, answer: Node) -> bool:
     """Returns whether two solved equations are of the same name: y and f(x) may be one."""
     if gold == answer or gold.kind == answer.kind:
         return gold == answer
     function = gold if gold.kind == "call" else answer
-    return function.kind == "call" and function.args[0].kind == "name" and "'" not in function.text
+    is_plain = len(function.text) == 1 and function.args[0].kind == "name"  # no f', no |x|
+    return function.kind == "call" and is_plain
+
+
+def of_variable(answer: Node, gold: Node) -> Node:
+    """Returns f(n) = n + 1 in gold's variable: f(x) = x + 1; any other equation as it is."""
+    functions = gold.args[0], answer.args[0]
+    if any(len(node.args) != 1 or node.kind != "call" for node in functions):
+        return answer
+    new, old = (node.args[0] for node in functions)
+    if {new.kind, old.kind} != {"name"} or new == old or new.text in answer.unknowns:
+        return answer
+    return _replaced(answer, old, new)
+
+
+def _replaced(node: Node, old: Node, new: Node) -> Node:
+    if node == old:
+        return new
+    return Node(node.kind, tuple(_replaced(part, old, new) for part in node.args), node.text)
 
 
 def read_chain(text: str, question: Question) -> Node | None:
@@ -176,7 +206,8 @@ def _is_named_by_parts(  # noqa: PLR0911 - a case for each kind
         return composed is None or letters[0] == (composed[1] or composed[2])
     if len(parts) == 2 and all(part.kind == "name" for part in parts):
         if "".join(letters).isupper():  # a segment
-            return last.kind not in ("tuple", "matrix") and question.is_about("positive")
+            is_length = question.is_about("positive") or question.is_silent
+            return last.kind not in ("tuple", "matrix") and is_length
         return last.kind in ("tuple", "matrix") or r"\cdot" in question.text  # of vectors
     if any(part.kind == "dots" for part in side.walk()):
         return True
@@ -198,10 +229,13 @@ def _is_name_of(name: str, last: Node, question: Question) -> bool:
 def _is_value_of_function(  # noqa: C901, PLR0911 - a case for each kind
     call: Node, last: Node, question: Question
 ) -> bool:
+    is_asked_for = _is_asked_for(call, question)
+    if is_asked_for is not None:
+        return is_asked_for
     names = all(part.kind == "name" for argument in call.args for part in factors(argument))
     if call.text == "abs" and names and question.is_about("size"):
         return True
-    if call.text == "abs" and call.unknowns and key(call) in question.formulas:
+    if call.text == "abs" and _is_named_by_parts(call.args[0], last, question):  # |AB|
         return True
     if call.text == "det" and not question.is_about("size"):
         return False
@@ -226,6 +260,17 @@ def _is_value_of_function(  # noqa: C901, PLR0911 - a case for each kind
     if composed is not None and last.unknowns:
         return call.text == (composed[1] or composed[2])
     return not last.unknowns or call.args[0].kind in ("name", "number", "tuple")
+
+
+def _is_asked_for(call: Node, question: Question) -> bool | None:
+    """Whether the prompt asks for a function, sin A, or for another one of the same, cos A; None
+    where it does neither, or for f(x), which it may define."""
+    own = key(call)
+    if own in question.formulas:
+        return True if len(call.text) > 1 and call.unknowns else None
+    assert isinstance(own, tuple)
+    calls = (each for each in question.formulas if isinstance(each, tuple) and each[0] == "call")
+    return False if any(each[2:] == own[2:] for each in calls) else None  # of the same arguments
 
 
 def _is_named_power(power: Node, question: Question) -> bool:

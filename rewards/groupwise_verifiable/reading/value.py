@@ -17,6 +17,7 @@ from groupwise_verifiable.reading.words import LARGE
 _CONTEXT = mpmath.mp.clone()
 _CONTEXT.dps = 60
 _NEAR = _CONTEXT.mpf(10) ** -35
+_ROUNDING = _CONTEXT.mpf(10) ** -20  # what is smaller may be an error of rounding
 _DIGITS = 3_000  # most digits of an exact number
 _LARGEST = 10**9  # exponent
 _POINTS = 3
@@ -83,8 +84,8 @@ def equal(one: Value, other: Value) -> bool:
 def equivalent(one: Node, other: Node, *, exact: bool = True, positive: bool = True) -> bool:
     """Returns whether two expressions have equal values at all points.
 
-    exact: a rational constant is equal to no other one, however near, see `equal`; positive: only
-    where all unknowns are above 0.
+    exact: a rational constant is equal to no irrational one, however near, see `equal`; positive:
+    only where all unknowns are above 0.
     """
     names = one.unknowns | other.unknowns
     try:
@@ -93,7 +94,7 @@ def equivalent(one: Node, other: Node, *, exact: bool = True, positive: bool = T
         ]
     except NoValueError:
         return False
-    if exact and not names:
+    if not names and (exact or all(isinstance(each, Fraction) for each in pairs[0])):
         return equal(*pairs[0])
     return all(equal(_float(first), _float(second)) for first, second in pairs)
 
@@ -165,8 +166,13 @@ def _constant(name: str) -> Value:
 
 
 def _sum(one: Value, other: Value) -> Value:
-    exact = isinstance(one, Fraction) and isinstance(other, Fraction)
-    return one + other if exact else _float(one) + _float(other)
+    if isinstance(one, Fraction) and isinstance(other, Fraction):
+        return one + other
+    one, other = _float(one), _float(other)
+    small, large = sorted((abs(one), abs(other)))
+    if _ROUNDING < small < _NEAR * large:  # 7^10000 - 1 is not 7^10000
+        raise NoValueError("a sum of which one term is lost in the digits of the other")
+    return one + other
 
 
 def _product(one: Value, other: Value) -> Value:
@@ -240,6 +246,8 @@ def _call(name: str, numbers: list[Value]) -> Value:  # noqa: PLR0911 - a case f
     if name in _OF_INTEGERS:
         return Fraction(_OF_INTEGERS[name](*(_integer(number) for number in numbers)))
     first = numbers[0]
+    if name in _EXACT:
+        return _by_gamma(name, numbers)
     if name == "abs":
         return abs(first)
     if name in ("floor", "ceil"):
@@ -270,21 +278,24 @@ def _integer(number: Value) -> int:
     return int(number)
 
 
-def _factorial(n: int) -> int:
-    if not 0 <= n <= 1000:
-        raise NoValueError("the factorial of a large number")
-    return factorial(n)
+def _by_gamma(name: str, numbers: list[Value]) -> Value:
+    """A factorial or a binomial coefficient: exact of small integers; of large ones, and where n is
+    no integer at the points at which expressions are compared, by the gamma function."""
+    if any(abs(number) > _LARGEST for number in numbers):
+        raise NoValueError("a factorial of ten digits")
+    are_integers = all(isinstance(n, Fraction) and n.denominator == 1 for n in numbers)
+    if are_integers and min(numbers) < 0:
+        raise NoValueError("the factorial of a number below 0")
+    if are_integers and numbers[0] <= _EXACT[name]:
+        return Fraction((factorial if name == "factorial" else comb)(*map(int, numbers)))
+    function = _CONTEXT.factorial if name == "factorial" else _CONTEXT.binomial
+    return function(*map(_float, numbers))
 
 
-def _binomial(n: int, k: int) -> int:
-    if not 0 <= n <= 3000:
-        raise NoValueError("a binomial coefficient of a large number")
-    return comb(n, k)
-
+_EXACT = {"factorial": 1000, "binom": 3000}
+"""The largest n of which they are computed exactly."""
 
 _OF_INTEGERS: dict[str, Callable[..., int]] = {
-    "factorial": _factorial,
-    "binom": _binomial,
     "gcd": gcd,
     "lcm": lcm,
     "max": max,

@@ -85,6 +85,8 @@ def _other_readings(gold: str, answer: str, question: Question) -> Iterator[tupl
     for reading in (*readings(answer, question), mixed(answer)):
         if reading != answer:
             yield gold, reading
+    if (constants := _constants(gold, answer, question)) is not None:
+        yield gold, renamed(answer, *constants)
     one, other = conditional(gold), conditional(answer)
     if (one.name is None and other.name is None) or (one.is_limit and other.is_limit):
         return
@@ -95,6 +97,19 @@ def _other_readings(gold: str, answer: str, question: Question) -> Iterator[tupl
         yield one.value, renamed(other.value, other.name, name)
     else:
         yield one.value, other.value
+
+
+def _constants(gold: str, answer: str, question: Question) -> tuple[str, str] | None:
+    """The one letter of an answer that neither the prompt nor gold has, and that of gold: k and c,
+    of f(x) = kx and f(x) = cx."""
+    right, given = read(gold, question.names), read(answer, question.names)
+    if question.is_silent or right is None or given is None:
+        return None
+    own = right.unknowns - given.unknowns - question.names
+    others = given.unknowns - right.unknowns - question.names
+    if len(own) != 1 or len(others) != 1 or len("".join((*own, *others))) != 2:
+        return None
+    return (*others, *own)
 
 
 def _same_as_written(gold: str, answer: str, question: Question, *, strict: bool) -> bool:

@@ -60,7 +60,8 @@ FILLING = frozenset({
     "square", "cubic", "day", "time", "result", "answer", "respectively", "possible", "people",
     "because", "since", "when", "where", "which", "as", "is", "are", "was", "were", "be", "been",
     "needed", "required", "used", "made", "left", "remain", "remaining", "there", "that", "this",
-    "do", "does",
+    "do", "does", "such", "distinct", "valid", "ordered", "integer", "integers", "numbers",
+    "solution", "solutions", "value", "values", "element", "elements", "term", "terms",
 })  # fmt: skip
 """Words that may stand behind a number without changing it."""
 

@@ -7,18 +7,14 @@ from unicodedata import normalize
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from groupwise_messages.completion import (
-    content,
-    judged_texts,
-    outside_thinking,
-    prompt_text,
-    tagged,
-)
+from groupwise_messages.completion import outside_thinking, prompt_text, tagged
 from groupwise_verifiable.columns import column, gold_text, gold_texts
 from groupwise_verifiable.reading.choice import choice, plain_words, stated_word
 from groupwise_verifiable.reading.node import key
 from groupwise_verifiable.reading.numbers import Number, gold_number, last_number, whole_number
 from groupwise_verifiable.reading.question import Question, read_question
+from groupwise_verifiable.text.accepted import Accepted, AcceptedConfig, folded, judged, stated
+from groupwise_verifiable.text.squad import normal
 
 # Longest answer that is normalised, in lengths of the gold answer: a letter with combining marks is
 # several characters in another Unicode form. Normalising takes quadratic time.
@@ -26,60 +22,38 @@ _LONGEST_FORM = 20
 _LONGEST_WORDS = 60  # "The correct option is", \\text{...}
 
 
-class ExactAnswer:
-    """1.0 if the answer is the gold string, else 0.0; None where the gold value is blank.
+class ExactAnswer(Accepted):
+    """1.0 if the answer is the gold string, or any of several, else 0.0; None where gold is blank.
 
-    Both sides are stripped, runs of white space become one space, and Unicode is normalised (NFC).
-    Signs of LaTeX and Markdown around an answer fall away, as do the brackets, the full stop and
-    the words that models put around the letter of an option.
+    By the rules `strict` both sides are stripped, runs of white space become one space, and Unicode
+    is normalised (NFC). Signs of LaTeX and Markdown around an answer fall away, as do the brackets,
+    the full stop and the words that models put around the letter of an option. `squad` is the exact
+    match of SQuAD (arXiv:1606.05250), as Search-R1 has it.
     With `extract: tag`, a completion without the tag is wrong.
     """
 
     judges = True
+    name = "exact_answer"
 
-    class Config(BaseModel):
+    class Config(AcceptedConfig):
         """Settings of the reward `exact_answer`."""
 
-        model_config = ConfigDict(extra="forbid", frozen=True)
-
-        gold: str = Field(default="answer", description="Column with the gold answers.")
-        extract: Literal["whole", "tag", "last_line"] = Field(
-            default="whole",
-            description="The answer: the whole completion, the content of a tag, or the last line.",
-        )
-        tag: str = Field(
-            default="answer", min_length=1, description="The tag's name for `extract: tag`."
+        rules: Literal["strict", "squad"] = Field(
+            default="strict",
+            description="Which answers are right: strict: the gold string; squad: also in other "
+            "case, without punctuation, articles and white space.",
         )
         ignore_case: bool = Field(default=False, description="Whether A equals a.")
 
+    config: Config
+
     def __init__(self, config: Config | None = None) -> None:
-        self.config = config or self.Config()
+        super().__init__(config or self.Config())
 
-    @property
-    def required_columns(self) -> Mapping[str, str]:
-        return {"gold": self.config.gold}
-
-    def gold_completion(self, row: Mapping[str, Any]) -> str | None:
-        """Returns the gold answer as the completion that states it."""
-        return _stated(gold_text(row.get(self.config.gold)), self.config.extract, self.config.tag)
-
-    def __call__(
-        self,
-        prompts: Sequence[Any],
-        completions: Sequence[Any],
-        **columns: Sequence[Any],
-    ) -> list[float | None]:
-        golds = column(columns, self.config.gold, reward="exact_answer")
-        texts = _texts(self.config.extract, completions, columns)
-        return [
-            max((self._score(text, folded(each)) for each in gold_texts(gold)), default=None)
-            for text, gold in zip(texts, golds, strict=True)
-        ]
-
-    def _score(self, text: str, gold: str) -> float:
-        answer = self._extracted(text)
-        if answer is None:
-            return 0.0
+    def score(self, answer: str, gold: str) -> float:
+        """Returns 1.0 for an answer that is gold, else 0.0."""
+        if self.config.rules == "squad":
+            return float(normal(answer) == normal(gold))
         plain = folded(answer)
         if len(plain) > _LONGEST_FORM * len(gold) + _LONGEST_WORDS:
             return 0.0
@@ -95,11 +69,6 @@ class ExactAnswer:
             )
         undressed = stated_word(answer)
         return bool(undressed) and self._normal(undressed) == self._normal(plain_words(gold))
-
-    def _extracted(self, text: str) -> str | None:
-        if self.config.extract == "tag":
-            return tagged(text, self.config.tag)
-        return last_line(outside_thinking(text)) if self.config.extract == "last_line" else text
 
     def _normal(self, text: str) -> str:
         return normalize("NFC", text.casefold() if self.config.ignore_case else text)
@@ -164,7 +133,7 @@ class NumericAnswer:
                 f"expected a number in the column {self.config.gold!r}, found {gold!r:.80}; "
                 f"`exact_answer` compares words"
             )
-        return _stated(gold, self.config.extract, self.config.tag)
+        return stated(gold, self.config.extract, self.config.tag)
 
     def __call__(
         self,
@@ -174,7 +143,7 @@ class NumericAnswer:
     ) -> list[float | None]:
         golds = column(columns, self.config.gold, reward="numeric_answer")
         cut = self._cut(columns, len(completions))
-        texts = _texts(self.config.extract, completions, columns)
+        texts = judged(self.config.extract, completions, columns)
         rows = zip(prompts, texts, golds, cut, strict=True)
         return [self._score(*row) for row in rows]
 
@@ -220,27 +189,3 @@ class NumericAnswer:
             return last_number(outside_thinking(text))
         answer = tagged(text, self.config.tag) if self.config.extract == "tag" else text
         return None if answer is None else whole_number(answer)
-
-
-def _texts(
-    extract: str, completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
-) -> list[str]:
-    """The texts to extract answers from."""
-    if extract == "whole":
-        return [content(completion) for completion in completions]
-    return judged_texts(completions, columns)
-
-
-def _stated(gold: str | None, extract: str, tag: str) -> str | None:
-    return f"<{tag}>{gold}</{tag}>" if gold is not None and extract == "tag" else gold
-
-
-def last_line(text: str) -> str:
-    """Returns the last line that is not blank, stripped; "" if there is none."""
-    lines = text.rstrip().splitlines()
-    return lines[-1].strip() if lines else ""
-
-
-def folded(text: str) -> str:
-    """Returns the text stripped, with every run of white space as one space."""
-    return " ".join(text.split())

@@ -9,6 +9,7 @@ from groupwise.algorithms.parts.against_sampler import AgainstSampler
 from groupwise.algorithms.parts.clipped import Clipped
 from groupwise.algorithms.parts.composed import Composed
 from groupwise.algorithms.parts.credit import Credit
+from groupwise.algorithms.parts.divergence import Beta, Divergence
 from groupwise.algorithms.parts.divisor import Divisor
 from groupwise.algorithms.parts.entropy import EntropyBonus
 from groupwise.algorithms.parts.guarded_ratio import GuardedRatio, Weighted
@@ -23,9 +24,11 @@ from groupwise.algorithms.parts.usual import Usual
 __all__ = [
     "Advantages",
     "AgainstSampler",
+    "Beta",
     "Clipped",
     "Composed",
     "Credit",
+    "Divergence",
     "Divisor",
     "EntropyBonus",
     "GroupCentred",

@@ -54,8 +54,7 @@ class Composed(Algorithm, metaclass=Composing):
     its parts. It may override any method that a part fills in; `super()` then is the part's.
 
     kinds: by slot, the classes of its parts; parts: the parts.
-    beta, entropy, observation: weights of the KL, of the entropy bonus and of that cross-entropy in
-    the loss.
+    entropy, observation: weights of the entropy bonus and of that cross-entropy in the loss.
     """
 
     stated: ClassVar[Mapping[str, type[Part]]] = dict.fromkeys(SLOTS, Part)
@@ -89,15 +88,20 @@ class Composed(Algorithm, metaclass=Composing):
 
     def __init__(self, config: Options | None = None) -> None:
         self.config = config or self.Config()
+        self.adapted = {}
         self.parts = {slot: kind(self) for slot, kind in self.kinds.items()}
         for part in self.parts.values():
             for name in OUTPUTS:
                 setattr(self, name, getattr(self, name) | getattr(part, name))
             for name in vars(part).keys() & set(FLAGS):
                 setattr(self, name, getattr(part, name))
-        self.beta = self.parts["divergence"].weight
         self.entropy = self.parts["entropy"].weight
         self.observation = self.parts["observations"].weight
+
+    @property
+    def beta(self) -> float:
+        """The weight of the KL in the loss, which may change from step to step."""
+        return self.parts["divergence"].weight
 
     def advantages(
         self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]
@@ -226,6 +230,14 @@ class Composed(Algorithm, metaclass=Composing):
     def prepare(self, policy: Policy, weights: KeptWeights) -> None:
         for part in reversed(self.parts.values()):
             part.prepare(policy, weights)
+
+    def begin_step(self, step: int) -> None:
+        for part in self.parts.values():
+            part.begin_step(step)
+
+    def after_updates(self, metrics: Mapping[str, float]) -> None:
+        for part in self.parts.values():
+            part.after_updates(metrics)
 
     def end_step(self, weights: KeptWeights, step: int) -> Mapping[str, float]:
         return {k: x for p in self.parts.values() for k, x in p.end_step(weights, step).items()}

@@ -116,6 +116,12 @@ class Part:
     def prepare(self, policy: Policy, weights: KeptWeights) -> None:
         pass
 
+    def begin_step(self, step: int) -> None:
+        pass
+
+    def after_updates(self, metrics: Mapping[str, float]) -> None:
+        pass
+
     def end_step(self, weights: KeptWeights, step: int) -> Mapping[str, float]:
         return {}
 

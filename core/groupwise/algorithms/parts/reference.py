@@ -8,20 +8,17 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.algorithm import Batch
-from groupwise.algorithms.parts.part import Options, Part
+from groupwise.algorithms.parts.divergence import Divergence
 from groupwise.kit.errors import UserError
 from groupwise.policy import Policy
 from groupwise.rollouts import LogProbs
 from groupwise.weights import REFERENCE, KeptWeights
 
 
-class Reference(Part):
+class Reference(Divergence):
     """The weights before training, or those of an earlier step, and the KL of log-probs to them."""
 
-    slot = "divergence"
-
-    class Config(Options):
-        beta: float = Field(0.0, ge=0, description="weight of the KL to the reference in the loss")
+    class Config(Divergence.Config):
         reference_every: int | None = Field(
             None, ge=1, description="move the reference every so many steps; it is fixed if unset"
         )
@@ -35,7 +32,7 @@ class Reference(Part):
 
         @model_validator(mode="after")
         def _has_reference_to_move(self) -> Self:
-            if self.reference_every is not None and self.beta == 0:
+            if self.reference_every is not None and not self.beta:
                 raise ValueError(
                     "reference_every moves the reference, but with beta: 0 there is none; set beta "
                     "above 0, or leave reference_every out"
@@ -117,11 +114,14 @@ class ReferenceKL(Reference):
 
     def __init__(self, whole: Any) -> None:
         super().__init__(whole)
-        self.weight = self.config.beta
         self.gaussian = self.config.kl not in get_args(objective.Estimator)
-        if self.weight and self.gaussian:
+        if self.config.beta and self.gaussian:
             self.reference = frozenset({"mean"})
             self.needs = frozenset({"mean", "std"})
+
+    @property
+    def weight(self) -> float:  # type: ignore[override]  # of other parts it is constant
+        return self.beta
 
     def kl(self, current: LogProbs, batch: Batch) -> Tensor:
         """[b, t]: the divergence from the reference of each decision."""

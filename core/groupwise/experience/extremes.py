@@ -1,0 +1,64 @@
+"""Extremes: the best and the worst rollouts of each group, on which alone a policy is trained.
+
+The passes of an update then cost as much as smaller groups do, while advantages are those of the
+whole group. Its gradient is not that of the whole group: rewards between the extremes do not count,
+so that the rarer of two outcomes weighs more than it is sampled.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from groupwise.record import Call
+from groupwise.record.gather import light, scores_of
+from groupwise.rewards import Scores
+from groupwise.rollouts import Rollouts
+
+
+def is_extreme(rewards: Tensor, groups: Tensor, most: int) -> Tensor:
+    """[B] bool: the rollouts of each group that stay: half of `most` with the highest rewards and
+    half with the lowest, or all of a group that has no more.
+
+    As in DanceGRPO, arXiv:2505.07818. rewards: [B], NaN for none, which counts as in between;
+    groups: [B]; most: an even number. Of equal rewards earlier rollouts count as higher ones.
+    """
+    stays = torch.ones(len(rewards), dtype=torch.bool)
+    rows_of = defaultdict[int, list[int]](list)
+    for row, group in enumerate(groups.tolist()):
+        rows_of[group].append(row)
+    values = rewards.tolist()
+    for rows in rows_of.values():
+        without = [row for row in rows if math.isnan(values[row])]
+        ranked = sorted({*rows} - {*without}, key=lambda row: (-values[row], row))
+        middle = len(ranked) // 2
+        ranked[middle:middle] = without
+        stays[ranked[most // 2 : len(ranked) - most // 2]] = False
+    return stays
+
+
+def extremes(
+    firsts: Sequence[Call], like: Scores, most: int, *, beside: Sequence[Call] = ()
+) -> tuple[list[Call], list[Call]]:
+    """The rollouts that a learner is trained on, and those that are left out; by first calls.
+
+    like: scores of the same rewards; most: of a comparison, see `is_extreme`; beside: rollouts of
+    other learners, which are among those that are compared.
+    """
+    every = [*firsts, *beside]
+    groups = torch.tensor([first.comparison.number for first in every], dtype=torch.int64)
+    stays = is_extreme(scores_of(every, like).total, groups, most).tolist()
+    own = [*zip(firsts, stays[: len(firsts)], strict=True)]
+    return [first for first, one in own if one], [first for first, one in own if not one]
+
+
+def left_out(
+    left: Sequence[Call] | None, draws: set[int], like: Scores
+) -> tuple[Rollouts, Scores] | None:
+    """Those that are left out of these draws, light, with their scores; None if all are kept."""
+    if left is None:
+        return None
+    own = [first for first in left if first.episode.group.number in draws]
+    return light(own), scores_of(own, like)

@@ -1,0 +1,1 @@
+"""Rewards for videos: how much moves, how steadily, and what other rewards say of the frames."""
