@@ -93,6 +93,8 @@ SOURCES = {
             "policy.sde": "dance",
             "policy.noise_level": 0.25,
             "policy.shared_noise": True,
+            "policy.window": {"kind": "all", "share": 0.6},
+            "train.keep.extremes": 8,
             "algorithm.clip_low": 1e-4,
             "algorithm.advantage_clip": 5.0,
             "train.group_size": 24,
