@@ -42,9 +42,7 @@ CASES = {
     "unet": ("sd15 v", {"sde": "ddim", "noise_level": 1.0, "lora": {"rank": 2}}),
     "flux": ("flux with idle parts", {"gradient_checkpointing": True}),
 }
-MODELS = ("z_image", "qwen_image", "flux2_klein", "sana", "lumina2", "wan22")
-MORE = {"wan22": {"steps": 4, "window": WINDOW}}
-"""By model: of two transformers each process trains the one that its window falls to."""
+MODELS = ("z_image", "qwen_image", "flux2_klein", "sana", "lumina2")
 ROWS = [{"prompt": f"{letter} {animal}"} for letter in "abcd" for animal in ("cat", "dog")]
 
 
@@ -126,7 +124,7 @@ def gradient(policy, current, world):
 
 def of_model(model, rank, world, mesh):
     """Log-probs and gradient of a model in the box, sharded and not."""
-    settings = {"guidance": 3.0, "lora": {"rank": 2}, "steps": 3, **MORE.get(model, {})}
+    settings = {"guidance": 3.0, "lora": {"rank": 2}, "steps": 3}
     unsharded, sharded = (policy_of(model, each, **settings) for each in (None, mesh))
     for policy in (unsharded, sharded):
         for parameter in lab.trained(policy):

@@ -26,7 +26,7 @@ COMPARED = (
     *("after a step", "reference", "average"),
 )
 """What may differ by rounding: 1 is all that it explains."""
-IN_THE_BOX = ("z_image", "qwen_image", "flux2_klein", "sana", "lumina2", "wan22")
+IN_THE_BOX = ("z_image", "qwen_image", "flux2_klein", "sana", "lumina2")
 
 
 @pytest.fixture(scope="module")

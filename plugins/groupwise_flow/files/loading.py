@@ -175,7 +175,13 @@ def check_shardable(settings: Settings) -> None:
             "policy.lora.options: use_dora is initialised from the norms of whole weights, which "
             "with train.shard no process has; leave one of the two out"
         )
-    for name in adapter_class(settings, index).trained_in(components(index)):
+    trained = adapter_class(settings, index).trained_in(components(index))
+    if len(trained) > 1:
+        raise UserError(
+            f"train.shard: {' and '.join(trained)} of {settings.model!r} cannot be sharded together "
+            f"yet; leave train.shard out, and each process holds the whole of both"
+        )
+    for name in trained:
         _check_part(settings, name, index.get(name))
 
 
