@@ -178,8 +178,8 @@ def check_shardable(settings: Settings) -> None:
     trained = adapter_class(settings, index).trained_in(components(index))
     if len(trained) > 1:
         raise UserError(
-            f"train.shard: {' and '.join(trained)} of {settings.model!r} cannot be sharded together "
-            f"yet; leave train.shard out, and each process holds the whole of both"
+            f"train.shard: {' and '.join(trained)} of {settings.model!r} cannot be sharded "
+            f"together yet; leave train.shard out, and each process holds the whole of both"
         )
     for name in trained:
         _check_part(settings, name, index.get(name))
