@@ -109,7 +109,8 @@ def _constants(gold: str, answer: str, question: Question) -> tuple[str, str] | 
     others = given.unknowns - right.unknowns - question.names
     if len(own) != 1 or len(others) != 1 or len("".join((*own, *others))) != 2:
         return None
-    return (*others, *own)
+    (new,), (former,) = others, own
+    return new, former
 
 
 def _same_as_written(gold: str, answer: str, question: Question, *, strict: bool) -> bool:

@@ -67,7 +67,7 @@ def flows(frames: NDArray[np.uint8]) -> list[Flow]:
     """
     import cv2
 
-    search = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
+    search = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
     grays = [_gray(frame) for frame in frames]
     return [
         _flow(before, after, search.calc(before, after, None), search.calc(after, before, None))
