@@ -122,9 +122,14 @@ def test_a_recipe_states_what_its_source_does(name):
         assert value == expected, key
 
 
+LARGER = {"wan22_pickscore"}
+"""Recipes for GPUs of 141 GB: two transformers of 14B, which are not sharded."""
+
+
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_recipe_fits_on_gpus_of_80_gb(name, lab, tmp_path):
-    """All of it, also while it samples and updates: on one, or on eight where it is sharded."""
+def test_a_recipe_fits_on_its_gpus(name, lab, tmp_path):
+    """All of it, also while it samples and updates: on one of 80 GB, on eight where it is sharded,
+    or on a larger one."""
     model = SOURCES[name][0]
     stand_in = lab.folders[model.partition(" ")[0]]
     folder = published.write(published.MODELS[model], stand_in, tmp_path / "model")
@@ -141,7 +146,8 @@ def test_a_recipe_fits_on_gpus_of_80_gb(name, lab, tmp_path):
     parameters = counts["shards"] * update["transformer"] / 2
     assert parameters == pytest.approx(published.PARAMETERS[model], rel=0.02)
     # The rest is for the reward's model and the allocator.
-    assert max(sum(update.values()), sum(sampling.values())) < 70e9
+    most = 130e9 if name in LARGER else 70e9
+    assert max(sum(update.values()), sum(sampling.values())) < most
 
 
 @pytest.mark.parametrize("name", SOURCES)

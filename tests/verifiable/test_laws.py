@@ -57,6 +57,7 @@ def white():
 TEXTS = {
     "math": {},
     "exact_answer": {"extract": "tag"},
+    "answer_f1": {"extract": "tag"},
     "numeric_answer": {},
     "think_answer_format": {},
     "think_format": {},
