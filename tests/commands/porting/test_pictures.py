@@ -140,6 +140,16 @@ def test_qwen_image_has_the_prompts_of_its_script(ported: Ported) -> None:
     assert (policy["prompt_tokens"], policy["negative_prompt"]) == (512, " ")
 
 
+def test_wan_has_frames_and_its_rewards_one_of_them(ported: Ported) -> None:
+    video = "config.height = 240\n    config.width = 416\n    config.frames = 33"
+    text = FLOW_GRPO.replace("stabilityai/stable-diffusion-3.5-medium", "Wan-AI/Wan2.1-T2V-1.3B")
+    text = text.replace("config.resolution = 512", video)
+    config, written = ported("flow_grpo", "config/grpo.py:pickscore_sd3", text)
+    sizes = {key: config["policy"][key] for key in ("height", "width", "frames")}
+    assert sizes == {"height": 240, "width": 416, "frames": 33}
+    assert "as the `reward` of per_frame" in written
+
+
 # The form of DiffusionNFT's config/nft.py: a loop looks for a size of batches.
 NFT = """
 def _make(base_model="sd3", n_gpus=1, updates=1, dataset="pickscore", reward_fn={}, name=""):

@@ -12,9 +12,11 @@ def write_model(port: Port) -> None:
     port.write("policy.name", "flow")
     name = port.get("pretrained.model")
     port.write("policy.model", name)
-    if any(word in name for word in ("Wan", "Kontext", "Edit")):
-        port.lose(f"pretrained.model: {name}", "no videos and no editing here")
+    if any(word in name for word in ("Kontext", "Edit")):
+        port.lose(f"pretrained.model: {name}", "no editing here")
         port.todo.append(f"policy.model: {name} cannot be trained here; name an image model")
+    if "Wan" in name:
+        port.todo.append("rewards: name each that looks at pictures as the `reward` of per_frame")
     if "Qwen" in name:
         port.write(
             "policy.prompt_tokens", 512, "their pipeline's default, which their script keeps"
@@ -38,6 +40,10 @@ def write_lora(port: Port) -> None:
 
 
 def write_size(port: Port) -> None:
+    if port.states("frames"):
+        for name in ("height", "width", "frames"):
+            port.write(f"policy.{name}", port.get(name))
+        return
     port.write("policy.height", port.get("resolution"))
     port.write("policy.width", port.get("resolution"))
 
