@@ -129,7 +129,7 @@ KINDS: Mapping[str, Kind] = {
         Kind(
             name="prompts",
             singular="prompt source",
-            purpose="where prompts come from",
+            purpose="where rows come from",
             sections=("prompts", "prompts.sources[]", "evaluation.source"),
             expected=Expected("rows, with len() and [index]", _is_source),
             docs="docs/configuration.md",

@@ -11,8 +11,7 @@ from groupwise_trackers.tracker import IDENTITIES, Tracker
 
 
 class Trackio(Tracker):
-    """A table with the images and videos in it, in a local database unless a Space or a server is
-    named."""
+    """A table with images and videos in it, in a local database, or a Space or server if named."""
 
     files = (IDENTITIES,)
 

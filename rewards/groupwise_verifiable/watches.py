@@ -76,6 +76,10 @@ def _brightness(frame: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 DARKNESS = Watch(of=(PICTURE, VIDEO), measure=darkness, tolerance=0.15)
+"""1 minus the mean brightness of pictures and videos: 0.0 white to 1.0 black."""
 EDGES = Watch(of=(PICTURE, VIDEO), measure=edges, tolerance=1.0)
+"""How much neighbouring pixels differ, on a scale of logarithms: 0.0 flat, 6.4 noise."""
 COLOR_ENTROPY = Watch(of=(PICTURE, VIDEO), measure=color_entropy, tolerance=1.0)
+"""The entropy of the colours of all pixels in bits: 0.0 one colour to 9.0."""
 MOTION = Watch(of=(VIDEO,), measure=speed, better="higher", tolerance=0.02)
+"""How fast the fastest pixels of a video move, in sides a second: 0.0 still."""

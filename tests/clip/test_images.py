@@ -123,7 +123,7 @@ def test_grey_and_transparent_pil_images(pictures, pil):
         (None, "image 1: expected a PIL image or a tensor, found NoneType"),
         (torch.zeros(3, 8, 8, dtype=torch.uint8), r"found \[3, 8, 8\] uint8"),
         (torch.zeros(8, 8, 3), r"found \[8, 8, 3\] float32"),
-        (torch.zeros(1, 3, 8, 8), r"found \[1, 3, 8, 8\] float32"),
+        (torch.zeros(1, 3, 8, 8), "found a video, .* as the `reward` of `per_frame`"),
         (torch.zeros(3, 0, 8), "image 1: expected edges .* found 8 x 0 pixels"),
         (Image.new("RGB", (0, 0)), "found 0 x 0 pixels"),
         (torch.zeros(3, 5000, 1), "found 1 x 5000 pixels"),

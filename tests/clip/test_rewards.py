@@ -16,12 +16,14 @@ from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
 from groupwise_clip import plugin
 from groupwise_clip.aesthetic import Aesthetic
+from groupwise_clip.frame_consistency import FrameConsistency
 from groupwise_clip.hps_v3 import HpsV3
 from groupwise_clip.image_reward import ImageReward
 from groupwise_clip.learned import LearnedImage
 from groupwise_clip.preference import PRESETS, Preference
 from groupwise_clip.similarity import ClipSimilarity
 from groupwise_clip.texts import texts as texts_of
+from groupwise_clip.video_reward import VideoReward
 
 
 def similarity(folder, **settings):
@@ -211,10 +213,14 @@ def test_the_page_shows_settings_that_exist():
         "preference": Preference,
         "image_reward": ImageReward,
         "hps_v3": HpsV3,
+        "frame_consistency": FrameConsistency,
+        "video_reward": VideoReward,
     }
     shown = set()
     for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
         for section in yaml.safe_load(text)["rewards"]:
+            if section["name"] == "motion":  # beside `frame_consistency`
+                continue
             sections = {"policy": "flow", "prompts": "rows", "rewards": [section]}
             options = load_config(sections).config.rewards[0].options
             classes[section["name"]].Config.model_validate(options)

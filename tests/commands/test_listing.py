@@ -99,8 +99,8 @@ def test_output_of_plugins_fits_the_width_of_the_terminal(
 def test_plugins_name_shows_the_options_of_a_config() -> None:
     """With type, default, limits and description."""
     text = call("plugins", "grpo").stdout
-    field = GRPO.Config.model_fields["beta"]
-    assert f"  beta: {field.default}  (number, ≥ 0)\n      {field.description}\n" in text
+    field = GRPO.Config.model_fields["epsilon"]
+    assert f"  epsilon: {field.default}  (number, > 0)\n      {field.description}\n" in text
     assert "algorithm: {name: grpo}" in text
     assert "source: groupwise.algorithms.grpo:GRPO, of plugin groupwise" in text
     (advice,) = [line for line in text.splitlines() if line.startswith("  When to use it: ")]

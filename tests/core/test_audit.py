@@ -158,8 +158,8 @@ def test_it_ends_in_time():
         (42, 43, 4),
         (["19"], ["10"], ["1"]),
         ("no", None, "n"),
-        ({"a": 1, "b": 2}, {"a": 1, "b": 3}, {"a": 1}),
-        (["1", "2"], None, None),
+        ({"a": 1, "b": 2}, {"a": 2, "b": 3}, {"a": 1}),
+        (["1", "2"], ["2", "3"], None),
         (True, None, None),
         (None, None, None),
     ],
@@ -251,6 +251,9 @@ def test_a_reward_that_runs_code_is_recognised_by_what_it_calls(
     (tmp_path / "helps").mkdir()
     for name, text in files.items():
         (tmp_path / f"{name.replace('.', '/')}.py").write_text(text)
+    for name in ("own", *files):
+        monkeypatch.delitem(sys.modules, name.partition(".")[0], raising=False)
+        monkeypatch.delitem(sys.modules, name, raising=False)
     own = __import__("own").r
     own = own() if isinstance(own, type) else own
     assert attacks.runs_code(Reward(name="r", function=own)) is bool(is_running)

@@ -185,7 +185,9 @@ def test_the_estimate_of_activations_is_within_a_factor_of_1_5(lab):
         assert measured / 1.5 < sizes["activations"] < 1.5 * measured
         config = policy.config.model_copy(update={"gradient_checkpointing": True})
         checkpointed = FlowPolicy.estimate(config, Workload(**four, reference=False, averages=0))
-        assert sizes["activations"] / 20 < checkpointed["activations"] < sizes["activations"] / 1.5
+        # Beside what is kept, one block of few is computed again at a time.
+        kept = update(lab, lab.policy(architecture, gradient_checkpointing=True))
+        assert kept < checkpointed["activations"] < measured
 
 
 def test_an_adapter_may_state_its_activations(lab, monkeypatch):

@@ -101,7 +101,7 @@ def _other_readings(gold: str, answer: str, question: Question) -> Iterator[tupl
 
 def _constants(gold: str, answer: str, question: Question) -> tuple[str, str] | None:
     """The one letter of an answer that neither the prompt nor gold has, and that of gold: k and c,
-    of f(x) = kx and f(x) = cx."""
+    of f(x) = kx and f(x) = cx. What is said to be equal to something, as x of x = 5, is none."""
     right, given = read(gold, question.names), read(answer, question.names)
     if question.is_silent or right is None or given is None:
         return None
@@ -110,6 +110,9 @@ def _constants(gold: str, answer: str, question: Question) -> tuple[str, str] | 
     if len(own) != 1 or len(others) != 1 or len("".join((*own, *others))) != 2:
         return None
     (new,), (former,) = others, own
+    sides = ((former, gold), (new, answer))
+    if any(re.match(rf"[\s$]*{letter}[\s$]*=", text) for letter, text in sides):
+        return None
     return new, former
 
 
