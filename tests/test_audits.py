@@ -135,6 +135,7 @@ def notes_of(path):
     return made, [*audit_notes(parts, made)]
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.stem)
 def test_no_example_gets_a_note(path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -149,6 +150,7 @@ def test_no_example_gets_a_note(path, monkeypatch):
         assert made[0].counts["gold"] == (8, 8, 0)
 
 
+@pytest.mark.slow
 def test_the_example_with_a_reward_that_pays_cheats_gets_a_note(monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     made, (note,) = notes_of(CHEATED)

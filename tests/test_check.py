@@ -55,6 +55,7 @@ def test_rollouts_of_an_evaluation_are_of_the_prompts_that_there_are(config):
     assert int(lines["rollouts per evaluation"]) == 2 * int(lines["evaluated"])
 
 
+@pytest.mark.slow
 def test_so_few_evaluated_prompts_that_they_tell_little_are_noted(config):
     result = check(config)
     count = int(rows_of(result)["evaluated"])
@@ -165,6 +166,7 @@ def test_more_processes_than_groups_give_a_warning(config):
     assert "idle" not in check(config, "--processes", "2").stdout
 
 
+@pytest.mark.slow
 def test_a_learning_rate_that_is_low_for_adapters_gives_a_warning(config):
     """The default of 1e-6 is for training all weights."""
     assert "learning_rate" not in check(config).stdout
@@ -273,6 +275,7 @@ def checked_gold(config, path, content, reward="exact_answer"):
     return result.exit_code, " ".join((result.stdout + result.stderr).split())
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("path", "head", "cell"),
     [
@@ -288,6 +291,7 @@ def test_the_right_answer_is_the_text_of_the_file(config, path, head, cell, gold
     assert f"the right answer to the first prompt: '{gold}'" in text
 
 
+@pytest.mark.slow
 def test_a_gold_of_several_values_is_refused_with_its_row(config):
     rows = [{"prompt": f"p{n}", "answer": "5"} for n in range(3)]
     rows[1]["answer"] = ["3", "4"]

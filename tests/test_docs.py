@@ -120,6 +120,7 @@ def run_commands(block: Block) -> None:
         assert result.exit_code == 0, f"{line}\n{result.output}"
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("page", [p for p in with_blocks("python") if p.values[0] not in RECIPES])
 def test_python(page: Path, folder: Path, short: None) -> None:
     run_python(page, folder)
@@ -161,6 +162,7 @@ def test_configurations_have_learning_rates_for_adapters_and_the_kl_of_their_bet
             assert options.get("kl") == "published", where
 
 
+@pytest.mark.slow
 def test_the_plugins_of_the_guide_are_built_by_its_configuration(folder: Path) -> None:
     """The page's configuration names the page's files as `module:attribute`, with options."""
     page = ROOT / "docs" / "plugins.md"

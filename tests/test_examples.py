@@ -66,6 +66,7 @@ def test_two_steps_of_a_chain(tmp_path):
     assert all(json.loads(line)["shown"]["writer"] for line in samples)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")
 def test_two_steps_of_a_painter_and_eyes(tmp_path):
     overrides = [f"players.0.{key}" for key in SMALL if key.startswith("policy")]
@@ -158,6 +159,7 @@ def test_predictions_are_judged_at_the_digits_of_the_interpreter(imports_from):
     assert predict.right_digits(predict.BASE, rows).shape == (3, 9)
 
 
+@pytest.mark.slow
 def test_two_steps_of_a_policy_that_may_cheat(tmp_path):
     """Under the reward that pays cheats, which measures the other one, too."""
     overrides = ["train.groups_per_step=2", "train.steps=2", "evaluation.prompts=40"]

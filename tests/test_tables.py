@@ -70,6 +70,7 @@ def test_the_table_of_parts_is_up_to_date(generate: Any) -> None:
     assert "| `Clipped` |" in table
 
 
+@pytest.mark.slow
 def test_the_table_of_the_audit_is_up_to_date(generate: Any) -> None:
     """The audit finds what is wrong in published rewards, and pays gold in all."""
     audits = dict(generate("docs/tables/audits.py", "docs/audit.md")["AUDITS"])

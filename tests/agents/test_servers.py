@@ -40,6 +40,7 @@ def server(tmp_path):
     return options, lambda: [*map(int, log.read_text().split())]
 
 
+@pytest.mark.slow
 def test_tools_of_a_server(server):
     options, processes = server
     tools = Tools(

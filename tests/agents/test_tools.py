@@ -173,6 +173,7 @@ def test_a_call_without_an_answer_is_a_message(call, text):
     assert found.errors == 1
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("text", ["ls \x00", "ls \ud83d"])
 @pytest.mark.parametrize("kind", ["function", "program", "server"])
 def test_what_no_program_takes_is_an_error_of_the_tool(kind, text):

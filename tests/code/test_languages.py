@@ -89,6 +89,7 @@ def test_what_is_wrong_is_not_paid(reward: CodeTests, language: str, name: str) 
     assert value(reward, block(language, WRONG[language][name]), row) == 0.0
 
 
+@pytest.mark.slow
 def test_the_fence_names_the_language_where_the_row_does_not(reward: CodeTests) -> None:
     row = {"test_cases": [{"input": "1 2", "output": "3"}]}
     python = "print(sum(map(int, input().split())))"
@@ -115,6 +116,7 @@ def test_which_tests_failed_and_what_does_not_compile_is_said(reward: CodeTests)
     assert failed[1].startswith("does not compile: program.c:1:21: error: ")
 
 
+@pytest.mark.slow
 def test_the_audit_finds_nothing(reward: CodeTests) -> None:
     row = {**PRINTED["apps"], "language": "cpp", "solution": RIGHT["cpp"]}
     rows = [PlacedRow({"prompt": "Add two numbers.", **row}, "row 0")]

@@ -128,6 +128,7 @@ def test_a_folder_with_a_gguf_file_names_it(folder: Path, chat: bool) -> None:
         kind.settings("small/model-q8.gguf")
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("kind", "model"), [("model", BASE), ("image", PAINTER)])
 def test_a_reward_of_ones_own_takes_the_place_of_a_task(
     folder: Path, kind: str, model: Path

@@ -291,6 +291,7 @@ def clean(lab, tmp_path_factory):
     return train(lab, folder, rows(), [{"name": fine}] * 2, watch=watch)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("kind", GUESTS)
 def test_what_rewards_watches_and_callbacks_change_changes_nothing_else(lab, tmp_path, clean, kind):
     """The members of a group and the later rewards, steps, samples and evaluations are as in a run

@@ -291,6 +291,7 @@ def test_what_may_be_the_machines_doing_is_tried_once_more(lab, within, monkeypa
     assert capsys.readouterr().err.count("it is called once more, in another process") == 3
 
 
+@pytest.mark.slow
 def test_where_the_process_does_not_start_again_all_samples_are_failed(lab, within, monkeypatch):
     scorer = within(1.0)
     with monkeypatch.context() as patch:
@@ -335,6 +336,7 @@ def test_a_child_of_an_isolated_reward_never_answers(lab, scorer, task, code):
     assert scorer(rollouts(lab, "measures")).extra == process
 
 
+@pytest.mark.slow
 def test_a_child_of_a_constructor_or_of_load_never_answers(lab, user_module, tmp_path):
     section = {"name": "isolated_rewards:Forks", "isolate": True, "deadline": 30}
     own = os.getpid()

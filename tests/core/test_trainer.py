@@ -310,6 +310,7 @@ def test_a_second_signal_interrupts_at_once(lab):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.slow
 def test_training_works_outside_the_main_thread(lab):
     outcome = []
     thread = threading.Thread(target=lambda: outcome.append(fit(lab, lab.trainer(steps=2))[0]))
@@ -618,6 +619,7 @@ def test_mixed_precision_of_accelerate_is_refused(monkeypatch):
         processes.accelerator()
 
 
+@pytest.mark.slow
 def test_gradient_accumulation_of_accelerate_is_refused():
     """In a separate process, since accelerate never forgets such settings."""
     code = "from groupwise.kit import processes; processes.accelerator()"

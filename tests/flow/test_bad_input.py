@@ -70,6 +70,7 @@ def test_the_configuration_itself_works(config, command):
             assert purpose in result.output
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("window", "steps"),
     [
@@ -106,6 +107,7 @@ def test_check_names_the_other_kl_of_the_sde_that_has_two(config):
     assert "published" not in call(config, "check").output
 
 
+@pytest.mark.slow
 def test_check_warns_of_a_learning_rate_that_is_low_for_adapters(config):
     assert "learning_rate" not in call(config, "check").output
     config["policy"]["lora"] = {"rank": 2}
@@ -128,6 +130,7 @@ def test_a_custom_adapter_is_imported_from_the_current_folder(config, command):
     assert (note in result.output) == (command == "check")
 
 
+@pytest.mark.slow
 def test_check_counts_reference_and_moving_average_of_the_trained_weights(config):
     def memory_by_purpose():
         lines = call(config, "check").output.splitlines()
@@ -510,6 +513,7 @@ def test_a_pipeline_that_does_not_say_its_size(config, command):
     assert "policy.height, policy.width: set both" in refused(config, command)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("command", ["train", "check"])
 @pytest.mark.parametrize(
     ("policy", "named"), [("flow", "flow_grpo"), ("forward_process", "nft, awm, elbo_grpo")]
@@ -537,6 +541,7 @@ def test_guidance_for_a_model_without_guidance(config, lab, key):
     assert call(config, "train").exit_code == 0
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("command", ["train", "check"])
 @pytest.mark.parametrize("key", ["guidance", "training_guidance"])
 def test_guidance_below_1_where_it_would_change_nothing(config, lab, key, command):
@@ -550,6 +555,7 @@ def test_guidance_below_1_where_it_would_change_nothing(config, lab, key, comman
     assert call(config, command).exit_code == 0
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("command", ["train", "check"])
 @pytest.mark.parametrize("name", ["sd3", "flux"])
 def test_more_prompt_tokens_than_the_pipeline_takes(config, lab, name, command):

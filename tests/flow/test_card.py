@@ -6,6 +6,7 @@ from diffusers import DiffusionPipeline
 from groupwise_flow.files.card import card
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("architecture", "settings"),
     [

@@ -120,6 +120,7 @@ def folder(lab, tmp_path):
     return tmp_path / "unet"
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
 def test_latents_are_those_of_the_pipeline(lab, folder, guidance, rounding):
     policy = lab.policy(model=str(folder), adapter=Denoiser, guidance=guidance)

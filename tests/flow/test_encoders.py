@@ -87,6 +87,7 @@ def test_a_cache_that_is_too_small_is_refused(lab):
     FlowPolicy.examine(lab.settings(**config), [*ROWS[:4], *ROWS[:4]])
 
 
+@pytest.mark.slow
 def test_cached_is_refused_for_a_policy_whose_prompts_another_one_writes():
     line = ["check", str(EXAMPLES / "chain.yaml")]
     assert call(*line).exit_code == 0
@@ -97,6 +98,7 @@ def test_cached_is_refused_for_a_policy_whose_prompts_another_one_writes():
     assert "in a chain they are written during the run; set offload or resident" in text
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("architecture", ["sd3", "sd3 without t5", "flux"])
 @pytest.mark.parametrize("encoders", ["offload", "cached"])
 def test_the_saved_pipeline_has_its_encoders(lab, architecture, encoders, tmp_path, rounding):

@@ -139,6 +139,7 @@ def test_impossible_levels_are_refused(lab, levels, message):
 # ---- laws
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -245,6 +246,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(lab, tmp_path):
         assert files(tmp_path / "halved", name) == files(tmp_path / "through", name)
 
 
+@pytest.mark.slow
 def test_images_of_training_are_drawn_with_the_weights_that_follow_slowly(lab, tmp_path):
     """With a copy that stays where it was, the images of both runs are those of the base model."""
     rewards = []

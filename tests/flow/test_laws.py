@@ -65,6 +65,7 @@ def test_algorithm(name, settings):
 SHARING = {"window": {"kind": "random", "size": 2}, "shared_noise": True}
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     "settings", [{}, {"architecture": "flux"}, {"guidance": 3.0, "lora": {"rank": 2}}, SHARING]
 )
@@ -124,6 +125,7 @@ def test_an_adapter_whose_gradient_is_cut_is_named(lab):
         testing.hold("flow", gradients.LAWS, Case(policy, lab.rows, 2, None))
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("pipeline", "folder"), [(name, folder) for name in ADAPTERS for folder in ADAPTERS[name]]
 )

@@ -103,6 +103,7 @@ def of_a_run(**options):
 SOME, FEED_FORWARD = {"rank": 2}, {"rank": 3, "targets": ["to_q", "ff.net.2"]}
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("architecture", "lora", "precision"),
     [
@@ -203,6 +204,7 @@ def test_an_adapter_may_state_its_activations(lab, monkeypatch):
     assert sizes["activations"] == 4 * 4 * 10 * 2 * (1.5 + 26 / 2) * 8
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
 def test_both_branches_of_guidance_take_twice_the_activations(lab, lora):
     """In an update, and in the estimate of one."""
@@ -303,6 +305,7 @@ def test_encoders_that_leave_the_device_are_in_the_estimate_only_while_they_enco
 CPU = {"rollouts": 8, "prompts": 5, "facts": frozenset(), "references": 0}
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize(
     ("architecture", "gradient"), [("sd3", "both"), ("sd3", "conditional"), ("flux", "both")]
@@ -343,6 +346,7 @@ def test_the_estimate_of_cpu_memory_is_what_rollouts_and_encodings_take(
 
 
 # FLUX norms queries by weights that stay float32, which only rules out a fused kernel.
+@pytest.mark.slow(after=2)
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
 @pytest.mark.parametrize("architecture", ["sd3", "flux"])
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])

@@ -98,6 +98,7 @@ def test_without_noise_it_draws_what_the_pipeline_draws(model, rounding):
     same_pictures(rounding, model.case(height=height, width=width), 4.0)
 
 
+@pytest.mark.slow(after=2)
 def test_it_passes_check_adapter(model):
     testing.check_adapter(model.kind, model.pipeline, rows=ROWS, **model.stand_in.size)
 

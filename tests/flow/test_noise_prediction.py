@@ -91,6 +91,7 @@ def test_latents_that_are_trained_on_are_those_that_are_decoded(lab, name, round
         rounding.same(lambda: decoded(policy, clean), lab.images_of(rollouts))
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("name", ENDS)
 def test_predictions_are_the_schedulers_pred_original_sample(lab, name, rounding):
     policy = lab.policy(name, steps=4, sde="ddim", noise_level=0.5)
@@ -180,6 +181,7 @@ def test_the_final_latents_of_a_forward_process_are_drawn_with_training_guidance
     assert not torch.equal(lab.images_of(drawn), lab.images_of(weak))
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("name", ["sd15", "sdxl"])
 def test_the_recipe_states_ddpos_settings_and_runs_a_step(lab, name, tmp_path, rounding):
     (path,) = RECIPES.glob(f"{name}_*.yaml")

@@ -183,6 +183,7 @@ def test_only_in_float32_is_it_an_exact_sampler(lab, precision):
 # ---- law 4: a sample depends only on its seed
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("architecture", "settings"),
     [("sd3", {"guidance": 4.0}), ("flux", {"window": {"kind": "random", "size": 2}})],
@@ -429,6 +430,7 @@ def test_lora_trains_adapters_of_attention_layers_and_starts_as_the_base_model(l
     assert all(".attn.to_q.lora_" in name for name in names)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
 def test_the_reference_gives_the_log_probs_of_the_start_of_training(lab, lora, guidance, rounding):

@@ -37,6 +37,7 @@ def restated(policy, rollouts, row, place):
     return policy.adapter.completions(x - sigma * velocity)[1][0]
 
 
+@pytest.mark.slow(after=2)
 @torch.no_grad()
 @pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window["kind"])
 @pytest.mark.parametrize("guidance", [1.0, 3.0])

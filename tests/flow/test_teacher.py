@@ -34,6 +34,7 @@ def update(lab, policy, teacher, rollouts, kind=FlowGRPO):
     return lab.gradient(policy), metrics
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("kind", [FlowGRPO, GRPO])
 @pytest.mark.parametrize("settings", [{}, {"sde": "cps", "guidance": 3.0}])
 def test_the_gradient_is_that_of_the_kl_of_the_gaussians(lab, kind, settings, rounding):

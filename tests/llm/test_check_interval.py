@@ -22,6 +22,7 @@ def sample(policy, rows, interval, monkeypatch):
     return rollouts, sum(tokens)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("interval", "settings"),
     [

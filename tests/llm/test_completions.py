@@ -219,6 +219,7 @@ def test_rewards_see_the_special_tokens_of_thinking(make, text, keep, expected):
 # ---- tools
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("prompt", ["12+34=", [{"role": "user", "content": "12+34="}]])
 def test_tokens_text_steps_and_log_probs_agree_around_tool_answers(
     make, transformers_log_probs, prompt, rounding
@@ -274,6 +275,7 @@ def test_tokens_text_steps_and_log_probs_agree_around_tool_answers(
 # ---- several turns
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("chat", [False, True])
 def test_tokens_text_steps_and_log_probs_agree_over_several_turns(
     make, transformers_log_probs, chat, rounding

@@ -28,6 +28,7 @@ def relative_distance(ours, theirs):
     return float((ours - theirs).norm() / theirs.norm())
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("settings", [{}, {"lora": {"rank": 4}}, {"head_precision": "float32"}])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_gradients_are_float32_and_close_to_those_of_training_in_float32(

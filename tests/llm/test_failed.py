@@ -6,6 +6,7 @@ import torch
 from groupwise_llm.decoding.slots import Slots
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("options", [{}, {"top_k": 5}, {"greedy": True}], ids=str)
 @pytest.mark.parametrize("spoils", [float("nan"), float("inf"), -float("inf")])
 def test_logits_that_are_not_finite_fail_their_completion_alone(

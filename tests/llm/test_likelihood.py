@@ -76,6 +76,7 @@ def test_tokens_with_a_bias_of_minus_infinity_count_as_removed_from_the_vocabula
     rounding.same(lambda: result(allowed, tokens), masked)
 
 
+@pytest.mark.slow
 def test_the_size_of_blocks_does_not_change_the_result(monkeypatch, rounding):
     leaves, tokens, _ = problem()
 

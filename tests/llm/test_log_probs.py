@@ -49,6 +49,7 @@ def log_probs_and_gradient(policy, rollouts):
     return current.log_probs.detach() * rollouts.mask, gradient(policy)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("architecture", SHARING)
 def test_a_shared_prompt_changes_neither_log_probs_nor_gradients(
     make, transformers_log_probs, allow, architecture, rounding

@@ -34,6 +34,7 @@ def state(policy):
     return {name: p.detach().clone() for name, p in policy.named_parameters()}
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(("architecture", "options"), KINDS.values(), ids=KINDS)
 def test_sampling_with_merged_adapters_has_the_log_probs_of_training(
     make, rows, monkeypatch, architecture, options, rounding

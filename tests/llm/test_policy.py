@@ -261,6 +261,7 @@ def test_a_reference_without_adapters_can_be_blended_with_the_policy(
     assert kept.copies("reference")
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("architecture", "lora"), [("qwen2", None), ("gpt2", None), ("gemma3", None), ("qwen2", LORA)]
 )

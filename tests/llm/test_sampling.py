@@ -298,6 +298,7 @@ def test_evaluation_samples_by_its_own_settings(make, rows, transformers_log_pro
 # ---- a limit of the cache
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("cache_tokens", "decoding"),
     [

@@ -121,6 +121,7 @@ def test_an_attack_in_c_wins_nothing(programs: Programs, name: str) -> None:
     assert programs.run(ordinary, "41").stdout == b"42\n"
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("name", COMPILED)
 def test_a_compiler_shows_nothing_of_the_machine(programs: Programs, name: str) -> None:
     compiled(programs, "c", "int main() {}")
@@ -212,6 +213,7 @@ def test_a_command_writes_within_its_space_alone(held: Sandbox) -> None:
     assert b"hello" in held.command(shell).stdout  # and no `a` of the former one
 
 
+@pytest.mark.slow
 def test_a_bomb_of_processes_ends(held: Sandbox) -> None:
     bomb = Command(arguments=("/bin/sh", "-c", "f() { f | f & }; f; sleep 9"), scope="processes")
     before = len(psutil.pids())

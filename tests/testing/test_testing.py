@@ -32,6 +32,7 @@ def test_the_door_has_what_the_package_exports():
         _ = testing.check_all
 
 
+@pytest.mark.slow
 def test_the_door_loads_the_package_at_first_use():
     script = (
         "import sys, groupwise.testing as door; assert 'groupwise_testing' not in sys.modules;"

@@ -63,6 +63,7 @@ def _paid_by(rules: str, some: Sequence[Row]) -> list[Row]:
     return [r for r in some if judge([r["prompt"]], [r["text"]], answer=[r["gold"]]) == [1.0]]
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("rules", ["strict", "any_form"])
 @pytest.mark.parametrize(
     ("name", "share"),

@@ -111,6 +111,7 @@ def test_messages_are_texts():
     testing.check_reward(reward("numeric_answer"), SUMS, chats, group_size=2)
 
 
+@pytest.mark.slow
 def test_puzzles():
     source = ReasoningGym(ReasoningGym.Config(task="basic_arithmetic"))
     rows = [source[number] for number in range(3)]

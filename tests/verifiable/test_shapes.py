@@ -72,6 +72,7 @@ def test_every_shape_is_detected_in_every_colour_and_quarter(
     assert np.mean(right) >= minimum
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("size", [24, 64, 100, 512])
 def test_boxes_are_exact_at_all_sizes(size: int) -> None:
     scale = size / 32

@@ -21,6 +21,7 @@ HOSTILE = {3: "hang", 7: "exit", 11: "memory", 15: "raise", 16: "hang in C"}
 KINDS = {3: "hung", 7: "crashed", 11: "memory", 15: "raised", 16: "hung"}
 
 
+@pytest.mark.slow
 def test_only_the_failing_items_are_reported() -> None:
     items = [HOSTILE.get(index, f"item {index}") for index in range(30)]
     with Effort() as effort:

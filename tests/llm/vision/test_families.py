@@ -124,6 +124,7 @@ def compare(rounding, ours, sampled, pictures=None):
     )
 
 
+@pytest.mark.slow(after=2)
 @families
 def test_pictures_of_replies_are_read_as_transformers_reads_them(family, rounding):
     """Three episodes of different lengths at once, in a session that may keep keys and values."""

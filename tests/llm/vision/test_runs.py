@@ -47,6 +47,7 @@ def train(output, *, steps, resume=False, **policy):
     )
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("vision", ["frozen", "trained"])
 def test_a_resumed_run_goes_on_as_one_that_was_not_stopped(tmp_path, vision):
     """The third step has pictures of the first two, which a resumed run has not seen."""

@@ -342,6 +342,7 @@ def test_each_episode_is_drawn_without_waiting_for_others(run, engine, tmp_path,
         assert line["ended/length"] == line["truncated"]
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("settings", "overlaps"),
     [
