@@ -143,7 +143,8 @@ def test_ratios_are_one_gradients_are_true_and_lora_is_read_back_at_the_same_str
 
 @pytest.mark.slow(after=2)
 def test_its_memory_is_estimated(model, lab):
-    """Of sampling, too, by running the models' own code; of activations within a factor of 1.5."""
+    """Of sampling, too, by running the models' own code; of activations within a factor of 1.5, but
+    for masks of pairs of tokens, which a layer of HunyuanVideo 1.5 makes numbers of."""
     policy = lab.policy(model.name, steps=2, long_prompts="cut")
     counts = {"rollouts": 4, "group_size": 2, "training": True, "reference": False, "averages": 0}
     update = FlowPolicy.estimate(policy.config, Workload(decisions=4, sampled=0, **counts))
@@ -158,7 +159,8 @@ def test_its_memory_is_estimated(model, lab):
 
     def keep(tensor):
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
+        is_mask = tensor.ndim == 4 and tensor.shape[1] == 1 and tensor.shape[2] == tensor.shape[3]
+        if storage.data_ptr() not in known and not is_mask:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
@@ -184,8 +186,9 @@ class Reads(TorchFunctionMode):
 
 
 def test_a_pass_does_not_make_the_host_wait(model):
-    """But for Lumina-Image 2.0, whose model itself asks the device how long prompts are, and for
-    two transformers, of which the levels choose one."""
+    """But for Lumina-Image 2.0, whose model itself asks the device how long prompts are, for
+    HunyuanVideo 1.5, whose model asks whether there is a first frame, and for two transformers, of
+    which the levels choose one."""
     case = model.case()
     assert len(case.conditions) > 0  # encoded before the pass
     operations, reads = Operations(), Reads()
@@ -193,6 +196,7 @@ def test_a_pass_does_not_make_the_host_wait(model):
         case.velocity(case.start, case.conditions)
     waits = [*operations.waits(operations.names), *reads.names]
     allowed = {"lumina2": {"tolist"}, "wan22": {"tolist"}}
+    allowed["hunyuan15"] = {"__bool__", "aten::_local_scalar_dense"}
     assert {*waits} == allowed.get(model.name, set())
 
 
