@@ -247,7 +247,7 @@ def test_programs_that_cheat_are_put_in_a_process_of_their_own(tmp_path, monkeyp
 def test_a_reward_that_runs_code_is_recognised_by_what_it_calls(
     tmp_path, monkeypatch, files, is_running
 ):
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     (tmp_path / "helps").mkdir()
     for name, text in files.items():
         (tmp_path / f"{name.replace('.', '/')}.py").write_text(text)
