@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from groupwise import hookspecs
 from groupwise.algorithms.parts import divergence
-from groupwise.config import measures, sections
+from groupwise.config import measures, prompts, sections
 from groupwise.config.environment import EnvironmentSection
 from groupwise.config.learners import LearnerSection
 from groupwise.config.train import KeepSection, ReplaySection, SamplesSection, TrainSection
@@ -25,9 +25,9 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "Every section that names a plugin": PluginSection,
     "Each of `players`": LearnerSection,
     "`environment`": EnvironmentSection,
-    "`prompts`": sections.PromptsSection,
-    "`prompts.weighting`": sections.WeightingSection,
-    "Each of `prompts.sources`": sections.SourceSection,
+    "`prompts`": prompts.PromptsSection,
+    "`prompts.weighting`": prompts.WeightingSection,
+    "Each of `prompts.sources`": prompts.SourceSection,
     "Each of `rewards`": measures.RewardSection,
     "`weight` of one of `rewards`, as a schedule": reward_weights.Schedule,
     "`constraint` of one of `rewards`": reward_weights.Constraint,

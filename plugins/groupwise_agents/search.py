@@ -59,8 +59,10 @@ class Passages:
             return "nothing was found"
         scores = self._index.get_scores(known)
         best = np.argsort(-scores, kind="stable")[: self.config.results]  # ties in their order
-        found = [self.passages[place] for place in best if scores[place] > 0]
-        return "\n\n".join(f"({n}) {name}: {text}" for n, (name, text) in enumerate(found, start=1))
+        matching = [self.passages[place] for place in best if scores[place] > 0]
+        return "\n\n".join(
+            f"({n}) {name}: {text}" for n, (name, text) in enumerate(matching, start=1)
+        )
 
 
 _QUIET: dict[str, Any] = {"show_progress": False}

@@ -57,17 +57,17 @@ def settle(coroutine: Coroutine[Any, Any, Any]) -> Any:
         if not _own:
             _own.append(Loop())
         return _own[0].run_until_complete(coroutine)
-    given: list[Any] = []
+    outcome: list[Any] = []
 
     def run() -> None:
         try:
-            given[:] = [True, asyncio.run(coroutine)]
+            outcome[:] = [True, asyncio.run(coroutine)]
         except BaseException as error:
-            given[:] = [False, error]
+            outcome[:] = [False, error]
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    if not given[0]:
-        raise given[1]
-    return given[1]
+    if not outcome[0]:
+        raise outcome[1]
+    return outcome[1]

@@ -4,11 +4,11 @@ Its file has the weights of transformers' own Qwen2-VL, and of the head under `r
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from PIL.Image import Image
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field
 from torch import Tensor, nn
 from torchvision.transforms.v2 import functional
 
@@ -22,8 +22,6 @@ from groupwise_clip.texts import texts
 TOKEN = "<|Reward|>"
 """What the head reads, of the last layer."""
 HEAD = "rm_head."
-PLACES = ("{text_prompt}", "{prompt}")
-"""What stands for the prompt in the instruction: the authors' name of it, and ours."""
 
 
 class HpsV3:
@@ -35,10 +33,8 @@ class HpsV3:
 
     judges = False
 
-    class Config(BaseModel):
+    class Config(qwen2_vl.Settings):
         """Settings of the reward `hps_v3`."""
-
-        model_config = ConfigDict(extra="forbid", frozen=True)
 
         instruction: str = Field(
             min_length=1,
@@ -57,26 +53,10 @@ class HpsV3:
             min_length=1,
             description="Folder or hub name of the configuration and the processor.",
         )
-        text: str | None = Field(
-            default=None, description="Column with the texts; null: the prompt itself."
-        )
         pixels: int = Field(
             default=256 * 28 * 28, ge=1, description="Pixels that pictures are resized to."
         )
         batch: int = Field(default=8, ge=1, description="Images in one forward pass.")
-        precision: Literal["float32", "bf16"] = Field(
-            default="bf16", description="Of the model's weights; the head's is float32."
-        )
-        device: str | None = Field(
-            default=None, description="Device of the model; if unset a GPU if there is one."
-        )
-
-        @field_validator("instruction")
-        @classmethod
-        def _has_a_place(cls, value: str) -> str:
-            if not any(place in value for place in PLACES):
-                raise ValueError(f"expected a text with {PLACES[0]} in it, found {value!r:.60}")
-            return value
 
     def __init__(self, config: Config) -> None:
         """Loads nothing. Raises ValueError for a file that does not exist."""
@@ -128,7 +108,7 @@ class HpsV3:
 
     def _chat(self, processor: Any, caption: str) -> str:
         """The text of one question."""
-        text = qwen2_vl.caption_in(self.config.instruction, PLACES, caption)
+        text = qwen2_vl.caption_in(self.config.instruction, caption)
         text = text if text.endswith(TOKEN) else text + TOKEN
         content = [{"type": "image"}, {"type": "text", "text": text}]
         rendered: str = processor.apply_chat_template(

@@ -4,15 +4,42 @@ HPSv3 and VideoReward are such models. Their authors' packages pin transformers 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor
 
 from groupwise_clip.files import quiet, reason
 
+PLACES = ("{text_prompt}", "{prompt}")
+"""What stands for the prompt in the instruction: the authors' name of it, and ours."""
 EMBEDDINGS = "embed_tokens.weight"
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
+
+
+class Settings(BaseModel):
+    """What rewards of such a model share."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    instruction: str = Field(min_length=1, description="The text that the model reads.")
+    text: str | None = Field(
+        default=None, description="Column with the texts; null: the prompt itself."
+    )
+    precision: Literal["float32", "bf16"] = Field(
+        default="bf16", description="Of the model's weights; the head's is float32."
+    )
+    device: str | None = Field(
+        default=None, description="Device of the model; if unset a GPU if there is one."
+    )
+
+    @field_validator("instruction")
+    @classmethod
+    def _has_a_place(cls, value: str) -> str:
+        if not any(place in value for place in PLACES):
+            raise ValueError(f"expected a text with {PLACES[0]} in it, found {value!r:.60}")
+        return value
 
 
 def load(
@@ -58,9 +85,9 @@ def has_embeddings(tensors: Mapping[str, Tensor]) -> bool:
     return any(key.endswith(EMBEDDINGS) for key in tensors)
 
 
-def caption_in(instruction: str, places: Sequence[str], caption: str) -> str:
-    """The instruction with a caption in the place of each of `places`; control tokens in the
+def caption_in(instruction: str, caption: str) -> str:
+    """The instruction with a caption in the place of each of `PLACES`; control tokens in the
     caption are broken up."""
-    for place in places:
+    for place in PLACES:
         instruction = instruction.replace(place, caption.replace("<|", "< |"))
     return instruction

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
@@ -32,8 +32,6 @@ TOKENS = tuple(f"<|{aspect}_reward|>" for aspect in ASPECTS)
 """What the head reads, of the last layer: number k at token k."""
 NORMS = {"VQ": (3.6757, 2.2476), "MQ": (1.1646, 1.3811), "TA": (2.8105, 2.5121)}
 """Mean and standard deviation of each score, of the authors' model_config.json."""
-PLACES = ("{text_prompt}", "{prompt}")
-"""What stands for the prompt in the instruction: the authors' name of it, and ours."""
 PREFIX, HEAD = "base_model.model.", "rm_head.weight"
 """PEFT's, of every name; and the head's name after it."""
 LEAST_FRAMES = 4
@@ -54,10 +52,8 @@ class VideoReward:
 
     judges = False
 
-    class Config(BaseModel):
+    class Config(qwen2_vl.Settings):
         """Settings of the reward `video_reward`."""
-
-        model_config = ConfigDict(extra="forbid", frozen=True)
 
         instruction: str = Field(
             min_length=1,
@@ -88,9 +84,6 @@ class VideoReward:
             description="Factor of the LoRA in the file: lora_alpha / lora_r of the authors' "
             "model_config.json, 128 / 64.",
         )
-        text: str | None = Field(
-            default=None, description="Column with the texts; null: the prompt itself."
-        )
         rate: float = Field(
             default=2.0, gt=0, description="Frames a second that the model sees, evenly spaced."
         )
@@ -98,22 +91,14 @@ class VideoReward:
             default=200_704, ge=GRID**2, description="Most pixels of a frame, as in training."
         )
         batch: int = Field(default=4, ge=1, description="Videos in one forward pass.")
-        precision: Literal["float32", "bf16"] = Field(
-            default="bf16", description="Of the model's weights; the head's is float32."
-        )
-        device: str | None = Field(
-            default=None, description="Device of the model; if unset a GPU if there is one."
-        )
 
         @field_validator("instruction")
         @classmethod
-        def _has_places(cls, value: str) -> str:
+        def _has_tokens(cls, value: str) -> str:
             counts = [value.count(token) for token in TOKENS]
             ends = [value.find(token) for token in TOKENS]
             if counts != [1] * len(TOKENS) or ends != sorted(ends):
                 raise ValueError(f"expected {', '.join(TOKENS)} once each, in this order")
-            if not any(place in value for place in PLACES):
-                raise ValueError(f"expected a text with {PLACES[0]} in it, found {value!r:.60}")
             return value
 
     def __init__(self, config: Config) -> None:
@@ -234,7 +219,7 @@ class Scorer:
         ]
 
     def _chat(self, caption: str) -> str:
-        text = qwen2_vl.caption_in(self._config.instruction, PLACES, caption)
+        text = qwen2_vl.caption_in(self._config.instruction, caption)
         content = [{"type": "video"}, {"type": "text", "text": text}]
         rendered: str = self._processor.apply_chat_template(
             [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True

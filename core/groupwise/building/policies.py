@@ -81,8 +81,8 @@ def check_teachers(parts: Parts) -> None:
             continue  # a function that builds a policy
         try:
             if not issubclass(teacher.part_type, Policy):
-                found = teacher.part_type.__name__
-                raise UserError(f"expected a groupwise.Policy, found the class {found}")
+                name = teacher.part_type.__name__
+                raise UserError(f"expected a groupwise.Policy, found the class {name}")
             policy.part_type.check_teacher(settings[0], teacher.part_type, settings[1])
         except UserError as error:
             raise UserError(teacher.message(str(error))) from error

@@ -75,9 +75,9 @@ class Plugin:
 
         Raises UserError for secrets that are missing.
         """
-        found = secrets.problems(self.concealed, self.path)
-        if problems := [self.origin.message(path, problem) for path, problem in found]:
-            raise UserError("\n".join(problems))
+        problems = secrets.problems(self.concealed, self.path)
+        if messages := [self.origin.message(path, problem) for path, problem in problems]:
+            raise UserError("\n".join(messages))
         return {**secrets.revealed(self.section.options), **self.passed_options}
 
     @property

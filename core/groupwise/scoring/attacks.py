@@ -119,11 +119,11 @@ def _reached(target: Any) -> Iterator[Any]:
         yield own
         for owner, name in CALLED.findall(source):
             owners = vars(names[owner]) if inspect.ismodule(names.get(owner)) else {}
-            found = owners.get(name) if owner else names.get(name)
-            is_near = own is target or _package(found) == _package(own)
-            if inspect.isfunction(found) and is_near and found not in seen:
-                seen.add(found)
-                waiting.append(found)
+            called = owners.get(name) if owner else names.get(name)
+            is_near = own is target or _package(called) == _package(own)
+            if inspect.isfunction(called) and is_near and called not in seen:
+                seen.add(called)
+                waiting.append(called)
 
 
 def _package(function: Any) -> str:

@@ -12,7 +12,8 @@ from tests.command_line import call
 from tests.commands.porting.conftest import Ported
 
 from groupwise.algorithms.grpo import GRPO
-from groupwise.config.sections import EvaluationSection, PromptsSection
+from groupwise.config.prompts import PromptsSection
+from groupwise.config.sections import EvaluationSection
 from groupwise.config.train import TrainSection
 from groupwise_commands.porting.frameworks import FRAMEWORKS
 from groupwise_commands.porting.option import Option, data
