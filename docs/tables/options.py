@@ -15,9 +15,9 @@ from groupwise.config.environment import EnvironmentSection
 from groupwise.config.learners import LearnerSection
 from groupwise.config.train import KeepSection, ReplaySection, SamplesSection, TrainSection
 from groupwise.kinds import KINDS
+from groupwise.kit import constraint, schedule
 from groupwise.kit.section import PluginSection
 from groupwise.registry import installed
-from groupwise.rewards import weights as reward_weights
 from groupwise_commands.options import of_model
 
 TABLES: Mapping[str, type[BaseModel]] = {
@@ -29,8 +29,8 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "`prompts.weighting`": prompts.WeightingSection,
     "Each of `prompts.sources`": prompts.SourceSection,
     "Each of `rewards`": measures.RewardSection,
-    "`weight` of one of `rewards`, as a schedule": reward_weights.Schedule,
-    "`constraint` of one of `rewards`": reward_weights.Constraint,
+    "`weight` of one of `rewards`, as a schedule": schedule.Schedule,
+    "`constraint` of one of `rewards`": constraint.Constraint,
     "Each of `watch`": measures.WatchSection,
     "`train`": TrainSection,
     "`train.keep`": KeepSection,

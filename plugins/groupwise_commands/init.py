@@ -136,7 +136,7 @@ def init(
         model=model, task=task, dataset=dataset, prompt=prompt, answer=answer, reward=reward
     )
     text = draft(kinds[name], choice, config)
-    validate(text, config)
+    validate(text, config, own_reward=reward is not None)
     config.parent.mkdir(parents=True, exist_ok=True)
     write(config, text)
     typer.echo(f"wrote {config}; next:\n  groupwise check {config}\n  groupwise train {config}")

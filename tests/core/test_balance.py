@@ -10,9 +10,10 @@ import torch
 import groupwise
 from groupwise.algorithms.grpo import GRPO
 from groupwise.config.load import dump, load_config
+from groupwise.kit.constraint import Constraint
 from groupwise.kit.errors import UserError
+from groupwise.kit.schedule import Schedule
 from groupwise.rewards import Reward, RunState, Scores
-from groupwise.rewards.weights import Constraint, Schedule
 from groupwise.scoring.scorer import Scorer
 from groupwise_algorithms.gdpo import GDPO
 

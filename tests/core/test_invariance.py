@@ -339,7 +339,8 @@ from groupwise_algorithms.gspo import GSPO
 from groupwise_algorithms.dr_grpo import DrGRPO
 from groupwise_algorithms.reinforce_pp import ReinforcePP
 from groupwise.prompts.weighted import WeightedPrompts
-from groupwise.rewards.weights import Constraint, Schedule
+from groupwise.kit.constraint import Constraint
+from groupwise.kit.schedule import Schedule
 from groupwise.rewards import Reward
 from tests.core.engine import Engine
 

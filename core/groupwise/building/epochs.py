@@ -4,9 +4,9 @@ import math
 from dataclasses import replace
 
 from groupwise.kit.errors import UserError
+from groupwise.kit.schedule import Schedule
 from groupwise.plugins.resolved import ResolvedConfig
 from groupwise.prompts.draws import SCAN, Prompts
-from groupwise.rewards.weights import Schedule
 
 
 def with_steps(loaded: ResolvedConfig, prompts: Prompts) -> ResolvedConfig:

@@ -13,6 +13,7 @@ from groupwise.config.learners import LearnerSettings
 from groupwise.config.sections import RunConfig
 from groupwise.experience.accuracy import Accuracy
 from groupwise.kit.errors import UserError
+from groupwise.kit.schedule import Schedule
 from groupwise.kit.section import KeyPath
 from groupwise.plugins.plugin import Plugin
 from groupwise.plugins.resolved import ResolvedConfig
@@ -23,7 +24,6 @@ from groupwise.record import Group
 from groupwise.registry import installed, target_of
 from groupwise.rewards import Reward
 from groupwise.rewards.errors import MissingColumnError
-from groupwise.rewards.weights import Schedule
 from groupwise.sampler import Sampler
 from groupwise.scoring.scorer import Scorer
 

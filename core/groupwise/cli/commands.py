@@ -1,6 +1,7 @@
 """The command line. This module imports little; every command imports what it needs."""
 
 import atexit
+import logging
 import os
 import sys
 import threading
@@ -60,7 +61,8 @@ def _root(
         typer.Option("--version", callback=_version, is_eager=True, help="print the version"),
     ] = False,
 ) -> None:
-    pass
+    # It warns of an optional kernel wherever another library imports it.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
 @app.command(cls=Command)
@@ -111,6 +113,7 @@ def _train(
 
     is_first = os.environ.get("RANK", "0") == "0"
     with installed_display(quiet=quiet or not is_first) as display:
+        display.say(f"run: {loaded.config.output}")  # it takes seconds until there is more to say
         progress.start("importing torch")
         from groupwise.run.train import train_from_config
 

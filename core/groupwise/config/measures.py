@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from groupwise.evaluation import Better
+from groupwise.kit.constraint import Constraint
+from groupwise.kit.schedule import Schedule
 from groupwise.kit.section import PluginSection, mistake_at
-from groupwise.rewards.weights import Constraint, Schedule
 
 
 class MeasureSection(PluginSection):

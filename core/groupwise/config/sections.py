@@ -22,8 +22,8 @@ from groupwise.config.prompts import PromptsSection
 from groupwise.config.train import TrainSection
 from groupwise.kit.errors import did_you_mean
 from groupwise.kit.metric_names import problem_of_label
+from groupwise.kit.schedule import Schedule
 from groupwise.kit.section import PluginSection, Section, mistake_at
-from groupwise.rewards.weights import Schedule
 
 HTML = PluginSection(name="html")
 """The default report. A run does without it if no installed plugin registers it."""

@@ -10,8 +10,8 @@ from groupwise.config.measures import RewardSection
 from groupwise.config.sections import RunConfig
 from groupwise.kit import secrets
 from groupwise.kit.metric_names import JUDGED, Family, titled
+from groupwise.kit.schedule import Schedule
 from groupwise.policy import Policy
-from groupwise.rewards.weights import Schedule
 from groupwise.storage.disk import write
 from groupwise.version import __version__
 

@@ -15,6 +15,8 @@ reward of the step that ends there, or `None` if none ends there.
 `Members` lists what a reward may have besides being callable: `load`, `refresh`, `judges` and more.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from groupwise.rewards.deadline import seconds_left
 from groupwise.rewards.errors import RewardError, SampleErrors
 from groupwise.rewards.members import Members
@@ -26,7 +28,9 @@ from groupwise.rewards.reward import (
     is_async,
 )
 from groupwise.rewards.run_state import RunState
-from groupwise.rewards.scores import Score, Scores
+
+if TYPE_CHECKING:
+    from groupwise.rewards.scores import Score, Scores
 
 __all__ = [
     "OWN_ARGUMENTS",
@@ -42,3 +46,11 @@ __all__ = [
     "is_async",
     "seconds_left",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("Score", "Scores"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from groupwise.rewards import scores  # imports torch, which not everybody needs
+
+    return getattr(scores, name)

@@ -4,13 +4,13 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from groupwise.prompt_source import Row
-from groupwise.rewards.scores import Scores
-from groupwise.rollouts import Rollouts
+
+if TYPE_CHECKING:
+    from groupwise.rewards.scores import Scores
+    from groupwise.rollouts import Rollouts
 
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "estimate": (),
@@ -71,7 +71,7 @@ class Members:
     estimate_cpu: Callable[[], Mapping[str, int]] | None = None
     load: Callable[[], Any] | None = None
     close: Callable[[], Any] | None = None
-    refresh: Callable[[Rollouts, Scores], Mapping[str, Any] | None] | None = None
+    refresh: "Callable[[Rollouts, Scores], Mapping[str, Any] | None] | None" = None
     labels: str | None = None
     every: int = 1
     state_dict: Callable[[], Any] | None = None
@@ -89,6 +89,8 @@ class Members:
 
         Raises ValueError, which names the member, for one that is misspelt or of a wrong type.
         """
+        from torch import nn  # here, since reading a configuration needs no torch
+
         target = target_of(function)
         names = {each.name for each in fields(cls)}
         if getattr(target, "refresh", None) is None:

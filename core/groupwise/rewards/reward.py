@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from groupwise.kit.constraint import Constraint
 from groupwise.kit.errors import UserError, did_you_mean
+from groupwise.kit.schedule import Schedule
 from groupwise.prompt_source import Row
 from groupwise.rewards.errors import MissingColumnError
 from groupwise.rewards.members import Members, target_of
-from groupwise.rewards.weights import Constraint, Schedule
 
 StepRewards = Sequence[float | None]
 RewardFunction = Callable[..., "Sequence[float | StepRewards | None] | Awaitable[Any]"]

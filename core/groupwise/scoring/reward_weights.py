@@ -14,10 +14,11 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from groupwise.kit.constraint import Bound
 from groupwise.kit.errors import UserError
 from groupwise.kit.metric_names import Family
+from groupwise.kit.schedule import Schedule
 from groupwise.rewards import Reward
-from groupwise.rewards.weights import Bound, Schedule
 
 
 class Ascent(BaseModel, strict=True):

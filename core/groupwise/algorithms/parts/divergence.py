@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from groupwise.algorithms.parts.part import Options, Part
-from groupwise.rewards.weights import Schedule
+from groupwise.kit.schedule import Schedule
 
 BETA = "beta"
 """The name among `Algorithm.adapted`, and of the metric."""
