@@ -27,9 +27,9 @@ from groupwise_flow.files.saving import save, try_saving
 from groupwise_flow.model.lora import adds_nothing
 from groupwise_flow.model.precision import check_computes
 from groupwise_flow.model.unused_parameters import UnusedParameters
-from groupwise_flow.passes.guidance import IMAGES, Guided
+from groupwise_flow.passes.guidance import PIXELS, Guided
 from groupwise_flow.passes.latents import failures, sample_latents
-from groupwise_flow.preflight import check_teacher, checked, examine
+from groupwise_flow.preflight import check_teacher, checked, examine, reads_pictures
 from groupwise_flow.process.denoising import Denoised, Plan, without_noise
 from groupwise_flow.process.schedules import levels
 from groupwise_flow.rehearsal import PictureRehearsal
@@ -39,13 +39,13 @@ from groupwise_flow.settings import Settings
 class DiffusionPolicy(Policy, GroupSampler):
     """Image models of diffusers (Stable Diffusion, FLUX, Qwen-Image, Z-Image and others).
 
-    facts: `images`, the pictures as tensors; of videos, whose tensors take four times the memory of
+    facts: `pixels`, the pictures as tensors; of videos, whose tensors take four times the memory of
     their frames, only for rewards that have it in their signature.
 
     sigmas: [steps + 1], the noise levels of sampling in training, on the CPU.
     """
 
-    optional_facts = frozenset({IMAGES})
+    optional_facts = frozenset({PIXELS})
     greedy = False
     Config: ClassVar[type[Settings]]
     config: Settings
@@ -150,6 +150,11 @@ class DiffusionPolicy(Policy, GroupSampler):
         return None if adapter is None else PictureRehearsal(adapter)
 
     @classmethod
+    def reads_attached(cls, config: Settings) -> bool:
+        """Whether its adapter reads pictures of rows."""
+        return reads_pictures(config)
+
+    @classmethod
     def least_rate(cls, config: Settings) -> float:
         """1e-5 for LoRA, whose adapters start at 0 and usually take 1e-5 to 1e-3."""
         return 0.0 if config.lora is None else 1e-5
@@ -177,7 +182,7 @@ class DiffusionPolicy(Policy, GroupSampler):
             sigmas = levels(self.adapter, self.config.evaluation_steps)
             plan, guidance = without_noise(sigmas, len(rows)), self.config.guidance
         done = sample_latents(self.guided, rows, seeds, plan, guidance=guidance, mesh=self.mesh)
-        tensors = IMAGES in self._optional or not self.adapter.is_video
+        tensors = PIXELS in self._optional or not self.adapter.is_video
         pictures = self.guided.completions(done.latents, tensors=tensors)
         width = self.config.max_decisions if training else 0
         rollouts = Rollouts(
@@ -187,7 +192,7 @@ class DiffusionPolicy(Policy, GroupSampler):
             mask=torch.ones(len(rows), width, dtype=torch.bool, device=self.device),
             truncated=torch.zeros(len(rows), dtype=torch.bool, device=self.device),
             failures=failures(done.broken | pictures.broken, self.config.precision),
-            facts={} if pictures.images is None else {IMAGES: list(pictures.images)},
+            facts={} if pictures.images is None else {PIXELS: list(pictures.images)},
         )
         return self.with_trajectory(rollouts, done, plan, seeds) if training else rollouts
 

@@ -240,4 +240,4 @@ def test_a_rehearsal_draws_grey_videos(lab, folder):
     rollouts = rehearsal.sample(ROWS, group_size=1, seeds=SEEDS)
     assert [type(video) for video in rollouts.completions] == [videos.Video] * 2
     assert rollouts.completions[0].pixels.shape == (2, 16, 16, 3)
-    assert rollouts.facts["images"][0].shape == (2, 3, 16, 16)
+    assert rollouts.facts["pixels"][0].shape == (2, 3, 16, 16)
