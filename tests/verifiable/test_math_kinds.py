@@ -94,6 +94,97 @@ KINDS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
         (r"56 \over 3", r"-3 \over 56", r"3 \over 5"),
     ),
     "comma in words": ("1000", (r"1\text{,}000",), (r"1\text{,}0", r"1\text{, }0")),
+    "interval in a prompt about a system": (
+        r"$[-\frac12,4]$",
+        (r"-\frac12 \le a \le 4", r"a \in [-0.5,4]"),
+        (r"-\frac12 < a < 4", r"\frac12 \le a \le 4", "-0.5, 4"),
+    ),
+    "signs of formulas within gold": (
+        "$f(x)=0$ and $f(x)=x$",
+        (r"f(x)=x \text{ or } f(x)=0", "f(x)=0, f(x)=x"),
+        ("f(x)=x", "f(x)=0, f(x)=-x"),
+    ),
+    "constant before e": (
+        "y=Ce^{2x}",
+        ("y(x)=C e^{2x}", r"C\exp(2x)"),
+        ("y=Ce^{-2x}", "y=e^{2x}+C", "y=-e^{2x}"),
+    ),
+    "congruence": (
+        r"x \equiv 5 \pmod{7}",
+        (r"5 \pmod 7", r"x \equiv -2 \pmod{7}", r"x = 7k+5, k \in \mathbb{Z}", "5 (mod 7)"),
+        (
+            "5",
+            r"x \equiv 2 \pmod 7",
+            r"x \equiv 5 \pmod 5",
+            "x=7k-5",
+            "x=5k+7",
+            r"x \not\equiv 5 \pmod 7",
+        ),
+    ),
+    "two residues": (
+        r"n \equiv 2, 3 \pmod 5",
+        (r"n \equiv 2 \pmod 5 \text{ or } n \equiv 3 \pmod 5", r"n \equiv \pm 2 \pmod{5}"),
+        (r"n \equiv 2 \pmod 5", r"n \equiv 2, 4 \pmod 5", r"n \equiv 2, 3 \pmod{10}"),
+    ),
+    "number of selections": (
+        r"\binom{2n}{n}",
+        ("C(2n, n)",),
+        ("C(n, 2n)", "C(2n, 2)", "P(2n, n)", "(2n, n)"),
+    ),
+    "volume with pi": ("36\\pi", ("36\u03c0 m\u00b3", r"36\pi\,m^3"), ("36 m^3", r"36\pi^3")),
+    "sets of sets": (
+        r"\emptyset",
+        (r"\{\}", r"\text{the empty set}", r"\text{None}"),
+        (r"\{\emptyset\}", r"\{0\}", r"\text{not the empty set}"),
+    ),
+    "positive numbers": (
+        r"(0,\infty)",
+        (r"\mathbb{R}^+", r"\mathbb{R}_{>0}", r"x \in \mathbb{R}^{+}"),
+        (r"\mathbb{R}^-", r"\mathbb{R}", r"\mathbb{R}_{\ge0}"),
+    ),
+    "infinity in words": (
+        r"-\infty",
+        (r"\text{negative infinity}",),
+        (r"\text{infinity}", r"\text{infinite}"),
+    ),
+    "endless": (
+        r"\text{infinitely many}",
+        (r"\infty", r"\text{infinitely many solutions}", r"\text{infinite}"),
+        (r"-\infty", r"\text{finitely many}", r"\text{not infinitely many}"),
+    ),
+    "money in thousands and in hours": (
+        "70000",
+        (r"\$70k", r"\$70{,}000/\text{hour}"),
+        (r"\$7k", r"-\$70k", "70k"),
+    ),
+    "the same number again": (
+        r"\frac14",
+        (r"\frac14 (25\%)", r"0.25 (or 25\%)"),
+        (r"\frac14 (75\%)",),
+    ),
+    "system whose rows end in commas": (
+        "x=1, y=2",
+        (r"\begin{cases}x=1,\\y=2.\end{cases}",),
+        (r"\begin{cases}x=2,\\y=1.\end{cases}",),
+    ),
+    "vector with its names": (
+        r"\begin{pmatrix}1\\2\end{pmatrix}",
+        (r"\begin{pmatrix}x\\y\end{pmatrix}=\begin{pmatrix}1\\2\end{pmatrix}", "x=1, y=2"),
+        (r"\begin{pmatrix}y\\x\end{pmatrix}=\begin{pmatrix}1\\2\end{pmatrix}", "x=2, y=1"),
+    ),
+    "line of vectors": (
+        "(1,2)+t(3,4)",
+        (
+            r"\langle 1+3t, 2+4t\rangle",
+            r"\begin{pmatrix}1\\2\end{pmatrix}+t\begin{pmatrix}3\\4\end{pmatrix}",
+        ),
+        (r"\langle 1+3t, 2-4t\rangle", r"\langle 2+4t, 1+3t\rangle", "(1,2)+(3,4)"),
+    ),
+    "point with its names as a vector": (
+        "(1,2)",
+        ("<1, 2>", r"\binom12"),
+        ("<2, 1>", "1 < 2"),
+    ),
     "two answers": ("5,7", (r"5\ \&\ 7",), (r"5\ \&\ 8", "57", "5")),
 }
 
@@ -117,6 +208,15 @@ def test_a_kind_is_paid_and_neither_its_negation_nor_another_value(kind: str, ru
         ("n!", r"n \cdot (n-1)!", "n(n-1)"),
         ("y=2x+3", "2x-y+3=0", "2x+y+3=0"),
         ("y=2x+3", "2x-y=-3", "2x-y=3"),
+        ("m<-2 \\text{ or } m>2", "|m|>2", "|m|<2"),
+        (r"-3 \le x \le 3", r"|x| \le 3", "|x|<3"),
+        ("1 hour 12 minutes", "72 minutes", "72 hours"),
+        (r"0.5\text{ A}", r"500\text{ mA}", r"500\text{ mV}"),
+        (
+            r"\begin{pmatrix}2&-1\\0&1\end{pmatrix}",
+            r"\frac12\begin{pmatrix}4&-2\\0&2\end{pmatrix}",
+            r"\frac13\begin{pmatrix}4&-2\\0&2\end{pmatrix}",
+        ),
     ],
 )
 def test_any_form_pays_a_formula_in_another_form(gold: str, right: str, wrong: str) -> None:
@@ -142,6 +242,37 @@ def test_any_form_pays_no_equation_that_the_prompt_has() -> None:
         ("Find all $f$ with $f(ax)=af(x)$.", "f(x)=cx", "f(x)=kx", "f(x)=ax"),
         ("In triangle $ABC$ find $\\sin A$.", "3/5", r"\sin A = 3/5", r"\cos A = 3/5"),
         ("Find $\\log_2 x$.", "3", r"\log_2 x = 3", r"\log_3 x = 3"),
+        ("Solve $y'=2y$.", "y=Ce^{2x}", "y=Ae^{2x}", "y=Ae^{-2x}"),
+        ("Find $a_{20}$.", "2^{20}-1", "a_{20} = 2^{20}-1", "a_{21} = 2^{20}-1"),
+        ("What is the product of the numbers?", "36", "xy = 36", "x/y = 36"),
+        (
+            "How many degrees per minute?",
+            "6",
+            r"6^\circ \text{ per minute}",
+            r"6^\circ \text{ per hour}",
+        ),
+        ("Which? A. 4 B. 8 C. 9 D. 15", "A, C", r"\text{AC}", r"\text{AD}"),
+        ("Find the conjugate of $z$.", "-2-3i", r"\bar{z} = -2-3i", r"\bar{z} = -2+3i"),
+        ("Find $f^{-1}(x)$.", "f^{-1}(x)=x/2", "y=x/2", "f(x)=x/2"),
+        ("Let $A=\\{1,2\\}$. Find $A \\cap B$.", r"\{2\}", "A \u2229 B = {2}", "A \u222a B = {2}"),
+        (
+            "Find the smallest prime above 100.",
+            "101",
+            r"\text{101 is the smallest prime above 100}",
+            r"\text{101 is not the smallest prime above 100}",
+        ),
+        (
+            "How many zeros are at the end of $25!$?",
+            "6",
+            r"\text{There are 6 zeros at the end of } 25!",
+            r"\text{There are no 6 zeros at the end of } 25!",
+        ),
+        (
+            "What is the price after the discount?",
+            "36",
+            r"\text{The price is \$36 after the discount}",
+            r"\text{The price is \$36 before the discount}",
+        ),
     ],
 )
 @pytest.mark.parametrize("rules", ["strict", "any_form"])

@@ -25,14 +25,15 @@ _RETRACTED = re.compile(
 _DOUBTED = re.compile(r"\b(?:no|not|neither|wrong|wait|guess|only|instead|coefficient)\b", re.I)
 _MOST_BOXES = 20
 _ANCHOR = re.compile(
-    r"(?:\banswer\b\**(?:\s+to (?:this|the) (?:question|problem|equation))?"
+    r"(?:\bans(?=[.:])|\banswer\b\**(?:\s+to (?:this|the) (?:question|problem|equation))?"
     r"(?:\s+(?:is|would be|should be|=))?|(?<!\S)####|"
     r"\b(?:correct|right|best) (?:option|choice)(?:\s+is)?|"
-    r"\u7b54\u6848(?:\u662f|\u4e3a|\u70ba|)|\bresult(?:\s+is|\**:))[\s*:_\uff1a]*",
+    r"\u7b54\u6848(?:\u662f|\u4e3a|\u70ba|)|\bresult(?:\s+is|\**:))[\s*:_\uff1a\u2192]*",
     re.IGNORECASE,
 )
 _OPTION = re.compile(
-    r"\b(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*[(*]{0,3}([A-J])[)*]{0,3} is (?:the )?(?:correct|right)"
+    r"(?:\b(?:[Oo]ption|[Cc]hoice|[Aa]nswer)|(?:\A|[.\n])\s*(?:So|Thus|Hence|Therefore),?)"
+    r"\s*[(*]{0,3}([A-J])[)*]{0,3} is (?:the )?(?:correct|right)"
     r"(?: (?:answer|option|choice|one))?[.!*\s]*\Z"
 )  # so option B is correct
 _TAIL = 4_000  # characters at the end that are searched for an answer without a box
@@ -79,7 +80,13 @@ def gold_answer(gold: str) -> str:
     boxes = _boxes(gold)
     if boxes:
         return ", ".join(box.content for box in boxes)
-    return undelimited(gold)
+    return _without_dollars(undelimited(gold))
+
+
+def _without_dollars(text: str) -> str:
+    """The text without the signs of its formulas; with them where one is of money."""
+    dollars = re.compile(r"(?<!\\)\$")
+    return dollars.sub(" ", text).strip() if len(dollars.findall(text)) % 2 == 0 else text
 
 
 def _boxes(text: str) -> list[Box]:
@@ -139,9 +146,9 @@ def _sentence(text: str) -> str:
     if start is not None:
         text = " ".join(start.group().split()) + text[start.end() :]
     text = _DOTS.sub(r"\\ldots ", text)
-    line = _SENTENCE.split(text.partition("\n")[0])[0].strip().rstrip("*_.!\u3002 \t")
+    line, *behind = _SENTENCE.split(text.partition("\n")[0])
+    line = line.strip().rstrip("*_.\u3002 \t" if behind else "*_.!\u3002 \t")  # 5!. is a factorial
     if reasoned := _REASONED.match(line):
         line = reasoned[1]
-    if len(re.findall(r"(?<!\\)\$", line)) % 2 == 0:
-        line = re.sub(r"(?<!\\)\$", " ", line)
+    line = _without_dollars(line)
     return re.sub(r"\\[()\[\]](?!\s*[0-9.]+\s*pt)", " ", line).strip().rstrip(". ")

@@ -16,7 +16,6 @@ from groupwise_verifiable.reading.items import (
     are_named_differently,
     are_of_one_name,
     by_name,
-    components,
     in_order,
     is_named,
     is_reduced,
@@ -24,11 +23,11 @@ from groupwise_verifiable.reading.items import (
     last_side,
     matched,
     names_of,
-    rows,
     sole,
     unlabelled,
 )
 from groupwise_verifiable.reading.marks import peeled
+from groupwise_verifiable.reading.matrices import column, components, is_computed, rows
 from groupwise_verifiable.reading.node import Node, key, spelling
 from groupwise_verifiable.reading.operations import left_to_compute
 from groupwise_verifiable.reading.question import Question
@@ -40,6 +39,7 @@ from groupwise_verifiable.reading.relations import (
     of_variable,
     on_one_side,
 )
+from groupwise_verifiable.reading.residues import progression, residues
 from groupwise_verifiable.reading.value import equivalent, proportional, rational
 
 
@@ -66,16 +66,21 @@ class Comparison:
         gold, answer = by_name(unlabelled(gold)), by_name(unlabelled(answer))
         if not self.values.words_agree(marked_gold, marked_answer):
             return False
-        if gold == Node("name", text="empty") and answer.kind == "set":
+        if Node("name", text="empty") in (gold, answer) and "set" in (gold.kind, answer.kind):
             return False
         if gold.kind != "set":
             answer = sole(answer)
+        if answer.kind == "list":  # x = 1, y = 2
+            gold = column(gold)
         if key(gold) == key(answer) and not left_to_compute(answer) - left_to_compute(gold):
             return True
         if answer.kind == "relation" and gold.kind == "ratio":
             return ends_in(answer, gold, self.question, self._same)
         if "ratio" in (marked_gold.node.kind, marked_answer.node.kind):
             return self._same_ratio(gold, answer)
+        if (classes := residues(gold)) is not None:
+            others = residues(answer) or progression(answer, classes.modulus)
+            return others is not None and classes.equals(others)
         regions = intervals(gold), intervals(answer)
         if regions[0] is not None and regions[1] is not None:
             return self._same_regions(gold, answer, regions[0], regions[1])
@@ -88,7 +93,8 @@ class Comparison:
         if answer.kind in ("matrix", "tuple") and gold.kind in ("add", "neg", "mul", "name"):
             gold = components(gold) or gold
         is_column = gold.kind == "tuple" and answer.kind == "call" and answer.text == "binom"
-        if "matrix" in (gold.kind, answer.kind) or is_column:
+        is_matrix = any(node.kind == "matrix" or is_computed(node) for node in (gold, answer))
+        if is_matrix or is_column:
             return self._same_matrix(gold, answer)
         if "tuple" in (gold.kind, answer.kind):
             return self._same_tuple(gold, answer)
@@ -232,7 +238,11 @@ class Comparison:
         gold_region: Sequence[Interval],
         answer_region: Sequence[Interval],
     ) -> bool:
-        if (gold.kind == "tuple") != (answer.kind == "tuple") and self.question.is_about("points"):
+        brackets = [node.text for node in (gold, answer) if node.kind == "tuple"]
+        if brackets == ["()"] and self.question.is_about("points"):
+            return False
+        calls = [{part.text for part in node.walk()} & {"abs"} for node in (gold, answer)]
+        if self.strict and calls[1] > calls[0]:  # |x| > 2
             return False
         related = any(part.kind == "relation" for part in (*gold.args, *answer.args))
         if "[]" in (gold.text, answer.text) and "list" in (gold.kind, answer.kind) and not related:

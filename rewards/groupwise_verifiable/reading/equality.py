@@ -1,7 +1,8 @@
 """Whether two single values are equal, in a form and a notation that gold has."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import product
 
 from groupwise_verifiable.reading.form import (
     compounds,
@@ -11,7 +12,7 @@ from groupwise_verifiable.reading.form import (
     sums,
 )
 from groupwise_verifiable.reading.marks import Marked, peeled
-from groupwise_verifiable.reading.measures import DEGREE, RADIAN, Unit, is_unit
+from groupwise_verifiable.reading.measures import DEGREE, MECHANICAL, RADIAN, Unit, is_unit
 from groupwise_verifiable.reading.node import Node, key, number, terms
 from groupwise_verifiable.reading.operations import left_to_compute
 from groupwise_verifiable.reading.question import Question
@@ -31,6 +32,7 @@ class Equality:
     def same(self, gold: Node, answer: Node) -> bool:
         """Returns whether an answer, with its unit, is gold."""
         marked_gold, marked_answer = peeled(gold), peeled(answer)
+        marked_answer = self._converted(marked_gold, marked_answer)
         if not self.units_agree(marked_gold, marked_answer):
             return False
         if not self.words_agree(marked_gold, marked_answer):
@@ -82,6 +84,18 @@ class Equality:
             return False
         golds = frozenset[Unit]().union(*gold.units) or frozenset({DEGREE} if gold.degrees else ())
         return all(self.question.fits(unit, golds) for unit in answer.units)
+
+    def _converted(self, gold: Marked, answer: Marked) -> Marked:
+        """The answer in gold's unit, 72 minutes in hours, where form does not count and the prompt
+        asks for no unit; else as it is."""
+        units = gold.units, answer.units
+        if self.strict or self.question.answer_units or [len(each) for each in units] != [1, 1]:
+            return answer
+        for one, other in product(*(each[0] for each in units)):
+            if one.dimension == other.dimension and one.bases <= MECHANICAL | {"current"}:
+                factor = answer.factor * other.size / one.size
+                return replace(answer, units=gold.units, factor=factor)
+        return answer
 
     def words_agree(self, gold: Marked, answer: Marked) -> bool:
         """Returns whether the words around an answer change nothing.

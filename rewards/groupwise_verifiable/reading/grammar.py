@@ -3,7 +3,7 @@ r"""Reads a tidied text as a `Node`, exactly as it is written: nothing is evalua
 A recursive descent over the tokens, in time linear in their number:
 
     answer    = items, joined by commas, semicolons, "and", "or"
-    item      = words? relation words?
+    item      = words? relation words? (\pmod{sum})?
     relation  = union (= | < | \le | > | \ge | \ne | \in | \approx | \equiv  union)*
     union     = ratio ((\cup | \setminus) ratio)*
     ratio     = sum (: sum)*
@@ -36,11 +36,20 @@ _EVERY = re.compile(
     r"(?:for )?(?:all|every|any)(?: reals?(?: numbers?| values?)?)?(?: of)?"
     r"(?: with| such that| where)?"
 )
-_NOTHING = re.compile(r"no (?:real )?solutions?", re.IGNORECASE)
-_EVERYTHING = re.compile(
-    r"(?:the )?(?:set of )?(?:(?:all|every|any) )?(?:the )?reals?(?: numbers?| values?)?",
-    re.IGNORECASE,
-)
+_SETS = {
+    "empty": re.compile(
+        r"none|(?:the )?empty set|no (?:real )?solutions?|no such [a-z ]{1,30}", re.IGNORECASE
+    ),
+    "R": re.compile(
+        r"(?:the )?(?:set of )?(?:(?:all|every|any) )?(?:the )?reals?(?: numbers?| values?)?",
+        re.IGNORECASE,
+    ),
+    "infinity": re.compile(
+        r"(?:there are )?(?:an )?infinite(?:ly many)?(?: number of)?(?: (?:real )?[a-z]+s)?",
+        re.IGNORECASE,
+    ),
+}
+"""Words that name a set, or infinity."""
 _CLOSING = {"(": ")]", "[": ")]", r"\{": (r"\}",), r"\langle": (r"\rangle",), "{": "}"}
 
 
@@ -70,18 +79,28 @@ class _Answers(Expressions):
 
     def items(self) -> Node:
         """What commas, "and" and "or" join; the item itself if there is one."""
-        items, signs = [self.item()], []
+        items, signs = [self.modulo(self.item())], []
         while sign := self.separator():
             signs.append(sign)
-            items.append(self.item())
+            items.append(self.modulo(self.item()))
         if len(items) == 1:
             return items[0]
         return Node(
             "list", tuple(items), "and" if "and" in signs else "or" if "or" in signs else ","
         )
 
+    def modulo(self, node: Node) -> Node:
+        """The node, or with a modulus behind it a congruence."""
+        if not self.take(r"\pmod") or not self.take("{"):
+            return node
+        congruence = Node("modulo", (node, self.sum()))
+        if not self.take("}"):
+            raise UnreadableError
+        return congruence
+
     def separator(self) -> str | None:
         sign = self.take(",", ";", r"\land", r"\lor", r"\\")
+        self.take(r"\\")  # of rows that end in commas
         word = self.take_words("and", "or", "as") if sign is None or sign == "," else None
         joined = word or {r"\land": "and", r"\lor": "or"}.get(sign or "", sign)
         return joined if self.next is not END else None
@@ -155,14 +174,14 @@ class _Answers(Expressions):
         builds = opening in (r"\{", "{") and self.next.kind == "name"
         self.in_set = builds and self.after().text in ("|", ":", r"\mid", r"\in")
         self.bars = int(self.in_set)
-        if opening == r"\{" and self.take(r"\}"):
-            node, closing = Node("name", text="empty"), r"\}"
-        else:
-            node = self.inside(opening)
-            closing = self.take(*_CLOSING[opening]) or ""
-            if not closing:
-                raise UnreadableError
+        is_empty = opening == r"\{" and self.take(r"\}") is not None
+        node = Node("name", text="empty") if is_empty else self.inside(opening)
+        closing = "" if is_empty else self.take(*_CLOSING[opening])
         self.depth, self.bars, self.in_set = self.depth - 1, bars, in_set
+        if is_empty:
+            return node
+        if closing is None:
+            raise UnreadableError
         return _collected(opening, node, closing)
 
     def inside(self, opening: str) -> Node:
@@ -224,10 +243,9 @@ class _Answers(Expressions):
 def _counted_in(words: str) -> Node | None:
     """The number that stands alone among words: fifteen seats, there are fifteen seats; the set
     that they name: no solution, all real numbers."""
-    if _NOTHING.fullmatch(words):
-        return Node("name", text="empty")
-    if _EVERYTHING.fullmatch(words):
-        return Node("name", text="R")
+    for name, pattern in _SETS.items():
+        if pattern.fullmatch(words):
+            return Node("name", text=name)
     value = number_of(words)
     if value is not None:
         return number(value)
@@ -247,7 +265,7 @@ def _collected(opening: str, node: Node, closing: str) -> Node:  # noqa: PLR0911
     if opening == "{":
         return node
     if opening == r"\{":
-        if node.kind == "builder" or node == Node("name", text="empty"):
+        if node.kind == "builder":
             return node
         return Node("set", node.args if node.kind == "list" else (node,))
     if node.kind == "list":

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from groupwise_verifiable.reading.items import items
 from groupwise_verifiable.reading.node import Node
-from groupwise_verifiable.reading.value import NoValueError, value
+from groupwise_verifiable.reading.value import NoValueError, rational, value
 
 _INFINITY = Node("name", text="infinity")
 _LEAST = Node("neg", (_INFINITY,))
@@ -144,13 +144,15 @@ def _is_kept(missing: Interval, end: int) -> bool:
     return not missing.closed[end] and missing.ends[end] not in (_LEAST, _INFINITY)
 
 
-def _of_relation(node: Node) -> list[Interval] | None:  # noqa: PLR0911 - a case for each kind
+def _of_relation(node: Node) -> list[Interval] | None:  # noqa: C901, PLR0911 - a case for each kind
     signs, sides = node.text.split(), node.args
     if sides[0].kind == "call" and len(sides[0].text) == 1:  # f(x) >= 1
         name = sides[0].args[0]
         return _of_relation(Node("relation", (name, *sides[1:]), node.text))
     if signs == ["in"] and sides[0].kind == "name":
         return _parts(sides[1])
+    if sides[0].kind == "call" and sides[0].text == "abs" and sides[0].args[0].kind == "name":
+        return _of_modulus(sides[0].args[0], node)
     names = [n for n, side in enumerate(sides) if side.kind == "name" and side.unknowns]
     if len(names) != 1 or any(s.unknowns for n, s in enumerate(sides) if n != names[0]):
         return None
@@ -169,6 +171,18 @@ def _of_relation(node: Node) -> list[Interval] | None:  # noqa: PLR0911 - a case
         if all(sign in (">", "ge") for sign in signs):
             return [Interval((sides[2], sides[0]), (signs[1] == "ge", signs[0] == "ge"))]
     return None
+
+
+def _of_modulus(name: Node, node: Node) -> list[Interval] | None:
+    """|x| < 2 and |x| > 2, with a limit above 0."""
+    limit = node.args[1]
+    if node.text not in ("<", ">", "le", "ge") or limit.unknowns or (rational(limit) or 1) <= 0:
+        return None
+    between = node.text in ("<", "le")
+    lower = Node("relation", (Node("neg", (limit,)), name), node.text)
+    upper = Node("relation", (name, limit), node.text)
+    joined = Node("list", (lower, upper), "and" if between else "or")
+    return _parts(joined)
 
 
 def _place(end: Node) -> float:

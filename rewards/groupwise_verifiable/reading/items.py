@@ -4,7 +4,8 @@ import re
 from collections.abc import Callable, Sequence
 from math import gcd
 
-from groupwise_verifiable.reading.node import Node, factors, joined, number, terms
+from groupwise_verifiable.reading.matrices import column
+from groupwise_verifiable.reading.node import Node
 
 # Names whose order is that of a tuple.
 _RUNS = (
@@ -27,9 +28,12 @@ def unlabelled(node: Node) -> Node:
 
 def by_name(node: Node) -> Node:
     """Returns the equations of `(a, b) = (3, 4)`, a = 3 and b = 4; any other node as it is."""
-    if node.kind != "relation" or node.text != "=" or {n.kind for n in node.args} != {"tuple"}:
+    if node.kind != "relation" or node.text != "=":
         return node
-    names, values = node.args
+    columns = [column(part) for part in node.args]
+    if {n.kind for n in columns} != {"tuple"} or len(columns) != 2:
+        return node
+    names, values = columns
     if len(names.args) != len(values.args) or any(n.kind != "name" for n in names.args):
         return node
     pairs = zip(names.args, values.args, strict=True)
@@ -124,35 +128,6 @@ def in_order(values: Sequence[Node]) -> list[Node]:
         if run is not None:
             values = sorted(values, key=lambda value: run.index(value.args[0].text))
     return [last_side(value) for value in values]
-
-
-def rows(node: Node) -> list[tuple[Node, ...]] | None:
-    """Returns the rows of a matrix, or of a tuple as a column; None for anything else."""
-    if node.kind == "relation" and node.text == "=":
-        node = node.args[-1]
-    if node.kind == "matrix":
-        return [row.args for row in node.args]
-    if node.kind == "call" and node.text == "binom":  # written as a column
-        return [(part,) for part in node.args]
-    if node.kind == "tuple" and all(part.kind == "tuple" for part in node.args):
-        return [part.args for part in node.args] if node.text == "[]" else None
-    if node.kind == "tuple" and node.text == "()":
-        return [(part,) for part in node.args]
-    return None
-
-
-def components(node: Node) -> Node | None:
-    """Returns a sum of unit vectors, 3i - 2j + 5k, as a column; None for anything else."""
-    places = dict.fromkeys("ijk", number(0))
-    for sign, term in terms(node):
-        parts = factors(term)
-        axes = [part.text for part in parts if part.kind == "name" and part.text in places]
-        if len(axes) != 1 or places[axes[0]] != number(0):
-            return None
-        rest = [part for part in parts if part.text != axes[0]] or [number(1)]
-        places[axes[0]] = joined("mul", rest if sign > 0 else [Node("neg", (rest[0],)), *rest[1:]])
-    size = 2 if places["k"] == number(0) else 3
-    return Node("tuple", tuple(places.values())[:size], "()")
 
 
 def is_reduced(ratio: Node) -> bool:

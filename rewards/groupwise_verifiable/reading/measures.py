@@ -141,7 +141,7 @@ def _products(text: str, *, prose: bool) -> Iterator[Factors]:  # noqa: C901 - a
         elif factors and (piece in _BEHIND or (piece[:1] == "^" and piece[-1].isdigit())):
             exponent = _BEHIND.get(piece) or int(piece[1:].replace("{", ""))
             factors[-1] = (factors[-1][0], factors[-1][1] * exponent)
-        elif factors and piece in ("/", "per"):
+        elif (factors and piece == "/") or piece == "per":
             below = joined = True
         elif factors and piece in ("*", r"\cdot", r"\times", "-"):
             joined = True

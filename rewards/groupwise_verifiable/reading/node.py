@@ -21,7 +21,8 @@ class Node:
     (term or terms), `call` (text: the function) and `dots`. Marks are `percent`, `degrees`,
     `money`, `unit` and `label` (words after and before an expression). Collections are `list`,
     `tuple` (text: its two brackets), `set`, `matrix` (of `row`s), `ratio`, `union`, `minus` and
-    `builder`; `relation` has its signs in text, separated by blanks.
+    `builder`; a `modulo` is a value or a relation with its modulus. A `relation` has its signs in
+    text, separated by blanks.
     """
 
     kind: str

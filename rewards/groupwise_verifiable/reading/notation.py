@@ -8,6 +8,7 @@ import re
 from functools import lru_cache
 
 from groupwise_verifiable.reading.commands import spelled_out
+from groupwise_verifiable.reading.measures import is_unit
 from groupwise_verifiable.reading.signs import in_latex
 from groupwise_verifiable.reading.siunitx import without_siunitx
 from groupwise_verifiable.reading.words import LARGE, changes, number_of
@@ -155,8 +156,8 @@ _REWRITES = tuple(
         (r"\.\s*\}\s*$", "}"),
         (
             (
-                r"\\text\s*\{,?\s*for (?:all|any|every)(?: real| integer)?s?\s*\}?"
-                r"\s*\$?[a-z]\$?\s*\}?\s*$"
+                r"(?:\\text\s*\{)?,?\s*\bfor (?:all|any|every)(?: real| integer)?s?"
+                r"(?: numbers?| values? of)?\s*\}?\s*\$?[a-z]\$?\s*\}?\s*$"
             ),
             "",
         ),
@@ -168,7 +169,23 @@ _REWRITES = tuple(
             " ",
         ),
         (r"\\(?:surd|qedhere)\s*$", " "),
-        (r"\\exp(?![a-zA-Z])\s*\(([^()]{1,50})\)", r"e^{\1}"),
+        (r"\b(all reals?) x\b", r"\1 numbers"),
+        (r"\b(?:negative|minus) infinity\b", r"-\\infty"),
+        (r"(\\overline\s*\{[0-9]+\})\s*\\ldots", r"\1"),
+        (r"\\bar\s*\{?\s*z\s*\}?", r"\\overline{z}"),
+        (r"\\mathbbR\s*(?:\^\s*\{?\s*\+\s*\}?|_\s*\{\s*>\s*0\s*\})", r"(0,\\infty)"),
+        (r"^<([^<>=]+,[^<>=]+)>$", r"\\langle \1\\rangle "),
+        (r"(\\?\$\s*[0-9.,]+)\s*k\b", r"\1 thousand"),
+        # The same number again: 1/4 (25%), 0.25 (or 1/4); and 12.50/hour.
+        (r"^([^()=]{1,40}?)\s*\((?:or )?([0-9.]+\s*\\?%)\)$", r"\1 or \2"),
+        (r"^([^()=]{1,40}?)\s*\(or ([^()]{1,40})\)$", r"\1 or \2"),
+        (
+            r"(?<=[0-9])\s*/\s*((?:\\(?:text|mathrm)\s*\{\s*)?)([a-z]{3,})(?![a-z(])",
+            lambda m: f" {m[1]}per {m[2]}" if is_unit(m[2]) else m[0],
+        ),
+        (r"\\exp(?![a-zA-Z])\s*\(([^()]{1,50})\)", r" e^{\1}"),
+        (r"(?<![A-Za-z\\])([A-Z])e(?=\s*\^)", r"\1 e"),
+        (r"(?<![A-Za-z\\])C\(([^(),]{1,20}),([^(),]{1,20})\)", r"\\binom{\1}{\2}"),
         (r"\(\s*([\u4e00-\u9fff]{1,4})\s*\)\s*$", r"\1"),
         (rf"{_TEXT}{_DOLLARS}\\?\$\s*([0-9.,]*)\s*\}}", r"\\$\1"),
         (rf"(?<![A-Za-z]){_DOLLARS}\\?\$(?=(?:\\[,; ]|[\s~])*[0-9])", r"\\$"),

@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?(?:\s*/\s*[0-9]+|\s*[eE][-+]?[0-
 _BASES = {2: "binary|two", 8: "octal|eight", 16: "hexadecimal|sixteen", 10: "decimal|ten"}
 _ANSWER_NAME = re.compile(
     r"(?:[Ss]olve (?:[^.?!]{0,200}\s)?for\s*\$?|(?:[Ff]ind|[Cc]ompute|value of)\s*\$)"
-    r"([a-z](?:_\{?[a-z0-9]\}?)?)\$?(?![A-Za-z({^_'])"
+    r"([a-z](?:_(?:[a-z0-9]|\{[a-z0-9]{1,9}\}))?)\$?(?![A-Za-z({^_'])"
 )
 _ANSWER_UNIT = re.compile(
     r"\b(?:[Hh]ow many|in|[Nn]umber of|[Cc]onvert [^.?!]{1,60}? to)\b|\((?=in\b)"
@@ -62,6 +62,8 @@ _PAYMENT = re.compile(
     r"|profit|save[sd]?|worth|coin|loan|interest|invest|tax|tip|budget)",
     re.IGNORECASE,
 )
+
+_COUNT = Unit(frozenset(), Fraction(1))
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Question:
         if expected:
             subject = {2: "area", 3: "volume"}.get(power or 0)
             is_power = subject is not None and self.is_about(subject)
-            if not is_power and not (self.is_about("rate") and _is_rate(unit, expected)):
+            if not is_power and not (self.is_about("rate") and _is_rate(unit, expected | {_COUNT})):
                 return False
         if any(unit.dimension == one.dimension for one in self.units):
             return any(unit.equals(one) for one in self.units)

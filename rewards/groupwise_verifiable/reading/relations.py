@@ -9,6 +9,7 @@ from groupwise_verifiable.reading.items import matched
 from groupwise_verifiable.reading.marks import peeled
 from groupwise_verifiable.reading.measures import is_unit
 from groupwise_verifiable.reading.node import Node, factors, integer, joined, key, spelling, terms
+from groupwise_verifiable.reading.notation import tidy
 from groupwise_verifiable.reading.question import Question
 from groupwise_verifiable.reading.value import NoValueError, equivalent, rational, value
 
@@ -60,7 +61,8 @@ def names_one(gold: Node, answer: Node) -> bool:
     if gold == answer or gold.kind == answer.kind:
         return gold == answer
     function = gold if gold.kind == "call" else answer
-    is_plain = len(function.text) == 1 and function.args[0].kind == "name"  # no f', no |x|
+    is_plain = len(function.text.removesuffix("^-1")) == 1  # no f', no |x|
+    is_plain = is_plain and function.args[0].kind == "name"
     return function.kind == "call" and is_plain
 
 
@@ -87,7 +89,7 @@ def read_chain(text: str, question: Question) -> Node | None:
     Returns its last side if no other one can be read; None where it is no such chain, or a side
     has an operation on sets that the prompt lacks.
     """
-    names = question.names
+    names, text = question.names, tidy(text)
     *before, last = _SIDES.findall(text) or [""]
     end = read(last, names)
     bare = (_UNITS.sub(" ", side) for side in before)  # 8 m \times 6 m
@@ -208,7 +210,8 @@ def _is_named_by_parts(  # noqa: PLR0911 - a case for each kind
         if "".join(letters).isupper():  # a segment
             is_length = question.is_about("positive") or question.is_silent
             return last.kind not in ("tuple", "matrix") and is_length
-        return last.kind in ("tuple", "matrix") or r"\cdot" in question.text  # of vectors
+        is_product = r"\cdot" in question.text or question.is_about("product")
+        return last.kind in ("tuple", "matrix") or is_product
     if any(part.kind == "dots" for part in side.walk()):
         return True
     if side.kind == "union":

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from groupwise_verifiable.reading.measures import is_currency
+from groupwise_verifiable.reading.notation import FORMULA
 from groupwise_verifiable.reading.question import Question
 from groupwise_verifiable.reading.words import (
     ASKED,
@@ -31,7 +32,7 @@ _CLAUSE = re.compile(
 )
 _REASON = re.compile(r",?\s+\(?(?:because|since)\s[^0-9]*[0-9].*$", re.DOTALL)
 _INTRODUCTION = re.compile(
-    r"^(?:(?:for|with|after|in|from|at|of|to|out of|using|by|dividing|adding)\b[^,=]{1,80}"
+    r"^(?:(?:for|with|after|in|from|at|of|to|out of|using|by|dividing|adding)\b[^,=(]{1,80}"
     r"|(?:since|because|as)\b[^,]{1,120}),\s+"
     r"(?=[a-z0-9])",
     re.IGNORECASE,
@@ -48,6 +49,7 @@ _PREDICATE = re.compile(
     r"(?P<rest>.+)$",
     re.DOTALL,
 )
+_NAMING_IT = re.compile(r"(.{1,60}?) is (the .{5,}?)[.\s]*$", re.DOTALL)  # 101 is the least prime
 _AT = re.compile(
     r"^(?:for )?(?:all +[a-z] +(?:with|such that|where) +)?(?:at |on )?"
     r"(?:the (?:line|point|vector|interval|set|equation|number) )?",
@@ -55,7 +57,7 @@ _AT = re.compile(
 )
 _MARKED = re.compile(r"\\(?:text|textbf|mathrm|mbox)\s*\{([^{}]*)\}")
 _NUMBER = re.compile(
-    r"(?:-|\\?[$\u20ac\u00a3\u20b9]\s?){0,2}[0-9][0-9,]*(?::[0-9]{2})*(?:\.[0-9]+)?(?:/[0-9]+)?(?<!,)"
+    r"(?:-|\\?[$\u20ac\u00a3\u20b9]\s?){0,2}[0-9][0-9,]*(?::[0-9]{2})*(?:\.[0-9]+)?(?:/[0-9]+)?!?(?<!,)"
 )
 _PLAIN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")  # a word that is no command
 _PROSE = re.compile(r"[A-Za-z',:()\s-]*")
@@ -83,6 +85,8 @@ _NAMING = frozenset({
     "between", "hundredth", "thousandth",
 })  # fmt: skip
 """Words that change a number, but name what is asked for where the prompt has them."""
+_OPENING = frozenset({"after", "before", "during", "from", "between", "to", "under", "over"})
+"""Prepositions that change a number, unless the prompt has what they begin."""
 _VERBS = frozenset(map(stem, LINKING))
 _STATING = LINKING | {"does", "do", "diverges", "converges", "exists"}
 _QUANTITIES = LINKING | {"force", "speed", "rate", "distance", "height", "mass", "minimum"}
@@ -93,17 +97,39 @@ def readings(text: str, question: Question) -> Iterator[str]:
     """Yields what a sentence states: what follows its verb, its one number, its last formula."""
     if _PLAIN.search(text) is None or len(text) > _LONGEST:
         return
-    sentence, is_clause = _last_clause(text)
+    sentence, is_clause = _last_clause(_without_formulas(text, question))
     if is_clause:
         yield sentence
+    named = _NAMING_IT.match(sentence)
+    if named and named[2].lower() in question.text.lower():
+        yield named[1]
     match = _PREDICATE.match(sentence)
     if match is not None and _is_subject(match["subject"], question):
-        yield _AT.sub("", _without_verb(match["rest"], question))
+        yield _AT.sub("", _without_verb(_without_question(match["rest"], question), question))
     elif match is None and (rest := _AT.sub("", sentence)) != sentence:
         yield rest
     number = _number_stated(sentence, question, is_clause=is_clause)
     if number is not None:
         yield number
+
+
+def _without_formulas(text: str, question: Question) -> str:
+    """A sentence with "it" for the formulas of the prompt: six zeros at the end of 25!."""
+    for match in FORMULA.finditer(question.text):
+        formula = next(group for group in match.groups() if group is not None).strip()
+        if len(formula) > 2 and re.search("[^0-9.,]", formula):
+            text = text.replace(formula, "it")
+    return text
+
+
+def _without_question(rest: str, question: Question) -> str:
+    """What follows a verb without the words at its end that the prompt has: after the discount."""
+    words = rest.split(" ")
+    for place, word in enumerate(words[1:], start=1):
+        tail = " ".join(words[place:])
+        if word in _OPENING and len(words) - place > 1 and f" {tail}" in question.text:
+            return " ".join(words[:place])
+    return rest
 
 
 def states(  # noqa: PLR0911 - a case for each kind

@@ -59,6 +59,7 @@ SUBJECTS = {
         r"\bpoints?\b|\bordered\b|coordinate|vert(?:ex|ices)|vector|intersect|\bpairs?\b|system",
         re.IGNORECASE,
     ),
+    "product": re.compile(r"\bproduct\b", re.IGNORECASE),
     "ratio": re.compile(r"\bratio|proportion|odds", re.IGNORECASE),
     "percentage": re.compile(
         r"\b(?:what|which|how many)(?: is the)?(?: [a-z]+)? (?:%|per\s?cent)", re.IGNORECASE

@@ -201,4 +201,4 @@ def _is_letters(parts: list[str]) -> bool:
 def _is_quantity(node: Node) -> bool:
     if node.kind in ("neg", "money", "pow"):
         return _is_quantity(node.args[0])
-    return node.kind in ("number", "mixed", "div", "repeating", "mul")
+    return node.kind in ("number", "mixed", "div", "repeating", "mul") or node.text == "pi"

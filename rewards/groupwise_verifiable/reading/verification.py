@@ -27,6 +27,7 @@ _CONGRUENCE = re.compile(
     r"\s*(?:([^=\u2261]{1,60}?)\s*(?:\\equiv|\u2261)\s*)?(?:[^=\u2261]{1,60}(?:\\equiv|\u2261)\s*){0,3}"
     r"(-?[0-9]{1,30})\s*(?:\(|\\p|\\b)?mod\s*\{?([0-9]+)[})]?\s*$"
 )
+_MODULUS = re.compile(r"mod\s*[\s{(]?[0-9]")
 _CONSTANT = re.compile(r"\+\s*(?:[ckK]|(?:\\text\s*\{)?\s*const(?:ant|\.)?\s*\}?)\s*$")
 _WORDS = re.compile(r"[A-Za-z]{2,}(?:[ -][A-Za-z]+){0,3}(?: [0-9]{1,2})?")
 _MOST_BOXES = 10
@@ -54,7 +55,10 @@ def same_answer(gold: str, answer: str, question: Question, *, strict: bool = Tr
         )
     if question.base() == 16 and re.fullmatch("[0-9A-F]*[A-F][0-9A-F]*", gold):
         gold = f"{gold}_{{16}}"
-    gold, answer = in_digits(gold, question), _residue(in_digits(answer, question), question)
+    gold, answer = (_listed(text, question) for text in (gold, answer))
+    gold, answer = in_digits(gold, question), in_digits(answer, question)
+    if not _MODULUS.search(gold):
+        answer = _residue(answer, question)
     if _same_as_written(gold, answer, question, strict=strict):
         return True
     if choice(gold) is not None:
@@ -155,6 +159,14 @@ def _same_option(gold: str, answer: str, question: Question) -> bool | None:
         if stated in listed and not _are_one(gold, listed[stated], question):
             return False
     return None
+
+
+def _listed(text: str, question: Question) -> str:
+    """Letters of options side by side as a list: AC as A, C; any other text as it is."""
+    letters = plain_words(text)
+    if re.fullmatch("[A-J]{2,10}", letters) and set(letters) <= set(options(question.text)):
+        return ", ".join(letters)
+    return text
 
 
 def _residue(text: str, question: Question) -> str:
