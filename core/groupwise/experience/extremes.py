@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from groupwise.record import Call
-from groupwise.record.gather import light, scores_of
+from groupwise.record.gather import scores_of
 from groupwise.rewards import Scores
-from groupwise.rollouts import Rollouts
 
 
 def is_extreme(rewards: Tensor, groups: Tensor, most: int) -> Tensor:
@@ -52,13 +51,3 @@ def extremes(
     stays = is_extreme(scores_of(every, like).total, groups, most).tolist()
     own = [*zip(firsts, stays[: len(firsts)], strict=True)]
     return [first for first, one in own if one], [first for first, one in own if not one]
-
-
-def left_out(
-    left: Sequence[Call] | None, draws: set[int], like: Scores
-) -> tuple[Rollouts, Scores] | None:
-    """Those that are left out of these draws, light, with their scores; None if all are kept."""
-    if left is None:
-        return None
-    own = [first for first in left if first.episode.group.number in draws]
-    return light(own), scores_of(own, like)

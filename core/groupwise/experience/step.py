@@ -5,11 +5,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from torch import Tensor
-
 from groupwise.episodes.episode_sampler import EpisodeSampler
 from groupwise.record import Call, Group
-from groupwise.record.gather import by_draw, gather, judged, light, nothing_drawn, scores_of
+from groupwise.record.gather import judged, light, scores_of
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 
@@ -62,32 +60,3 @@ class Step:
     def scores(self) -> Scores:
         """Those of `rollouts`."""
         return scores_of([call.first for call in self.judged], self.like)
-
-
-def nothing_of(firsts: Sequence[Call], dummy: Rollouts | None) -> Rollouts:
-    """No rollouts, with the columns that others of the policy have."""
-    others = gather(firsts[:1]) if firsts else dummy
-    return nothing_drawn() if others is None else others.select([])
-
-
-def own_observations(observations: Tensor, firsts: Sequence[Call]) -> Tensor:
-    """[B, T] bool: those of each rollout; what stands before the first decision of one that begins
-    within a context is of another rollout."""
-    own = observations.clone()
-    for row, first in enumerate(firsts):
-        if first.goes_on_from is not None and first.mask is not None:
-            own[row, : int(first.mask.int().argmax())] = False
-    return own
-
-
-def usable(firsts: Sequence[Call]) -> list[Call]:
-    """Those that did not fail: algorithms, updates and replay see no others."""
-    return [first for first in firsts if first.score is not None and not first.score.failed]
-
-
-def rest_of(rest: Sequence[Call] | None, draws: set[int], like: Scores) -> View | None:
-    """The rest of the groups with these numbers of draws, with their scores."""
-    if rest is None:
-        return None
-    own = [first for first in usable(rest) if first.episode.group.number in draws]
-    return by_draw(own), scores_of(own, like)

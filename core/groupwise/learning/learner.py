@@ -1,6 +1,5 @@
 """Learner: a policy with its algorithm and optimizer; turns scored rollouts into updates."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,21 +7,21 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from groupwise import objective
-from groupwise.algorithm import OBSERVATIONS, Algorithm
+from groupwise.algorithm import Algorithm
 from groupwise.config.train import TrainSection
-from groupwise.experience.extremes import extremes, left_out
+from groupwise.experience.extremes import extremes
 from groupwise.experience.replay import Replay
-from groupwise.experience.step import nothing_of, own_observations, rest_of, usable
 from groupwise.kit import processes, progress
 from groupwise.kit.errors import UserError
 from groupwise.learning import learning_rate
+from groupwise.learning.batch import Batch, nothing_of, usable
 from groupwise.learning.optimizer import Optimizer
+from groupwise.learning.outputs import outputs_before
 from groupwise.learning.update import Updater
 from groupwise.metrics.tally import Tally
 from groupwise.policy import Policy
 from groupwise.record import Call
-from groupwise.record.gather import gather, light, scores_of, settle
+from groupwise.record.gather import gather, light, settle
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Sampler
@@ -109,57 +108,83 @@ class Learner:
         """
         self.updater.dummy = dummy
         self.algorithm.begin_step(step)
-        used = dict(self.algorithm.adapted)
         rate = self.rate(step, seconds)
-        drawn, firsts, further = firsts, usable(firsts), dict[str, float]()
-        if self.replay is not None:
-            columns = nothing_of(drawn, dummy).trajectory.keys()
-            firsts, further = self.replay.fill(firsts, like, step, columns)
-        left: list[Call] | None = None
-        if (keep := self.settings.keep) is not None:
-            firsts, left = extremes(firsts, like, keep.extremes, beside=usable(rest or ()))
-            settle(left, light(left))
-        plan = self._updates(firsts) * self.settings.epochs
+        logged = {"learning_rate": rate, **self.algorithm.adapted}
+        rest = None if rest is None else usable(rest)
+        chosen, left, replayed = self._chosen(firsts, like, step, rest=rest, dummy=dummy)
+        plan = self._updates(chosen) * self.settings.epochs
         if not plan:
-            return {"skipped_updates": 0, "learning_rate": rate, **used, **further}
-        rollouts = gather(firsts) if firsts else nothing_of(drawn, dummy)
-        scores = scores_of(firsts, like)
-        settle(firsts, rollouts)
-        rollouts = self.algorithm.with_decisions(rollouts, step)
-        replayed = None
+            return {"skipped_updates": 0, **logged, **replayed}
+        rollouts = gather(chosen) if chosen else nothing_of(firsts, dummy)
+        settle(chosen, rollouts)
+        batch = Batch(
+            firsts=chosen,
+            rollouts=self.algorithm.with_decisions(rollouts, step),
+            like=like,
+            rest=rest,
+            left=left,
+            replays=self.replay is not None,
+        )
+        metrics = self._train(batch, plan, rate, step)
+        self.algorithm.after_updates(metrics)
+        return {**metrics, **logged, **replayed}
+
+    def _chosen(
+        self,
+        firsts: Sequence[Call],
+        like: Scores,
+        step: int,
+        *,
+        rest: Sequence[Call] | None,
+        dummy: Rollouts | None,
+    ) -> tuple[list[Call], list[Call] | None, dict[str, float]]:
+        """The rollouts to train on: those that did not fail, with replayed ones, without what lies
+        between the best and the worst; what is left out so, None if nothing is; metrics of
+        replay."""
+        chosen, metrics = usable(firsts), dict[str, float]()
         if self.replay is not None:
-            replayed = torch.tensor([first.is_replayed for first in firsts], dtype=torch.bool)
+            columns = nothing_of(firsts, dummy).trajectory.keys()
+            chosen, metrics = self.replay.fill(chosen, like, step, columns)
+        if self.settings.keep is None:
+            return chosen, None, metrics
+        chosen, left = extremes(chosen, like, self.settings.keep.extremes, beside=rest or ())
+        settle(left, light(left))
+        return chosen, left, metrics
+
+    def _train(
+        self, batch: Batch, plan: Sequence[Tensor], rate: float, step: int
+    ) -> dict[str, float]:
+        """Make the updates of these rows each; returns metrics."""
+        rollouts = batch.rollouts
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
         # The sampler's log-probs stand for the policy's own where both are the same function.
         known_log_probs = rollouts.sampler_log_probs if self.sampler.exact and not others else None
-        outputs = self._outputs(rollouts, plan, firsts, known_log_probs=known_log_probs)
+        outputs = outputs_before(
+            batch,
+            plan,
+            self.updater,
+            self.weights,
+            teacher=self.teacher,
+            known_log_probs=known_log_probs,
+        )
         corrected = others or not (self.sampler is self.policy or self.sampler.exact)
         if corrected:
             self._check_log_probs(rollouts)
         # `targets` may change the algorithm's state, and `fill` changes the replay's: a checkpoint
         # taken before the end of the step would be inconsistent.
-        stateless = self.replay is None and not (used or isinstance(self.algorithm, HasState))
+        has_state = self.algorithm.adapted or isinstance(self.algorithm, HasState)
+        stateless = self.replay is None and not has_state
         self.at_step_boundary = self.at_step_boundary and stateless
         tally = Tally()
         tally.total("skipped_updates", 0)
         for number, rows in enumerate(plan):
-            part = rollouts.select(rows)
-            draws = {firsts[row].episode.group.number for row in rows.tolist()}
-            width = part.mask.shape[1]
-            tensors = self.updater.tensors(
-                scores=scores.select(rows),
-                rollouts=part,
-                outputs={name: value[rows, :width] for name, value in outputs.items()},
-                rest=rest_of(rest, draws, like),
-                left=left_out(left, draws, like),
-                replayed=None if replayed is None else replayed[rows],
-            )
-            for row, advantage in zip(rows.tolist(), _advantages(tensors), strict=True):
-                firsts[row].advantage = advantage
+            own = batch.update(rows, outputs)
+            tensors = self.updater.tensors(**own)
+            batch.write_advantages(rows, tensors)
             shown = f"update {number + 1} of {len(plan)}" if len(plan) > 1 else "update"
             with progress.doing(shown):
                 made = self._make(
-                    part,
+                    own["rollouts"],
                     tensors,
                     rate,
                     step,
@@ -168,9 +193,7 @@ class Learner:
                     compared=known_log_probs is None,
                 )
                 tally.add(made.finite())
-        metrics = tally.result()
-        self.algorithm.after_updates(metrics)
-        return {**metrics, "learning_rate": rate, **used, **further}
+        return tally.result()
 
     def rate(self, step: int, seconds: float) -> float:
         """The learning rate after `step` steps and so many seconds of the run."""
@@ -183,50 +206,7 @@ class Learner:
         self.at_step_boundary = True
         return metrics
 
-    # ---- outputs of the policy before the updates, of kept weights and of the teacher
-
-    def _outputs(
-        self,
-        rollouts: Rollouts,
-        plan: Sequence[Tensor],
-        firsts: Sequence[Call],
-        *,
-        known_log_probs: Tensor | None,
-    ) -> dict[str, Tensor]:
-        """`reference_*`, those of other kept weights, `teacher_*` and `old_*` tensors [B, T, ...]
-        on the CPU, from before the updates; and `observations`, if the algorithm reads them.
-
-        Old ones are computed only for rollouts of later updates, or for all if `targets` needs
-        them.
-
-        known_log_probs: [B, T], the policy's, if they need not be computed.
-        """
-        algorithm = self.algorithm
-        outputs: dict[str, Tensor] = {}
-        for name, read in algorithm.kept_outputs.items():
-            if read:
-                with self.weights.using(name):
-                    outputs |= _named(name, self.updater.outputs(rollouts, read))
-        if algorithm.teacher:
-            of_teacher = self.updater.outputs(rollouts, algorithm.teacher, of=self.teacher)
-            outputs |= _named("teacher", of_teacher)
-        if OBSERVATIONS in algorithm.target_inputs:
-            outputs[OBSERVATIONS] = own_observations(
-                self.policy.observations(rollouts).cpu(), firsts
-            )
-        for_targets = algorithm.old_for_targets
-        later = torch.cat([torch.empty(0, dtype=torch.int64), *plan[1:]]).unique()
-        names = algorithm.old | for_targets if len(plan) > 1 else for_targets
-        rows = torch.arange(len(rollouts)) if for_targets else later
-        if known_log_probs is not None and "log_probs" in names:
-            outputs["old_log_probs"] = known_log_probs.cpu()
-            names = names - {"log_probs"}
-        chosen = rollouts.select(rows)
-        parts = self.updater.outputs(chosen, names) if names else {}
-        for name, values in _named("old", parts).items():
-            outputs[name] = values.new_zeros(rollouts.mask.shape + values.shape[2:])
-            outputs[name][rows, : values.shape[1]] = values
-        return outputs
+    # ---- rollouts of other weights
 
     def _is_older(self, rollouts: Rollouts, step: int) -> bool:
         """Whether older weights than the current ones drew any of them, on any process."""
@@ -316,18 +296,3 @@ class Learner:
                 self.algorithm.adapted[name] = value
         if self.replay is not None:
             self.replay.load_state_dict(state.get("replay"))
-
-
-def _advantages(tensors: Mapping[str, Tensor]) -> list[float | None]:
-    """Of each rollout the mean over its decisions; None if the algorithm has no advantages, or the
-    rollout no decision that counts."""
-    counts = tensors["mask"] & (tensors["weights"] != 0)
-    advantages = tensors.get("advantages")
-    if advantages is None:
-        return [None] * len(counts)
-    each = (objective.per_decision(advantages) * counts).sum(dim=1) / counts.sum(dim=1)
-    return [None if math.isnan(mean) else mean for mean in each.tolist()]
-
-
-def _named(prefix: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}_{name}": value for name, value in outputs.items()}
