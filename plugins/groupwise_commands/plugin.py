@@ -1,4 +1,4 @@
-"""Registers the commands that write a configuration, sample from a run and list plugins."""
+"""Registers the commands around a run: before it, from its model, and the list of plugins."""
 
 from groupwise.hookspecs import Register, hookimpl
 
@@ -7,5 +7,6 @@ from groupwise.hookspecs import Register, hookimpl
 def register_commands(register: Register) -> None:
     register("init", "groupwise_commands.init:app")
     register("port", "groupwise_commands.porting.command:port")
+    register("publish", "groupwise_commands.publish:publish")
     register("sample", "groupwise_commands.sample:sample")
     register("plugins", "groupwise_commands.listing:plugins")
