@@ -1,1 +1,1 @@
-"""Groupwise's tools around a run: the commands `init`, `port`, `sample` and `plugins`."""
+"""Groupwise's tools around a run: the commands `init`, `port`, `sample`, `publish` and `plugins`."""
