@@ -41,6 +41,8 @@ def main() -> None:
     judged = []
     for path, right in _files(arguments):
         rows = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+        config = {"rules": arguments.rules} if arguments.rules else {}
+        rows = [row | {"config": row["config"] | config} for row in rows]
         judged += [entry for row in rows for entry in _judged(row, right)]
     _table(judged)
     if arguments.show:
@@ -51,6 +53,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--right", type=Path, nargs="*", help="files of right answers")
     parser.add_argument("--wrong", type=Path, nargs="*", help="files of wrong answers")
+    parser.add_argument("--rules", help="of `math`, instead of those of each row")
     parser.add_argument("--show", action="store_true", help="print each mistaken row")
     return parser.parse_args()
 

@@ -160,6 +160,8 @@ class _Answers(Expressions):
         return self.marked(Node("ratio", tuple(parts))) if len(parts) > 1 else parts[0]
 
     def bracketed(self, opening: str) -> Node:
+        if opening == r"\{" and self.take(r"\}"):
+            return Node("name", text="empty")
         hundreds = self.next.text.split(",")  # (100,250) is a pair, 100,250 a number
         if opening in ("(", r"\{") and len(hundreds) > 1 and self.next.kind == "number":
             closing = self.after().text
@@ -174,15 +176,11 @@ class _Answers(Expressions):
         builds = opening in (r"\{", "{") and self.next.kind == "name"
         self.in_set = builds and self.after().text in ("|", ":", r"\mid", r"\in")
         self.bars = int(self.in_set)
-        is_empty = opening == r"\{" and self.take(r"\}") is not None
-        node = Node("name", text="empty") if is_empty else self.inside(opening)
-        closing = "" if is_empty else self.take(*_CLOSING[opening])
-        self.depth, self.bars, self.in_set = self.depth - 1, bars, in_set
-        if is_empty:
-            return node
-        if closing is None:
+        node, end = self.inside(opening), self.take(*_CLOSING[opening])
+        if end is None:
             raise UnreadableError
-        return _collected(opening, node, closing)
+        self.depth, self.bars, self.in_set = self.depth - 1, bars, in_set
+        return _collected(opening, node, end)
 
     def inside(self, opening: str) -> Node:
         node = self.items()

@@ -115,10 +115,11 @@ def readings(text: str, question: Question) -> Iterator[str]:
 
 def _without_formulas(text: str, question: Question) -> str:
     """A sentence with "it" for the formulas of the prompt: six zeros at the end of 25!."""
+    text = _MARKED.sub(r"\1", text)
     for match in FORMULA.finditer(question.text):
         formula = next(group for group in match.groups() if group is not None).strip()
         if len(formula) > 2 and re.search("[^0-9.,]", formula):
-            text = text.replace(formula, "it")
+            text = re.sub(rf"(?<=[a-z] )\s*{re.escape(formula)}(?![0-9])", "it", text)
     return text
 
 

@@ -24,7 +24,8 @@ class Units(Stream):
 
     def unit(self, node: Node) -> Node | None:
         """The node with the unit behind it, or other words; None where there are none."""
-        letters = _is_quantity(node)
+        is_power = (self.next.text, self.after().text) == ("m", "^")  # 36\pi m^3
+        letters = _is_quantity(node) or (node.text == "pi" and is_power)
         start = self.position
         if self.next.text in _CLOSING and self.next.kind == "sign":
             text = self.bracketed_unit(letters=letters)
@@ -201,4 +202,4 @@ def _is_letters(parts: list[str]) -> bool:
 def _is_quantity(node: Node) -> bool:
     if node.kind in ("neg", "money", "pow"):
         return _is_quantity(node.args[0])
-    return node.kind in ("number", "mixed", "div", "repeating", "mul") or node.text == "pi"
+    return node.kind in ("number", "mixed", "div", "repeating", "mul")
