@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 MARGIN = 6.0
 """Allowed is this many times what trials show: sums of n terms in another order lie apart by up to
@@ -54,14 +54,20 @@ class Moved(TorchDispatchMode):
         super().__init__()
         self.draws = Random(seed)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and each operation would pay for the guard
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if _is_rounded(func):
-            args = tree_map(self._moved, args)
+            args = [self._moved(value) for value in args]
         return func(*args, **(kwargs or {}))
 
     def _moved(self, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [self._moved(each) for each in value]
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.is_meta:
             return value
         if value.equal(value.round()):

@@ -93,8 +93,9 @@ def groups_of(bare, model, tokenizer, sampled):
     return groups, torch.cat(rewards)
 
 
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_a_step_is_that_of_a_run(bare, parts, tmp_path, epochs, rounding):
+def test_a_step_is_that_of_a_run(bare, parts, tmp_path, rounding):
+    """Of two updates, so that one is on rollouts of older weights."""
+    epochs = 2
     model, tokenizer, optimizer = parts
     metrics, advantages, sampled = run(bare, tmp_path / "run", epochs)
     groups, rewards = groups_of(bare, model, tokenizer, sampled)

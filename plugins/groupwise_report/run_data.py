@@ -136,7 +136,7 @@ class RunData:
     def shown_config(self) -> str:
         """The configuration as text, with secrets masked."""
         text = _beginning(self.config)
-        left_out, shown = len(self.config) - len(text), masked_text(text)
+        left_out, shown = len(self.config) - len(text), masked_text(text, self.settings)
         return f"{shown}\n[{left_out:,} characters left out]" if left_out else shown
 
     def configured(self, key: str) -> str:

@@ -19,7 +19,7 @@ from groupwise_sandbox.languages import LANGUAGES
 C_READS = '#include <stdio.h>\nint main() { int a, b; scanf("%d %d", &a, &b);'
 RIGHT = {
     "c": C_READS + ' printf("%d\\n", a + b); }',
-    "cpp": "#include <bits/stdc++.h>\nusing namespace std;\n"
+    "cpp": "#include <iostream>\nusing namespace std;\n"
     "int main() { int a, b; cin >> a >> b; cout << a + b << endl; }",
     "javascript": "const words = require('fs').readFileSync(0, 'utf8').split(' ')\n"
     "console.log(words.map(Number).reduce((a, b) => a + b))",
@@ -95,6 +95,8 @@ def test_the_fence_names_the_language_where_the_row_does_not(reward: CodeTests) 
     python = "print(sum(map(int, input().split())))"
     for fence in ("cpp", "c++", "C++", ""):
         assert value(reward, block(fence, RIGHT["cpp"]), row) == 1.0
+    everything = RIGHT["cpp"].replace("iostream", "bits/stdc++.h")  # takes 5 times as long
+    assert value(reward, block("cpp", everything), row) == 1.0
     assert value(reward, block("py", python), row) == 1.0
     assert value(reward, block("javascript", RIGHT["javascript"]), row) == 0.0
     both = block("cpp", RIGHT["cpp"]) + "\n" + block("python", "print(4)")

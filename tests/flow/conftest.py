@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from diffusers import (
     StableDiffusion3Pipeline,
 )
 from PIL import ImageStat
+from tests.flow.shelf import Shelf
 from tests.flow.stand_ins import MODELS, unet
 from tests.flow.stand_ins.text import LETTERS, clip_tokenizer, text_encoder
 from tests.flow.stand_ins.weights import autoencoder, awake
@@ -147,7 +147,7 @@ class Folders(dict[str, Path]):
     def __init__(self, root: Path) -> None:
         super().__init__()
         self.root = root
-        self.loaded: dict[str, Any] = {}
+        self.loaded: dict[str, Shelf] = {}
 
     def __missing__(self, name: str) -> Path:
         path = self.root / name.replace(" ", "_")
@@ -167,9 +167,10 @@ class Folders(dict[str, Path]):
             if Path(path) not in self.values() or "transformer" in options or "unet" in options:
                 return load(path, **options)
             key = f"{path} {options}"
-            with torch.random.fork_rng():
-                pipeline = self.loaded.get(key) or load(path, **options)
-            return deepcopy(self.loaded.setdefault(key, pipeline))
+            if key not in self.loaded:
+                with torch.random.fork_rng():
+                    self.loaded[key] = Shelf(load(path, **options))
+            return self.loaded[key].copy()
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(DiffusionPipeline, "from_pretrained", copied)

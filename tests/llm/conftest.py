@@ -111,31 +111,52 @@ def placed(policy, device="cpu"):
     return policy
 
 
-_abilities = {}
-"""What probing has shown, by model, device and settings."""
+UNPROBED = {
+    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "evaluation", "stop"),
+    *("tokenizer", "chat_template", "tool_calls", "long_prompts", "cache_tokens"),
+    *("keep_special_tokens", "special_tokens_in_content"),
+}
+"""Settings that change nothing of what probing sees."""
 
 
 @pytest.fixture
-def make(request, saved):
-    """make(architecture, model={...}, **settings) -> a new policy.
+def placed_once(request):
+    """placed_once(policy, weights, device) -> the policy, placed on the device.
 
-    A model is probed once with the same settings: most tests are about what a policy does then.
+    Of the same weights, which are named, and settings one is probed only once in this process: most
+    tests are about what a policy does then.
     """
     # A test that replaces functions may replace one that is probed.
     abilities = {} if "monkeypatch" in request.fixturenames else _abilities
 
-    def policy(architecture="qwen2", model=None, device="cpu", **settings):
-        folder = saved(architecture, **(model or {}))
-        torch.manual_seed(0)
-        settings = {"max_new_tokens": 12, **settings}
-        policy = LanguageModel(Settings(model=str(folder), **settings))
-        key = repr((policy.config, device))
+    def place(policy, weights, device="cpu"):
+        config = policy.config
+        without = UNPROBED | ({"max_new_tokens"} if config.max_prompt_tokens is None else set())
+        key = repr((weights, type(policy), device, config.model_dump(exclude={"model"} | without)))
         if key not in abilities:
             abilities[key] = placed(policy, device).ability
         else:
             with patch.object(probes, "ability", lambda *_, **__: abilities[key]):
                 policy.place(device)
         return policy
+
+    return place
+
+
+_abilities = {}
+
+
+@pytest.fixture
+def make(placed_once, saved):
+    """make(architecture, model={...}, **settings) -> a new policy."""
+
+    def policy(architecture="qwen2", model=None, device="cpu", **settings):
+        folder = saved(architecture, **(model or {}))
+        torch.manual_seed(0)
+        settings = {"max_new_tokens": 12, **settings}
+        made = LanguageModel(Settings(model=str(folder), **settings))
+        weights = {k: v for k, v in (model or {}).items() if k not in ("template", "pad")}
+        return placed_once(made, (architecture, sorted(weights.items())), device)
 
     return policy
 
@@ -158,7 +179,7 @@ def batch_shapes(monkeypatch):
 
 
 @pytest.fixture
-def make_of(tmp_path):
+def make_of(placed_once, tmp_path):
     """make_of(configuration, **settings) -> a policy of a model with random weights."""
 
     def policy(config, *, tokenizer=None, **settings):
@@ -167,7 +188,8 @@ def make_of(tmp_path):
             AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
         (tokenizer or make_tokenizer()).save_pretrained(tmp_path / "model")
         settings = {"max_new_tokens": 12, **settings}
-        return placed(LanguageModel(Settings(model=str(tmp_path / "model"), **settings)))
+        made = LanguageModel(Settings(model=str(tmp_path / "model"), **settings))
+        return placed_once(made, config.to_json_string())
 
     return policy
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.core import conftest
 
 import groupwise_testing
 from groupwise import Algorithm, LogProbs, Policy, Rollouts, Sampler, objective, testing
@@ -20,6 +21,8 @@ from groupwise_testing import policy as policy_checks
 from groupwise_testing import sampler as sampler_checks
 from groupwise_testing.policy import gradients
 from groupwise_testing.policy.case import Case
+
+lab = conftest.lab  # in a conftest of `test*`, torch would be imported before workers start
 
 # ---- the door: `groupwise.testing` loads the package of the laws by name
 

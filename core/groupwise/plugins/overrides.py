@@ -1,7 +1,8 @@
 """Overrides: whether a part's methods are those of its base class, or others of their names."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -19,7 +20,7 @@ def problem_of(part: Any, base: type) -> str | None:
     modules of `NAMED` its arguments have the same names, too; those that begin with an underscore
     fit any, and so do all of an abstract method, which nobody overrides by accident.
     """
-    for owner, name, method in _methods(part, base):
+    for owner, name, method in _methods(type(part), base):
         own = getattr(part, name)
         if getattr(own, "__func__", own) is method:
             continue
@@ -39,10 +40,12 @@ def problem_of(part: Any, base: type) -> str | None:
     return None
 
 
-def _methods(part: Any, base: type) -> Iterator[tuple[type, str, Callable[..., Any]]]:
-    """The public methods that the part has of its base, and of others in the base's module, with
-    the class that defines each; not those whose signature is open."""
-    for owner in type(part).__mro__:
+@lru_cache  # a run makes many parts of few kinds
+def _methods(kind: type, base: type) -> Sequence[tuple[type, str, Callable[..., Any]]]:
+    """The public methods that a kind of part has of its base, and of others in the base's module,
+    with the class that defines each; not those whose signature is open."""
+    methods = []
+    for owner in kind.__mro__:
         if owner.__module__ != base.__module__:
             continue
         for name, value in vars(owner).items():
@@ -51,7 +54,8 @@ def _methods(part: Any, base: type) -> Iterator[tuple[type, str, Callable[..., A
                 continue
             parameters = inspect.signature(method).parameters.values()
             if not any(each.kind in OPEN for each in parameters):
-                yield owner, name, method
+                methods.append((owner, name, method))
+    return methods
 
 
 def _signature(method: Callable[..., Any], *, is_bound: bool = True) -> str:

@@ -237,9 +237,11 @@ def settings_of(text: str) -> Mapping[str, Any]:
     return data if isinstance(data, Mapping) else {}
 
 
-def masked_text(text: str) -> str:
-    """A configuration's text with its secrets masked: an old version may have written some."""
-    settings = settings_of(text)
+def masked_text(text: str, settings: Mapping[str, Any]) -> str:
+    """A configuration's text with its secrets masked: an old version may have written some.
+
+    settings: those of the text.
+    """
     masked = secrets.masked(settings)
     return text if masked is settings else yaml_lines.write(masked)
 

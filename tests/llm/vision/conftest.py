@@ -9,14 +9,12 @@ from groupwise_llm.vision_language_model import VisionLanguageModel, VisionSetti
 
 
 @pytest.fixture
-def make():
+def make(placed_once):
     """make(family, **settings) -> a policy on the CPU."""
 
     def policy(family="qwen2_5_vl", **settings):
         settings = {"model": str(standins.folder(family)), "max_new_tokens": 6, **settings}
-        made = VisionLanguageModel(VisionSettings(**settings))
-        made.place("cpu")
-        return made
+        return placed_once(VisionLanguageModel(VisionSettings(**settings)), family)
 
     return policy
 
