@@ -16,6 +16,7 @@ from groupwise.experience.replay import Replay
 from groupwise.experience.step import nothing_of, own_observations, rest_of, usable
 from groupwise.kit import processes, progress
 from groupwise.kit.errors import UserError
+from groupwise.kit.metric_names import Family
 from groupwise.learning import learning_rate
 from groupwise.learning.optimizer import Optimizer
 from groupwise.learning.update import Updater
@@ -129,6 +130,7 @@ class Learner:
         replayed = None
         if self.replay is not None:
             replayed = torch.tensor([first.is_replayed for first in firsts], dtype=torch.bool)
+        oldest = self._oldest(rollouts, replayed, step)
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
         # The sampler's log-probs stand for the policy's own where both are the same function.
         known_log_probs = rollouts.sampler_log_probs if self.sampler.exact and not others else None
@@ -166,9 +168,13 @@ class Learner:
                     first=number == 0,
                     corrected=corrected,
                     compared=known_log_probs is None,
+                    stale=oldest < step,
                 )
                 tally.add(made.finite())
         metrics = tally.result()
+        if oldest < step:
+            of_engine = self.sampler.mismatch(oldest)
+            metrics |= {f"{Family.MISMATCH}/{name}": value for name, value in of_engine.items()}
         self.algorithm.after_updates(metrics)
         return {**metrics, "learning_rate": rate, **used, **further}
 
@@ -227,6 +233,16 @@ class Learner:
             outputs[name] = values.new_zeros(rollouts.mask.shape + values.shape[2:])
             outputs[name][rows, : values.shape[1]] = values
         return outputs
+
+    @staticmethod
+    def _oldest(rollouts: Rollouts, replayed: Tensor | None, step: int) -> int:
+        """The version of the oldest weights that drew new rollouts, on any process; `step` for the
+        current ones."""
+        versions = rollouts.versions
+        if versions is not None and replayed is not None:
+            versions = versions[~replayed]
+        own = step if versions is None or not len(versions) else int(versions.min())
+        return step - processes.largest(step - own)
 
     def _is_older(self, rollouts: Rollouts, step: int) -> bool:
         """Whether older weights than the current ones drew any of them, on any process."""

@@ -67,8 +67,8 @@ class Symptoms:
         return (
             f"the sampler's log-probs differ from the policy's by {mean:.2g} nats on average "
             f"(limit {limit:.2g}), so the policy would sample these rollouts with other "
-            f"probabilities. Usual causes are bf16 rounding, dropout, another engine and older "
-            f"weights. See mismatch/* in metrics.jsonl"
+            f"probabilities. Usual causes are bf16 rounding, dropout and another engine. See "
+            f"mismatch/* in metrics.jsonl"
         )
 
     def _unscored(self, metrics: Mapping[str, Any]) -> str | None:
