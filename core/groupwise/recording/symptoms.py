@@ -6,6 +6,7 @@ from typing import Any
 
 from groupwise.algorithm import Algorithm
 from groupwise.learned import ONE_CLASS
+from groupwise.recording.collapse import Collapse
 from groupwise.scoring.reward_result import STEPS
 
 STEPS_WITHOUT_VARIANCE = 10
@@ -30,9 +31,13 @@ class Symptoms:
         self._is_first = True
         self._unjudged: dict[str, int] = {}
         self._warned: set[str] = set()
+        self.collapse = Collapse()
 
-    def warnings(self, metrics: Mapping[str, Any], nonfinite: str = "") -> Iterator[str]:
-        """Warnings about this step; nonfinite: the first tensor that was not finite, if any."""
+    def warnings(
+        self, metrics: Mapping[str, Any], nonfinite: str = "", *, step: int = 0
+    ) -> Iterator[str]:
+        """Warnings about this step, the metrics of which these are; nonfinite: the first tensor
+        that was not finite, if any."""
         warnings = {
             "mismatch": self._mismatch(metrics),
             "unscored": self._unscored(metrics),
@@ -44,6 +49,7 @@ class Symptoms:
             "turns": self._other_turns(metrics),
             **self._without_steps(metrics),
             **self._untaught(metrics),
+            **{f"past/{name}": text for name, text in self.collapse.warnings(step, metrics)},
         }
         for name, warning in warnings.items():
             if warning and name not in self._warned:
