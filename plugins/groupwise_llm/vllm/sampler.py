@@ -64,7 +64,7 @@ class VLLM(TextSampler):
         urls = list(config.servers)
         try:
             if self._launch is not None:
-                urls = [processes.first(self._launch.open)]
+                urls = [processes.first(self._launch.open, patient=True)]
             servers = [Server(Client(url, config)) for url in urls]
             self.infos = {server: server.info() for server in servers}
             backend = self._backend
