@@ -13,6 +13,8 @@ from groupwise.rollouts import Rollouts
 from groupwise.tool_call import ToolCall
 
 Purpose = Literal["train", "evaluate", "greedy"]
+PRESENT = "policy"
+"""The name of the weights in training, for `Sampler.follow`."""
 
 
 def products_are_exact() -> bool:
@@ -134,6 +136,15 @@ class Sampler(ABC):
         name: "policy" for the weights in training, else the name of kept weights ("average").
         version: how many training steps these weights were trained for.
         """
+
+    def mismatch(self, version: int) -> Mapping[str, float]:
+        """The `mean` and `max` of |policy - sampler| of log-probs, in nats, where the sampler has
+        measured them when it followed the weights of this version; {} if it has not.
+
+        They are the run's `mismatch/*` in steps whose rollouts are of older weights: there the
+        difference from the present policy is how far it has moved, too.
+        """
+        return {}
 
     def close(self) -> None:  # noqa: B027
         """Called once when the run ends, also after an error."""

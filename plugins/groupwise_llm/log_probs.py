@@ -35,10 +35,18 @@ class TokenLogProbs(Policy):
     def ability(self) -> Ability: ...
 
     def forward(
-        self, rollouts: Rollouts, decisions: slice = slice(None), outputs: Outputs | None = None
+        self,
+        rollouts: Rollouts,
+        decisions: slice = slice(None),
+        outputs: Outputs | None = None,
+        *,
+        temperature: float | None = None,
     ) -> LogProbs:
         """Log-probs and entropy [b, t] of the policy's tokens, always both; of an environment's
-        tokens `observation_log_probs` [b, t], where these are asked for. All others are context."""
+        tokens `observation_log_probs` [b, t], where these are asked for. All others are context.
+
+        temperature: that of the policy if unset.
+        """
         observed = outputs is None or OBSERVED in outputs
         places = self.observations(rollouts) | rollouts.mask if observed else rollouts.mask
         sequences, placed = self.pass_inputs(rollouts, decisions, places)
@@ -47,7 +55,7 @@ class TokenLogProbs(Policy):
             self.ability.numerics,
             sequences,
             by=self.ability.training,
-            temperature=self.config.temperature,
+            temperature=self.config.temperature if temperature is None else temperature,
         )
         every, entropy = placed(log_probs), placed(entropy)
         if not observed:

@@ -114,12 +114,17 @@ class VisionLanguageModel(LanguageModel):
         return ability
 
     def forward(
-        self, rollouts: Rollouts, decisions: slice = slice(None), outputs: Outputs | None = None
+        self,
+        rollouts: Rollouts,
+        decisions: slice = slice(None),
+        outputs: Outputs | None = None,
+        *,
+        temperature: float | None = None,
     ) -> LogProbs:
         tensors = {id(own): own for own in rollouts.trajectory["pictures"]}.values()
         album = self.codec.reader.album
         with self.causal.showing([own for each in tensors for own in album.unpacked(each)]):
-            return super().forward(rollouts, decisions, outputs)
+            return super().forward(rollouts, decisions, outputs, temperature=temperature)
 
     def observations(self, rollouts: Rollouts) -> Tensor:
         """As `LanguageModel.observations`, without tokens of pictures and those that stand for

@@ -3,6 +3,8 @@
 import json
 import math
 
+import pytest
+
 import groupwise
 from groupwise.algorithms.grpo import GRPO
 from groupwise.recording.symptoms import Symptoms
@@ -124,3 +126,47 @@ def test_turns_that_are_not_as_sampled_give_a_warning():
     assert not warnings(Symptoms(GRPO()), **{"turns/as_sampled": 1.0})
     (warning,) = warnings(Symptoms(GRPO()), **{"turns/as_sampled": 0.975})
     assert "only 97.5% are as they were sampled" in warning
+
+
+def steps_of(name, values):
+    """The warnings of steps with these values, by step."""
+    symptoms = Symptoms(GRPO())
+    each = [
+        (step, [*symptoms.warnings({**HEALTHY, name: value}, step=step)])
+        for step, value in enumerate(values, start=1)
+    ]
+    return {step: texts for step, texts in each if texts}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "step", "began"),
+    [
+        ("kl", [0.01] * 40 + [0.01 * 1.6**n for n in range(20)], 49, 42),
+        ("grad_norm", [1.0, 2.0] * 20 + [50.0] * 5, 43, 41),
+        ("entropy", [0.5] * 40 + [0.01] * 5, 43, 41),
+        ("entropy", [0.5] * 40 + [3.0] * 5, 43, 41),
+        ("truncated", [0.0] * 40 + [0.9] * 5, 43, 41),
+    ],
+)
+def test_a_metric_that_leaves_its_own_past_is_named_with_the_step_it_began(
+    name, values, step, began
+):
+    shown = steps_of(name, values)
+    assert list(shown) == [step]
+    (text,) = shown[step]
+    assert f"{name} has left its own past since step {began}: " in text
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("kl", [0.0005 * n for n in range(200)]),  # grows steadily
+        ("kl", [1e-6] * 40 + [1e-3] * 40),  # both are nothing
+        ("grad_norm", [1.0] * 40 + [1000.0, 1000.0, 1.0] * 3),  # odd steps
+        ("entropy", [math.exp(-n / 20) for n in range(100)]),
+        ("truncated", [0.1] * 40 + [0.4] * 40),
+        ("grad_norm", [0.0, math.nan] * 30),
+    ],
+)
+def test_what_healthy_runs_do_is_no_collapse(name, values):
+    assert not steps_of(name, values)

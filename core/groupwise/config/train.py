@@ -213,6 +213,20 @@ class TrainSection(Section):
         "after three with more than that in a row; 1: however many "
         "([Failed samples](rewards.md#failed-samples))",
     )
+    timeout: float = Field(
+        default=600.0,
+        gt=0,
+        le=1e6,
+        description="seconds that a process waits in a collective for the others, before it ends "
+        "with an error; reading, checking and writing checkpoints and starting an engine may take "
+        "longer, as long as the process that works shows signs of life",
+    )
+    stop_on_collapse: bool = Field(
+        default=False,
+        description="end the run where KL, gradient norm, entropy or the share of truncated "
+        "completions leaves its own past ([Collapse](runs.md#collapse)), with the checkpoint from "
+        "before; false: only warn",
+    )
     checkpoint_every: int = Field(
         default=0, ge=0, description="steps between checkpoints; 0: only by minutes"
     )

@@ -14,13 +14,11 @@ from groupwise.policy import Policy
 from groupwise.prompt_source import Row
 from groupwise.record import Group
 from groupwise.rollouts import Rollouts
-from groupwise.sampler import GroupSampler, Purpose, Sampler, TurnSampler
+from groupwise.sampler import PRESENT, GroupSampler, Purpose, Sampler, TurnSampler
 from groupwise.weights import KeptWeights
 
 END = object()
 """What follows a sampler's last rollouts."""
-PRESENT = "policy"
-"""The name of the weights in training, for `Sampler.follow`."""
 
 
 class Sampling:

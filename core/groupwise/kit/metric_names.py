@@ -32,6 +32,7 @@ class Family(StrEnum):
     REPLAY = "replay"
     REWARD_TIME = "reward_time"
     REWARDS = "rewards"
+    STALE = "stale"
     TIME = "time"
     TURNS = "turns"
     TURN_REWARD = "turn_reward"

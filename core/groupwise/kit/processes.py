@@ -34,7 +34,7 @@ from torch import Tensor, distributed
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from groupwise.kit import rendezvous
+from groupwise.kit import rendezvous, waiting
 from groupwise.kit.errors import UserError, first_line, message_of
 
 T = TypeVar("T")
@@ -100,9 +100,10 @@ def loss_of_others(error: Exception) -> str | None:
     if not isinstance(error, distributed.DistBackendError) and "/gloo/transport/" not in str(error):
         return None
     return (
-        f"another process of this run has ended or does not answer, so this one cannot go on: "
-        f"{first_line(error)}. The reason is in that process's output, or in its launcher's. "
-        f"Started again with --auto-resume, the run goes on from its last checkpoint"
+        f"another process of this run has ended, or has not answered for {waiting.timeout():g} s "
+        f"(train.timeout), so this one cannot go on: {first_line(error)}. The reason is in that "
+        f"process's output, or in its launcher's. Started again with --auto-resume, the run goes "
+        f"on from its last checkpoint"
     )
 
 
@@ -171,18 +172,33 @@ def shard_of(mesh: DeviceMesh) -> tuple[int, int]:
     return mesh.get_local_rank(last), mesh.size(last)
 
 
-def first(call: Callable[[], T]) -> T:
-    """Call it on the first process only; all processes return its result, or raise its error."""
+def first(call: Callable[[], T], *, patient: bool = False) -> T:
+    """Call it on the first process only; all processes return its result, or raise its error.
+
+    patient: wait for it for as long as it works, beyond `train.timeout`.
+    """
     alone = PartialState().is_main_process
-    answer, error = _outcome(call) if alone else (None, None)
+    if patient and PartialState().num_processes > 1:
+        answer, error = waiting.patiently(lambda: _outcome(call), ranks=[0]) or (None, None)
+    else:
+        answer, error = _outcome(call) if alone else (None, None)
     outcomes: list[Any] = [(answer, _sendable(error))]
     broadcast_object_list(outcomes)
     return _answers(outcomes, error)[0]
 
 
-def each(call: Callable[[], T]) -> list[T]:
-    """Call it on every process, return all results by rank; an error on one is raised on all."""
-    answer, error = _outcome(call)
+def each(call: Callable[[], T], *, patient: bool = False) -> list[T]:
+    """Call it on every process, return all results by rank; an error on one is raised on all.
+
+    patient: as of `first`.
+    """
+    world = PartialState().num_processes
+    if patient and world > 1:
+        outcome = waiting.patiently(lambda: _outcome(call), ranks=range(world))
+        assert outcome is not None
+    else:
+        outcome = _outcome(call)
+    answer, error = outcome
     return _answers(gather_object([(answer, _sendable(error))]), error)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from groupwise import objective
+from groupwise.kit import processes
 from groupwise.record import Call
 from groupwise.record.gather import by_draw, gather, light, nothing_drawn, scores_of
 from groupwise.rewards import Scores
@@ -56,6 +57,15 @@ class Batch:
         """[B] bool: rollouts of earlier steps; None if there can be none."""
         own = torch.tensor([first.is_replayed for first in self.firsts], dtype=torch.bool)
         return own if self.replays else None
+
+    def oldest(self, step: int) -> int:
+        """The version of the oldest weights that drew rollouts of this step, on any process; `step`
+        for the current ones. A collective."""
+        versions = self.rollouts.versions
+        if versions is not None and self.replayed is not None:
+            versions = versions[~self.replayed]
+        own = step if versions is None or not len(versions) else int(versions.min())
+        return step - processes.largest(step - own)
 
     def update(self, rows: Tensor, outputs: Mapping[str, Tensor]) -> dict[str, Any]:
         """The arguments of `Updater.tensors` for an update of these rows.

@@ -13,6 +13,7 @@ from groupwise.experience.extremes import extremes
 from groupwise.experience.replay import Replay
 from groupwise.kit import processes, progress
 from groupwise.kit.errors import UserError
+from groupwise.kit.metric_names import Family
 from groupwise.learning import learning_rate
 from groupwise.learning.batch import Batch, nothing_of, usable
 from groupwise.learning.optimizer import Optimizer
@@ -155,7 +156,7 @@ class Learner:
         self, batch: Batch, plan: Sequence[Tensor], rate: float, step: int
     ) -> dict[str, float]:
         """Make the updates of these rows each; returns metrics."""
-        rollouts = batch.rollouts
+        rollouts, oldest = batch.rollouts, batch.oldest(step)
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
         # The sampler's log-probs stand for the policy's own where both are the same function.
         known_log_probs = rollouts.sampler_log_probs if self.sampler.exact and not others else None
@@ -191,9 +192,12 @@ class Learner:
                     first=number == 0,
                     corrected=corrected,
                     compared=known_log_probs is None,
+                    stale=oldest < step,
                 )
                 tally.add(made.finite())
-        return tally.result()
+        measured = self.sampler.mismatch(oldest) if oldest < step else {}
+        of_sampler = {f"{Family.MISMATCH}/{name}": value for name, value in measured.items()}
+        return {**tally.result(), **of_sampler}
 
     def rate(self, step: int, seconds: float) -> float:
         """The learning rate after `step` steps and so many seconds of the run."""

@@ -15,6 +15,7 @@ from groupwise import objective
 from groupwise.algorithm import OBSERVATIONS, Algorithm
 from groupwise.experience.signal import light_rows, skeleton
 from groupwise.kit import processes, progress
+from groupwise.kit.metric_names import Family
 from groupwise.learning.finiteness import Finiteness
 from groupwise.metrics.tally import Tally
 from groupwise.policy import Decisions, Microbatch, Outputs, Policy
@@ -100,6 +101,7 @@ class Updater:
         first: bool = True,
         corrected: bool = False,
         compared: bool = False,
+        stale: bool = False,
     ) -> Tally:
         """Add the gradient of an update's loss to the parameters'; returns metrics.
 
@@ -108,6 +110,8 @@ class Updater:
         corrected: whether the loss receives the sampler's log-probs, for importance weights.
         compared: whether the old log-probs in `outputs` are the policy's own, not the sampler's, so
             that a later update compares them with the sampler's, too; the first one always does.
+        stale: whether older weights drew the rollouts: then the difference from the sampler is the
+            policy's own movement, too, and is named so.
         """
         active = tensors[ACTIVE].nonzero().flatten()
         split = self._split(rollouts.select(active), self.policy) if len(active) else ()
@@ -151,7 +155,8 @@ class Updater:
             old = current.log_probs if first else batch.get("old_log_probs")
             if (first or compared) and sampled is not None and old is not None:
                 mask = mask if replayed is None else mask & ~replayed[:, None]
-                _compare(tally, old.detach(), sampled, mask)
+                family = Family.STALE if stale else Family.MISMATCH
+                _compare(tally, family, old.detach(), sampled, mask)
         self.first_nonfinite = finiteness.first()
         return tally.of_all_processes()
 
@@ -281,15 +286,15 @@ def _shared(view: tuple[Rollouts, Scores] | None) -> list[tuple[Rollouts, list[S
     return gather_object([(skeleton(view[0]), light_rows(view[1].rows))])
 
 
-def _compare(tally: Tally, ours: Tensor, sampler: Tensor, mask: Tensor) -> None:
+def _compare(tally: Tally, family: Family, ours: Tensor, sampler: Tensor, mask: Tensor) -> None:
     """Add the difference of the policy's log-probs [b, t] from the sampler's, where `mask`."""
     ours, sampler = ours.masked_fill(~mask, 0.0), sampler.masked_fill(~mask, 0.0)
     difference = (ours - sampler).abs().nan_to_num(nan=torch.inf)
     # KL(sampler || policy), since the samples are the sampler's.
-    gaps = {"mismatch/mean": difference, "mismatch/kl": objective.kl(sampler, ours)}
+    gaps = {f"{family}/mean": difference, f"{family}/kl": objective.kl(sampler, ours)}
     tally.decisions(mask, gaps)
     if difference.numel():
-        tally.largest("mismatch/max", difference.max())
+        tally.largest(f"{family}/max", difference.max())
 
 
 def _within(decisions: slice, piece: Rollouts) -> slice:

@@ -12,6 +12,7 @@ from groupwise.display import Display
 from groupwise.evaluation import Alarm, Evaluation, Sample
 from groupwise.kit import progress
 from groupwise.kit.copies import copied
+from groupwise.kit.errors import UserError
 from groupwise.kit.metric_names import Family
 from groupwise.learning.trainer import Trainer, unit
 from groupwise.recording.card import write_cards
@@ -35,6 +36,10 @@ from groupwise.storage.training_samples import TrainingSamples
 
 SAMPLED = ("reward", "length", "truncated")
 """Metrics that tell whether a resumed run samples what it did before."""
+
+
+class CollapsedError(UserError):
+    """A run ended because a metric left its own past; what it learned since is not saved."""
 
 
 class Recorder:
@@ -148,7 +153,7 @@ class Recorder:
         for label, learner in self.trainer.learners.items():
             of_learner = {n.removeprefix(f"{label}/"): value for n, value in metrics.items()}
             for warning in self.symptoms[label].warnings(
-                of_learner, learner.optimizer.first_nonfinite
+                of_learner, learner.optimizer.first_nonfinite, step=step
             ):
                 labels_by_warning.setdefault(warning, []).append(label)
         for warning, labels in labels_by_warning.items():
@@ -159,6 +164,21 @@ class Recorder:
         self._compare(step, metrics)
         for callback in self.callbacks:
             callback.on_step(step, copied(metrics))
+
+    def check_collapse(self) -> bool:
+        """Whether this step may be kept: with `train.stop_on_collapse`, False while a metric is far
+        outside its past. Raises CollapsedError, on all processes alike, once it stays there."""
+        if not self.config.train.stop_on_collapse:
+            return True
+        watched = [own.collapse for own in self.symptoms.values()]
+        began = [step for own in watched for step in own.began.values()]
+        if began:
+            raise CollapsedError(
+                f"the run ends after step {self.trainer.step} (train.stop_on_collapse): a metric "
+                f"has left its own past since step {min(began)}, as the warning says; the last "
+                f"checkpoint is from before it was as far outside"
+            )
+        return not any(own.suspected for own in watched)
 
     def interrupted(self, signal: str) -> None:
         """Say that a signal came, which ends the run after the step in progress."""

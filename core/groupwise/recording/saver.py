@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from groupwise.config.learners import SOLE
-from groupwise.kit import progress
+from groupwise.kit import processes, progress
 from groupwise.kit.errors import UserError
 from groupwise.learning.trainer import Trainer
 from groupwise.recording import snapshot
@@ -37,9 +37,21 @@ class Saver:
         self.resume_hint = resume_hint
 
     def checkpoint(self) -> None:
+        """Save a checkpoint. A collective: all processes go on when it is written."""
+        self._on_writers(self._checkpoint)
+
+    def save(self) -> None:
+        """Save a checkpoint and the models. A collective, as `checkpoint`."""
+        self._on_writers(self._save)
+
+    def _on_writers(self, call: Callable[[], None]) -> None:
         self.trainer.saved = time.monotonic()
-        if not (self.writes or self._together):
-            return
+        if self._together:
+            call()
+        else:
+            processes.first(call, patient=True)
+
+    def _checkpoint(self) -> None:
         with (
             progress.doing("saving a checkpoint"),
             self.run_folder.writing(together=self._together),
@@ -47,12 +59,9 @@ class Saver:
             checkpoint = snapshot.take(self.trainer, run=self.run_folder.identity)
             self.checkpoints.save(self.trainer.step, checkpoint)
 
-    def save(self) -> None:
-        """Save a checkpoint and the models."""
-        if not (self.writes or self._together):
-            return
+    def _save(self) -> None:
         try:
-            self.checkpoint()
+            self._checkpoint()
         finally:  # the models are saved even if the checkpoint fails
             with (
                 progress.doing("saving the model"),
@@ -82,7 +91,7 @@ class Saver:
             # Saving a sharded policy is a collective, and the other processes may not join it.
             whole = all(learner.at_step_boundary for learner in trainer.learners.values())
             if whole and all(mesh is None or mesh.size() == 1 for mesh in self._meshes):
-                self.save()
+                self._save()
         except Exception as error:  # the original error is raised; this one is only shown
             say(f"step {trainer.step} could not be saved: {disk.reason(error)}")
         with suppress(UserError):

@@ -6,6 +6,7 @@ from typing import Any
 
 from groupwise.algorithm import Algorithm
 from groupwise.learned import ONE_CLASS
+from groupwise.recording.collapse import Collapse
 from groupwise.scoring.reward_result import STEPS
 
 STEPS_WITHOUT_VARIANCE = 10
@@ -30,9 +31,13 @@ class Symptoms:
         self._is_first = True
         self._unjudged: dict[str, int] = {}
         self._warned: set[str] = set()
+        self.collapse = Collapse()
 
-    def warnings(self, metrics: Mapping[str, Any], nonfinite: str = "") -> Iterator[str]:
-        """Warnings about this step; nonfinite: the first tensor that was not finite, if any."""
+    def warnings(
+        self, metrics: Mapping[str, Any], nonfinite: str = "", *, step: int = 0
+    ) -> Iterator[str]:
+        """Warnings about this step, the metrics of which these are; nonfinite: the first tensor
+        that was not finite, if any."""
         warnings = {
             "mismatch": self._mismatch(metrics),
             "unscored": self._unscored(metrics),
@@ -44,6 +49,7 @@ class Symptoms:
             "turns": self._other_turns(metrics),
             **self._without_steps(metrics),
             **self._untaught(metrics),
+            **{f"past/{name}": text for name, text in self.collapse.warnings(step, metrics)},
         }
         for name, warning in warnings.items():
             if warning and name not in self._warned:
@@ -67,8 +73,8 @@ class Symptoms:
         return (
             f"the sampler's log-probs differ from the policy's by {mean:.2g} nats on average "
             f"(limit {limit:.2g}), so the policy would sample these rollouts with other "
-            f"probabilities. Usual causes are bf16 rounding, dropout, another engine and older "
-            f"weights. See mismatch/* in metrics.jsonl"
+            f"probabilities. Usual causes are bf16 rounding, dropout and another engine. See "
+            f"mismatch/* in metrics.jsonl"
         )
 
     def _unscored(self, metrics: Mapping[str, Any]) -> str | None:

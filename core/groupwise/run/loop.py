@@ -7,7 +7,7 @@ from groupwise.evaluation import Evaluation
 from groupwise.kit import processes, progress
 from groupwise.learning.trainer import Trainer
 from groupwise.metrics.step_metrics import joined
-from groupwise.recording.recorder import Recorder
+from groupwise.recording.recorder import CollapsedError, Recorder
 from groupwise.recording.result import Metrics, RunResult
 from groupwise.recording.saver import Saver
 from groupwise.run.interruption import interruptible
@@ -38,6 +38,8 @@ def run_and_record(trainer: Trainer, recorder: Recorder, saver: Saver, started: 
         except KeyboardInterrupt:
             finished = False
         trainer.adopt_averages()
+    except CollapsedError:  # the checkpoints are from before
+        raise
     except BaseException:
         saver.rescue(recorder.display.say)
         raise
@@ -87,7 +89,7 @@ def loop(trainer: Trainer, recorder: Recorder, saver: Saver) -> bool:
                     with interruption.held():
                         recorder.samples(trainer.step, samples)
                         recorder.step(trainer.step, metrics | trainer.clock.take())
-            if due.checkpoint:
+            if recorder.check_collapse() and due.checkpoint:
                 saver.checkpoint()
             trainer.failing.check()
             if processes.any_process(bool(interruption)):

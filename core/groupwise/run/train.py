@@ -16,7 +16,7 @@ from groupwise.callback import RunContext
 from groupwise.config.load import LoadedConfig, idle_processes, load_config
 from groupwise.config.objects import is_model, place_of
 from groupwise.display import Display, installed_display
-from groupwise.kit import processes, progress
+from groupwise.kit import processes, progress, waiting
 from groupwise.kit.errors import UserError
 from groupwise.learning.trainer import Trainer, unit
 from groupwise.plugins.resolved import ResolvedConfig, resolve
@@ -103,6 +103,7 @@ def train_from_config(
         display.silence()
     flags = {"--resume": resume, "--overwrite": overwrite, "groupwise's version": __version__}
     processes.check_same({**written(loaded.config), **flags})
+    waiting.limit(loaded.config.train.timeout)
     with orderly(), ExitStack() as stack:
         resumed = Path(loaded.config.output) if resume else None
         resolved, notes = with_overlap(resolve(loaded), resumed=resumed)

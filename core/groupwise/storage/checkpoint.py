@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError
+from accelerate import PartialState
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from groupwise.kit import processes
@@ -90,10 +91,10 @@ class Checkpoints:
         return target
 
     def _first(self, call: Callable[[], T]) -> T:
-        return call() if self._process[1] == 1 else processes.first(call)
+        return call() if self._process[1] == 1 else processes.first(call, patient=True)
 
     def _each(self, call: Callable[[], T]) -> list[T]:
-        return [call()] if self._process[1] == 1 else processes.each(call)
+        return [call()] if self._process[1] == 1 else processes.each(call, patient=True)
 
     def _clear(self, step: int) -> None:
         """Remove all except the last `keep` whole checkpoints up to this step."""
@@ -123,7 +124,7 @@ class Checkpoints:
         A collective: the first process chooses the checkpoint for all. check: raises ValueError for
         an invalid state. Raises UserError if there is no checkpoint, or none can be read.
         """
-        path, passed = processes.first(partial(self._choose, names, check, step))
+        path, passed = self._choose(names, check, step)
         return replace(_read(path, names), passed=tuple(passed))
 
     def _choose(
@@ -134,8 +135,19 @@ class Checkpoints:
     ) -> tuple[Path, list[str]]:
         """The last checkpoint that can be read, of all or of this step, and what is wrong with
         later ones."""
-        self.last()
         passed: list[str] = []
+        for path in reversed(processes.first(partial(self._candidates, step))):
+            every = processes.each(partial(_examined, path, names, check), patient=True)
+            odd = next((problem for problem in every if problem is not None), None)
+            if odd is None:
+                return path, passed
+            if (path / FILES).exists():  # else its writing was interrupted: nothing to report
+                passed.append(f"{path} is damaged and was skipped: {odd}")
+        raise UserError(f"no checkpoint in {self.folder} can be read: {'; '.join(passed)}")
+
+    def _candidates(self, step: int | None) -> list[Path]:
+        """All checkpoints, or that of a step. Raises UserError if there are none."""
+        self.last()
         every = [path for path in self._all() if step is None or _step(path) == step]
         if not every:
             steps = ", ".join(str(_step(path)) for path in self._all())
@@ -143,20 +155,7 @@ class Checkpoints:
                 f"no checkpoint of step {step} in {self.folder}, which has those of {steps}; "
                 f"train.keep_checkpoints says how many a run keeps"
             )
-        for path in reversed(every):
-            odd = problem(path, contents=True)
-            if odd is None:
-                try:
-                    saved = _read(path, names)
-                    _check_finite(saved)
-                    check(saved.state)
-                except (OSError, ValueError, SafetensorError) as error:
-                    odd = reason(error)
-                else:
-                    return path, passed
-            if (path / FILES).exists():  # else its writing was interrupted: nothing to report
-                passed.append(f"{path} is damaged and was skipped: {odd}")
-        raise UserError(f"no checkpoint in {self.folder} can be read: {'; '.join(passed)}")
+        return every
 
     def _all(self) -> list[Path]:
         """All checkpoints by step, also incomplete ones."""
@@ -260,15 +259,39 @@ def _read(folder: Path, names: Collection[str] | None) -> Saved:
     return Saved(tensors=tensors, state=state)
 
 
-def _check_finite(saved: Saved) -> None:
-    """Raise ValueError for weights or moments that are not finite; reads them all.
+def _examined(
+    path: Path, names: Collection[str] | None, check: Callable[[Mapping[str, Any]], None]
+) -> str | None:
+    """What is wrong with a checkpoint, by this process's share of its files; None if nothing is.
+
+    Checksums, and whether numbers are finite, take as long as reading the files: so process r of n
+    examines every n-th file, and all of them together the whole.
+    """
+    rank, count = PartialState().process_index, PartialState().num_processes
+    try:
+        own = sorted(files_in(path))[rank::count]
+        odd = problem(path, contents=own)
+        if odd is None:
+            saved = _read(path, names)
+            _check_finite(saved, own)
+            check(saved.state)
+    except (OSError, ValueError, SafetensorError) as error:
+        return reason(error)
+    return odd
+
+
+def _check_finite(saved: Saved, files: Collection[str]) -> None:
+    """Raise ValueError for weights or moments in these files that are not finite; reads them all.
 
     Tensors in the state of rewards or algorithms may have any value.
     """
     for name, tensors in saved.tensors.items():
-        for key in tensors if name != "state" else ():
-            if not bool(tensors[key].isfinite().all()):
-                raise ValueError(f"{key!r} in {name}.safetensors is not finite")
+        for path in tensors.paths if name != "state" else ():
+            if path.name in files:
+                with safe_open(path, "pt") as file:
+                    for key in file.keys():  # noqa: SIM118 - it is no mapping
+                        if not bool(file.get_tensor(key).isfinite().all()):
+                            raise ValueError(f"{key!r} in {path.name} is not finite")
 
 
 def _remove(folder: Path) -> None:

@@ -97,8 +97,9 @@ class Stored(Mapping[str, Tensor]):
 
     def __init__(self, paths: Iterable[Path]) -> None:
         """Raises ValueError if pieces of a tensor are missing or do not fit together."""
+        self.paths = sorted(paths)
         self._parts: dict[str, list[tuple[Any, Piece]]] = {}
-        for path in sorted(paths):
+        for path in self.paths:
             file = safe_open(path, framework="pt")
             places = file.metadata() or {}
             for key in file.keys():  # noqa: SIM118 - it is no mapping

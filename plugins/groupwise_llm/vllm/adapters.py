@@ -5,6 +5,7 @@ from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
+import torch
 from accelerate import PartialState
 from safetensors import SafetensorError
 
@@ -16,6 +17,7 @@ from groupwise_llm.vllm.files import Files
 from groupwise_llm.vllm.prompt import family_of
 from groupwise_llm.vllm.server import ORIGINAL, Server, ServerInfo
 from groupwise_llm.vllm.settings import Settings
+from groupwise_llm.vllm.transfer import norm
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values that vLLM takes for --max-lora-rank."""
@@ -37,6 +39,9 @@ class Adapters(Files):
             for name, tensor in factors(policy.model)
             if keep  # the other ranks iterate, too, as gathering is a collective
         }
+        # Servers compute adapters in their own precision, which is the policy's.
+        dtype = torch.bfloat16 if policy.config.precision == "bf16" else torch.float32
+        self.norms = {name: float(norm(tensor.to(dtype))) for name, tensor in tensors.items()}
 
         def write_files() -> None:
             try:

@@ -31,6 +31,7 @@ def _needs(
             f"states {info.logprobs_mode}, and training needs log-probs of the distribution that "
             f"is sampled from; start it with --logprobs-mode processed_logprobs"
         )
+    yield from _other_precision(info, policy)
     longest = policy.config.max_new_tokens
     if info.max_tokens <= longest:
         yield (
@@ -65,6 +66,32 @@ def _needs(
             "runs on a CPU, where it keeps the old output embedding of a model whose input and "
             "output embeddings are tied, as this model's are; untie them (tie_word_embeddings: "
             "false in config.json, lm_head.weight among the weights), or use a GPU"
+        )
+
+
+def _other_precision(info: ServerInfo, policy: LanguageModel) -> Iterator[str]:
+    """How the server computes with other numbers than the policy: training would correct for the
+    difference in every step, or reinforce it."""
+    dtype = "bfloat16" if policy.config.precision == "bf16" else "float32"
+    if info.dtype != dtype:
+        yield (
+            f"computes in {info.dtype}, and the policy in {policy.config.precision} "
+            f"(policy.precision); start it with --dtype {dtype}"
+        )
+    if info.quantization is not None:
+        yield (
+            f"quantises the weights that it is sent ({info.quantization}), and the policy is "
+            f"trained without; start it without --quantization, from the policy's model"
+        )
+    if info.cache_dtype not in ("auto", dtype):
+        yield (
+            f"keeps its cache in {info.cache_dtype}, and computes other log-probs from it; start "
+            f"it with --kv-cache-dtype auto"
+        )
+    if info.speculative:
+        yield (
+            "decodes speculatively, with a draft that gets none of the run's weights and log-probs "
+            "that depend on it; start it without --speculative-config"
         )
 
 

@@ -14,7 +14,7 @@ from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.home import MEMORY, Home, in_turn
 from groupwise_llm.vllm.server import Server
-from groupwise_llm.vllm.transfer import UNFINISHED, Transfer
+from groupwise_llm.vllm.transfer import UNFINISHED, Transfer, norm
 
 FILE_BYTES = 2**31
 """Size of a file: weights are collected in memory up to this size, then written."""
@@ -42,7 +42,7 @@ class Files(Transfer):
 
     def send(self, policy: LanguageModel, tag: str) -> None:
         processes.first(self._clear)
-        _write(policy.weights(), self.home)
+        self.norms = _write(policy.weights(), self.home)
         processes.first(lambda: self.fleet.each(lambda server: self._load(server, tag)))
 
     def resend(self, server: Server, tag: str) -> None:
@@ -64,13 +64,14 @@ class Files(Transfer):
             file.unlink()
 
 
-def _write(weights: Iterator[tuple[str, Tensor]], home: Path) -> None:
+def _write(weights: Iterator[tuple[str, Tensor]], home: Path) -> dict[str, float]:
     """Write the weights on rank 0; the other ranks iterate too, as gathering is a collective.
 
-    Raises UserError where writing fails, but only after the last weight: until then the other ranks
-    gather.
+    Returns the tensors' norms. Raises UserError where writing fails, but only after the last
+    weight: until then the other ranks gather.
     """
     part: dict[str, Tensor] = {}
+    norms: dict[str, float] = {}
     size = number = 0
     problem: Exception | None = None
 
@@ -86,6 +87,7 @@ def _write(weights: Iterator[tuple[str, Tensor]], home: Path) -> None:
     first = PartialState().is_main_process
     for name, tensor in weights:
         if first:
+            norms[name] = float(norm(tensor))
             part[name] = tensor.to("cpu").contiguous()
             size += tensor.nbytes
             if size >= FILE_BYTES:
@@ -100,3 +102,4 @@ def _write(weights: Iterator[tuple[str, Tensor]], home: Path) -> None:
             )
 
     processes.first(raise_problem)
+    return norms

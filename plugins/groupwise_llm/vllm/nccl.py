@@ -19,7 +19,7 @@ from groupwise.kit.errors import UserError
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.server import Server
-from groupwise_llm.vllm.transfer import UNFINISHED, Transfer, Weights
+from groupwise_llm.vllm.transfer import UNFINISHED, Transfer, Weights, norm
 
 BACKEND = "nccl"
 
@@ -41,6 +41,7 @@ class NCCL(Transfer):
             if self._sender is None:
                 self._sender = self._begin()
             self._sender.send_weights()
+            self.norms = {name: float(of) for name, of in self._source.norms.items()}
         else:
             for _ in self._source:
                 pass
@@ -120,6 +121,7 @@ class _Source:
 
     def __init__(self) -> None:
         self._described: list[Any] = []
+        self.norms: dict[str, Tensor] = {}
 
     def describe(self) -> None:
         if not self._described:
@@ -133,6 +135,7 @@ class _Source:
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         device = torch.device("cuda", torch.cuda.current_device())
         for name, tensor in self.weights():
+            self.norms[name] = norm(tensor)  # stays on the device: reading it would wait for it
             yield name, tensor.to(device)
 
 

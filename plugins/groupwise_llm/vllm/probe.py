@@ -1,5 +1,8 @@
 """Probe: whether servers compute with the policy's weights, measured on a few tokens."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from groupwise.kit.errors import UserError
@@ -15,18 +18,25 @@ from groupwise_llm.vllm.server import Server
 MAX_GAP = 0.3
 """Largest mean difference, in nats, between a server's and the policy's log-probs: rounding causes
 far less, another model far more."""
-TOKENS = 16
-"""Tokens on which this difference is measured."""
+COMPLETIONS, TOKENS = 8, 16
+"""The completions on which this difference is measured, and most tokens of each."""
 
 
 def check_weights(
-    fleet: Fleet, policy: LanguageModel, vocabulary: int, *, version: int, model: str | None
-) -> None:
+    fleet: Fleet,
+    policy: LanguageModel,
+    vocabulary: int,
+    *,
+    version: int,
+    model: str | None,
+    most: int = COMPLETIONS,
+) -> tuple[Mapping[str, Any], Context, list[int]]:
     """Raise UserError where a server's log-probs are not the policy's: it runs another model, or
-    did not load all weights.
+    did not load all weights. Returns the row, its context, and the tokens that were drawn in it by
+    one server.
 
     vocabulary: size of the policy's; version: of the weights that the servers have loaded; model:
-    their name, if they are adapters.
+    their name, if they are adapters; most: completions of a request.
     """
     context, row = Context(prompt="0", prompt_ids=torch.tensor([policy.ends[0]])), {"prompt": "0"}
     causal, family = policy.causal, family_of(policy)
@@ -38,36 +48,32 @@ def check_weights(
         "ignore_eos": True,
         "stop_token_ids": [],
         "stop": [],
-        "n": 1,
+        "n": min(COMPLETIONS, most),
         "seed": 0,
         "max_tokens": min(TOKENS, policy.config.max_new_tokens),
     }
-    drawn: dict[Server, Completion] = {}
+    drawn: dict[Server, list[Completion]] = {}
 
     def draw(server: Server) -> None:
         choices = server.generate(prompt_of(context, family), sampling, model=model)
         if choices is None:
             raise UserError(f"sampler: {server.url} does not know the adapters that it has loaded")
-        (choice,) = choices
-        drawn[server] = read(
-            choice,
-            server.url,
-            longest=sampling["max_tokens"],
-            vocabulary=vocabulary,
-            scored=True,
-        )
+        most = {"longest": sampling["max_tokens"], "vocabulary": vocabulary}
+        drawn[server] = [read(choice, server.url, **most, scored=True) for choice in choices]
 
     fleet.each(draw)
     # One pass for all servers, since a sharded policy's is a collective.
-    turns = [turn_of(own, policy, "train", version=version) for own in drawn.values()]
+    owners, completions = zip(*((s, own) for s, of in drawn.items() for own in of), strict=True)
+    turns = [turn_of(own, policy, "train", version=version) for own in completions]
     finished = [context.with_turn(turn) for turn in turns]
-    rollouts = policy.assemble([row] * len(drawn), finished)
+    rollouts = policy.assemble([row] * len(finished), finished)
     ours = policy(rollouts, outputs=frozenset({"log_probs"})).log_probs
     assert ours is not None
     assert rollouts.sampler_log_probs is not None
     gaps = (ours - rollouts.sampler_log_probs).abs().masked_fill(~rollouts.mask, 0.0)
-    means = gaps.sum(dim=1) / rollouts.lengths
-    for server, gap in zip(drawn, means.tolist(), strict=True):
+    for server in drawn:
+        own = torch.tensor([owner is server for owner in owners], device=gaps.device)
+        gap = float(gaps[own].sum() / rollouts.lengths[own].sum())
         if not gap <= MAX_GAP:
             raise UserError(
                 f"sampler: the vLLM server at {server.url} has loaded the policy's weights, but "
@@ -75,3 +81,5 @@ def check_weights(
                 f"another model, or in another precision. Start it with {policy.config.model}, "
                 f"and in the policy's precision (--dtype)"
             )
+    ids = [token for own in next(iter(drawn.values())) for token in own.ids]
+    return row, context, ids

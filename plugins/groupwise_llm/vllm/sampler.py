@@ -13,12 +13,13 @@ from accelerate import PartialState
 from groupwise.kit import processes, progress, terminal
 from groupwise.kit.errors import UserError
 from groupwise.rollouts import Rollouts
-from groupwise.sampler import Purpose
+from groupwise.sampler import PRESENT, Purpose
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Context, Turn
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.sampler import TextSampler
 from groupwise_llm.vllm.adapters import Adapters, obstacle
+from groupwise_llm.vllm.canary import Canary
 from groupwise_llm.vllm.client import Client
 from groupwise_llm.vllm.completion import Completion, read, turn_of
 from groupwise_llm.vllm.demands import ADAPTERS, check
@@ -63,7 +64,7 @@ class VLLM(TextSampler):
         urls = list(config.servers)
         try:
             if self._launch is not None:
-                urls = [processes.first(self._launch.open)]
+                urls = [processes.first(self._launch.open, patient=True)]
             servers = [Server(Client(url, config)) for url in urls]
             self.infos = {server: server.info() for server in servers}
             backend = self._backend
@@ -77,7 +78,8 @@ class VLLM(TextSampler):
             self._stop()
             raise
         self._thread: threading.Thread | None = None
-        self._probed: list[int] = []
+        self._canary: Canary | None = None
+        self._mismatch: dict[int, Mapping[str, float]] = {}
         self._open = 0
         self._renewing = threading.Lock()
 
@@ -133,19 +135,33 @@ class VLLM(TextSampler):
             processes.first(self._sleep.wake)
         self._transfer.send(policy, self.tag)
         self.version = version
-        # Again after the first update: before it, adapters add nothing that could be missing.
-        if not self._probed or (len(self._probed) == 1 and version > self._probed[0]):
-            # On all processes before any goes on, else the fastest would put servers to sleep.
-            model = self._transfer.model(self.tag)
-            processes.each(
-                partial(
-                    check_weights,
-                    *(self.fleet, policy, self.vocabulary),
-                    version=version,
-                    model=model,
-                )
-            )
-            self._probed.append(version)
+        model = self._transfer.model(self.tag)
+        if self._canary is None:
+            self._canary = self._probed(policy, model)
+        measured = self._canary.check(self._transfer.norms, model=model)
+        if name == PRESENT:
+            self._mismatch[version] = measured
+
+    def _probed(self, policy: LanguageModel, model: str | None) -> Canary:
+        """The text for later transfers: what one server drew when all of them were probed."""
+        infos = self.infos.values()
+        probe = partial(
+            check_weights,
+            *(self.fleet, policy, self.vocabulary),
+            version=self.version,
+            model=model,
+            most=min(info.max_completions for info in infos),
+        )
+        # On all processes before any goes on, else the fastest would put servers to sleep.
+        row, context, ids = processes.each(probe)[0]
+        longest = min(info.max_tokens for info in infos)
+        room = min(longest, policy.prompts.longest or longest) - len(context.prompt_ids) - 1
+        turn = Turn(ids=tuple(ids[:room]), text="", ended="length")
+        return Canary(self.fleet, policy, row, context.with_turn(turn))
+
+    def mismatch(self, version: int) -> Mapping[str, float]:
+        """Of a fixed text, as it was scored when these weights were sent."""
+        return self._mismatch.get(version, {})
 
     # ---- completions
 

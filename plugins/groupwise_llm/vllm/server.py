@@ -1,6 +1,6 @@
 """Server: the calls to a vLLM server: its configuration, completions, new weights, sleep."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,9 @@ class ServerInfo:
     max_tokens: of prompt and completion together; max_completions: in one request; logprobs_mode,
     chunked_prefill, sleep_mode: vLLM's options; workers: number of processes that hold weights;
     backend: of weight transfer; lora_rank: the largest of adapters, None if it takes none;
-    lora_updates: whether it takes adapters after its start; pictures: whether it takes any.
+    lora_updates: whether it takes adapters after its start; pictures: whether it takes any. dtype,
+    quantization, cache_dtype: of its weights, and of the cache of keys and values; speculative:
+    whether another model or method proposes tokens.
     """
 
     max_tokens: int
@@ -46,6 +48,10 @@ class ServerInfo:
     lora_rank: int | None
     lora_updates: bool
     pictures: bool
+    dtype: str
+    quantization: str | None
+    cache_dtype: str
+    speculative: bool
 
 
 class Server:
@@ -79,6 +85,10 @@ class Server:
                 lora_rank=lora.get("max_lora_rank"),
                 lora_updates=bool(variables.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING")),
                 pictures=not vision["language_model_only"],
+                dtype=str(model["dtype"]).removeprefix("torch."),
+                quantization=model["quantization"],
+                cache_dtype=str(config["cache_config"]["cache_dtype"]),
+                speculative=config.get("speculative_config") is not None,
             )
         except (AttributeError, KeyError, TypeError) as error:
             raise UserError(
@@ -99,6 +109,35 @@ class Server:
         model: the adapters to sample with, by name; None where the server does not know them, after
         a restart.
         """
+        answer = self._completed(prompt, sampling, model)
+        if answer is None:
+            return None
+        choices = answer.get("choices")
+        if not isinstance(choices, list):
+            raise UserError(f"sampler: {self.url} answered a request without completions")
+        return choices
+
+    def score(self, prompt: Prompt, ids: Sequence[int], *, model: str | None) -> list[float]:
+        """The log-probs of the prompt's last tokens, `ids`, at temperature 1, in nats. Raises as
+        `generate`; UserError where the server does not state them."""
+        sampling = {"n": 1, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+        answer = self._completed(prompt, sampling, model)
+        if answer is None:
+            raise UserError(f"sampler: {self.url} does not know the adapters that it has loaded")
+        try:
+            last = answer["prompt_logprobs"][-len(ids) :]
+            pairs = zip(ids, last, strict=True)
+            return [float(own[str(token)]["logprob"]) for token, own in pairs]
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"sampler: {self.url} does not state the log-probs of a prompt (prompt_logprobs), "
+                f"as vLLM {VERSION} does; is it another server, or another version?"
+            ) from error
+
+    def _completed(
+        self, prompt: Prompt, sampling: Mapping[str, Any], model: str | None
+    ) -> dict[str, Any] | None:
+        """The answer to a request; None where the server does not know the adapters `model`."""
         body = {**prompt.body, "sampling_params": dict(sampling)}
         if model is not None:
             body["model"] = model
@@ -109,11 +148,10 @@ class Server:
             if model is not None and refused.status == UNKNOWN:
                 return None
             raise self._refusal(refused, "generate") from refused
-        choices = answer.get("choices") if isinstance(answer, dict) else None
-        if not isinstance(choices, list):
+        if not isinstance(answer, dict):
             raise UserError(f"sampler: {self.url} answered a request without completions")
         prompt.check(answer.get("prompt_token_ids"), self.url)
-        return choices
+        return answer
 
     # ---- weights
 

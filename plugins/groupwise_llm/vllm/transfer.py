@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
+import torch
 from torch import Tensor
 
 from groupwise_llm.policy import LanguageModel
@@ -18,13 +19,15 @@ UNFINISHED = "groupwise: being replaced"
 class Transfer(ABC):
     """Sends weights to servers; no request may be in flight meanwhile.
 
-    prefix: of the tags of weights that are sent so.
+    prefix: of the tags of weights that are sent so. norms: by name, those of the tensors that were
+    sent last, in the servers' dtype: other tensors have other ones. Known on the first process.
     """
 
     prefix = ""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
+        self.norms: dict[str, float] = {}
 
     @abstractmethod
     def send(self, policy: LanguageModel, tag: str) -> None:
@@ -42,3 +45,8 @@ class Transfer(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Called once, after the last transfer."""
+
+
+def norm(tensor: Tensor) -> Tensor:
+    """In float64, where one changed weight of billions still changes the sum of squares."""
+    return torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64)

@@ -33,6 +33,10 @@ FACTS = {
     "lora_rank": None,
     "lora_updates": True,
     "text_only": False,
+    "dtype": "torch.float32",
+    "quantization": None,
+    "cache_dtype": "auto",
+    "speculative": None,
 }
 UNBEGUN = {"add_special_tokens": False, "return_tensors": "pt"}
 OF_TEXT, KINDS = {"input_ids", "attention_mask"}, {"mm_token_type_ids", "token_type_ids"}
@@ -166,6 +170,8 @@ class Engine:
             "max_model_len": facts["max_tokens"],
             "logprobs_mode": facts["logprobs_mode"],
             "enable_sleep_mode": facts["sleep_mode"],
+            "dtype": facts["dtype"],
+            "quantization": facts["quantization"],
             "multimodal_config": {"language_model_only": facts["text_only"]} if self.sees else None,
         }
         scheduler = {
@@ -177,6 +183,8 @@ class Engine:
                 "model_config": model,
                 "scheduler_config": scheduler,
                 "parallel_config": {"world_size": 1},
+                "cache_config": {"cache_dtype": facts["cache_dtype"]},
+                "speculative_config": facts["speculative"],
                 "device_config": {"device": facts["device"]},
                 "weight_transfer_config": facts["backend"] and {"backend": facts["backend"]},
                 "lora_config": facts["lora_rank"] and {"max_lora_rank": facts["lora_rank"]},
@@ -231,7 +239,21 @@ class Engine:
         numbers = range(sampling["n"])
         choices = [self.spoil(self.choice(prompt, inputs, sampling, n)) for n in numbers]
         read = prompt if body.get("return_token_ids") else None
-        return {"choices": choices, "prompt_token_ids": read}
+        scored = sampling.get("prompt_logprobs") is not None
+        return {
+            "choices": choices,
+            "prompt_token_ids": read,
+            "prompt_logprobs": self.prompt_scores(prompt, inputs) if scored else None,
+        }
+
+    def prompt_scores(self, prompt, inputs):
+        """For each token of a prompt its log-prob, of the first none; as vLLM at temperature 1."""
+        log_probs = self.logits(prompt, inputs).log_softmax(-1)
+        scores = [
+            {str(token): {"logprob": float(own[token]), "rank": 1, "decoded_token": None}}
+            for token, own in zip(prompt[1:], log_probs, strict=False)
+        ]
+        return [None, *scores]
 
     def prompt(self, body):
         """The ids with all tokens of pictures, and the model's inputs for these pictures."""
@@ -255,18 +277,18 @@ class Engine:
         return expanded, {k: v for k, v in read(*images).items() if k not in OF_TEXT | KINDS}
 
     def logits(self, ids, inputs):
-        """[v] of the next token."""
+        """[t, v], of the tokens after each of these."""
         ids = torch.tensor([ids])
         if inputs:
             kinds = KINDS & signature(self.base.forward).parameters.keys()
             inputs = inputs | dict.fromkeys(kinds, (ids == self.processor.image_token_id).long())
-        return self.model(input_ids=ids, **inputs).logits[0, -1]
+        return self.model(input_ids=ids, **inputs).logits[0]
 
     def choice(self, prompt, inputs, sampling, number):
-        generator = torch.Generator().manual_seed(sampling["seed"] + number)
+        generator = torch.Generator().manual_seed(sampling.get("seed", 0) + number)
         ids, scores, reason, first = list(prompt), [], "length", self.tag
         while len(scores) < sampling["max_tokens"]:
-            logits = self.logits(ids, inputs)
+            logits = self.logits(ids, inputs)[-1]
             for token, bias in sampling.get("logit_bias", {}).items():
                 logits[int(token)] += bias
             log_probs = (logits / (sampling["temperature"] or 1.0)).log_softmax(-1)
@@ -277,7 +299,9 @@ class Engine:
             ids.append(token)
             scores.append({"token_id": token, "logprob": float(log_probs[token])})
             text = self.tokenizer.decode(ids[len(prompt) :])
-            if token in sampling["stop_token_ids"] or any(s in text for s in sampling["stop"]):
+            if token in sampling.get("stop_token_ids", ()) or any(
+                s in text for s in sampling.get("stop", ())
+            ):
                 reason = "stop"
                 break
         versions = {first, self.tag}
@@ -285,7 +309,7 @@ class Engine:
             "index": number,
             "token_ids": ids[len(prompt) :],
             "finish_reason": reason,
-            "logprobs": {"content": scores} if sampling["logprobs"] is not None else None,
+            "logprobs": {"content": scores} if sampling.get("logprobs") is not None else None,
             "weight_versions": [{"version": v, "start": 0, "end": len(scores)} for v in versions],
         }
 

@@ -4,7 +4,6 @@ import threading
 from collections import Counter
 
 import pytest
-import torch
 
 from groupwise.kit.errors import UserError
 from groupwise_llm.vllm.request import split
@@ -65,7 +64,7 @@ def test_all_completions_of_a_step_are_requested_at_once(run, engine):
     waiting = threading.Barrier(6, timeout=60)
 
     def wait(body):
-        if body["sampling_params"]["stop_token_ids"]:  # not the request that checks the weights
+        if body["sampling_params"].get("stop_token_ids"):  # not one that checks the weights
             waiting.wait()
 
     server.faults[GENERATE] = wait
@@ -99,17 +98,3 @@ def test_a_server_that_is_lost_before_the_first_check_is_left_out(make, engine, 
     vllm.follow(policy, "policy", 0)
     assert vllm.fleet.living == vllm.fleet.servers[1:]
     assert len(vllm.sample(rows, group_size=2, seeds=range(6))) == 6
-
-
-def test_weights_that_a_server_loads_wrongly_after_the_first_update_are_noticed(
-    make, engine, sampler
-):
-    """Adapters add nothing before it, so a first check cannot see that they are missing."""
-    policy, server = make("llama", max_new_tokens=4), engine()
-    vllm = sampler(policy, server)
-    vllm.follow(policy, "policy", 0)
-    with torch.no_grad():
-        policy.model.lm_head.weight.copy_(5 * policy.model.lm_head.weight.flip(0))
-    server.load = lambda folder: None
-    with pytest.raises(UserError, match="its log-probs differ from the policy's"):
-        vllm.follow(policy, "policy", 1)
