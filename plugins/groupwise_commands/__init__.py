@@ -1,1 +1,1 @@
-"""Groupwise's tools around a run: the commands `init`, `port`, `sample`, `publish` and `plugins`."""
+"""Groupwise's tools around a run: `init`, `port`, `sample`, `publish` and `plugins`."""

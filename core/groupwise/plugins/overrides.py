@@ -20,12 +20,13 @@ def problem_of(part: Any, base: type) -> str | None:
     modules of `NAMED` its arguments have the same names, too; those that begin with an underscore
     fit any, and so do all of an abstract method, which nobody overrides by accident.
     """
-    for owner, name, method in _methods(type(part), base):
+    own_kind: type = type(part)
+    for owner, name, method in _methods(own_kind, base):
         own = getattr(part, name)
         if getattr(own, "__func__", own) is method:
             continue
         theirs = f"`{owner.__name__}.{name}{_signature(method, is_bound=False)}`"
-        kind = type(part).__name__
+        kind = own_kind.__name__
         if not callable(own):
             problem = f"`{kind}.{name}` is {own!r:.60} and hides {theirs}"
         elif inspect.iscoroutinefunction(own) and not inspect.iscoroutinefunction(method):
