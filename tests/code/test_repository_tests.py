@@ -245,6 +245,6 @@ def test_formats_of_tests_that_are_together(together: RepositoryTests) -> None:
     ]:
         with pytest.raises(ValueError, match=problem):
             together.check_row(row)
+    unfit = "--- a/shop/cart.py\n+++ b/shop/cart.py\n@@ -1 +1 @@\n-none\n+other\n"
     with pytest.raises(SampleErrors, match="1 of 1"):
-        unfit = "--- a/shop/cart.py\n+++ b/shop/cart.py\n@@ -1 +1 @@\n-none\n+other\n"
         value(together, {**bench, "test_patch": unfit}, RIGHT)
