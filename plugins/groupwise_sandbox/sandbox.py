@@ -15,6 +15,7 @@ from groupwise.kit.errors import UserError
 from groupwise_sandbox import plain, system_calls
 from groupwise_sandbox.commands import PROBE, BubblewrapError, Command, ending, missing
 from groupwise_sandbox.connection import Launched
+from groupwise_sandbox.exchange import answered, calls, defined, passed_on
 from groupwise_sandbox.folder import PROBE as PROBE_OF_FOLDERS
 from groupwise_sandbox.folder import Folder, Way, Ways, made
 from groupwise_sandbox.limits import Limits
@@ -149,8 +150,8 @@ class Sandbox:
         """
         given = [plain.encoded(each) for each in arguments]
         request = {"do": "call", "args": [{"name": name}, *given], "named": {}}
-        with self._started(_calls(code, opening, refers=False)) as (process,):
-            answer = _defined(process) or _answered(process, request)
+        with self._started(calls(code, opening, refers=False)) as (process,):
+            answer = defined(process) or answered(process, request)
             process.hang_up()
             finished = process.finished()
         error = answer.get("error")
@@ -170,12 +171,12 @@ class Sandbox:
         """
         initial = {name: base64.b64encode(data).decode() for name, data in tests.files.items()}
         testing = {"mode": "tests", **asdict(replace(tests, files={}))}
-        program = _calls(code, refers=True)
+        program = calls(code, refers=True)
         program |= {"initial": initial, "modules": sorted(modules_of(tests.files))}
         both = (program, testing)
         with self._started(*both, space=tests.space) as (answering, tester):
-            failed = _defined(answering)
-            verdict = failed or _passed_on(tester, answering)
+            failed = defined(answering)
+            verdict = failed or passed_on(tester, answering)
             answering.hang_up()
             finished = answering.finished()
         if "refused" in verdict:
@@ -295,52 +296,3 @@ class Sandbox:
 
 def _full(folders: Sequence[Folder]) -> Ended | None:
     return "space" if any(each.is_full() for each in folders) else None
-
-
-def _calls(code: str, opening: str = "", *, refers: bool) -> dict[str, Any]:
-    return {"mode": "calls", "code": code, "opening": opening, "refers": refers}
-
-
-def _defined(process: Process) -> dict[str, Any] | None:
-    """Wait until the code has run; what went wrong, or None."""
-    message = process.message()
-    if not isinstance(message, dict):
-        return {"error": "it ended before it could be called"}
-    # Of what the program says nothing else may be taken: it stands where a verdict would.
-    return {"error": str(message["error"])} if "error" in message else None
-
-
-def _answered(process: Process, request: dict[str, Any]) -> dict[str, Any]:
-    process.send({"request": request})
-    answer = process.message()
-    reply = answer.get("reply") if isinstance(answer, dict) else None
-    return reply if isinstance(reply, dict) else _NO_ANSWER
-
-
-def _passed_on(tester: Process, program: Process) -> dict[str, Any]:
-    """Pass on what the tests and the program ask of each other, in turn; the tests' verdict."""
-    while True:
-        message = tester.message()
-        if not isinstance(message, dict):
-            return {"error": "the tests ended without a verdict"}
-        if "request" not in message and "reply" not in message:
-            return message
-        program.send(message)
-        tester.send(_checked(program.message()))
-
-
-def _checked(message: Any) -> dict[str, Any]:
-    """What a program says to the tests: a reply, or a call of a callback. The tests' process reads
-    the values and files in it."""
-    files = {"files": message["files"]} if isinstance(message, dict) and "files" in message else {}
-    match message:
-        case {"reply": {"error": error, **rest}}:
-            return {"reply": {"error": str(error), "kinds": rest.get("kinds")}, **files}
-        case {"reply": {"value": value, **rest}}:
-            return {"reply": {"value": value, "args": rest.get("args")}, **files}
-        case {"request": {"callback": int(number), "args": [*args], "named": {**named}}}:
-            return {"request": {"callback": number, "args": args, "named": named}, **files}
-    return {"reply": _NO_ANSWER}
-
-
-_NO_ANSWER = {"error": "it ended without an answer"}
