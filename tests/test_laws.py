@@ -28,6 +28,7 @@ HELD_BY = {
     ),
     "core/test_laws.py::test_environments": ("single", "pool", "chain"),
     "agents/test_environment.py::test_laws": ("tools",),
+    "agents/test_repository.py::test_laws": ("repository",),
     "agents/test_trl.py::test_it_keeps_the_laws": ("trl",),
     "agents/test_trl.py::test_the_laws_of_its_reward": ("environment_reward",),
     "agents/test_openenv.py::test_it_keeps_the_laws": ("openenv",),
@@ -69,6 +70,7 @@ HELD_BY = {
     "verifiable/test_reward_model.py::test_it_passes_check_reward": ("reward_model",),
     "verifiable/test_learned_text.py::test_laws": ("learned_text",),
     "code/test_code_tests.py::test_laws": ("code_tests",),
+    "code/test_repository_tests.py::test_laws": ("repository_tests",),
     "judge/test_laws.py::test_rewards": ("judge", "judge_ranking", "constitution"),
     "judge/test_generative.py::test_laws": ("generative_judge",),
     "judge/test_visual_questions.py::test_probabilities_are_those_of_transformers_and_the_picture"

@@ -1,6 +1,7 @@
 """A run that is killed in the middle of an episode plays it again, exactly or with a note."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -43,16 +44,54 @@ class Talk(Environment):
 def rolled(completions, rolls):
     return [own + len(text) % 7 for own, text in zip(rolls, completions, strict=True)]
 '''
+REPAIR = '''
+import os, signal
+
+from groupwise_agents.repository import Repository
+
+KILL = int(os.environ.get("KILL_IN_EPISODE", 0))
+BEGUN = []
+
+
+class Killing:
+    """A player whose process is killed as it has said something."""
+
+    def __init__(self, player):
+        self.player = player
+
+    async def __call__(self, context, **options):
+        await self.player(context, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Talk(Repository):
+    async def play(self, row, players):
+        BEGUN.append(row)
+        if len(BEGUN) == KILL:
+            players = {label: Killing(player) for label, player in players.items()}
+        return await super().play(row, players)
+
+
+def rolled(completions, calls, edited):
+    return [
+        None if made is None else made + len(str(text)) % 7 + len(changed)
+        for text, made, changed in zip(completions, calls, edited, strict=True)
+    ]
+'''
+"""Calls of a model that knows another tool, run by bash, which writes them down."""
 IN_STEP_4 = 2 + 3 * 8 + 3
 """The third episode of the fourth step, after 2 of the first evaluation and 8 of each step; the
 third step is lost with it, since the last checkpoint is of the second."""
 
 
-def project(folder):
-    """A folder with a configuration of four steps, and the environment."""
+def project(folder, code=TALK, question="{} + 1 =", **changes):
+    """A folder with a configuration of four steps, and the environment.
+
+    question: for a number; changes: of the configuration.
+    """
     folder.mkdir()
-    (folder / "talk.py").write_text(TALK)
-    rows = [{"prompt": f"{n} + 1 ="} for n in range(20)]
+    (folder / "talk.py").write_text(code)
+    rows = [{"prompt": question.format(n), "files": {"log": f"{n}\n"}} for n in range(20)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     model = {"name": "language_model", "model": str(tiny_model.folder()), "max_new_tokens": 40}
     config = {
@@ -65,7 +104,7 @@ def project(folder):
         "output": "run",
         "reports": [],
     }
-    (folder / "run.yaml").write_text(yaml.safe_dump(config))
+    (folder / "run.yaml").write_text(yaml.safe_dump(config | changes))
     return folder
 
 
@@ -85,9 +124,12 @@ def outcome(folder):
     run = folder / "run"
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     timed = ("time/", "reward_time/", "decisions_per_second", "memory/")
+    timed += ("environment/tool_seconds", "evaluation/environment/tool_seconds")
     metrics = [{n: v for n, v in line.items() if not n.startswith(timed)} for line in lines]
+    samples = (run / "samples" / "after.jsonl").read_text()
+    samples = re.sub(r'"tool_seconds": [\d.e-]+', "", samples)
     weights = (run / "checkpoints" / "step_4" / "weights.safetensors").read_bytes()
-    return metrics, (run / "samples" / "after.jsonl").read_text(), weights
+    return metrics, samples, weights
 
 
 @pytest.mark.slow
@@ -112,3 +154,30 @@ def test_a_run_killed_in_an_episode_is_resumed_to_the_same_bits_or_says_that_it_
     code, text = train(home, monkeypatch, "resume", "run")
     assert code == 0, text
     assert text.count("note: step 3 was made before the interruption, too, and went another") == 1
+
+
+@pytest.mark.slow
+def test_a_run_killed_while_a_shell_is_open_is_resumed_to_the_same_bits(tmp_path, monkeypatch):
+    pytest.importorskip("groupwise_agents.repository")
+    calls = {"format": "tags", "begin": "<tool_call>", "end": "</tool_call>"}
+    model = {
+        "name": "language_model",
+        "model": str(tiny_model.BASE.parents[1] / "calculator" / "base"),
+        "max_new_tokens": 100,
+        "tool_calls": {**calls, "tool": "bash", "argument": "command"},
+    }
+    environment = {"name": "talk:Talk", "turns": 3, "tools": ["bash"]}
+    whole, home = (
+        project(tmp_path / name, REPAIR, "2{:02} * 45 =", policy=model, environment=environment)
+        for name in ("whole", "home")
+    )
+    code, text = train(whole, monkeypatch, "train", "run.yaml")
+    if "has no shell here" in text:
+        pytest.skip("shells do not work here")
+    assert code == 0, text
+    assert train(home, monkeypatch, "train", "run.yaml", kill=IN_STEP_4)[0] == -9
+    code, text = train(home, monkeypatch, "resume", "run")
+    assert code == 0, text
+    assert outcome(home) == outcome(whole)
+    metrics, _, _ = outcome(home)
+    assert max(line.get("environment/calls", 0) for line in metrics) > 0

@@ -6,6 +6,9 @@ conversation, limits: `converse`: draw, call, answer, until a completion has no 
     reached.
 toolbox, ordered: `Toolbox`: makes the calls of a turn at once, each within its deadline; what goes
     wrong becomes a message. `OrderedToolbox`: one after the other, for tools with a state.
+repository, harbor: `Repository`, the environment of files, with bash and an editor in a shell of
+    each episode's own; prompts of tasks in Harbor's format.
+python: a tool that runs Python in the sandbox, with names that last for an episode.
 tool, threads: `Tool`: a function with its schema and the types of its arguments; a daemon thread
     for each call of a sync function.
 servers, results: a connection to an MCP server, held open by one task of the event loop of the

@@ -1,4 +1,4 @@
-"""Registers the environments of tools, and the reward that environments give themselves."""
+"""Registers the environments of tools, their tasks, and the reward that environments give."""
 
 from groupwise.hookspecs import Register, hookimpl
 
@@ -9,6 +9,12 @@ def register_environments(register: Register) -> None:
     register("trl", "groupwise_agents.trl.environment:TRLEnvironment")
     register("openenv", "groupwise_agents.openenv.environment:OpenEnv")
     register("agent", "groupwise_agents.agent:Agent", extra="agents")
+    register("repository", "groupwise_agents.repository:Repository")
+
+
+@hookimpl
+def register_prompts(register: Register) -> None:
+    register("harbor", "groupwise_agents.harbor:HarborTasks")
 
 
 @hookimpl

@@ -11,6 +11,8 @@ from groupwise.prompt_source import Row
 from groupwise.registry import import_target
 from groupwise_agents.conversation import COLUMNS, converse, messages_of
 from groupwise_agents.limits import Limits
+from groupwise_agents.ordered import OrderedToolbox
+from groupwise_agents.python import Python, PythonConfig, sandbox_of
 from groupwise_agents.search import Passages, SearchConfig
 from groupwise_agents.servers import Server, ServerConfig
 from groupwise_agents.tool import Tool
@@ -33,6 +35,11 @@ class Tools(Environment):
         search: SearchConfig | None = Field(
             None, description="a folder of texts, which the tool `search` finds passages of"
         )
+        python: PythonConfig | None = Field(
+            None,
+            description="the tool `python`: code that runs in a sandbox, and whose names stay for "
+            "the episode's later calls; `{}` takes its defaults",
+        )
 
     def __init__(self, tools: Config | Sequence[Tool | Callable[..., Any]], **options: Any) -> None:
         if isinstance(tools, Tools.Config):
@@ -44,12 +51,22 @@ class Tools(Environment):
             tools = [*tools, Passages(self.config.search).search]
         self.servers = [Server(each) for each in self.config.mcp]
         tools = [*tools, *(tool for server in self.servers for tool in server.tools())]
-        if not tools:
+        own = self.config.python
+        self._sandbox = None if own is None else sandbox_of(own)
+        if not tools and own is None:
             raise UserError(
-                "there are no tools; name functions under `tools`, servers under `mcp`, or a "
-                "folder under `search`"
+                "there are no tools; name functions under `tools`, servers under `mcp`, a folder "
+                "under `search`, or set `python`"
             )
-        self.toolbox = Toolbox(tools, deadline=self.config.deadline)
+        self._tools = tools
+        self.toolbox = self._opened()
+
+    def _opened(self) -> Toolbox:
+        """The tools of an episode."""
+        if self._sandbox is None:
+            return Toolbox(self._tools, deadline=self.config.deadline)
+        own = Python(self._sandbox).python
+        return OrderedToolbox([*self._tools, own], deadline=self.config.deadline)
 
     def casts(self, labels: Sequence[str]) -> Mapping[str, Sequence[str]]:
         if len(labels) > 1:
@@ -69,12 +86,15 @@ class Tools(Environment):
         (player,) = players.values()
         for server in self.servers:
             await server.open()  # before the deadline of a call begins
-        talk = await converse(player, messages_of(row), self.toolbox, self.config)
+        toolbox = self.toolbox if self._sandbox is None else self._opened()
+        talk = await converse(player, messages_of(row), toolbox, self.config)
         return talk.outcome
 
     async def close(self) -> None:
         for server in self.servers:
             await server.close()
+        if self._sandbox is not None:
+            self._sandbox.close()
 
 
 def _function(name: str) -> Callable[..., Any]:

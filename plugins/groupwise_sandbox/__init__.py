@@ -9,7 +9,8 @@ Inputs go in and plain data comes out; what an answer is compared with is never 
 gives it.
 
 Other programs, such as compilers and what they make, run inside bubblewrap where it works
-(`groupwise_sandbox.commands`, `.programs`): in namespaces, with a list of calls that is longer.
+(`groupwise_sandbox.commands`, `.programs`): in namespaces, with a list of calls that is longer. A
+shell (`groupwise_sandbox.shell`) is a folder in memory, and such commands in it.
 
 Start with `groupwise_sandbox.sandbox.Sandbox`. This module imports nothing, since the server's
 interpreter has no other package.

@@ -34,13 +34,14 @@ def become(payload: Mapping[str, Any], status: int) -> NoReturn:
     """
     os.set_inheritable(status, False)  # it is passed on once, as a number of bubblewrap's own
     arguments = [*_view(payload, status), "--", *_limited(payload), *payload["command"]]
-    os.execve(payload["bubblewrap"], [PROGRAM, *arguments], ENVIRONMENT)
+    os.execve(payload["bubblewrap"], [PROGRAM, *arguments], ENVIRONMENT | payload["variables"])
 
 
 def _view(payload: Mapping[str, Any], status: int) -> Iterator[str]:
     """Arguments of bubblewrap, which mounts in their order."""
     # The command is the namespace's first process, so that its processor time is counted.
     yield from ("--unshare-all", "--unshare-user", "--as-pid-1", "--die-with-parent")
+    yield "--new-session"  # a signal to the group of processes leaves the namespace otherwise
     yield from ("--json-status-fd", str(fcntl.fcntl(status, fcntl.F_DUPFD, 16)))
     yield from ("--ro-bind", "/usr", "/usr")
     for each in map(Path, _SYSTEM):
@@ -48,6 +49,10 @@ def _view(payload: Mapping[str, Any], status: int) -> Iterator[str]:
             yield from ("--symlink", str(each.readlink()), str(each))
         elif each.is_dir():
             yield from ("--ro-bind", str(each), str(each))
+    for path in payload["readable"]:
+        yield from ("--ro-bind-try", path, path)
+    for path, other in payload["links"].items():
+        yield from ("--symlink", other, path)
     for device in _DEVICES:
         yield from ("--dev-bind", device, device)
     yield from (
@@ -57,7 +62,9 @@ def _view(payload: Mapping[str, Any], status: int) -> Iterator[str]:
         _held(payload["stdin"].encode("utf-8", "surrogatepass")),
         "/dev/stdin",
     )
-    if payload["space"]:
+    if place := payload["place"]:
+        yield from ("--bind", place + FOLDER, FOLDER, "--bind", f"{place}/tmp", "/tmp")
+    elif payload["space"]:
         yield from ("--perms", "0700", "--size", str(payload["space"]), "--tmpfs", FOLDER)
     else:
         yield from ("--dir", FOLDER)

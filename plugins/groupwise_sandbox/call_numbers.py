@@ -22,6 +22,10 @@ class Calls:
     """Of a program in a file system of its own, in which it executes and waits, besides."""
     processes: Mapping[str, int]
     """To begin and to end processes."""
+    shell: Mapping[str, int]
+    """Of a shell's commands besides: links, owners, locks, timers, sessions."""
+    attributes: Mapping[str, int]
+    """Of extended attributes of files, of which there are none."""
     checked: Mapping[str, int]
     """With rules of their own."""
 
@@ -59,7 +63,20 @@ _X86_64 = Calls(
     },
     {"fork": 57, "vfork": 58, "kill": 62, "setpgid": 109, "getpgrp": 111, "getpgid": 121},
     {
-        "ioctl": 16, "clone": 56, "fcntl": 72, "listxattr": 194, "prlimit64": 302, "clone3": 435,
+        "pause": 34, "alarm": 37, "setitimer": 38, "sendfile": 40, "flock": 73, "truncate": 76,
+        "fchdir": 81, "link": 86, "chown": 92, "fchown": 93, "lchown": 94, "setsid": 112,
+        "getsid": 124, "rt_sigpending": 127, "rt_sigtimedwait": 128, "rt_sigsuspend": 130,
+        "tkill": 200, "timer_create": 222, "timer_settime": 223, "timer_gettime": 224,
+        "timer_getoverrun": 225, "timer_delete": 226, "fchownat": 260, "linkat": 265,
+        "fallocate": 285, "copy_file_range": 326,
+    },
+    {
+        "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "getxattr": 191, "lgetxattr": 192,
+        "fgetxattr": 193, "listxattr": 194, "llistxattr": 195, "flistxattr": 196,
+        "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199,
+    },
+    {
+        "ioctl": 16, "socketpair": 53, "clone": 56, "fcntl": 72, "prlimit64": 302, "clone3": 435,
     },
 )  # fmt: skip
 _AARCH64 = Calls(
@@ -92,7 +109,21 @@ _AARCH64 = Calls(
         "execve": 221, "wait4": 260,
     },
     {"kill": 129, "setpgid": 154, "getpgid": 155},
-    {"listxattr": 11, "fcntl": 25, "ioctl": 29, "clone": 220, "prlimit64": 261, "clone3": 435},
+    {
+        "flock": 32, "linkat": 37, "truncate": 45, "fallocate": 47, "fchdir": 50, "fchownat": 54,
+        "fchown": 55, "sendfile": 71, "setitimer": 103, "timer_create": 107, "timer_gettime": 108,
+        "timer_getoverrun": 109, "timer_settime": 110, "timer_delete": 111, "tkill": 130,
+        "rt_sigsuspend": 133, "rt_sigpending": 136, "rt_sigtimedwait": 137, "getsid": 156,
+        "setsid": 157, "copy_file_range": 285,
+    },
+    {
+        "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "getxattr": 8, "lgetxattr": 9,
+        "fgetxattr": 10, "listxattr": 11, "llistxattr": 12, "flistxattr": 13, "removexattr": 14,
+        "lremovexattr": 15, "fremovexattr": 16,
+    },
+    {
+        "fcntl": 25, "ioctl": 29, "socketpair": 199, "clone": 220, "prlimit64": 261, "clone3": 435,
+    },
 )  # fmt: skip
 MACHINES: Mapping[str, Calls] = {"x86_64": _X86_64, "aarch64": _AARCH64}
 """By `platform.machine()`."""

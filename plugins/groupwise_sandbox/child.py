@@ -22,6 +22,7 @@ from groupwise_sandbox import (
     frames,
     objects,
     references,
+    shell_folder,
     system_calls,
     tester,
     view,
@@ -44,12 +45,16 @@ def live(descriptors: Sequence[int], server: int) -> None:
         payload = frames.read(channel)
         confinement.take(channel, output, errors, payload["stdin"])
         confinement.reset_signals()
-        if payload["mode"] == "command":
+        if payload["mode"] in ("command", "shell"):
             confinement.give_up_rights()
             confinement.end_with(server)
             if os.getuid() == 0:  # whose processes the kernel does not count
                 raise PermissionError("root cannot become another user here")
-            bubblewrap.become(payload, CHANNEL)
+            if payload["mode"] == "shell":
+                shell_folder.keep(payload, CHANNEL)
+            else:
+                bubblewrap.become(payload, CHANNEL)
+            os._exit(0)
         streams = _streams(payload.get("files", {}))
         if (folder := payload.get("folder")) is None:
             confinement.limit(payload["seconds"], payload["memory"])
@@ -76,7 +81,8 @@ def _enter(folder: Mapping[str, Any], payload: Mapping[str, Any]) -> None:
     confinement.give_up_rights()
     if os.getuid() == 0:  # whom Landlock and namespaces hold less
         raise PermissionError("root cannot become another user here")
-    crossing.begin(payload["mode"], view.enter(folder, before))
+    place = view.enter(folder, before)
+    crossing.begin(payload["mode"], place, payload.get("initial", {}))
 
 
 def _streams(files: Mapping[str, str]) -> Mapping[str, io.TextIOWrapper]:
@@ -169,7 +175,8 @@ def _serve(payload: Mapping[str, Any], module: types.ModuleType) -> None:
         frames.write(CHANNEL, references.error_reply(error))
         raise
     frames.write(CHANNEL, {"defined": sorted(n for n in module.__dict__ if n[:2] != "__")})
-    objects.Objects(module, refers=payload["refers"]).serve()
+    own = payload.get("modules", ())
+    objects.Objects(module, refers=payload["refers"], modules=own).serve()
 
 
 _modes: Mapping[str, Callable[[Mapping[str, Any], types.ModuleType], None]] = {

@@ -35,6 +35,14 @@ class Command:
     """Bytes of address space beside these, for what is read from files, or only reserved."""
     stack: int = 64 << 20
     """Bytes of the first thread's stack, and by default of each other one's."""
+    readable: Sequence[str] = ()
+    """Paths of the machine that it sees besides, if they are there, and may read."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """By paths that it sees, other ones that they stand for."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of its environment, besides three."""
+    place: str = ""
+    """Where the folder of a shell is, in whose namespaces it is run, instead of one of its own."""
 
     def payload(self, limits: Limits) -> dict[str, Any]:
         """What bubblewrap is started with; `seconds` and `memory` are sent with it."""
@@ -49,6 +57,10 @@ class Command:
             "base": self.base,
             "reserve": self.reserve,
             "stack": self.stack,
+            "readable": [*self.readable],
+            "links": {**self.links},
+            "variables": {**self.variables},
+            "place": self.place,
             "whole_seconds": math.ceil(limits.seconds),
         }
 

@@ -8,12 +8,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from groupwise_sandbox.limits import Limits
-from groupwise_sandbox.process import Process, SandboxError
+from groupwise_sandbox.process import Ended, Process, SandboxError
 
 START_SECONDS = 120.0
 """The most seconds for a server to load what programs import."""
@@ -25,61 +25,43 @@ _LOST = "the sandbox's server has ended"
 class Connection:
     """A server and the programs that it runs. Its methods may be called in any thread."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
-        """modules: those that programs may import besides the standard library's.
-
-        Raises SandboxError if the server does not start.
-        """
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self) -> None:
+        self._control, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._numbers, self._lock = itertools.count(1), threading.Lock()
         self._processes = dict[int, Process]()
-        folders = [each for each in sys.path if each]  # the environment's, however it is made
-        with theirs, tempfile.TemporaryFile() as errors:
-            command = [sys.executable, "-I", "-S", str(_SERVER), str(theirs.fileno())]
-            self._server = subprocess.Popen(
-                [*command, str(_SERVER.parents[1]), json.dumps(folders), json.dumps([*modules])],
-                pass_fds=[theirs.fileno()],
-                env=_ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,  # Ctrl-C is the run's
-            )
-            theirs.close()
-            self._control.settimeout(START_SECONDS)
-            try:
-                ready = self._control.recv(4096)
-            except TimeoutError:
-                ready = b""
-            if not ready:
-                self.close()
-                errors.seek(0)
-                words = errors.read().decode("utf-8", "replace").strip()[-1000:]
-                raise SandboxError(f"the sandbox's server did not start: {words or 'in time'}")
-        self._control.settimeout(None)
-        threading.Thread(target=self._listen, daemon=True, name="sandbox").start()
+        self.is_lost = False
+        """Whether the server has ended."""
 
-    @property
-    def is_lost(self) -> bool:
-        return self._server.poll() is not None
+    def wait_until_ready(self) -> bool:
+        """Whether the server, which holds the other end by now, has begun."""
+        self.theirs.close()
+        self._control.settimeout(START_SECONDS)
+        try:
+            ready = self._control.recv(4096)
+        except TimeoutError:
+            ready = b""
+        self._control.settimeout(None)
+        if ready:
+            threading.Thread(target=self._listen, daemon=True, name="sandbox").start()
+        return bool(ready)
 
     @contextmanager
     def started(
         self,
         payload: Mapping[str, Any],
         limits: Limits,
-        is_full: Callable[[], bool] | None = None,
+        look: Callable[[], Ended | None] | None = None,
     ) -> Iterator[Process]:
         """A process that runs a payload; ended where the block is left.
 
-        is_full: whether a folder holds too much, which ends it.
+        look: what it takes too much of, which ends it.
 
         Raises SandboxError if the server is gone.
         """
         number = next(self._numbers)
         is_command = payload["mode"] == "command"
         process = Process(
-            limits, lambda: self._send({"kill": number}), is_command=is_command, is_full=is_full
+            limits, lambda: self._send({"kill": number}), is_command=is_command, look=look
         )
         with self._lock:
             self._processes[number] = process
@@ -100,9 +82,9 @@ class Connection:
 
     def close(self) -> None:
         """End the server and what it runs."""
+        with suppress(OSError):  # the server has ended
+            self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
-        self._server.kill()
-        self._server.wait()
 
     def _send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> bool:
         """Whether the server is there to get it."""
@@ -120,6 +102,7 @@ class Connection:
                 data = b""
             if not data:
                 with self._lock:
+                    self.is_lost = True
                     for process in self._processes.values():
                         process.reported({"fault": _LOST})
                 return
@@ -128,3 +111,37 @@ class Connection:
                 ended = self._processes.get(report["number"])
                 if ended is not None:
                     ended.reported(report)
+
+
+class Launched(Connection):
+    """A server that was started for a run."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        """modules: those that programs may import besides the standard library's.
+
+        Raises SandboxError if the server does not start.
+        """
+        super().__init__()
+        folders = [each for each in sys.path if each]  # the environment's, however it is made
+        line = self.theirs.fileno()
+        with tempfile.TemporaryFile() as errors:
+            command = [sys.executable, "-I", "-S", str(_SERVER), str(line)]
+            self._server = subprocess.Popen(
+                [*command, str(_SERVER.parents[1]), json.dumps(folders), json.dumps([*modules])],
+                pass_fds=[line],
+                env=_ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C is the run's
+            )
+            if not self.wait_until_ready():
+                self.close()
+                errors.seek(0)
+                words = errors.read().decode("utf-8", "replace").strip()[-1000:]
+                raise SandboxError(f"the sandbox's server did not start: {words or 'in time'}")
+
+    def close(self) -> None:
+        super().close()
+        self._server.kill()
+        self._server.wait()

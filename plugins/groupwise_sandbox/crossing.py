@@ -45,6 +45,9 @@ class Files(ABC):
     def incoming(self, message: Message) -> Message:
         """A message of the other side, after its files were written. Raises ValueError, OSError."""
 
+    def know(self) -> None:  # noqa: B027
+        """Take what is there for known to the other side."""
+
     def name(self, text: str) -> str | None:
         """The name in the folder of the path that a text is, or None."""
         if not text or len(text) > _LONGEST or "\0" in text:
@@ -150,6 +153,9 @@ class OfProgram(Files):
         self._before = dict[str, bytes]()
         """Contents that the tests know of."""
 
+    def know(self) -> None:
+        self._before = {name: self.data(name) for name in self.below("")}
+
     def outgoing(self, message: Message) -> Message:
         now = {name: self.data(name) for name in self.below("")}
         changed = [name for name, data in now.items() if data != self._before.get(name)]
@@ -169,10 +175,17 @@ _own = list[Files]()
 """Of this process, if files cross."""
 
 
-def begin(mode: str, here: str) -> None:
-    """Let files cross between the folder of this process and the other side's."""
+def begin(mode: str, here: str, initial: Mapping[str, str]) -> None:
+    """Let files cross between the folder of this process and the other side's.
+
+    initial: contents in base64 of what is in it already, and does not cross as it is.
+    """
     if mode in _SIDES:
-        _own.append(_SIDES[mode](here))
+        own = _SIDES[mode](here)
+        for name, content in initial.items():
+            own.write(name, content)
+        own.know()
+        _own.append(own)
 
 
 def outgoing(message: Message) -> Message:

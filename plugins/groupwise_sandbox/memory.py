@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from pathlib import Path
+from resource import getpagesize
 
 import psutil
 
@@ -35,3 +36,16 @@ def free(group: Path = _GROUP) -> int:
         )
         left = min(left, max(0, limit - used))
     return left
+
+
+def taken(process: int) -> int:
+    """Bytes of a process and of all that it has started and are there, without what is shared."""
+    pages, pending = 0, [process]
+    while pending:
+        place = Path("/proc", str(pending.pop()))
+        with suppress(OSError, ValueError):  # it has ended
+            _, resident, shared, *_ = (place / "statm").read_text(encoding="ascii").split()
+            pages += int(resident) - int(shared)
+            for each in (place / "task").glob("*/children"):
+                pending += map(int, each.read_text(encoding="ascii").split())
+    return pages * getpagesize()

@@ -10,8 +10,9 @@ from typing import Any
 
 from groupwise_sandbox import system_calls
 
-_NEW = 0x10000000 | 0x00020000 | 0x40000000 | 0x08000000 | 0x04000000
-"""CLONE_NEWUSER, NEWNS, NEWNET, NEWIPC and NEWUTS."""
+_NEW_USERS, _NEW_MOUNTS = 0x10000000, 0x00020000
+_NEW = _NEW_USERS | _NEW_MOUNTS | 0x40000000 | 0x08000000 | 0x04000000
+"""And CLONE_NEWNET, NEWIPC and NEWUTS."""
 _PRIVATE, _RECURSIVE = 1 << 18, 1 << 14
 _NO_SETUID, _NO_DEVICES, _NO_EXECUTION = 2, 4, 8
 _DETACH = 2
@@ -27,8 +28,29 @@ def enter(space: int) -> None:
 
     It vanishes with the process. Raises OSError where the kernel refuses.
     """
+    _unshare(_NEW)
+    _mount(space, _MOUNTED_AT, _NO_EXECUTION)
+    os.chdir(_MOUNTED_AT)
+    _pivot_root(b".", b".")  # the former root lies above the new one until it is taken off
+    _checked("umount2", b".", _DETACH)
+    os.chdir("/")
+    _give_up()
+
+
+def hold(space: int, place: str) -> None:
+    """Let this process, and those that it starts, see such a file system at a folder.
+
+    Raises OSError where the kernel refuses.
+    """
+    _unshare(_NEW_USERS | _NEW_MOUNTS)
+    _mount(space, place, 0)
+    _give_up()
+
+
+def _unshare(kinds: int) -> None:
+    """Take namespaces of these kinds, one of users among them, where this user is who it was."""
     user, group = os.getuid(), os.getgid()
-    _checked("unshare", _NEW)
+    _checked("unshare", kinds)
     system_calls.own_its_entries()
     for name, content in (
         ("setgroups", "deny"),
@@ -36,14 +58,17 @@ def enter(space: int) -> None:
         ("gid_map", f"{group} {group} 1"),
     ):
         Path("/proc/self", name).write_text(content, encoding="ascii")
+
+
+def _mount(space: int, place: str, flags: int) -> None:
     _checked("mount", b"none", b"/", None, _RECURSIVE | _PRIVATE, None)
     options = f"size={space},nr_inodes={_ENTRIES},mode=0700".encode()
-    flags = _NO_SETUID | _NO_DEVICES | _NO_EXECUTION
-    _checked("mount", b"folder", _MOUNTED_AT.encode(), b"tmpfs", flags, options)
-    os.chdir(_MOUNTED_AT)
-    _pivot_root(b".", b".")  # the former root lies above the new one until it is taken off
-    _checked("umount2", b".", _DETACH)
-    os.chdir("/")
+    flags |= _NO_SETUID | _NO_DEVICES
+    _checked("mount", b"folder", place.encode(), b"tmpfs", flags, options)
+
+
+def _give_up() -> None:
+    """Have no capability any more."""
     _checked("capset", struct.pack("=Ii", _CAPABILITIES, 0), bytes(24))
 
 

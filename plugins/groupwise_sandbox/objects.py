@@ -4,7 +4,7 @@ import inspect
 import operator
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from groupwise_sandbox import event_loop, plain, references, streams
@@ -63,10 +63,14 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
 class Objects:
     """Answers what tests ask, with plain data and references to what stays here."""
 
-    def __init__(self, module: types.ModuleType, *, refers: bool) -> None:
-        """refers: whether values may be references: functions, iterators, objects; without, only
+    def __init__(
+        self, module: types.ModuleType, *, refers: bool, modules: Collection[str] = ()
+    ) -> None:
+        """modules: those of the program's files.
+        refers: whether values may be references: functions, iterators, objects; without, only
         plain data is answered."""
         self._module, self._refers = module, refers
+        self._own = {module.__name__, *modules}
         self._table, self._peer = references.Table(), Peer(self.answer)
 
     def serve(self) -> None:
@@ -110,7 +114,7 @@ class Objects:
 
     def _is_own(self, value: Any) -> bool:
         """Whether a value is of a class that the program defines."""
-        return type(value).__module__ == self._module.__name__
+        return type(value).__module__.partition(".")[0] in self._own
 
     def _settled(self, coroutine: Any) -> Reply:
         try:

@@ -73,11 +73,11 @@ class Process:
         kill: Callable[[], object],
         *,
         is_command: bool = False,
-        is_full: Callable[[], bool] | None = None,
+        look: "Callable[[], Ended | None] | None" = None,
     ) -> None:
         """kill: ends the program, if it runs.
         is_command: the messages are those of bubblewrap.
-        is_full: whether its folder holds too much, where the kernel does not see to it.
+        look: what it takes too much of, where the kernel does not see to it.
         """
         self._limits, self._kill = limits, kill
         self._channel, self.theirs = socket.socketpair()
@@ -91,7 +91,7 @@ class Process:
         self._is_begun = is_command  # of a command bubblewrap says it, at its end
         self._reached: Ended | None = None
         self._until = time.monotonic() + limits.wall_seconds
-        self._is_full, self._looked = is_full, 0.0
+        self._look, self._looked = look, 0.0
         self._selector = selectors.DefaultSelector()
         for each in (self._stdout, self._stderr, self._channel, self._woken):
             self._selector.register(each, selectors.EVENT_READ)
@@ -117,6 +117,11 @@ class Process:
         except OSError:
             pass  # it has ended, and its report says how
 
+    def hand_over(self, line: socket.socket) -> None:
+        """Give the program a socket of its own."""
+        with suppress(OSError):  # it has ended
+            socket.send_fds(self._channel, [b"."], [line.fileno()])
+
     def message(self) -> Any:
         """The next message of the program; None if it ended, or wrote anything else."""
         while not self._messages and self._report is None and self._reached is None:
@@ -129,6 +134,13 @@ class Process:
             return read_json(self._messages.pop(0))
         except ValueError:
             return None
+
+    @property
+    def first(self) -> int | None:
+        """Of a command: the number of its first process on this machine, once bubblewrap has said
+        it."""
+        started = read_json(self._messages[0]) if self._messages else {}
+        return started.get("child-pid") if isinstance(started, dict) else None
 
     def hang_up(self) -> None:
         """Tell the program that no further message comes."""
@@ -175,19 +187,19 @@ class Process:
         left = self._until - time.monotonic()
         if left <= 0:
             self._stop("time")
-        if self._is_full is not None and self._reached is None:
-            left = min(left, self._look(self._is_full))
+        if self._look is not None and self._reached is None:
+            left = min(left, self._looked_at(self._look))
         wait = max(0.0, left) if self._reached is None else _END_SECONDS
         ready = self._selector.select(wait)
         for key, _ in ready:
             self._read(key.fileobj)
         return bool(ready)
 
-    def _look(self, is_full: Callable[[], bool]) -> float:
-        """Look at the program's folder; the seconds until this is to be done again."""
+    def _looked_at(self, look: Callable[[], Ended | None]) -> float:
+        """Look at what the program takes; the seconds until this is to be done again."""
         if time.monotonic() - self._looked >= PERIOD:
-            if is_full():
-                self._stop("space")
+            if (limit := look()) is not None:
+                self._stop(limit)
             self._looked = time.monotonic()
         return PERIOD
 

@@ -1,24 +1,29 @@
 """Sandbox: runs programs, each in a process that can reach nothing."""
 
+import base64
 import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 from groupwise.kit.errors import UserError
 from groupwise_sandbox import plain, system_calls
 from groupwise_sandbox.commands import PROBE, BubblewrapError, Command, ending, missing
-from groupwise_sandbox.connection import Connection
+from groupwise_sandbox.connection import Launched
+from groupwise_sandbox.exchange import answered, calls, defined, passed_on
 from groupwise_sandbox.folder import PROBE as PROBE_OF_FOLDERS
 from groupwise_sandbox.folder import Folder, Way, Ways, made
 from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.memory import runs_within
-from groupwise_sandbox.process import Finished, Process, SandboxError
+from groupwise_sandbox.process import Ended, Finished, Process, SandboxError
 from groupwise_sandbox.server import LEFT_OUT
+from groupwise_sandbox.shell import Setting, Shell, opened, uncontained
+from groupwise_sandbox.tree import Tree, modules_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +71,8 @@ class Suite:
     """Bytes of the folder of the tests, and of the program's; 0: they have none. What arguments
     name of the tests' files is in the program's folder, too, and what the program changes of these,
     or makes besides, goes back."""
+    files: Tree = field(default_factory=dict)
+    """What is in the program's folder from the beginning, which the tests do not see."""
 
 
 class Sandbox:
@@ -103,10 +110,11 @@ class Sandbox:
         self.parallel = min(wanted, runs_within(total_memory, self.limits.memory))
         self._free = threading.BoundedSemaphore(self.parallel)
         self._lock, self._trying = threading.Lock(), threading.Lock()
-        self._connection: Connection | None = None
+        self._connection: Launched | None = None
         self._ways = Ways(self._probed)
         self._tried: tuple[str | None] | None = None
         """Whether commands can be run: the reason against it, once it is known."""
+        self._tried_shell: tuple[str | None] | None = None
 
     @property
     def modules(self) -> AbstractSet[str]:
@@ -142,8 +150,8 @@ class Sandbox:
         """
         given = [plain.encoded(each) for each in arguments]
         request = {"do": "call", "args": [{"name": name}, *given], "named": {}}
-        with self._started(_calls(code, opening, refers=False)) as (process,):
-            answer = _defined(process) or _answered(process, request)
+        with self._started(calls(code, opening, refers=False)) as (process,):
+            answer = defined(process) or answered(process, request)
             process.hang_up()
             finished = process.finished()
         error = answer.get("error")
@@ -161,13 +169,16 @@ class Sandbox:
 
         Raises NotPlainError, a ValueError, where an argument of a test cannot cross.
         """
-        testing = {"mode": "tests", **asdict(tests)}
-        both = (_calls(code, refers=True), testing)
-        with self._started(*both, space=tests.space) as (program, tester):
-            failed = _defined(program)
-            verdict = failed or _passed_on(tester, program)
-            program.hang_up()
-            finished = program.finished()
+        initial = {name: base64.b64encode(data).decode() for name, data in tests.files.items()}
+        testing = {"mode": "tests", **asdict(replace(tests, files={}))}
+        program = calls(code, refers=True)
+        program |= {"initial": initial, "modules": sorted(modules_of(tests.files))}
+        both = (program, testing)
+        with self._started(*both, space=tests.space) as (answering, tester):
+            failed = defined(answering)
+            verdict = failed or passed_on(tester, answering)
+            answering.hang_up()
+            finished = answering.finished()
         if "refused" in verdict:
             raise plain.NotPlainError(verdict["refused"])
         if (reasons := verdict.get("reasons")) is None:
@@ -198,10 +209,10 @@ class Sandbox:
                     for payload, folder in zip(payloads, folders, strict=True)
                 )
             # Each watches the folders of all, since one may write while another is waited for.
-            is_full = (lambda: any(each.is_full() for each in folders)) if folders else None
+            look = partial(_full, folders) if folders else None
             connection = self._connected()
             yield [
-                stack.enter_context(connection.started(each, self.limits, is_full))
+                stack.enter_context(connection.started(each, self.limits, look))
                 for each in payloads
             ]
 
@@ -229,6 +240,20 @@ class Sandbox:
             if self._tried is None:
                 self._tried = (missing() or self._uncontained(),)
             return self._tried[0]
+
+    def shell(self, setting: Setting | None = None) -> AbstractContextManager[Shell]:
+        """A shell with a folder of its own, until the block is left. Raises SandboxError."""
+        return opened(self._connected(), setting or Setting(), self.limits, self._free)
+
+    @property
+    def shell_refusal(self) -> str | None:
+        """Why no shell can be had on this machine, in a sentence, or None; it is tried once."""
+        if (reason := self.refusal) is not None:
+            return reason
+        with self._trying:
+            if self._tried_shell is None:
+                self._tried_shell = (uncontained(self.shell),)
+            return self._tried_shell[0]
 
     def _uncontained(self) -> str | None:
         try:
@@ -259,60 +284,15 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> Launched:
         with self._lock:
             if self._connection is not None and self._connection.is_lost:
                 self._connection.close()
                 self._connection = None
             if self._connection is None:
-                self._connection = Connection(self._modules)
+                self._connection = Launched(self._modules)
             return self._connection
 
 
-def _calls(code: str, opening: str = "", *, refers: bool) -> dict[str, Any]:
-    return {"mode": "calls", "code": code, "opening": opening, "refers": refers}
-
-
-def _defined(process: Process) -> dict[str, Any] | None:
-    """Wait until the code has run; what went wrong, or None."""
-    message = process.message()
-    if not isinstance(message, dict):
-        return {"error": "it ended before it could be called"}
-    # Of what the program says nothing else may be taken: it stands where a verdict would.
-    return {"error": str(message["error"])} if "error" in message else None
-
-
-def _answered(process: Process, request: dict[str, Any]) -> dict[str, Any]:
-    process.send({"request": request})
-    answer = process.message()
-    reply = answer.get("reply") if isinstance(answer, dict) else None
-    return reply if isinstance(reply, dict) else _NO_ANSWER
-
-
-def _passed_on(tester: Process, program: Process) -> dict[str, Any]:
-    """Pass on what the tests and the program ask of each other, in turn; the tests' verdict."""
-    while True:
-        message = tester.message()
-        if not isinstance(message, dict):
-            return {"error": "the tests ended without a verdict"}
-        if "request" not in message and "reply" not in message:
-            return message
-        program.send(message)
-        tester.send(_checked(program.message()))
-
-
-def _checked(message: Any) -> dict[str, Any]:
-    """What a program says to the tests: a reply, or a call of a callback. The tests' process reads
-    the values and files in it."""
-    files = {"files": message["files"]} if isinstance(message, dict) and "files" in message else {}
-    match message:
-        case {"reply": {"error": error, **rest}}:
-            return {"reply": {"error": str(error), "kinds": rest.get("kinds")}, **files}
-        case {"reply": {"value": value, **rest}}:
-            return {"reply": {"value": value, "args": rest.get("args")}, **files}
-        case {"request": {"callback": int(number), "args": [*args], "named": {**named}}}:
-            return {"request": {"callback": number, "args": args, "named": named}, **files}
-    return {"reply": _NO_ANSWER}
-
-
-_NO_ANSWER = {"error": "it ended without an answer"}
+def _full(folders: Sequence[Folder]) -> Ended | None:
+    return "space" if any(each.is_full() for each in folders) else None

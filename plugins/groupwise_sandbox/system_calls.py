@@ -19,7 +19,7 @@ from functools import cache
 from itertools import chain
 from typing import Any, Literal, TypeAlias
 
-from groupwise_sandbox.call_numbers import MACHINES
+from groupwise_sandbox.call_numbers import MACHINES, Calls
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
@@ -34,15 +34,17 @@ _LOCKS = (5, 6, 7)  # F_GETLK, F_SETLK, F_SETLKW
 _IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
 _ANONYMOUS = 0x20  # MAP_ANONYMOUS
+_UNIX = 1  # AF_UNIX
+_FORKING = ("processes", "shell")
 _PRETENDED = ("chmod", "fchmod", "fchmodat", "utimensat")
 """What changes the mode and the times of a file: with a folder alone it succeeds and does nothing,
 since it could reach files outside (Landlock holds back neither), and copying a file needs it."""
 
-Scope: TypeAlias = Literal["memory", "folder", "files", "processes"]
+Scope: TypeAlias = Literal["memory", "folder", "files", "processes", "shell"]
 """What a process may use: only what it holds, or a folder, too, or a file system of its own, in
-which it executes programs, or that and processes.
+which it executes programs, or that and processes, or these and whatever else a shell's commands do.
 
-The latter two are for namespaces, where there is nothing of the machine to be found.
+The latter three are for namespaces, where there is nothing of the machine to be found.
 """
 
 
@@ -106,13 +108,7 @@ def program(scope: Scope = "memory", machine: str = platform.machine()) -> bytes
     machine: a processor of `MACHINES`.
     """
     calls = MACHINES[machine]
-    allowed = {**calls.simple}
-    if scope != "memory":
-        allowed |= calls.paths
-    if scope in ("files", "processes"):
-        allowed |= calls.files
-    if scope == "processes":
-        allowed |= calls.processes
+    allowed = _allowed(calls, scope)
     rules = [
         _step(_LOAD, _ARCHITECTURE),
         _step(_EQUAL, calls.architecture, 1, 0),
@@ -126,12 +122,19 @@ def program(scope: Scope = "memory", machine: str = platform.machine()) -> bytes
         rules += _rule(allowed.pop("mmap"), _any_bit(_ANONYMOUS, argument=3))
         for name in {*_PRETENDED} & {*calls.files}:
             rules += _rule(calls.files[name], [_step(_RETURN, _ERRNO)])
-        no_attributes = _step(_RETURN, _ERRNO | errno.ENOTSUP)  # by which a copy has none
-        rules += _rule(calls.checked["listxattr"], [no_attributes])
+    if scope in ("folder", "shell"):
+        for number in calls.attributes.values():  # so that a copy has none
+            rules += _rule(number, [_step(_RETURN, _ERRNO | errno.ENOTSUP)])
+    if scope == "shell":  # within the process, as event loops use it
+        rules += _rule(calls.checked["socketpair"], _one_of([_UNIX], argument=0))
     for number in allowed.values():
         rules += _rule(number, [_step(_RETURN, _ALLOW)])
-    rules += _rule(calls.checked["clone"], _cloning(is_thread=scope != "processes"))
-    commands = {"memory": _FCNTL, "folder": (*_FCNTL, *_LOCKS)}.get(scope, (*_FCNTL, _F_SETFL))
+    rules += _rule(calls.checked["clone"], _cloning(is_thread=scope not in _FORKING))
+    commands = {
+        "memory": _FCNTL,
+        "folder": (*_FCNTL, *_LOCKS),
+        "shell": (*_FCNTL, *_LOCKS, _F_SETFL),
+    }.get(scope, (*_FCNTL, _F_SETFL))
     rules += _rule(calls.checked["fcntl"], _one_of(commands))
     if scope != "memory":
         rules += _rule(calls.checked["ioctl"], _one_of(_IOCTL))
@@ -145,6 +148,13 @@ def program(scope: Scope = "memory", machine: str = platform.machine()) -> bytes
     # Its flags lie in memory, where a filter cannot look; the C library then takes `clone`.
     rules += _rule(calls.checked["clone3"], [_step(_RETURN, _ERRNO | errno.ENOSYS)])
     return b"".join([*rules, _REFUSED])
+
+
+def _allowed(calls: Calls, scope: Scope) -> dict[str, int]:
+    """Calls that a scope allows whatever their arguments are."""
+    groups = [calls.simple, calls.paths, calls.files, calls.processes, calls.shell]
+    count = {"memory": 1, "folder": 2, "files": 3, "processes": 4, "shell": 5}[scope]
+    return dict(chain.from_iterable(each.items() for each in groups[:count]))
 
 
 def _cloning(*, is_thread: bool) -> list[bytes]:
@@ -162,12 +172,12 @@ def _cloning(*, is_thread: bool) -> list[bytes]:
     ]
 
 
-def _one_of(commands: Sequence[int]) -> list[bytes]:
-    """The second argument is one of these."""
+def _one_of(commands: Sequence[int], argument: int = 1) -> list[bytes]:
+    """An argument is one of these; by default the second."""
     steps = [
         step for each in commands for step in (_step(_EQUAL, each, 0, 1), _step(_RETURN, _ALLOW))
     ]
-    return [_step(_LOAD, _ARGUMENTS + 8), *steps, _REFUSED]
+    return [_step(_LOAD, _ARGUMENTS + 8 * argument), *steps, _REFUSED]
 
 
 def _any_bit(bits: int, *, argument: int) -> list[bytes]:

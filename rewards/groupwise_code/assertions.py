@@ -52,6 +52,18 @@ def module(row: Mapping[str, Any]) -> Iterable[Case]:
     yield _testing(tree, calls)
 
 
+def of_folder(code: str, modules: Collection[str]) -> tuple[Testing, str]:
+    """Tests that are a file for pytest, which import from these modules of a folder; and the code
+    of a program that has what they import. Raises FormatError."""
+    tree = _parsed(code)
+    tree.body = [each for each in tree.body if not _is_main(each)]
+    if not (calls := collected.calls(tree)):
+        raise FormatError("the tests have no function that pytest would call")
+    solution = _Solution(modules)
+    testing = _testing(tree, calls, solution)
+    return testing, "\n".join(solution.imports)
+
+
 def _is_main(statement: ast.stmt) -> bool:
     """Whether it is for a file that is run, which tests are not: `if __name__ == "__main__"`."""
     return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
@@ -66,10 +78,12 @@ def _reaches_an_assertion(tree: ast.Module, functions: Collection[str]) -> bool:
     return bool(calls & {*functions}) or any(isinstance(x, ast.Assert | ast.Raise) for x in nodes)
 
 
-def _testing(tree: ast.Module, calls: Sequence[str] = ()) -> Testing:
+def _testing(
+    tree: ast.Module, calls: Sequence[str] = (), solution: "_Solution | None" = None
+) -> Testing:
     """Tests that are code; names that they use and neither define nor import are the program's, and
-    so are those that they import from a module `solution`."""
-    solution = _Solution()
+    so are those that they import from a module of it."""
+    solution = solution or _Solution(["solution"])
     tree = ast.fix_missing_locations(solution.visit(tree))
     taken = modules_in(tree)
     tree.body[:0] = [ast.Import([ast.alias(each)]) for each in taken]
@@ -94,12 +108,15 @@ def _testing(tree: ast.Module, calls: Sequence[str] = ()) -> Testing:
 
 
 class _Solution(ast.NodeTransformer):
-    """Takes off imports of a module `solution`, which is the program, and annotations of functions,
-    which may name what a program imports."""
+    """Takes off imports of modules which are the program's, and annotations of functions, which may
+    name what a program imports."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Collection[str]) -> None:
+        self._modules = modules
         self.names = set[str]()
         """Of the program, that were imported."""
+        self.imports = list[str]()
+        """How."""
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = None
@@ -110,17 +127,25 @@ class _Solution(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Import(self, node: ast.Import) -> ast.stmt:
-        if "solution" in [alias.name for alias in node.names]:
-            raise FormatError("the tests import the module 'solution' as a whole")
+        for name in (alias.name for alias in node.names):
+            if name.partition(".")[0] in self._modules:
+                raise FormatError(f"the tests import the module {name!r} as a whole")
         return node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt | list[ast.stmt]:
-        if node.module != "solution":
+        if node.level or (node.module or "").partition(".")[0] not in self._modules:
             return node
         named = [alias for alias in node.names if alias.name != "*"]
+        if twice := sorted(self.names & {alias.name for alias in named}):
+            self._check_same(node, twice[0])
         self.names |= {alias.name for alias in named}
+        self.imports += [f"from {node.module} import {alias.name}" for alias in named]
         renamed = [f"{alias.asname} = {alias.name}" for alias in named if alias.asname]
         return ast.parse("\n".join(renamed or ["pass"])).body
+
+    def _check_same(self, node: ast.ImportFrom, name: str) -> None:
+        if f"from {node.module} import {name}" not in self.imports:
+            raise FormatError(f"the tests import {name!r} from two modules")
 
 
 def _parsed(code: str) -> ast.Module:

@@ -8,3 +8,4 @@ from groupwise.hookspecs import Register
 def register_rewards(register: Register) -> None:
     """Registers every reward of this package under its name in a configuration."""
     register("code_tests", "groupwise_code.reward:CodeTests")
+    register("repository_tests", "groupwise_code.repository_tests:RepositoryTests")

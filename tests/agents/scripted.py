@@ -31,7 +31,7 @@ class Player:
         return text
 
 
-def play(environment, row, *replies, seed=0):
-    """One episode: what `play` returned, and its player."""
+def play(environment, row, *replies, **seed):
+    """One episode: what `play` returned, and its player; seed: for an environment that takes it."""
     player = Player([*replies])
-    return asyncio.run(environment.play(row, {"policy": player}, seed=seed)), player
+    return asyncio.run(environment.play(row, {"policy": player}, **seed)), player

@@ -87,6 +87,7 @@ def speed(count: int) -> None:
             for threads in sorted({1, sandbox.parallel}):
                 line(f"sandbox, warm: {name}, {threads} at once", run, count, threads, both)
         other_languages(sandbox, count, both)
+        shells(sandbox, count)
         calls_of_tests(sandbox)
         with ThreadPoolExecutor(1) as pool:
             sleeping = pool.submit(sandbox.run, "import time\ntime.sleep(0.5)")
@@ -115,6 +116,25 @@ def calls_of_tests(sandbox: Sandbox, count: int = 1000) -> None:
         began = time.monotonic()
         assert sandbox.test(program, suite).passed
         print(f"tests that are code: {name}: {1000 * (time.monotonic() - began) / count:.2f} ms")
+
+
+def shells(sandbox: Sandbox, count: int) -> None:
+    """A shell, and a command in one: the milliseconds, and the memory of a shell that waits."""
+    if sandbox.shell_refusal is not None:
+        return
+    began = time.monotonic()
+    for _ in range(count):
+        with sandbox.shell():
+            pass
+    opening = 1000 * (time.monotonic() - began) / count
+    with sandbox.shell() as shell:
+        began = time.monotonic()
+        for _ in range(count):
+            shell.run("true")
+        command = 1000 * (time.monotonic() - began) / count
+        (holder,) = psutil.Process(sandbox._connected()._server.pid).children()
+        held = holder.memory_full_info().uss / 2**20
+    print(f"a shell: {opening:.0f} ms and {held:.1f} MiB; a command in it: {command:.0f} ms")
 
 
 def other_languages(sandbox: Sandbox, count: int, processes: Sequence[psutil.Process]) -> None:

@@ -3,7 +3,8 @@
     python -m tests.sandbox.attack_table
 
 It has the payloads that won, or the sentence that refuses: of programs without files
-("allow-list"), of those with a folder ("namespaces", "landlock"), and of commands ("bubblewrap").
+("allow-list"), of those with a folder ("namespaces", "landlock"), of commands ("bubblewrap"), and
+of a shell's ("shell").
 """
 
 import json
@@ -12,7 +13,15 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from tests.sandbox.payloads import IN_A_FOLDER, IN_A_VIEW, IN_NAMESPACES, PAYLOADS, SEEN, command
+from tests.sandbox.payloads import (
+    IN_A_FOLDER,
+    IN_A_SHELL,
+    IN_A_VIEW,
+    IN_NAMESPACES,
+    PAYLOADS,
+    SEEN,
+    command,
+)
 from tests.sandbox.payloads import WITH_A_FOLDER as FOLDERS
 
 from groupwise_sandbox.commands import Command
@@ -67,6 +76,7 @@ def main() -> None:
             sandbox._ways = Ways(sandbox._probed, [way])
             table[way] = sandbox.folder_refusal or in_a_folder(sandbox, way)
         table["bubblewrap"] = sandbox.refusal or in_bubblewrap(sandbox)
+        table["shell"] = sandbox.shell_refusal or in_a_shell(sandbox)
     print(json.dumps(table))
 
 
@@ -89,6 +99,15 @@ def in_bubblewrap(sandbox: Sandbox) -> list[str]:
         lambda: sandbox.command(shell),
         harmless=IN_A_VIEW,
     )
+
+
+def in_a_shell(sandbox: Sandbox) -> list[str]:
+    with sandbox.shell() as shell:
+        return won(
+            lambda code: shell.run('exec python3 -I -S -c "$(cat)"', stdin=code),
+            lambda: shell.run("echo 42"),
+            harmless=IN_A_SHELL,
+        )
 
 
 if __name__ == "__main__":

@@ -253,6 +253,16 @@ IN_A_VIEW = (
 own, it executes what it sees, and its parent has the number 0, by which it calls itself."""
 
 
+IN_A_SHELL = (
+    *IN_A_VIEW,
+    *("fork", "a bomb of forks", "run a command", "run a shell", "spawn", "signal a group"),
+    *("call clone without a thread (56)", "call vfork (58)", "limits of its own", "look at a file"),
+    *("a new session", "a pair of sockets", "signal everybody", "signal the parent"),
+    "thousands of threads",
+)
+"""Those that a shell's command may win, since processes, sessions and files are its own, too."""
+
+
 def command(code: str) -> Command:
     """A program for the machine's own Python, in namespaces."""
     arguments = ("/usr/bin/python3", "-I", "-S", "payload.py")

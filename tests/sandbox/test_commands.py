@@ -213,6 +213,12 @@ def test_a_command_writes_within_its_space_alone(held: Sandbox) -> None:
     assert b"hello" in held.command(shell).stdout  # and no `a` of the former one
 
 
+def test_a_signal_to_its_group_reaches_itself_alone(held: Sandbox) -> None:
+    script = "kill -9 0; kill -9 -1; echo 42"
+    shell = Command(arguments=("/bin/sh", "-c", script), scope="processes")
+    assert held.command(shell).stdout == b"42\n"
+
+
 @pytest.mark.slow
 def test_a_bomb_of_processes_ends(held: Sandbox) -> None:
     bomb = Command(arguments=("/bin/sh", "-c", "f() { f | f & }; f; sleep 9"), scope="processes")

@@ -1,0 +1,149 @@
+"""Tree: the files of a folder by their names, wherever a row has them."""
+
+import difflib
+import io
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias
+
+Tree: TypeAlias = Mapping[str, bytes]
+"""Contents by names in the folder, such as `shop/cart.py`."""
+Edits: TypeAlias = Mapping[str, str | None]
+"""What became of files: their text, or None where they were removed."""
+LEFT_OUT = (".git", "__pycache__")
+"""Folders that are no part of a tree."""
+MOST = 256 << 20
+"""Bytes of an archive's files."""
+_CUT = 20_000
+
+
+def tree_of(row: Mapping[str, Any], checkouts: str | None = None) -> Tree:
+    """The files of a row: `files`, a mapping of texts, or the path of a folder or an archive (zip,
+    tar); without it, the commit `base_commit` of `repo`.
+
+    checkouts: a folder with a clone of each repository, `owner__name` or `owner/name`.
+
+    Raises ValueError where there are none.
+    """
+    files = row.get("files")
+    if isinstance(files, Mapping):
+        texts = {name: each for name, each in files.items() if each is not None}
+        return {name: each.encode() for name, each in texts.items()}
+    if isinstance(files, str):
+        return _at(Path(files))
+    if row.get("repo") and row.get("base_commit") and checkouts:
+        return _commit(Path(checkouts), str(row["repo"]), str(row["base_commit"]))
+    if row.get("repo") and row.get("base_commit"):
+        raise ValueError("its files are a commit of a repository: set `checkouts`, or give `files`")
+    if image := row.get("docker_image") or row.get("image_name"):
+        raise ValueError(
+            f"its files are in the image of a container, {image}, and none is run here: give the "
+            "column `files`, or take the environment `agent` with an agent that has containers"
+        )
+    raise ValueError("it has no files: expected the column `files`, or `repo` and `base_commit`")
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError for a name of a file that is not in a folder, or is not plain."""
+    path = PurePosixPath(name)
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise ValueError(f"{name!r} names no file in the folder")
+
+
+def modules_of(tree: Iterable[str]) -> set[str]:
+    """The names by which its Python files are imported, without what is below them."""
+    names = [name.removeprefix("src/") for name in tree if name.endswith(".py")]
+    return {name.partition("/")[0].removesuffix(".py") for name in names}
+
+
+def of_tar(archive: bytes) -> dict[str, bytes]:
+    """The regular files of an archive of tar. Raises ValueError."""
+    found = dict[str, bytes]()
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+            for each in opened:
+                content = opened.extractfile(each) if each.isreg() or each.islnk() else None
+                if content is not None:
+                    found[str(PurePosixPath(each.name))] = content.read(MOST)
+    except (tarfile.TarError, KeyError, RecursionError) as error:
+        raise ValueError(f"the files cannot be read: {error}") from error
+    return found
+
+
+def edits_of(before: Tree, after: Tree) -> dict[str, str | None]:
+    """What became of the files between the two; files that are no text count as unchanged."""
+    found = dict[str, str | None](dict.fromkeys(sorted({*before} - {*after})))
+    for name in sorted(after):
+        if not {*LEFT_OUT} & {*PurePosixPath(name).parts} and after[name] != before.get(name):
+            try:
+                found[name] = after[name].decode()
+            except UnicodeDecodeError:
+                continue
+    return found
+
+
+def edited(before: Tree, edits: Edits) -> dict[str, bytes]:
+    """The files after the edits. Raises ValueError for a name that is none."""
+    after = dict(before)
+    for name, text in edits.items():
+        check_name(name)
+        if text is None:
+            after.pop(name, None)
+        else:
+            after[name] = text.encode("utf-8", "surrogatepass")
+    return after
+
+
+def difference(before: Tree, edits: Edits) -> str:
+    """The edits for people, as a unified diff, which is cut if it is long."""
+    lines = list[str]()
+    for name, text in edits.items():
+        old = before.get(name, b"").decode("utf-8", "replace").splitlines()
+        lines += difflib.unified_diff(old, (text or "").splitlines(), name, name, lineterm="", n=2)
+    return "\n".join(lines)[:_CUT]
+
+
+def _at(path: Path) -> Tree:
+    if path.is_dir():
+        return below(path)
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as opened:
+            members = [each for each in opened.infolist() if not each.is_dir()]
+            if sum(each.file_size for each in members) > MOST:
+                raise ValueError(f"{path} holds more than {MOST} bytes")
+            return {str(PurePosixPath(each.filename)): opened.read(each) for each in members}
+    if path.is_file():
+        with tarfile.open(path) as tar:
+            if sum(each.size for each in tar) > MOST:
+                raise ValueError(f"{path} holds more than {MOST} bytes")
+        raw = io.BytesIO(path.read_bytes())
+        return of_tar(raw.getvalue())
+    raise ValueError(f"there is no folder or archive {str(path)!r}")
+
+
+def below(folder: Path) -> Tree:
+    """The files of a folder of the machine; links are left out."""
+    found = dict[str, bytes]()
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_file() and not path.is_symlink() and not {*LEFT_OUT} & {*name.parts}:
+            found[name.as_posix()] = path.read_bytes()
+    return found
+
+
+def _commit(checkouts: Path, repository: str, commit: str) -> Tree:
+    names = (repository.replace("/", "__"), repository)
+    clone = next((checkouts / name for name in names if (checkouts / name).is_dir()), None)
+    if clone is None:
+        raise ValueError(f"there is no clone of {repository} in {checkouts}: expected {names[0]}")
+    if not commit.isalnum():
+        raise ValueError(f"{commit!r} is no commit")
+    command = ["git", "-C", str(clone), "archive", "--format=tar", commit]
+    ran = subprocess.run(command, capture_output=True, check=False)
+    if ran.returncode != 0:
+        words = ran.stderr.decode("utf-8", "replace").strip()[-200:]
+        raise ValueError(f"the commit {commit} of {repository} cannot be read: {words}")
+    return of_tar(ran.stdout)
