@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 # The same examples in every run, however long one takes on a machine with other work.
-settings.register_profile("tests", max_examples=50, deadline=None, derandomize=True, database=None)
+settings.register_profile("tests", deadline=None, derandomize=True, database=None)
 settings.load_profile("tests")
 gc.disable()  # while all is imported; see `pytest_collection_finish`
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

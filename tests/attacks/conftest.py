@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Without --full the inputs are always the same, so no test fails by chance.
     options = {"deadline": None, "database": None}
-    hypothesis.settings.register_profile("small", max_examples=30, derandomize=True, **options)
+    hypothesis.settings.register_profile("small", max_examples=60, derandomize=True, **options)
     hypothesis.settings.register_profile("full", max_examples=5_000, **options)
     hypothesis.settings.load_profile("full" if _is_full(config) else "small")
 

@@ -121,7 +121,7 @@ def test_ends_of_any_tokens_match_the_definition(kind, keep):
     tokenizer = TOKENIZERS[kind]
     own = completions(tokenizer, keep)
 
-    @settings(max_examples=75)
+    @settings(max_examples=150)
     @given(st.lists(st.integers(0, len(tokenizer) - 1), max_size=14))
     @example([])
     @example([0])
@@ -141,7 +141,7 @@ def test_ends_of_any_text_match_the_definition(kind):
     tokenizer = TOKENIZERS[kind]
     own = completions(tokenizer)
 
-    @settings(max_examples=50)
+    @settings(max_examples=100)
     @given(st.text(st.sampled_from("ab 8=\n+1üé語🙂\ufffd"), max_size=30))
     def check(text):
         ids = tokenizer(text)["input_ids"]

@@ -235,7 +235,7 @@ def test_tokens_text_steps_and_log_probs_agree_around_tool_answers(
     def ones(prompts, steps):
         return [[1.0] * len(own) for own in steps]
 
-    @settings(max_examples=20)
+    @settings(max_examples=40)
     @given(st.lists(st.lists(part, min_size=1, max_size=5), min_size=1, max_size=3))
     def check(turns):
         """In each completion the model and the tool write in turn; the model begins."""
@@ -303,7 +303,7 @@ def test_tokens_text_steps_and_log_probs_agree_over_several_turns(
                 context = policy.extend(context, tool if chat else replies[number])
         return context
 
-    @settings(max_examples=20)
+    @settings(max_examples=40)
     @given(
         st.lists(
             st.tuples(st.lists(drawn, min_size=1, max_size=3), st.lists(text, max_size=3)),

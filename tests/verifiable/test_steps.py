@@ -90,7 +90,7 @@ def test_steps_of_any_text_are_found_in_linear_time(text: str) -> None:
     assert len(Marks(separator="\n").steps(text)) <= 1
 
 
-@settings(max_examples=75)
+@settings(max_examples=150)
 @given(
     tokens=st.lists(st.integers(0, 4), min_size=1, max_size=12),
     sizes=st.lists(st.integers(1, 5), max_size=6),

@@ -20,19 +20,18 @@ def problem_of(part: Any, base: type) -> str | None:
     modules of `NAMED` its arguments have the same names, too; those that begin with an underscore
     fit any, and so do all of an abstract method, which nobody overrides by accident.
     """
-    own_kind: type = type(part)
-    for owner, name, method in _methods(own_kind, base):
+    kind: type = type(part)
+    for owner, name, method in _methods(kind, base):
         own = getattr(part, name)
         if getattr(own, "__func__", own) is method:
             continue
         theirs = f"`{owner.__name__}.{name}{_signature(method, is_bound=False)}`"
-        kind = own_kind.__name__
         if not callable(own):
-            problem = f"`{kind}.{name}` is {own!r:.60} and hides {theirs}"
+            problem = f"`{kind.__name__}.{name}` is {own!r:.60} and hides {theirs}"
         elif inspect.iscoroutinefunction(own) and not inspect.iscoroutinefunction(method):
-            problem = f"`{kind}.{name}` is async and overrides {theirs}, which is not"
+            problem = f"`{kind.__name__}.{name}` is async and overrides {theirs}, which is not"
         elif not _fits(own, method):
-            problem = f"`{kind}.{name}{_signature(own)}` overrides {theirs}"
+            problem = f"`{kind.__name__}.{name}{_signature(own)}` overrides {theirs}"
         else:
             continue
         return (
