@@ -288,6 +288,9 @@ class Events:
     def samples(self, step: int, samples: Sequence[Any]) -> None:
         pass
 
+    def check_collapse(self) -> bool:
+        return True
+
     def checkpoint(self) -> None:
         self.trainer.saved = time.monotonic()
         self.on_checkpoint()

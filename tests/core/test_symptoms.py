@@ -141,7 +141,7 @@ def steps_of(name, values):
 @pytest.mark.parametrize(
     ("name", "values", "step", "began"),
     [
-        ("kl", [0.01] * 40 + [0.01 * 1.6**n for n in range(20)], 49, 42),
+        ("kl", [0.01] * 40 + [0.01 * 1.6**n for n in range(20)], 48, 42),
         ("grad_norm", [1.0, 2.0] * 20 + [50.0] * 5, 43, 41),
         ("entropy", [0.5] * 40 + [0.01] * 5, 43, 41),
         ("entropy", [0.5] * 40 + [3.0] * 5, 43, 41),
@@ -162,7 +162,7 @@ def test_a_metric_that_leaves_its_own_past_is_named_with_the_step_it_began(
     [
         ("kl", [0.0005 * n for n in range(200)]),  # grows steadily
         ("kl", [1e-6] * 40 + [1e-3] * 40),  # both are nothing
-        ("grad_norm", [1.0] * 40 + [1000.0, 1000.0, 1.0] * 3),  # odd steps
+        ("grad_norm", [1.0] * 40 + [1000.0, 1.0, 1.0, 1.0] * 3),  # odd steps
         ("entropy", [math.exp(-n / 20) for n in range(100)]),
         ("truncated", [0.1] * 40 + [0.4] * 40),
         ("grad_norm", [0.0, math.nan] * 30),
