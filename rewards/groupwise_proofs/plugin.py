@@ -8,4 +8,4 @@ from groupwise.hookspecs import Register
 def register_rewards(register: Register) -> None:
     """Registers every reward of this package under its name in a configuration."""
     register("proof", "groupwise_proofs.reward:Proof")
-    register("invariant", "groupwise_proofs.invariant:Invariant")
+    register("invariant", "groupwise_proofs.invariant:Invariant", extra="proofs")

@@ -10,9 +10,9 @@ from tests.code.test_code_tests import CALLED, CHEATS, PRINTED, PRINTS, RIGHT, W
 
 from groupwise.rewards import SampleErrors
 from groupwise.rewards.deadline import ending_in
-from groupwise_sandbox import service
 from groupwise_code.problem import FormatError
 from groupwise_code.reward import CodeTests
+from groupwise_sandbox import service
 
 SECRET = 31337
 CALLS = {"test_cases": [{"fn_name": "add", "input": [1, SECRET - 1], "output": SECRET}]}

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from groupwise import testing
 from groupwise.rewards import SampleErrors
 
 pytest.importorskip("z3")
@@ -61,6 +62,13 @@ def test_invariants_are_paid_and_others_are_not(reward: Invariant) -> None:
     complaints = logged["no_invariant"][len(INVARIANTS) :]
     for words, why in zip(OTHERS.values(), complaints, strict=True):
         assert words in why
+
+
+def test_laws() -> None:
+    rows = [{"prompt": text, "problem": COUNTING} for text in ("Find it.", "Find this.")]
+    reward = Invariant()
+    testing.check_reward(reward, rows, [RIGHT, "true", "", "("], group_size=2)
+    reward.close()
 
 
 @pytest.mark.slow

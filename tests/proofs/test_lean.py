@@ -7,6 +7,7 @@ import pytest
 from tests.code.fusion import Fusion
 from tests.proofs.kimina import answering, message
 
+from groupwise import testing
 from groupwise.rewards import SampleErrors
 from groupwise_proofs.lean import AXIOMS, Lean, file_of, refused_word
 from groupwise_proofs.reward import Proof
@@ -114,9 +115,18 @@ def test_a_server_that_fails_fails_the_sample() -> None:
         assert "could not be judged: the server at" in caught.value.errors[0]
 
 
+def test_laws() -> None:
+    rows = [{**ROW, "prompt": "Prove it."}, {**ROW, "prompt": "Prove this."}]
+    with Fusion(answering([])) as fusion:
+        reward = Proof(Proof.Config(server=fusion.address))
+        testing.check_reward(reward, rows, [PROOF, "by sorry", "", "by simp"], group_size=2)
+        reward.close()
+
+
 def test_a_row_that_cannot_be_read_is_refused() -> None:
     reward = Proof(Proof.Config(server="http://x"))
     reward.check_row(ROW)
     for text, words in (("theorem x : True", "end with `:=`"), ("def x :=", "states no theorem")):
         with pytest.raises(FormatError, match=words):
             reward.check_row({"formal_statement": text})
+    reward.close()
