@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
@@ -36,7 +36,6 @@ class Proof:
     """
 
     judges = True
-    required_columns: ClassVar = {"": "formal_statement"}
 
     class Config(BaseModel):
         """Settings of the reward `proof`."""

@@ -24,9 +24,7 @@ COUNTING = """(synth-inv inv ((x Int) (y Int)))
 (inv-constraint inv pre trans post)"""
 
 
-def measure(
-    name: str, make: Callable[[], Any], text: Callable[[int], str], **row: str
-) -> None:
+def measure(name: str, make: Callable[[], Any], text: Callable[[int], str], **row: str) -> None:
     """Prints a row of the table."""
     reward = make()
     columns = {key: [value] * COUNT for key, value in row.items()}

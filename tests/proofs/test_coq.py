@@ -1,6 +1,7 @@
 """`proof` in Coq: what is a proof is paid, and what is none is refused by each of two layers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 from tests.proofs.cheats import ABSURD, CHEATS, MIDDLE
@@ -34,6 +35,8 @@ PROOFS = {
     "with odd (n : nat) : bool := match n with 0 => false | S m => even m end.\n"
     "Theorem goal (n : nat) : length [n; n] = twice 1.\nProof. reflexivity. Defined.",
 }
+FIVE, SIX = (bytes.fromhex(f"0800000411 4{digit}") for digit in "56")
+"""Numbers of 63 bits in a compiled file."""
 NONE = {
     "nothing": "",
     "words": "It holds by definition.",
@@ -145,17 +148,28 @@ def test_what_is_printed_otherwise_is_refused(printed: str) -> None:
     assert coq._assumed(printed) is not None
 
 
-def test_a_forged_file_is_refused(coq: Coq, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the completion's run hands on is bytes of anyone's."""
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_forged_file_is_refused(coq: Coq, monkeypatch: pytest.MonkeyPatch, changed: bool) -> None:
+    """What the completion's run hands on is bytes of anyone's: here 2 + 3 = 5 is compiled, and its
+    file says 2 + 3 = 6, which Coq itself loads without a look at the proof."""
+    row = {
+        "header": "Require Import PrimInt63.",
+        "formal_statement": f"Theorem absurd : add 2 3 = {5 + changed}%int63.",
+    }
+    theorem, honest = coq_words.theorem_of(row), coq._compiled
 
-    def forged(name: str, text: str, files: object) -> Finished:
-        content = b"\x00\x00" * 500
-        return Finished(ended="exit", status=0, stdout=content, stderr="", seconds=0.0)
+    def forged(name: str, text: str, files: Mapping[str, bytes]) -> Finished:
+        finished = honest(name, text.replace("6%", "5%") if name == "Answer" else text, files)
+        if name == "Answer" and changed:
+            assert finished.stdout.count(FIVE) == 2  # in the type, and in the proof
+            finished = replace(finished, stdout=finished.stdout.replace(FIVE, SIX))
+        return finished
 
-    theorem = theorem_of("")
-    coq.check(theorem)
     monkeypatch.setattr(coq, "_compiled", forged)
-    assert "another theorem" in str(coq.complaint(theorem, "Proof. easy. Qed."))
+    monkeypatch.setattr(coq, "_axioms", {"Coq.Numbers.Cyclic.Int63.PrimInt63.int"})
+    why = coq.complaint(theorem, "Proof. exact (eq_refl 6%int63). Qed.")
+    assert why == ("coqchk refuses the compiled proof" if changed else None)
 
 
 def test_a_row_that_cannot_be_read_is_refused(coq: Coq, reward: Proof) -> None:
