@@ -71,6 +71,8 @@ HELD_BY = {
     "verifiable/test_learned_text.py::test_laws": ("learned_text",),
     "code/test_code_tests.py::test_laws": ("code_tests",),
     "code/test_repository_tests.py::test_laws": ("repository_tests",),
+    "proofs/test_lean.py::test_laws": ("proof",),
+    "proofs/test_invariant.py::test_laws": ("invariant",),
     "judge/test_laws.py::test_rewards": ("judge", "judge_ranking", "constitution"),
     "judge/test_generative.py::test_laws": ("generative_judge",),
     "judge/test_visual_questions.py::test_probabilities_are_those_of_transformers_and_the_picture"

@@ -16,7 +16,7 @@ from groupwise.registry import Entry, installed
 from groupwise_commands.docstrings import docstring
 
 DOCS = Path(__file__).parents[1]
-PAGES = ("rewards.md", "code.md", "clip.md", "judges.md", "iterative.md")
+PAGES = ("rewards.md", "code.md", "proofs.md", "clip.md", "judges.md", "iterative.md")
 THEIRS = re.compile(r"(TRL|open-r1)'s `(\w+(?:_reward|_punishment))`")
 PAPER = re.compile(r"arXiv:(\d{4}\.\d{5})")
 

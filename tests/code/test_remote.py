@@ -10,9 +10,9 @@ from tests.code.test_code_tests import CALLED, CHEATS, PRINTED, PRINTS, RIGHT, W
 
 from groupwise.rewards import SampleErrors
 from groupwise.rewards.deadline import ending_in
-from groupwise_code import remote
 from groupwise_code.problem import FormatError
 from groupwise_code.reward import CodeTests
+from groupwise_sandbox import service
 
 SECRET = 31337
 CALLS = {"test_cases": [{"fn_name": "add", "input": [1, SECRET - 1], "output": SECRET}]}
@@ -20,7 +20,7 @@ CALLS = {"test_cases": [{"fn_name": "add", "input": [1, SECRET - 1], "output": S
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(service, "FIRST_WAIT", 0.01)
 
 
 def values(fusion: Fusion, programs: list[str], row: dict[str, Any], **options: Any) -> Any:
@@ -86,7 +86,7 @@ def result(stage: str = "run_result", **fields: Any) -> dict[str, Any]:
         result(return_code=0, stdout=None),
         {"status": "Failed", "compile_result": {"status": "TimeLimitExceeded"}},
         {"status": "Success", "run_result": {"status": "Finished", "return_code": 0, "stdout": "3"}}
-        | {"message": "x" * remote.LARGEST},
+        | {"message": "x" * service.LARGEST},
     ],
     ids=lambda reply: str(reply)[:60],
 )

@@ -1,0 +1,1 @@
+"""Proofs: rewards that a theorem, or an invariant, earns only when a prover accepts it."""
