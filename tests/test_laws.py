@@ -55,6 +55,7 @@ HELD_BY = {
     "verifiable/test_laws.py::test_rewards_of_texts": (
         *("math", "exact_answer", "numeric_answer", "think_answer_format", "think_format"),
         *("tag_count", "length", "cosine_length", "token_count", "soft_overlong", "repetition"),
+        "self_correction",
         *("language_consistency", "answer_f1"),
     ),
     "verifiable/test_laws.py::test_rewards_of_images": (

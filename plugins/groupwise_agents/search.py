@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise.kit.errors import UserError
+from groupwise.kit.options import PathOrName
 
 _SUFFIXES = (".txt", ".md")
 _LONGEST = 1_000  # characters of a query
@@ -18,7 +19,7 @@ class SearchConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    folder: str = Field(description="with texts, .txt or .md, also in folders within it")
+    folder: PathOrName = Field(description="with texts, .txt or .md, also in folders within it")
     results: int = Field(3, ge=1, description="the most passages that a search returns")
     words: int = Field(
         100, ge=1, description="the most words of a passage; it ends with a paragraph where it can"

@@ -19,6 +19,7 @@ def register_rewards(register: Register) -> None:
     register("cosine_length", f"{here}.mathematics.length:CosineLength", extra="math")
     register("token_count", f"{here}.text.token_count:TokenCount")
     register("sum_steps", f"{here}.mathematics.sums:SumSteps")
+    register("self_correction", f"{here}.text.self_correction:SelfCorrection")
     register("soft_overlong", f"{here}.text.overlong:SoftOverlong")
     register("repetition", f"{here}.text.repetition:Repetition")
     register("language_consistency", f"{here}.text.language:LanguageConsistency", extra="llm")

@@ -1,9 +1,12 @@
 """The tool `search`: passages of a folder of texts."""
 
 import asyncio
+import json
+from pathlib import Path
 
 import pytest
 
+from groupwise.config.load import load_config
 from groupwise.kit.errors import UserError
 from groupwise_agents.search import Passages, SearchConfig
 from groupwise_agents.tool import Tool
@@ -64,9 +67,36 @@ def test_the_environment_has_the_tool(folder):
 
 
 def test_a_folder_without_texts_is_refused(folder, tmp_path_factory):
-    for path in (tmp_path_factory.mktemp("empty"), folder / "away", folder / "kenya.txt"):
+    with pytest.raises(ValueError, match="no such file or folder"):
+        searched(folder / "away", "Oslo")
+    for path in (tmp_path_factory.mktemp("empty"), folder / "kenya.txt"):
         with pytest.raises(UserError, match=r"expected texts, .txt or .md, in .*, found none"):
             searched(path, "Oslo")
     (folder / "latin.txt").write_bytes("Málaga".encode("cp1252"))
     with pytest.raises(UserError, match=r"expected UTF-8 in .*latin.txt, found other bytes"):
         searched(folder, "Oslo")
+
+
+RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
+
+
+def test_the_texts_of_the_recipe_hold_the_answers_to_its_questions():
+    """A search for the question finds those that take one search, and seldom the others."""
+    rows = map(json.loads, (RECIPES / "islands.jsonl").read_text("utf-8").splitlines())
+    environment = load_config(RECIPES / "qwen3_search.yaml", []).config.environment
+    found = [
+        any(
+            answer in searched(RECIPES / environment.search["folder"], row["question"])
+            for answer in row["answers"]
+        )
+        for row in rows
+    ]
+    assert [sum(found[kind::7]) for kind in range(5)] == [16] * 5
+    assert all(sum(found[kind::7]) < 8 for kind in (5, 6))
+
+
+def test_a_folder_is_relative_to_the_configuration(folder, monkeypatch):
+    config = Tools.Config.model_validate(
+        {"search": {"folder": "animals"}}, context={"folder": str(folder)}
+    )
+    assert config.search.folder == str(folder / "animals")

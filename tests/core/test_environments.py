@@ -17,6 +17,7 @@ from groupwise.environment import ContextRefused, Environment, EpisodeEnded
 from groupwise.episodes.episode_sampler import EpisodeSampler
 from groupwise.episodes.player_sampler import _further
 from groupwise.episodes.sampling import Sampling
+from groupwise.experience.replay import Replay
 from groupwise.experience.step import Step
 from groupwise.kit.errors import UserError
 from groupwise.record import Group
@@ -569,8 +570,25 @@ def test_an_environment_of_several_policies_refuses_a_single_one(lab, tmp_path, 
         groupwise.train(**arguments(lab, tmp_path, environment=kind))
 
 
-def test_replay_is_refused_where_an_episode_may_have_several_completions(lab, tmp_path):
-    settings = {"steps": 1, "groups_per_step": 2, "group_size": 4, "replay": {}}
-    sections = {"environment": Again(), "train": settings, "evaluation": {"threshold": 0.5}}
-    with pytest.raises(UserError, match=r"replay: .* an episode may have several; leave it out"):
+def test_replay_leaves_episodes_with_several_rollouts_as_they_are(lab, tmp_path):
+    """Those of rows from 4 on have two; of the others some wrong ones are replaced."""
+    places, fill = [], Replay.fill
+
+    def noted(self, firsts, *others):
+        filled, metrics = fill(self, firsts, *others)
+        places.extend(first.episode.group.row["id"] for first in filled if first.is_replayed)
+        return filled, metrics
+
+    def rare(completions, **_):
+        return [float(text.startswith("2")) for text in completions]
+
+    rare.judges = True
+    settings = {"steps": 12, "groups_per_step": 4, "group_size": 4, "replay": {}}
+    sections = {"environment": Again(), "train": settings, "rewards": [rare]}
+    sections["policy"] = lab.Tabular(prompts=8)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Replay, "fill", noted)
         groupwise.train(**arguments(lab, tmp_path, **sections))
+    print(places)
+    assert places
+    assert max(places) < 4

@@ -111,6 +111,7 @@ def test_all_recipes_are_tested():
     elsewhere = {
         JUDGED,
         "qwen3_tools.yaml",  # tests/llm/vllm/test_recipe.py
+        "qwen3_search.yaml",  # tests/agents/test_search.py
         *("sd15_compressibility.yaml", "sdxl_pickscore.yaml"),  # test_noise_prediction.py
         *(f"{name}_pickscore.yaml" for name in OF_MODELS),  # test_model_recipes.py
         *(f"{name}.yaml" for name in OF_VIDEOS),  # test_video_recipes.py

@@ -65,6 +65,7 @@ TEXTS = {
     "length": {},
     "cosine_length": {"max_length": 100},
     "token_count": {},
+    "self_correction": {},
     "soft_overlong": {"max_length": 40, "cache": 20},
     "repetition": {},
     "language_consistency": {"language": "en"},

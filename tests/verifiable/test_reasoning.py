@@ -120,8 +120,16 @@ def test_a_task_that_generates_all_rows_at_once_prints_a_note(
     assert "`size`" in output
     assert output.count("\n") == 1
     with pytest.raises(ValueError, match=r"for 1000000 rows \(`size`\): .*too large"):
-        source(task="word_ladder")
+        source(task="word_ladder", size=1_000_000)
     assert threading.active_count() == before
+
+
+def test_tasks_that_have_no_million_rows_at_once_have_fewer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(puzzles_source.SIZES, "acre", 70)
+    assert [len(source(task=name)) for name in ("acre", "word_ladder")] == [70, 500]
+    assert len(source(task="gcd")) == 1_000_000
 
 
 def test_the_key_of_the_source_is_the_question() -> None:

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "recipes"
 # Those of images: a recipe of text trains on the strict rule itself; those of videos are in
 # tests/flow/test_video_recipes.py.
 OTHERS = {path for path in FOLDER.glob("*.yaml") if "\n  frames:" in path.read_text("utf-8")}
-RECIPES = sorted({*FOLDER.glob("*.yaml")} - OTHERS - {FOLDER / "qwen3_tools.yaml"})
+RECIPES = sorted({*FOLDER.glob("*.yaml")} - OTHERS - {*FOLDER.glob("qwen3_*.yaml")})
 TRAINED = {
     "sd35_geneval": {"name": "image_contents", "mode": "flow_grpo", "colors": "clip"},
     "sd35_geneval_fast": {"name": "image_contents", "mode": "flow_grpo", "colors": "clip"},

@@ -62,8 +62,8 @@ class Players:
         return sum(self.groups[label] * self.sizes[label] for label in self.judged)
 
     def check(self, loaded: LoadedConfig) -> None:
-        """Raise UserError if these are not the players that the environment calls, if its casts
-        cannot share groups of that size, or if replay does not fit its episodes."""
+        """Raise UserError if these are not the players that the environment calls, or its casts
+        cannot share groups of that size."""
         try:
             _ = self.casts
         except UserError as error:
@@ -76,12 +76,6 @@ class Players:
         if idle := [label for label in self.labels if label not in called]:
             problem = f"environment {name!r} does not call the player {idle[0]!r}"
             raise UserError(loaded.origin.message((PLAYERS,) if several else ("policy",), problem))
-        if self.config.train.replay is not None and not self.environment.one_call:
-            problem = (
-                f"puts completions of earlier steps in the place of wrong ones, but in environment "
-                f"{name!r} an episode may have several; leave it out"
-            )
-            raise UserError(loaded.origin.message(("train", "replay"), problem))
         count = len(self.casts)
         if count == 1:
             return

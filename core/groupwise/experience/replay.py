@@ -19,7 +19,7 @@ weights have not yet learned from the replayed completion.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -72,7 +72,8 @@ class Replay:
     ) -> tuple[list[Call], dict[str, float]]:
         """Put kept completions into groups with fewer right ones than `at_least`; keep new ones.
 
-        They replace the last wrong completions of the group. A collective. Returns the calls with
+        They replace the last wrong completions of the group. An episode with several rollouts is
+        left as it is, since its reward is not one rollout's. A collective. Returns the calls with
         those that are replaced, and metrics.
 
         firsts: the first call of each rollout; like: scores of the same rewards; step: training
@@ -88,21 +89,23 @@ class Replay:
         scores = scores_of(firsts, like)
         self._expire(step, columns, scores)
         right, filled, replayed = self.accuracy.right(scores).tolist(), [*firsts], 0
+        rollouts_of = Counter(id(first.episode) for first in firsts)
+        whole = [rollouts_of[id(first.episode)] == 1 for first in firsts]
         new: list[tuple[int, str, list[KeptCompletion]]] = []
         groups = defaultdict[int, list[int]](list)
         for place, first in enumerate(firsts):
             groups[first.comparison.number].append(place)
         for number, places in sorted(groups.items()):
-            row_of_group = fingerprint(firsts[places[0]].row)
+            row_of_group = fingerprint(firsts[places[0]].episode.group.row)
             missing = self.settings.at_least - sum(right[place] == 1 for place in places)
-            wrong = [place for place in reversed(places) if right[place] == 0][: max(0, missing)]
+            wrong = [p for p in reversed(places) if right[p] == 0 and whole[p]][: max(0, missing)]
             for place, kept in zip(wrong, self.kept.get(row_of_group, []), strict=False):
                 filled[place] = _in_place_of(firsts[place], kept)
                 replayed += 1
             good = [p for p in places if right[p] == 1 and not bool(scores.total[p].isnan())]
             if good:  # where most are right, nothing is kept any longer
                 few = good[: self.settings.at_least if 2 * len(good) <= len(places) else 0]
-                new.append((number, row_of_group, [_light(firsts[place]) for place in few]))
+                new.append((number, row_of_group, [_light(firsts[p]) for p in few if whole[p]]))
         self._keep(sorted(gather_object(new), key=lambda of_group: of_group[0]))
         self._names, self._judges_steps = scores.names, scores.judges_steps
         return filled, self._metrics(replayed, len(firsts))

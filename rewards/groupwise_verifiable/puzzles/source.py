@@ -15,6 +15,9 @@ from groupwise_verifiable.puzzles.tasks import check_task
 
 COLUMNS = ("question", "answer", "metadata")
 _PATIENCE = 5.0  # seconds
+SIZE = 1_000_000
+SIZES = {"acre": 10_000, "word_ladder": 500}
+"""Rows of tasks that generate all of them at once, or that have no million."""
 
 
 class ReasoningGym:
@@ -34,9 +37,17 @@ class ReasoningGym:
         """Settings of the prompt source `reasoning_gym`."""
 
         task: str = Field(description="The task's name in reasoning-gym, such as chain_sum.")
-        size: int = Field(default=1_000_000, ge=1, description="Number of rows.")
+        size: int | None = Field(
+            default=None,
+            ge=1,
+            description="Number of rows; if unset a million, of `acre` 10,000, `word_ladder` 500.",
+        )
         seed: int = Field(default=0, ge=0, description="Seed of the rows.")
         options: dict[str, Any] = Field(default={}, description="The task's own settings.")
+
+        @property
+        def rows(self) -> int:
+            return SIZES.get(self.task, SIZE) if self.size is None else self.size
 
     def __init__(self, config: Config) -> None:
         """Checks the task and its options; generates no row yet."""
@@ -46,7 +57,7 @@ class ReasoningGym:
 
     def __len__(self) -> int:
         """Returns the number of rows."""
-        return self.config.size
+        return self.config.rows
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Returns row `index`; a negative one counts from the end."""
@@ -101,12 +112,12 @@ def _dataset(config: ReasoningGym.Config) -> Any:  # reasoning-gym has no types
     try:
         with _patience(config):
             return reasoning_gym.create_dataset(
-                task, size=config.size, seed=spread(config.seed), **options
+                task, size=config.rows, seed=spread(config.seed), **options
             )
     except (TypeError, ValueError, AssertionError, KeyError, AttributeError) as error:
         # Tasks check their settings by assertions; any error here is about a setting.
         raise ValueError(
-            f"task {task!r} refuses the options {config.options} for {config.size} rows (`size`): "
+            f"task {task!r} refuses the options {config.options} for {config.rows} rows (`size`): "
             f"{error!r}"
         ) from error
 
@@ -146,7 +157,7 @@ def _check_reserved(task: str, options: Mapping[str, Any], place: str) -> None:
 def _patience(config: ReasoningGym.Config) -> Iterator[None]:
     """The context that prints a note after some seconds: some tasks generate all rows at once."""
     advice = (
-        f"reasoning_gym: the task {config.task!r} generates all of its {config.size:,} rows at "
+        f"reasoning_gym: the task {config.task!r} generates all of its {config.rows:,} rows at "
         "once and is still at it; a lower `size` takes less time\n"
     )
     timer = threading.Timer(_PATIENCE, lambda: sys.stderr.write(advice))
