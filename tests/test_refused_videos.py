@@ -17,7 +17,7 @@ TENSOR = torch.zeros(2, 3, 4, 6)
     "call",
     [
         lambda: images_of([Video(FRAMES)], {}),
-        lambda: images_of([Video(FRAMES)], {"images": [TENSOR]}),
+        lambda: images_of([Video(FRAMES)], {"pixels": [TENSOR]}),
         lambda: pixels([Video(FRAMES)], reward="r"),
         lambda: pixels([TENSOR], reward="r"),
         lambda: pixels([FRAMES], reward="r"),

@@ -27,7 +27,7 @@ from groupwise_flow.files.saving import save, try_saving
 from groupwise_flow.model.lora import adds_nothing
 from groupwise_flow.model.precision import check_computes
 from groupwise_flow.model.unused_parameters import UnusedParameters
-from groupwise_flow.passes.guidance import IMAGES, Guided
+from groupwise_flow.passes.guidance import PIXELS, Guided
 from groupwise_flow.passes.latents import failures, sample_latents
 from groupwise_flow.preflight import check_teacher, checked, examine
 from groupwise_flow.process.denoising import Denoised, Plan, without_noise
@@ -39,13 +39,13 @@ from groupwise_flow.settings import Settings
 class DiffusionPolicy(Policy, GroupSampler):
     """Image models of diffusers (Stable Diffusion, FLUX, Qwen-Image, Z-Image and others).
 
-    facts: `images`, the pictures as tensors; of videos, whose tensors take four times the memory of
+    facts: `pixels`, the pictures as tensors; of videos, whose tensors take four times the memory of
     their frames, only for rewards that have it in their signature.
 
     sigmas: [steps + 1], the noise levels of sampling in training, on the CPU.
     """
 
-    optional_facts = frozenset({IMAGES})
+    optional_facts = frozenset({PIXELS})
     greedy = False
     Config: ClassVar[type[Settings]]
     config: Settings
@@ -177,7 +177,7 @@ class DiffusionPolicy(Policy, GroupSampler):
             sigmas = levels(self.adapter, self.config.evaluation_steps)
             plan, guidance = without_noise(sigmas, len(rows)), self.config.guidance
         done = sample_latents(self.guided, rows, seeds, plan, guidance=guidance, mesh=self.mesh)
-        tensors = IMAGES in self._optional or not self.adapter.is_video
+        tensors = PIXELS in self._optional or not self.adapter.is_video
         pictures = self.guided.completions(done.latents, tensors=tensors)
         width = self.config.max_decisions if training else 0
         rollouts = Rollouts(
@@ -187,7 +187,7 @@ class DiffusionPolicy(Policy, GroupSampler):
             mask=torch.ones(len(rows), width, dtype=torch.bool, device=self.device),
             truncated=torch.zeros(len(rows), dtype=torch.bool, device=self.device),
             failures=failures(done.broken | pictures.broken, self.config.precision),
-            facts={} if pictures.images is None else {IMAGES: list(pictures.images)},
+            facts={} if pictures.images is None else {PIXELS: list(pictures.images)},
         )
         return self.with_trajectory(rollouts, done, plan, seeds) if training else rollouts
 

@@ -42,7 +42,7 @@ class ForwardProcess(DiffusionPolicy):
     latent's dimensions. With the weight sigma^2 (`likelihood: x0`) that is the squared error of the
     predicted clean latents. Gradients go through `velocity` and `log_probs`.
 
-    facts: `images`, the pictures as tensors; of videos only for rewards that have it in their
+    facts: `pixels`, the pictures as tensors; of videos only for rewards that have it in their
     signature.
     """
 

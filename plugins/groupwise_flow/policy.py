@@ -21,7 +21,7 @@ from groupwise.sampler import Purpose
 from groupwise_flow.diffusion import DiffusionPolicy
 from groupwise_flow.model.versions import Versions
 from groupwise_flow.passes.graphs import PASS
-from groupwise_flow.passes.guidance import IMAGES
+from groupwise_flow.passes.guidance import PIXELS
 from groupwise_flow.passes.rounding import Rounding
 from groupwise_flow.passes.transitions import Transitions, relative
 from groupwise_flow.process.denoising import Denoised, Plan
@@ -42,7 +42,7 @@ class FlowPolicy(DiffusionPolicy):
     `relative_slope`, with c = |d mean / d velocity| / std, to which the gradient of a log-prob by
     the velocity is proportional, c times the mean of their 1 / c.
 
-    facts: `images`, the pictures as tensors, of videos only for rewards that have it in their
+    facts: `pixels`, the pictures as tensors, of videos only for rewards that have it in their
     signature. `predictions`, only for rewards that have it in theirs: per rollout a CPU tensor
     [decisions + 1, 3, height, width] (of videos [decisions + 1, frames, 3, ...]), the pictures that
     the model predicts before its first decision and after each one. Decoding them costs
@@ -54,7 +54,7 @@ class FlowPolicy(DiffusionPolicy):
 
     provides = frozenset({"log_probs", "mean", "std", "interval", "relative_std", "relative_slope"})
     algorithms = ("flow_grpo",)
-    optional_facts = frozenset({IMAGES, "predictions"})
+    optional_facts = frozenset({PIXELS, "predictions"})
     diversity = "a higher noise_level"
     unit = "denoising steps"
     Config: ClassVar[type[FlowSettings]] = FlowSettings

@@ -47,5 +47,5 @@ class PictureRehearsal(Rehearsal):
             groups=torch.arange(len(prompts)).repeat_interleave(group_size),
             mask=torch.ones(len(rows), 1, dtype=torch.bool),
             truncated=torch.zeros(len(rows), dtype=torch.bool),
-            facts={"images": [images] * len(rows)},  # one number in memory, as are all pixels
+            facts={"pixels": [images] * len(rows)},  # one number in memory, as are all pixels
         )

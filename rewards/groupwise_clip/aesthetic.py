@@ -83,7 +83,7 @@ class Aesthetic:
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """Returns a value for each image: `images` [3, H, W] if provided, else completions."""
+        """Returns a value for each image: `pixels` [3, H, W] if provided, else completions."""
         features = self.clip.image_features(images_of(completions, columns))
         values: list[float | None] = self.head.to(features.device)(features).squeeze(1).tolist()
         return values

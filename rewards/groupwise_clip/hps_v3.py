@@ -76,7 +76,7 @@ class HpsV3:
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Sequence[Any]
     ) -> list[float | None]:
-        """Returns a value for each image: `images` [3, H, W] if provided, else completions."""
+        """Returns a value for each image: `pixels` [3, H, W] if provided, else completions."""
         self.load()
         captions = texts(prompts, columns, self.config.text, reward="hps_v3")
         images = images_of(completions, columns)

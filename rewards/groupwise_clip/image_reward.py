@@ -73,7 +73,7 @@ class ImageReward:
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Sequence[Any]
     ) -> list[float | None]:
-        """Returns a value for each image: `images` [3, H, W] if provided, else completions."""
+        """Returns a value for each image: `pixels` [3, H, W] if provided, else completions."""
         captions = texts(prompts, columns, self.config.text, reward="image_reward")
         images = images_of(completions, columns)
         values: list[float | None] = [None] * len(images)

@@ -49,12 +49,12 @@ _LONGEST = 20  # largest ratio of edges: a longer image, resized by its short ed
 def images_of(
     completions: Sequence[Any], columns: Mapping[str, Sequence[Any] | None]
 ) -> list[Tensor | Image]:
-    """Returns the tensors of the policy's fact `images`, else the completions, PIL images.
+    """Returns the tensors of the policy's fact `pixels`, else the completions, PIL images.
 
-    A dataset's own column of that name (pictures to edit, for example) has no tensors and is
-    ignored. Raises ValueError for the first that is no image.
+    A dataset's own column of that name has no tensors and is ignored. Raises ValueError for the
+    first that is no image.
     """
-    images = columns.get("images")
+    images = columns.get("pixels")
     if images is None or not all(isinstance(image, Tensor) for image in images):
         images = completions
     return [_checked(image, index) for index, image in enumerate(images)]

@@ -92,7 +92,7 @@ class Preference:
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """Returns a value for each image: `images` [3, H, W] if provided, else completions."""
+        """Returns a value for each image: `pixels` [3, H, W] if provided, else completions."""
         captions = texts(prompts, columns, self.config.text, reward="preference")
         cosines = self.clip.cosines(images_of(completions, columns), captions)
         return [None if cosine is None else cosine * self.scale for cosine in cosines]

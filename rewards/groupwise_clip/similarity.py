@@ -42,7 +42,7 @@ class ClipSimilarity:
         completions: Sequence[Any],
         **columns: Sequence[Any],
     ) -> list[float | None]:
-        """Returns a value for each image: `images` [3, H, W] if provided, else completions."""
+        """Returns a value for each image: `pixels` [3, H, W] if provided, else completions."""
         captions = texts(prompts, columns, self.config.text, reward="clip_similarity")
         cosines = self.clip.cosines(images_of(completions, columns), captions)
         return [None if cosine is None else cosine * self.config.scale for cosine in cosines]

@@ -56,7 +56,6 @@ def _pictures(columns: Mapping[str, Sequence[Any] | None], row: int) -> list[Any
         raise ValueError(
             "it has both columns, `image` (one picture) and `images` (a list); leave one out"
         )
-    # An image policy's own fact `images` has tensors: its completions, not the prompt's pictures.
     if not isinstance(images, Sequence) or isinstance(images, str | bytes):
         images = []
     return [*([] if image is None else [image]), *images]

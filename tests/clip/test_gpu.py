@@ -33,11 +33,11 @@ def test_rewards_on_the_gpu_are_those_on_the_cpu(
         expected = on_cpu(texts, pil(images))
         close = pytest.approx(expected, abs=PRECISIONS[precision] * (1 + max(map(abs, expected))))
         # CUDA tensors and PIL images are computed on the GPU, tensors on the CPU stay there.
-        assert on_gpu(texts, [None] * 4, images=[image.cuda() for image in images]) == close
+        assert on_gpu(texts, [None] * 4, pixels=[image.cuda() for image in images]) == close
         assert on_gpu.clip._device.type == "cuda"
         assert on_gpu(texts, pil(images)) == close
         assert on_gpu.clip._device.type == "cuda"
-        assert on_gpu(texts, [None] * 4, images=images) == close
+        assert on_gpu(texts, [None] * 4, pixels=images) == close
         assert on_gpu.clip._device.type == "cpu"
 
 

@@ -138,9 +138,9 @@ def test_invalid_images_are_refused(image, message, pictures, pil):
 def test_tensors_of_the_images_fact_are_used_instead_of_completions(pictures, pil):
     images = pictures(0, 1)
     completions = pil(images)
-    assert images_of(completions, {"images": images})[1] is images[1]
-    assert images_of([None, None], {"images": torch.stack(images)})[1].equal(images[1])
+    assert images_of(completions, {"pixels": images})[1] is images[1]
+    assert images_of([None, None], {"pixels": torch.stack(images)})[1].equal(images[1])
     assert images_of(completions, {}) == completions
     # A column of the data set with pictures to edit is not the policy's output.
-    assert images_of(completions, {"images": pil(pictures(2, 3))}) == completions
-    assert images_of(completions, {"images": [None, None]}) == completions
+    assert images_of(completions, {"pixels": pil(pictures(2, 3))}) == completions
+    assert images_of(completions, {"pixels": [None, None]}) == completions

@@ -31,7 +31,7 @@ def batch(images, texts):
         groups=torch.arange(count),
         mask=torch.ones(count, 1, dtype=torch.bool),
         truncated=torch.zeros(count, dtype=torch.bool),
-        facts={"images": images},
+        facts={"pixels": images},
     )
 
 
@@ -48,17 +48,17 @@ def test_it_learns_the_labels_of_the_verifier(folder, prompt):
         images, labels = red_and_blue(32, seed)
         texts = ["a red square"] * 32
         if prompt and seed == 0:
-            assert set(reward(texts, [None] * 32, images=images)) == {0.5}
+            assert set(reward(texts, [None] * 32, pixels=images)) == {0.5}
         metrics = reward.refresh(batch(images, texts), labelled(labels))
     assert metrics["agreement"] > 0.95
-    values = torch.tensor(reward(texts, [None] * 32, images=images))
+    values = torch.tensor(reward(texts, [None] * 32, pixels=images))
     assert torch.equal((values > 0.5).double(), labels)
 
 
 def test_images_without_a_text_are_neither_scored_nor_learned_from(folder):
     images, labels = red_and_blue(4, 0)
     reward = learned(folder, text="caption")
-    columns = {"images": images, "caption": ["red", None, "blue", " "]}
+    columns = {"pixels": images, "caption": ["red", None, "blue", " "]}
     assert [v is None for v in reward(["x"] * 4, [None] * 4, **columns)] == [0, 1, 0, 1]
     rows = [{"prompt": "x", "caption": text} for text in columns["caption"]]
     rollouts = batch(images, "xxxx")

@@ -61,26 +61,26 @@ def test_tensors_of_the_images_fact_are_scored_instead_of_completions(
     folder, pictures, pil, texts, rounding
 ):
     reward, images, others = similarity(folder), pictures(0, 1, 2, 3), pictures(4, 5, 6, 7)
-    stated = reward(texts, pil(others), images=images, truncated=[False] * 4)
+    stated = reward(texts, pil(others), pixels=images, truncated=[False] * 4)
     rounding.same(lambda: torch.tensor(reward(texts, pil(images))), torch.tensor(stated))
 
 
 def test_texts_of_a_column_and_of_messages(folder, pictures, texts, rounding):
     images, nothing = pictures(0, 1, 2, 3), [None] * 4
     reward = similarity(folder)
-    expected = reward(texts, nothing, images=images)
-    assert reward([chat(text) for text in texts], nothing, images=images) == expected
+    expected = reward(texts, nothing, pixels=images)
+    assert reward([chat(text) for text in texts], nothing, pixels=images) == expected
     captioned = similarity(folder, text="caption")
-    assert captioned(["p"] * 4, nothing, images=images, caption=texts) == expected
-    some = captioned(["p"] * 4, nothing, images=images, caption=[None, *texts[1:]])
+    assert captioned(["p"] * 4, nothing, pixels=images, caption=texts) == expected
+    some = captioned(["p"] * 4, nothing, pixels=images, caption=[None, *texts[1:]])
     assert some[0] is None
     rounding.same(
-        lambda: torch.tensor(reward(texts, nothing, images=images))[1:], torch.tensor(some[1:])
+        lambda: torch.tensor(reward(texts, nothing, pixels=images))[1:], torch.tensor(some[1:])
     )
     with pytest.raises(
-        ValueError, match=r"'clip_similarity' needs the column 'caption'; .* images"
+        ValueError, match=r"'clip_similarity' needs the column 'caption'; .* pixels"
     ):
-        captioned(["p"] * 4, nothing, images=images)
+        captioned(["p"] * 4, nothing, pixels=images)
 
 
 def test_messages():
@@ -112,7 +112,7 @@ def test_the_layers_of_a_head_are_inferred(folder, head, pictures, *, name, pref
     for layer in reward.head:
         value = value @ layer.weight.T + layer.bias
     assert [len(reward.head), value.shape[1]] == [len(widths) - 1, 1]
-    assert reward([None] * 3, [None] * 3, images=images) == pytest.approx(value[:, 0].tolist())
+    assert reward([None] * 3, [None] * 3, pixels=images) == pytest.approx(value[:, 0].tolist())
     assert [layer.in_features for layer in reward.head] == list(widths[:-1])
 
 
@@ -238,7 +238,7 @@ def rollouts_of(images, texts, completions):
         groups=torch.zeros(size, dtype=torch.int64),
         mask=torch.ones(size, 3, dtype=torch.bool),
         truncated=torch.zeros(size, dtype=torch.bool),
-        facts={"images": images} if images else {},
+        facts={"pixels": images} if images else {},
     )
 
 

@@ -100,7 +100,7 @@ def test_it_is_loaded_once(folder, head, pictures, monkeypatch):
     reward = made(Aesthetic, model=str(folder), head=str(head(24, 1)))
     assert loads == []
     images = pictures(0, 1)
-    values = [reward(["p"] * 2, [None] * 2, images=images) for _ in range(2)]
+    values = [reward(["p"] * 2, [None] * 2, pixels=images) for _ in range(2)]
     reward.load()
     assert len(loads) == 1
     assert values[0] == pytest.approx(values[1])
@@ -115,7 +115,7 @@ def test_long_texts_are_truncated_as_by_published_code(
     reward, image = made(Preference, model=str(model_folder), scale=1), pictures(0)
     long = "a red square and two cats that sit on a sofa near the sea and look at a picture of it"
     extended, other = long + " in the evening", long.replace("red", "blue")
-    values = [reward([text], [None], images=image)[0] for text in (long, extended, other)]
+    values = [reward([text], [None], pixels=image)[0] for text in (long, extended, other)]
     assert values[0] == values[1]
     assert values[0] != pytest.approx(values[2], abs=1e-5)
     if kind == "folder":

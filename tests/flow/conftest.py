@@ -275,7 +275,7 @@ def update(
 
 
 def images_of(rollouts: Rollouts) -> torch.Tensor:
-    return torch.stack(list(rollouts.facts["images"])).cpu()
+    return torch.stack(list(rollouts.facts["pixels"])).cpu()
 
 
 def pipelines_images(

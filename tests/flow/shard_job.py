@@ -55,7 +55,7 @@ def policy_of(model, mesh=None, **settings):
     policy = lab.FlowPolicy(lab.FlowPolicy.Config(**{**usual, **settings}))
     if mesh is not None:
         policy.shard(mesh)
-    policy.prepare(outputs=policy.provides, facts=frozenset({"images"}))
+    policy.prepare(outputs=policy.provides, facts=frozenset({"pixels"}))
     policy.place("cpu")
     policy.begin(0)
     return policy

@@ -68,7 +68,7 @@ def test_pictures_of_another_size_than_the_models_default(lab, name):
     policy = lab.policy(name, height=8, width=12)
     rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
     assert rollouts.completions[0].size == (12, 8)
-    assert rollouts.facts["images"][0].shape == (3, 8, 12)
+    assert rollouts.facts["pixels"][0].shape == (3, 8, 12)
 
 
 class CountsFromZero(SD3Adapter):

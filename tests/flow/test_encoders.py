@@ -30,7 +30,7 @@ def loaded_encoders(policy):
 
 def equal(left, right):
     return torch.equal(left.sampler_log_probs, right.sampler_log_probs) and all(
-        torch.equal(*pair) for pair in zip(left.facts["images"], right.facts["images"], strict=True)
+        torch.equal(*pair) for pair in zip(left.facts["pixels"], right.facts["pixels"], strict=True)
     )
 
 

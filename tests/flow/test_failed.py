@@ -47,14 +47,14 @@ def test_a_picture_that_is_not_finite_changes_nothing_of_the_others(lab, spoiled
     rest = range(1, 6)
     one, other = clean.select(rest), rollouts.select(rest)
     assert torch.equal(one.sampler_log_probs, other.sampler_log_probs)
-    for left, right in zip(one.facts["images"], other.facts["images"], strict=True):
+    for left, right in zip(one.facts["pixels"], other.facts["pixels"], strict=True):
         assert torch.equal(left, right)
     if "precision" in form:
         assert math.isfinite(rollouts.facts["log_prob_error"][0])
     assert rollouts.sampler_log_probs.isfinite().all()
     assert all(column.isfinite().all() for column in rollouts.trajectory["path"])
     assert all(column.isfinite().all() for column in rollouts.trajectory.get("unconditional", ()))
-    assert all(image.isfinite().all() for image in rollouts.facts["images"])
+    assert all(image.isfinite().all() for image in rollouts.facts["pixels"])
 
 
 def test_its_gradient_is_that_of_the_others(lab, spoiled):
@@ -87,15 +87,15 @@ def test_a_decoder_that_overflows_is_a_failed_sample(lab):
     policy.adapter.decode = overflows
     rollouts = policy.sample(lab.rows, group_size=2, seeds=range(4))
     assert rollouts.failed.tolist() == [False, True, False, False]
-    assert rollouts.facts["images"][1].isfinite().all()
+    assert rollouts.facts["pixels"][1].isfinite().all()
 
 
 @pytest.mark.parametrize("algorithm", ["flow_grpo", {"name": "grpo", "beta": 0.1}], ids=str)
 def test_a_run_with_one_spoiled_picture_goes_on_and_shows_it(lab, spoiled, tmp_path, algorithm):
     seen = []
 
-    def redness(completions, images, **_):
-        assert all(image.isfinite().all() for image in images)
+    def redness(completions, pixels, **_):
+        assert all(image.isfinite().all() for image in pixels)
         seen.append(len(completions))
         return lab.redness(completions)
 

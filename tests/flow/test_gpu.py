@@ -52,7 +52,7 @@ def test_sampling_on_the_device(lab, make, architecture):
         rollouts.tensor("first"),
     ):
         assert value.device.type == "cuda"
-    assert rollouts.facts["images"][0].device.type == "cuda"
+    assert rollouts.facts["pixels"][0].device.type == "cuda"
     names = {"path", "unconditional"} if guided else {"path"}
     assert names == {"path", "unconditional"} & rollouts.trajectory.keys()
     for name in names:

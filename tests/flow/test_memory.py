@@ -332,7 +332,7 @@ def test_the_estimate_of_cpu_memory_is_what_rollouts_and_encodings_take(
     mean = policy(rollouts).extra["mean"]
     assert dict(sizes) == {
         "latents of a step": paths,
-        "pictures of a step": held(facts["images"]) * 5 // 4,  # and uint8 in PIL
+        "pictures of a step": held(facts["pixels"]) * 5 // 4,  # and uint8 in PIL
         "outputs of the reference and other copies": mean.numel() * 4,
         "predictions of a step": held(facts["predictions"]),
         "encoded prompts": 5 * kept[0],  # with the unconditional prompt

@@ -279,7 +279,7 @@ def test_outside_the_window_steps_are_those_of_the_ode(lab, start, rounding):
             after = euler(path[-1:], steps[start + 2 :])
             return before, policy.adapter.decode(after.detach()).clamp(0, 1)[0].detach()
 
-        rounding.same(ends, (path[:1], rollouts.facts["images"][row]))
+        rounding.same(ends, (path[:1], rollouts.facts["pixels"][row]))
         drawn = euler(path[:1], steps[start : start + 1])
         assert (path[1] - drawn[0]).abs().max() > 0.1  # the decision itself has noise
 
@@ -306,7 +306,7 @@ def test_the_last_step_can_have_noise_without_being_a_decision(lab, kind, roundi
 
     rounding.same(end, latents[1])
     assert ((latents[1] - latents[0]).abs().max() > 0.01) == (kind != "cps")
-    finals = [sample(policy, purpose="evaluate").facts["images"] for policy in policies]
+    finals = [sample(policy, purpose="evaluate").facts["pixels"] for policy in policies]
     assert torch.equal(torch.stack(finals[0]), torch.stack(finals[1]))
 
 
@@ -326,7 +326,7 @@ def test_training_uses_its_own_number_of_steps_and_guidance(lab, rounding):
 
 def test_completions_are_the_pictures_of_the_images_fact(lab):
     rollouts = sample(lab.policy())
-    for image, picture in zip(rollouts.facts["images"], rollouts.completions, strict=True):
+    for image, picture in zip(rollouts.facts["pixels"], rollouts.completions, strict=True):
         assert picture.size == (16, 16)
         assert picture.mode == "RGB"
         top = (image[:, 0, 3] * 255).round().int().tolist()

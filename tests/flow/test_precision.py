@@ -85,7 +85,7 @@ def test_outputs_that_are_not_finite_are_failed_samples(lab):
     reason = "the model's outputs in fp16 are not finite; policy.precision: bf16 has a wider range"
     assert set(rollouts.failures) == {reason}
     assert all(row.isfinite().all() for row in rollouts.trajectory["path"])
-    assert all(picture.isfinite().all() for picture in rollouts.facts["images"])
+    assert all(picture.isfinite().all() for picture in rollouts.facts["pixels"])
 
 
 def test_pictures_are_decoded_in_float32(lab):

@@ -46,7 +46,7 @@ def test_predictions_are_made_before_and_after_each_decision(lab, window, guidan
     rollouts = drawn(policy)
     decisions = rollouts.mask.shape[1]
     predictions = rollouts.facts["predictions"]
-    size = rollouts.facts["images"][0].shape
+    size = rollouts.facts["pixels"][0].shape
     assert [tuple(own.shape) for own in predictions] == [(decisions + 1, *size)] * 4
     assert all(own.dtype == torch.float32 and own.device.type == "cpu" for own in predictions)
     for row in (0, 3):
@@ -65,7 +65,7 @@ def test_predictions_are_computed_only_for_rewards_that_read_them(lab, monkeypat
     plain, predicted = drawn(policy, requested=False), drawn(policy)
     assert "predictions" not in plain.facts
     assert decoded == [4, 4, 12]
-    for name in ("images", "path"):
+    for name in ("pixels", "path"):
         columns = [{**r.facts, **r.trajectory}[name] for r in (plain, predicted)]
         assert all(torch.equal(*pair) for pair in zip(*columns, strict=True))
 
@@ -85,7 +85,7 @@ def test_predictions_are_decoded_in_parts_no_larger_than_those_of_pictures(
     assert decoded == [3, 1] + [3] * 4  # 4 pictures, and 3 predictions of each
 
     def pictures(rollouts):
-        return [list(rollouts.facts[name]) for name in ("images", "predictions")]
+        return [list(rollouts.facts[name]) for name in ("pixels", "predictions")]
 
     rounding.same(lambda: pictures(drawn(policy)), pictures(whole), pictures(parts))
 
@@ -99,8 +99,8 @@ def test_evaluation_has_no_predictions(lab):
 def test_a_reward_of_pictures_gives_each_step_its_gain(lab, rounding):
     """From the scorer to advantages of single decisions, by how much each raised the reward."""
 
-    def red(prompts, completions, images):
-        return [float(image[0].mean()) for image in images]
+    def red(prompts, completions, pixels):
+        return [float(image[0].mean()) for image in pixels]
 
     policy = lab.policy(window={"kind": "fixed", "size": 2, "start": 1})
     rollouts = drawn(policy)

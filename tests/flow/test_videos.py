@@ -61,11 +61,11 @@ def test_a_video_takes_three_bytes_a_pixel_and_fifteen_where_a_reward_takes_tens
     policy = lab.policy("wan21")
     pixels = 3 * 16 * 48
     more = {"rollouts": 4, "prompts": 2, "references": 0}
-    for facts, bytes_a_pixel in ((frozenset(), 3), (frozenset({"images"}), 15)):
+    for facts, bytes_a_pixel in ((frozenset(), 3), (frozenset({"pixels"}), 15)):
         policy.prepare(outputs=policy.provides, facts=facts)
         rollouts = policy.sample(ROWS, group_size=2, seeds=range(4))
         arrays = {id(v.pixels.base): v.pixels.base.nbytes for v in rollouts.completions}
-        tensors = sum(image.nbytes for image in rollouts.facts.get("images", ()))
+        tensors = sum(image.nbytes for image in rollouts.facts.get("pixels", ()))
         assert sum(arrays.values()) + tensors == 4 * pixels * bytes_a_pixel
         estimated = FlowPolicy.estimate_cpu(policy.config, facts=facts, **more)
         assert estimated["pictures of a step"] == 4 * pixels * bytes_a_pixel

@@ -29,17 +29,17 @@ def rollouts_of(levels: list[list[float]]) -> Rollouts:
         groups=torch.zeros(len(levels), dtype=torch.int64),
         mask=torch.ones(len(levels), max(0, len(levels[0]) - 1), dtype=torch.bool),
         truncated=torch.zeros(len(levels), dtype=torch.bool),
-        facts={"images": finals, "predictions": predictions},
+        facts={"pixels": finals, "predictions": predictions},
     )
 
 
-def brightness(prompts: Any, completions: Any, hue: Any, images: Any) -> list[float | None]:
+def brightness(prompts: Any, completions: Any, hue: Any, pixels: Any) -> list[float | None]:
     """The brightness of the tensors, checked against the pictures."""
-    for shown, image in zip(completions, images, strict=True):
+    for shown, image in zip(completions, pixels, strict=True):
         if not isinstance(shown, str):
             assert shown.size == (4, 4)
             assert shown.getpixel((0, 0))[0] == round(float(image[0, 0, 0]) * 255)
-    return [float(image.mean()) for image in images]
+    return [float(image.mean()) for image in pixels]
 
 
 def steps_of(gives: str, levels: list[list[float]] = LEVELS) -> Tensor:
@@ -60,8 +60,8 @@ def test_gives_gain_rewards_a_decision_by_the_change_of_predictions() -> None:
 
 
 def test_a_prediction_without_a_reward_gives_no_step_reward() -> None:
-    def only_bright(prompts: Any, completions: Any, images: Any) -> list[float | None]:
-        return [float(one.mean()) if one.mean() > 0.25 else None for one in images]
+    def only_bright(prompts: Any, completions: Any, pixels: Any) -> list[float | None]:
+        return [float(one.mean()) if one.mean() > 0.25 else None for one in pixels]
 
     reward = PerStep(PerStep.Config(reward=only_bright))
     steps = Scorer([Reward(name="steps", function=reward)])(rollouts_of(LEVELS)).steps
@@ -80,9 +80,9 @@ def test_needed_columns_are_checked_before_the_run() -> None:
     reward = Reward(name="steps", function=PerStep(PerStep.Config(reward=brightness)))
     assert "predictions" in reward.parameters[0]
     with pytest.raises(ValueError, match="needs the column 'hue'"):
-        reward.check_columns({}, ("images", "predictions"))
+        reward.check_columns({}, ("pixels", "predictions"))
     with pytest.raises(ValueError, match="needs the column 'predictions'"):
-        reward.check_columns({"hue": None}, ("images",))
+        reward.check_columns({"hue": None}, ("pixels",))
 
 
 def test_the_reward_is_configured_as_under_rewards() -> None:

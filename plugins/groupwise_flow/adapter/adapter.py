@@ -240,8 +240,8 @@ class Adapter(NoiseLevels, LoraFiles, ABC):
         vae.enable_tiling()
 
     def completions(self, latents: Tensor) -> tuple[Sequence[Any], Tensor]:
-        """What rewards receive for latents [n, ...]: PIL images or `Video`s, and the fact `images`
-        (float32 in [0, 1]). Where the decoder gives NaN, `images` has it and pictures are black."""
+        """What rewards receive for latents [n, ...]: PIL images or `Video`s, and the fact `pixels`
+        (float32 in [0, 1]). Where the decoder gives NaN, `pixels` has it and pictures are black."""
         images = self.decode(latents).float().clamp(0, 1)
         pixels = (images.nan_to_num() * 255).round().to(torch.uint8).movedim(-3, -1).cpu().numpy()
         if images.ndim == 5:

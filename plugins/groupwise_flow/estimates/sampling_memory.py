@@ -14,7 +14,7 @@ from groupwise_flow.adapter import MASK, Adapter, Conditions
 from groupwise_flow.estimates.counting import peak, without_data
 from groupwise_flow.files.messages import silent
 from groupwise_flow.model.precision import HALF
-from groupwise_flow.passes.guidance import IMAGES, decoded_at_once
+from groupwise_flow.passes.guidance import PIXELS, decoded_at_once
 from groupwise_flow.settings import Settings
 
 CHANNELS = 3
@@ -68,7 +68,7 @@ class SamplingMemory:
     def _encode(self) -> Mapping[str, Tensor | None]:
         row = self.adapter.example_row()
         with silent():
-            return self.adapter.encode([{name: row[name] for name in self.adapter.reads}])
+            return self.adapter.encode([self.adapter.columns(row)])
 
     @property
     def _encoding(self) -> int:
@@ -124,7 +124,7 @@ class SamplingMemory:
     def _tensors(self, facts: frozenset[str]) -> bool:
         """Whether completions are held as tensors, too: pictures are, and videos where a reward
         takes them."""
-        return IMAGES in facts or not self.adapter.is_video
+        return PIXELS in facts or not self.adapter.is_video
 
     # ---- in CPU memory
 

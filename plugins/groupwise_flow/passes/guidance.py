@@ -16,7 +16,7 @@ from groupwise_flow.prompts.encoders import Encoders
 from groupwise_flow.prompts.encodings import Encodings
 from groupwise_flow.settings import Settings
 
-IMAGES = "images"
+PIXELS = "pixels"
 """The fact of pictures as tensors."""
 DECODED = 4 * 512 * 512
 """Pixels decoded at once, enough to keep a GPU busy: the autoencoders of Stable Diffusion 3 and

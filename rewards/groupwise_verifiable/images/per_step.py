@@ -81,8 +81,8 @@ class PerStep:
     ) -> list[float | None]:
         """The reward of one prediction of each rollout, passed like a policy's pictures."""
         pictures = [picture(one) for one in pixels(images, reward="per_step")]
-        if "images" in columns:
-            columns = {**columns, "images": list(images)}
+        if "pixels" in columns:
+            columns = {**columns, "pixels": list(images)}
         return list(self.reward(prompts, pictures, **columns))
 
 

@@ -137,10 +137,10 @@ class PerFrame:
 
 def _of_frames(name: str, value: Any, chosen: Chosen, size: int) -> Any:
     """An argument for the frames: a column has the value of its video for each, and of the policy's
-    fact `images` the frame of its tensor; anything else is as it is."""
+    fact `pixels` the frame of its tensor; anything else is as it is."""
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != size:
         return value
-    if name == "images" and all(getattr(one, "ndim", 0) == 4 for one in value):
+    if name == "pixels" and all(getattr(one, "ndim", 0) == 4 for one in value):
         return [value[row][number] for row, number in chosen]
     return [value[row] for row, _ in chosen]
 
