@@ -253,6 +253,11 @@ class Policy(nn.Module, Sampler):
         shows to it; needs no weights, and by default checks nothing."""
 
     @classmethod
+    def reads_attached(cls, config: Any) -> bool:
+        """`reads_attachments`, where it depends on this `Config`; needs no weights."""
+        return cls.reads_attachments
+
+    @classmethod
     def least_rate(cls, config: Any) -> float:
         """The least usual learning rate of the adapters that this `Config` trains, for a warning of
         `groupwise check`; 0 for none, as for whole models."""

@@ -29,7 +29,7 @@ from groupwise_flow.model.precision import check_computes
 from groupwise_flow.model.unused_parameters import UnusedParameters
 from groupwise_flow.passes.guidance import PIXELS, Guided
 from groupwise_flow.passes.latents import failures, sample_latents
-from groupwise_flow.preflight import check_teacher, checked, examine
+from groupwise_flow.preflight import check_teacher, checked, examine, reads_pictures
 from groupwise_flow.process.denoising import Denoised, Plan, without_noise
 from groupwise_flow.process.schedules import levels
 from groupwise_flow.rehearsal import PictureRehearsal
@@ -148,6 +148,11 @@ class DiffusionPolicy(Policy, GroupSampler):
         """Grey pictures or videos; None for pipelines that need their weights."""
         adapter = outline(config)
         return None if adapter is None else PictureRehearsal(adapter)
+
+    @classmethod
+    def reads_attached(cls, config: Settings) -> bool:
+        """Whether its adapter reads pictures of rows."""
+        return reads_pictures(config)
 
     @classmethod
     def least_rate(cls, config: Settings) -> float:

@@ -17,10 +17,16 @@ def register_adapters(register: Register) -> None:
     register("StableDiffusionXLPipeline", f"{adapters}.sdxl:SDXLAdapter", extra="flow")
     register("StableDiffusion3Pipeline", f"{adapters}.sd3:SD3Adapter", extra="flow")
     register("FluxPipeline", f"{adapters}.flux:FluxAdapter", extra="flow")
+    register("FluxKontextPipeline", f"{adapters}.flux_kontext:FluxKontextAdapter", extra="flow")
     register("Flux2Pipeline", f"{adapters}.flux2:Flux2Adapter", extra="flow")
     register("Flux2KleinPipeline", f"{adapters}.flux2:Flux2KleinAdapter", extra="flow")
     register("Lumina2Pipeline", f"{adapters}.lumina2:Lumina2Adapter", extra="flow")
     register("QwenImagePipeline", f"{adapters}.qwen_image:QwenImageAdapter", extra="flow")
+    register(
+        "QwenImageEditPlusPipeline",
+        f"{adapters}.qwen_image_edit:QwenImageEditPlusAdapter",
+        extra="flow",
+    )
     register("SanaPipeline", f"{adapters}.sana:SanaAdapter", extra="flow")
     register("LTXPipeline", f"{adapters}.ltx:LTXAdapter", extra="flow")
     register(

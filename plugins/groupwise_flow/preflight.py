@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from groupwise.kit.errors import UserError
-from groupwise_flow.adapter import Adapter, Limit
+from groupwise_flow.adapter import Adapter, EditingAdapter, Limit
 from groupwise_flow.effect import other_decisions
-from groupwise_flow.files.folder import check_weights, read_index
+from groupwise_flow.files.folder import adapter_class, check_weights, read_index
 from groupwise_flow.files.outline import outline
 from groupwise_flow.passes.guidance import Guided
 from groupwise_flow.process.schedules import is_close, levels, levels_before
@@ -40,6 +40,16 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
     first = [*islice(rows, 1)]
     notes = [*_scheduler_notes(adapter, settings), *_guidance_notes(adapter, settings)]
     return (*notes, *column_notes(*first), *checked(guided, chain(first, rows)))
+
+
+def reads_pictures(settings: Settings) -> bool:
+    """Whether the adapter reads pictures of rows; False for a model that a run refuses."""
+    try:
+        kind = adapter_class(settings, read_index(settings))
+    except UserError:
+        return False
+    options: Any = kind.Config() if settings.adapter is None else settings.adapter.options
+    return issubclass(kind, EditingAdapter) and options.references > 0
 
 
 def _precision_notes(settings: Settings) -> Sequence[str]:

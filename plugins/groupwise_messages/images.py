@@ -1,6 +1,6 @@
 """Images: pictures as users give them, opened as PIL's images in RGB."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -45,6 +45,18 @@ def opened(value: Any, *, fetch: bool = False) -> Image.Image:
     """
     with _naming(value):
         return _in_rgb(_image(value, fetch=fetch))
+
+
+def side_by_side(pictures: Sequence[Image.Image]) -> Image.Image:
+    """Pictures in a row, in RGB, all as high as the last."""
+    height = pictures[-1].height
+    scaled = [one.resize((max(1, one.width * height // one.height), height)) for one in pictures]
+    whole = Image.new("RGB", (sum(one.width for one in scaled), height))
+    left = 0
+    for one in scaled:
+        whole.paste(one, (left, 0))
+        left += one.width
+    return whole
 
 
 def measured(value: Any, *, fetch: bool = False) -> tuple[int, int]:

@@ -30,6 +30,7 @@ def register_rewards(register: Register) -> None:
     register("jpeg_size", f"{here}.images.jpeg:JpegSize", extra="flow")
     register("per_step", f"{here}.images.per_step:PerStep", extra="flow")
     register("image_diversity", f"{here}.images.diversity:ImageDiversity")
+    register("unchanged", f"{here}.images.unchanged:Unchanged", extra="flow")
     register("per_frame", f"{here}.videos.per_frame:PerFrame", extra="flow")
     register("motion", f"{here}.videos.motion:Motion", extra="flow")
     register("smoothness", f"{here}.videos.motion:Smoothness", extra="flow")

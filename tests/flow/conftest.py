@@ -20,11 +20,9 @@ from diffusers import (
 )
 from PIL import ImageStat
 from tests.flow.stand_ins import MODELS, unet
+from tests.flow.stand_ins.text import LETTERS, clip_tokenizer, text_encoder
 from tests.flow.stand_ins.weights import autoencoder, awake
 from transformers import (
-    CLIPTextConfig,
-    CLIPTextModel,
-    CLIPTextModelWithProjection,
     CLIPTokenizer,
     T5Config,
     T5EncoderModel,
@@ -38,34 +36,10 @@ from groupwise_flow.algorithms.flow_grpo import FlowGRPO
 from groupwise_flow.diffusion import DiffusionPolicy
 from groupwise_flow.policy import FlowPolicy
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-def clip_tokenizer(length: int = 16) -> CLIPTokenizer:
-    names = [*LETTERS, *(f"{c}</w>" for c in LETTERS), "<|startoftext|>", "<|endoftext|>"]
-    vocab = {name: number for number, name in enumerate(names)}
-    return CLIPTokenizer(vocab=vocab, merges=[], model_max_length=length)
-
 
 def t5_tokenizer() -> T5Tokenizer:
     names = ["<pad>", "</s>", "<unk>", *(f"▁{c}" for c in LETTERS), *LETTERS]
     return T5Tokenizer(vocab=[(name, -float(i)) for i, name in enumerate(names)], extra_ids=0)
-
-
-def text_encoder(tokenizer: CLIPTokenizer, *, projection: bool) -> Any:
-    config = CLIPTextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=8,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=tokenizer.model_max_length,
-        projection_dim=8,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    return (CLIPTextModelWithProjection if projection else CLIPTextModel)(config)
 
 
 def clip() -> tuple[CLIPTokenizer, Any]:
@@ -323,7 +297,7 @@ def lab(folders: Folders) -> SimpleNamespace:
     ) -> Any:
         size = {"height": 16, "width": 16, "prompt_tokens": 12}
         if architecture in MODELS:
-            size = MODELS[architecture].size
+            size = MODELS[architecture].settings(folders[architecture])
         usual = {"model": str(folders[architecture]), **size, "steps": 5, "evaluation_steps": 7}
         return kind.Config(**{**usual, **options})
 

@@ -27,7 +27,10 @@ def letters(rows):
 
 
 def encodings(encode, *, most=9, by_token=("embeds",), reads=("prompt",)):
-    adapter = SimpleNamespace(encode=encode, reads=reads, by_token=by_token, tokens=6)
+    def columns(row):
+        return {name: row[name] for name in reads}
+
+    adapter = SimpleNamespace(encode=encode, columns=columns, by_token=by_token, tokens=6)
     return Encodings(adapter, most=most, check=lambda rows: None, on=lambda device: nullcontext())
 
 

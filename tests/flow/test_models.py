@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 from diffusers import (
@@ -9,6 +10,7 @@ from diffusers import (
     DPMSolverMultistepScheduler,
     FlowMatchEulerDiscreteScheduler,
 )
+from PIL import Image
 from tests.flow.stand_ins import MODELS
 from tests.flow.test_waits import Operations
 from torch.overrides import TorchFunctionMode
@@ -33,6 +35,10 @@ PIPELINES = {
     "flux2": "Flux2Pipeline",
     "flux2_klein": "Flux2KleinPipeline",
     "flux2_klein distilled": "Flux2KleinPipeline",
+    "flux2_klein edit": "Flux2KleinPipeline",
+    "flux_kontext": "FluxKontextPipeline",
+    "qwen_image_edit": "QwenImageEditPlusPipeline",
+    "qwen_image_edit 2511": "QwenImageEditPlusPipeline",
     "sana": "SanaPipeline",
     "lumina2": "Lumina2Pipeline",
     "ltx": "LTXPipeline",
@@ -45,6 +51,24 @@ PIPELINES = {
 """The registered name of each model's adapter."""
 LARGE = ("hunyuan15",)
 """Models whose pipelines always read some two thousand tokens."""
+SOURCES = {
+    "flux_kontext": 1,
+    "qwen_image_edit": 1,
+    "qwen_image_edit 2511": 1,
+    "flux2_klein edit": 2,
+}
+"""Pictures of each row, of models that edit."""
+
+
+def rows_of(name):
+    """The rows, with pictures of another shape than the results' for models that edit."""
+    count = SOURCES.get(name, 0)
+    noise = np.random.default_rng(0)
+
+    def picture():
+        return Image.fromarray(noise.integers(0, 256, (70, 90, 3), np.uint8))
+
+    return [{**row, "images": [picture() for _ in range(count)]} for row in ROWS]
 
 
 class Model:
@@ -57,7 +81,9 @@ class Model:
         self.kind = installed().load("adapters", PIPELINES[name])
 
     def case(self, **size):
-        return Case(self.kind, self.pipeline, ROWS, {**self.stand_in.size, **size})
+        options = self.kind.Config(**self.stand_in.options)
+        sizes = {**self.stand_in.size, "options": options, **size}
+        return Case(self.kind, self.pipeline, rows_of(self.name), sizes)
 
 
 @pytest.fixture(
@@ -100,7 +126,11 @@ def test_without_noise_it_draws_what_the_pipeline_draws(model, rounding):
 
 @pytest.mark.slow(after=2)
 def test_it_passes_check_adapter(model):
-    testing.check_adapter(model.kind, model.pipeline, rows=ROWS, **model.stand_in.size)
+    stand_in = model.stand_in
+    rows = rows_of(model.name)
+    testing.check_adapter(
+        model.kind, model.pipeline, rows=rows, options=stand_in.options, **stand_in.size
+    )
 
 
 def settings_of(model, **settings):
@@ -117,11 +147,12 @@ def test_ratios_are_one_gradients_are_true_and_lora_is_read_back_at_the_same_str
     )
     lab.nudge(policy, 0.3)
     policy.begin(1)
-    rollouts = policy.sample(ROWS[:2], group_size=2, seeds=range(4))
+    rows = rows_of(model.name)[:2]
+    rollouts = policy.sample(rows, group_size=2, seeds=range(4))
     with torch.no_grad():
         alone = torch.cat([policy(rollouts.select([n])).log_probs for n in range(4)])
     rounding.same(lambda: policy(rollouts).log_probs, rollouts.sampler_log_probs, alone)
-    testing.hold(model.name, gradients.LAWS, PolicyCase(policy, ROWS[:2], 1, None))
+    testing.hold(model.name, gradients.LAWS, PolicyCase(policy, rows, 1, None))
     policy.save_pretrained(tmp_path)
     case = model.case()
     before = case.whole
@@ -153,7 +184,10 @@ def test_its_memory_is_estimated(model, lab):
     assert update["transformer"] == 4 * weights
     assert not [name for name in sampling if "not counted" in name]
     assert sampling.keys() & {"a pass while sampling", "decoding", "encoding a prompt"}
-    full = [{"prompt": f"{letter} dog, " * 40} for letter in "ab"]  # prompts that fill their tokens
+    full = [  # prompts that fill their tokens
+        {**row, "prompt": f"{letter} dog, " * 40}
+        for letter, row in zip("ab", rows_of(model.name), strict=False)
+    ]
     rollouts = policy.sample(full, group_size=2, seeds=range(4))
     kept, known = {}, {p.untyped_storage().data_ptr() for p in policy.parameters()}
 
@@ -209,15 +243,18 @@ def tokens_read(ids=None, mask=None, **named):
 def test_prompts_are_measured_as_the_text_encoder_receives_them(model):
     adapter = model.case().adapter
     limit, read = adapter.limit(), []
-    encoder = adapter.pipeline.text_encoder
+    pipeline = adapter.pipeline
+    second = limit.tokenizer is getattr(pipeline, "tokenizer_2", None)
+    encoder = pipeline.text_encoder_2 if second else pipeline.text_encoder
     hook = encoder.register_forward_pre_hook(
         lambda module, args, named: read.append(tokens_read(*args, **named)),
         with_kwargs=True,
     )
     with torch.no_grad():
-        adapter.encode(ROWS[:1])
+        adapter.encode([adapter.columns(row) for row in rows_of(model.name)[:1]])
     hook.remove()
-    assert read == [limit.lengths([ROWS[0]["prompt"]])[0] + limit.uncounted]
+    own = limit.lengths([ROWS[0]["prompt"]])[0] + limit.uncounted
+    assert read == [own + adapter.tokens - adapter.prompt_tokens]  # the rest: of pictures
     long = "a" * 2 * limit.most
     with pytest.raises(UserError, match=r"policy\.prompt_tokens allows"):
         limit.check([long])
@@ -226,8 +263,9 @@ def test_prompts_are_measured_as_the_text_encoder_receives_them(model):
 def test_only_guidance_by_a_second_pass_has_a_negative_prompt(model):
     case = model.case()
     two = has_two_branches(case.adapter, 3.0) and case.adapter.takes_guidance()
-    assert two == (model.name not in ("flux2", "flux2_klein distilled"))
-    assert case.adapter.takes_negative_prompt() == (two and model.name != "flux2_klein")
+    assert two == (model.name not in ("flux2", "flux2_klein distilled", "flux_kontext"))
+    is_klein = model.name.startswith("flux2_klein")
+    assert case.adapter.takes_negative_prompt() == (two and not is_klein)
     if model.name == "flux2_klein":
         with pytest.raises(UserError, match=r"negative_prompt: the call of Flux2KleinPipeline"):
             case.guided(3.0, "a dog")

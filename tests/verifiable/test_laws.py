@@ -74,6 +74,7 @@ IMAGES = {
     "image_text": (LETTERS, white),
     "jpeg_size": (SCENES, pictures),
     "image_diversity": (SCENES, pictures),
+    "unchanged": ([{**row, "image": scene("disk", "red", 9.0)} for row in SCENES], pictures),
 }
 
 

@@ -9,6 +9,7 @@ from groupwise.config.learners import SOLE
 from groupwise.config.sections import RunConfig
 from groupwise.kit import processes, progress
 from groupwise.kit.errors import UserError
+from groupwise.plugins.plugin import Plugin
 from groupwise.plugins.resolved import ResolvedConfig
 from groupwise.policy import Policy
 
@@ -61,7 +62,14 @@ def _place(policy: Policy, config: RunConfig, accelerator: Accelerator) -> None:
 def read_attachments(loaded: ResolvedConfig) -> bool:
     """Whether any policy of the run reads what is attached to prompts."""
     paths = [(*learning.path, "policy") for learning in loaded.config.learners.values()]
-    return any(getattr(loaded.plugins[path].target, "reads_attachments", False) for path in paths)
+    return any(_reads_attachments(loaded.plugins[path]) for path in paths)
+
+
+def _reads_attachments(plugin: Plugin) -> bool:
+    kind = plugin.target
+    if isinstance(kind, type) and issubclass(kind, Policy):
+        return kind.reads_attached(plugin.settings)
+    return getattr(kind, "reads_attachments", False)
 
 
 # ---- teachers

@@ -6,11 +6,12 @@ the name of the pipeline's class (`register_adapters`), or set `policy.adapter`.
 
 `Conditions` are what `velocity` receives of encoded prompts, `Limit` and `Exchange` what its
 methods `limit` and `exchange` return, `LoraWeights` what `save_lora` receives. `VideoAdapter` is
-the base for pipelines of videos.
+the base for pipelines of videos, `EditingAdapter` for those that read pictures beside a prompt.
 """
 
 from groupwise_flow.adapter.adapter import Adapter
 from groupwise_flow.adapter.conditions import MASK, UNCONDITIONAL, Conditions, Row
+from groupwise_flow.adapter.editing import REFERENCES, EditingAdapter, beside
 from groupwise_flow.adapter.limit import Limit
 from groupwise_flow.adapter.lora_files import LoraFiles, LoraWeights
 from groupwise_flow.adapter.noise_levels import Exchange, NoiseLevels
@@ -19,9 +20,11 @@ from groupwise_flow.adapter.video import VideoAdapter
 
 __all__ = [
     "MASK",
+    "REFERENCES",
     "UNCONDITIONAL",
     "Adapter",
     "Conditions",
+    "EditingAdapter",
     "Exchange",
     "Limit",
     "LoraFiles",
@@ -30,4 +33,5 @@ __all__ = [
     "Row",
     "Sizes",
     "VideoAdapter",
+    "beside",
 ]

@@ -198,6 +198,11 @@ class Adapter(NoiseLevels, LoraFiles, ABC):
         must apply the mask, or `Conditions.lengths`, which follow from it.
         """
 
+    def columns(self, row: Row) -> Row:
+        """What `encode` gets of a row: the columns in `reads`, and equal ones for rows of one
+        encoding."""
+        return {name: row[name] for name in self.reads}
+
     def text(self, row: Row) -> str:
         """The prompt whose length `limit` checks. Raises UserError where it is no text."""
         prompt = row["prompt"]
@@ -254,6 +259,10 @@ class Adapter(NoiseLevels, LoraFiles, ABC):
 
     # ---- the pipeline's own call, for the model card and for tests
 
+    def call_rows(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """The call's arguments that come from rows, such as its prompts."""
+        return {name: [row[name] for row in rows] for name in self.reads}
+
     def call_arguments(self, *, guidance: float, negative_prompt: str) -> dict[str, Any]:
         """Arguments with which the pipeline's own call gives the same pictures, beside prompt,
         size, steps and latents."""
@@ -268,6 +277,12 @@ class Adapter(NoiseLevels, LoraFiles, ABC):
         """Settings of components that the call reads in place of arguments, by component: of a
         pipeline whose guidance is a component (HunyuanVideo 1.5). Changed by its `new`."""
         return {}
+
+    @property
+    def call_code(self) -> Sequence[str]:
+        """Lines of Python before the call, for what it has no argument for. The model card has
+        them."""
+        return ()
 
     def call_latents(self, noise: Tensor) -> Tensor:
         """The call's argument `latents` that starts from this noise [n, *latent_shape]."""

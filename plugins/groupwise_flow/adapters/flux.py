@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from groupwise_flow.adapter import Adapter, Conditions, Limit, Row
+from groupwise_flow.adapter import Adapter, Conditions, Limit, Row, beside
 from groupwise_flow.adapters.sd3 import ATTENTION, decoded
 
 
@@ -32,7 +32,7 @@ class FluxAdapter(Adapter):
         """True for FLUX.1-dev; FLUX.1-schnell was distilled without guidance."""
         return bool(self.pipeline.transformer.config.guidance_embeds)
 
-    def encode(self, rows: Sequence[Row]) -> Mapping[str, Tensor]:
+    def encode(self, rows: Sequence[Row]) -> Mapping[str, Tensor | None]:
         """As in the pipeline: T5 for the tokens, CLIP for the pooled embedding."""
         embeds, pooled, _ = self.pipeline.encode_prompt(
             prompt=[row["prompt"] for row in rows],
@@ -50,7 +50,7 @@ class FluxAdapter(Adapter):
             scale = torch.full((len(latents),), guidance, device=latents.device)
         embeds = conditions["embeds"]
         velocity: Tensor = self.model(
-            hidden_states=latents,
+            hidden_states=beside(latents, conditions),
             timestep=self.timestep(sigma) / 1000,  # the model multiplies by 1000 again
             guidance=scale,
             encoder_hidden_states=embeds,
@@ -58,7 +58,7 @@ class FluxAdapter(Adapter):
             txt_ids=embeds.new_zeros(embeds.shape[1], 3),
             img_ids=self._places(embeds),
             return_dict=False,
-        )[0]
+        )[0][:, : latents.shape[1]]
         return velocity
 
     def _places(self, like: Tensor) -> Tensor:

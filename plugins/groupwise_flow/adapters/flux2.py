@@ -1,24 +1,35 @@
 """FLUX.2: dev, which takes guidance as an input, and klein."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from diffusers.pipelines.flux2.pipeline_flux2 import compute_empirical_mu
+from PIL import Image
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import pixel_shuffle
 
-from groupwise_flow.adapter import Adapter, Conditions, Limit, Row
+from groupwise_flow.adapter import REFERENCES, Conditions, EditingAdapter, Limit, Row, beside
 from groupwise_flow.adapters.sd3 import ATTENTION
 
+APART = 10
+"""The distance of pictures on the first axis of places, as in the pipeline."""
+MOST_PIXELS = 1024 * 1024
+"""Of a picture that the pipeline reads."""
 
-class Flux2Adapter(Adapter):
-    """FLUX.2 dev: guidance as an input.
+
+class Flux2Adapter(EditingAdapter):
+    """FLUX.2 dev: guidance as an input; reads pictures where `references` says so.
 
     Latents are [channels, rows, columns] of tokens, as the pipeline's call takes them, normalised
     by the autoencoder's statistics.
     """
+
+    class Config(EditingAdapter.Config):
+        references: int = Field(0, ge=0, description="pictures that each row has")
 
     pipelines = ("Flux2Pipeline",)
     targets = (*ATTENTION, "attn.to_qkv_mlp_proj")
@@ -50,7 +61,27 @@ class Flux2Adapter(Adapter):
             device=self.device,
             max_sequence_length=self.prompt_tokens,
         )
-        return {"embeds": embeds}
+        return {"embeds": embeds, REFERENCES: self.references(rows)}
+
+    @property
+    def reference_size(self) -> tuple[int, int]:
+        """That of the results, or smaller: the pipeline limits the pixels of a picture."""
+        shrink = min(1.0, math.sqrt(MOST_PIXELS / (self.height * self.width)))
+        side = self.token_side
+        height, width = (int(n * shrink) // side * side for n in (self.height, self.width))
+        return height, width
+
+    def preprocess(self, picture: Image.Image) -> Tensor:
+        """As in the pipeline, which cuts out the middle of what it made smaller."""
+        processor, (height, width) = self.pipeline.image_processor, self.reference_size
+        if self.height * self.width > MOST_PIXELS:
+            picture = processor._resize_to_target_area(picture, MOST_PIXELS)
+        pixels: Tensor = processor.preprocess(picture, height, width, resize_mode="crop")
+        return pixels
+
+    def encode_pixels(self, pixels: Tensor) -> Tensor:
+        latents: Tensor = self.pipeline._encode_vae_image(pixels, generator=None)
+        return latents.flatten(2).transpose(1, 2)
 
     def velocity(
         self, latents: Tensor, sigma: Tensor, conditions: Conditions, *, guidance: float
@@ -58,15 +89,24 @@ class Flux2Adapter(Adapter):
         scale = torch.full_like(sigma, guidance) if self.distilled_guidance else None
         embeds = conditions["embeds"]
         velocity: Tensor = self.model(
-            hidden_states=latents.flatten(2).transpose(1, 2),  # [n, tokens, channels]
+            hidden_states=beside(latents.flatten(2).transpose(1, 2), conditions),
             timestep=self.timestep(sigma) / 1000,  # the model multiplies by 1000 again
             guidance=scale,
             encoder_hidden_states=embeds,
             txt_ids=self._places(1, 1, embeds.shape[1]),
-            img_ids=self._places(self.token_rows, self.token_columns, 1),
+            img_ids=self._picture_places(),
             return_dict=False,
-        )[0]
+        )[0][:, : self.image_tokens]
         return velocity.transpose(1, 2).unflatten(2, latents.shape[2:])
+
+    def _picture_places(self) -> Tensor:
+        """Those of a result's tokens, and of each picture's."""
+        own = self._places(self.token_rows, self.token_columns, 1)
+        rows, columns = (side // self.token_side for side in self.reference_size)
+        other = self._places(rows, columns, 1)
+        first = own.new_tensor([APART, 0, 0, 0])
+        numbers = range(1, 1 + self.options.references)
+        return torch.cat([own, *(other + number * first for number in numbers)])
 
     def _places(self, *sides: int) -> Tensor:
         """[tokens, 4]: 0, row, column and place in the prompt of each token."""

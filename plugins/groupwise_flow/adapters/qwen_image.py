@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from groupwise_flow.adapter import MASK, Adapter, Conditions, Limit, Row
+from groupwise_flow.adapter import MASK, Adapter, Conditions, Limit, Row, beside
 from groupwise_flow.adapters.norms import with_norm_of
 from groupwise_flow.adapters.sd3 import ATTENTION
 
@@ -53,14 +53,19 @@ class QwenImageAdapter(Adapter):
         self, latents: Tensor, sigma: Tensor, conditions: Conditions, *, guidance: float
     ) -> Tensor:
         velocity: Tensor = self.model(
-            hidden_states=latents,
+            hidden_states=beside(latents, conditions),
             timestep=self.timestep(sigma) / 1000,  # the model multiplies by 1000 again
             encoder_hidden_states=conditions["embeds"],
             encoder_hidden_states_mask=conditions[MASK].to(latents.device),
-            img_shapes=[[(1, self.token_rows, self.token_columns)]] * len(latents),
+            img_shapes=[self.shapes] * len(latents),
             return_dict=False,
-        )[0]
+        )[0][:, : latents.shape[1]]
         return velocity
+
+    @property
+    def shapes(self) -> list[tuple[int, int, int]]:
+        """Frames, rows and columns of each picture that a pass reads, in tokens."""
+        return [(1, self.token_rows, self.token_columns)]
 
     def guide(self, conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
         return with_norm_of(super().guide(conditional, unconditional, scale), conditional)

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
-from groupwise_flow.adapter import Adapter
+from groupwise_flow.adapter import Adapter, EditingAdapter
 from groupwise_flow.model.precision import HALF
 from groupwise_flow.settings import Settings
 from groupwise_messages.video import USUAL_RATE
 
+PROMPT = '    "a photo of a cat",'
 PRIVATE = frozenset({"token", "cache_dir", "local_files_only"})
 """Arguments of loading that hold for this machine only, so the card leaves them out."""
 
@@ -20,12 +21,29 @@ def card(settings: Settings, adapter: Adapter) -> Mapping[str, Any]:
     base = settings.model
     if Path(base).exists():
         base = str(Path(base).resolve())
+    kind = "video" if adapter.is_video else "image"
     return {
         "base_model": base,
         "library_name": "diffusers",
-        "pipeline_tag": "text-to-video" if adapter.is_video else "text-to-image",
+        "pipeline_tag": f"{'image' if sources(adapter) else 'text'}-to-{kind}",
         "usage": _usage(settings, adapter, base),
     }
+
+
+def sources(adapter: Adapter) -> int:
+    """The number of pictures that each row has."""
+    return adapter.options.references if isinstance(adapter, EditingAdapter) else 0
+
+
+def _reading(adapter: Adapter) -> list[str]:
+    """Lines that read the pictures for the call."""
+    if not isinstance(adapter, EditingAdapter) or not sources(adapter):
+        return []
+    names = [f'"source{number + 1}.png"' for number in range(sources(adapter))]
+    return [
+        f"images = [load_image(name) for name in ({', '.join(names)},)]",
+        f"images = [{adapter.fitting_code} for image in images]",
+    ]
 
 
 def _usage(settings: Settings, adapter: Adapter, base: str) -> str:
@@ -47,6 +65,8 @@ def _usage(settings: Settings, adapter: Adapter, base: str) -> str:
     names = sorted({"DiffusionPipeline"} | ({other.kind.__name__} if other else set()))
     lines = ["import torch", f"from diffusers import {', '.join(names)}"]
     lines += ["from diffusers.utils import export_to_video", ""] if adapter.is_video else [""]
+    if reading := _reading(adapter):
+        lines[-1:] = ["from diffusers.utils import load_image", "from PIL import ImageOps", ""]
     lines += [f"pipeline = DiffusionPipeline.from_pretrained({', '.join(options)})"]
     if settings.lora is not None:
         lines += adapter.lora_code
@@ -61,10 +81,11 @@ def _usage(settings: Settings, adapter: Adapter, base: str) -> str:
     for part, values in adapter.call_settings(guidance=settings.guidance).items():
         changed = [f"{key}={value!r}" for key, value in values.items()]
         lines += [f"pipeline.{part} = pipeline.{part}.new({', '.join(changed)})"]
+    lines += [*adapter.call_code, *reading]
     name, output = ("video", "frames") if adapter.is_video else ("image", "images")
     lines += [
         f"{name} = pipeline(",
-        '    "a photo of a cat",',
+        *(["    image=images,", '    prompt="make the sky red",'] if reading else [PROMPT]),
         f"    height={adapter.height},",
         f"    width={adapter.width},",
         f"    num_inference_steps={settings.evaluation_steps},",

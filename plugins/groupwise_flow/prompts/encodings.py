@@ -81,7 +81,7 @@ class Encodings:
     def _part(self, row: Row) -> Row:
         """The columns of a row that the adapter reads."""
         try:
-            columns = {name: row[name] for name in self.adapter.reads}
+            columns = self.adapter.columns(row)
         except KeyError as error:
             raise UserError(
                 f"{self.name} encodes the column {error}, which a row lacks: {str(row)[:200]}"
@@ -205,7 +205,7 @@ def identity(value: Any) -> Hashable:
     if isinstance(value, np.ndarray):
         return (str(value.dtype), value.shape, _digest(np.ascontiguousarray(value).tobytes()))
     if value is None or isinstance(value, str | bytes | bool | int | float):
-        return (type(value).__name__, value)
+        return (type(value).__name__, _digest(value) if isinstance(value, bytes) else value)
     raise UserError(
         f"a row's value to be encoded must be a text, a number, a picture, a tensor or an array, "
         f"or a list or mapping of them; found {type(value).__name__}"

@@ -106,6 +106,8 @@ class Case:
         for name, settings in adapter.call_settings(guidance=scale).items():
             other = getattr(self.pipeline, name).new(**settings)
             self.pipeline.register_modules(**{name: other})
+        for line in adapter.call_code:
+            exec(line)
         call = adapter.call_arguments(guidance=scale, negative_prompt=negative_prompt)
         together = adapter.rows_per_call or count
         seeds = [range(count)[n : n + together] for n in range(0, count, together)]
@@ -120,7 +122,7 @@ class Case:
         ]
         negative = {n: [call[n]] * len(rows) for n in ("negative_prompt",) if n in call}
         output: Tensor = self.pipeline(
-            **{name: [row[name] for row in rows] for name in adapter.reads},
+            **adapter.call_rows(rows),
             num_inference_steps=STEPS,
             latents=adapter.call_latents(torch.stack(start).to(adapter.device)),
             height=adapter.height,

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from groupwise.testing import compare, law
-from groupwise_flow.adapter import MASK, Conditions
+from groupwise_flow.adapter import MASK, Conditions, EditingAdapter
 from groupwise_flow.testing.case import LIMIT, Case
 
 
@@ -43,6 +43,7 @@ def conditions(case: Case) -> str | None:
     if missing:
         return f"`by_token` names {sorted(missing)}, and there are {sorted(case.conditions)}"
     # Encoded here, since a policy encodes each row alone.
+    rows = [case.adapter.columns(row) for row in rows]
     together = case.adapter.encode(rows)
     for number, row in enumerate(rows):
         for name, value in case.adapter.encode([row]).items():
@@ -114,6 +115,25 @@ def depends_on_inputs(case: Case) -> str | None:
         return "other prompts give the same velocities"
     if torch.equal(case.velocity(case.start, case.conditions, sigma=0.2), case.whole):
         return "other noise levels give the same velocities"
+    return None
+
+
+@law(
+    "another source changes the velocity",
+    hint="`encode`: the condition of `EditingAdapter.references`, which `velocity` gives to the "
+    "model beside the latents",
+)
+def depends_on_sources(case: Case) -> str | None:
+    adapter = case.adapter
+    if not isinstance(adapter, EditingAdapter) or not adapter.options.references:
+        return None
+    rows = [*map(adapter.columns, case.rows)]
+    pictures = [row["images"] for row in (*rows[1:], rows[0])]
+    others = [{**row, "images": own} for row, own in zip(rows, pictures, strict=True)]
+    velocities = case.velocity(case.start, case.guided(1.0).conditions(others))
+    for number, velocity in enumerate(velocities):
+        if torch.equal(velocity, case.whole[number]):
+            return f"the picture of another row gives row {number} the same velocity"
     return None
 
 

@@ -218,6 +218,17 @@ MODELS: dict[str, Mapping[str, Any]] = {
         "vae": ("diffusers", "AutoencoderKLQwenImage", {}),
         "text_encoder": ("transformers", "Qwen2_5_VLForConditionalGeneration", QWEN2_5_VL_7B),
     },
+    "flux_kontext": {
+        "transformer": ("diffusers", "FluxTransformer2DModel", {"guidance_embeds": True}),
+        "vae": ("diffusers", "AutoencoderKL", {**WIDE_AUTOENCODER, "shift_factor": 0.1159}),
+        "text_encoder": ("transformers", "CLIPTextModel", CLIP_L),
+        "text_encoder_2": ("transformers", "T5EncoderModel", T5_XXL),
+    },
+    "qwen_image_edit": {
+        "transformer": ("diffusers", "QwenImageTransformer2DModel", {}),
+        "vae": ("diffusers", "AutoencoderKLQwenImage", {}),
+        "text_encoder": ("transformers", "Qwen2_5_VLForConditionalGeneration", QWEN2_5_VL_7B),
+    },
     "flux2_klein": {
         "transformer": ("diffusers", "Flux2Transformer2DModel", KLEIN_9B),
         "vae": ("diffusers", "AutoencoderKLFlux2", {}),
@@ -261,6 +272,8 @@ PARAMETERS = {
     "sdxl": 2.567e9,
     "z_image": 6.15e9,
     "qwen_image": 20.4e9,
+    "flux_kontext": 11.9e9,
+    "qwen_image_edit": 20.4e9,
     "flux2_klein": 9.08e9,
     "flux2_klein distilled": 3.88e9,
     "flux2": 32.2e9,

@@ -6,6 +6,10 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    CLIPTokenizer,
     Gemma2Config,
     Gemma2Model,
     GemmaTokenizer,
@@ -22,6 +26,7 @@ from transformers import (
     UMT5EncoderModel,
 )
 
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 MARKS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
 SMALL_T5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
 CHAT = (
@@ -146,3 +151,25 @@ def qwen2_5_vl(tokenizer: Qwen2Tokenizer, *, layers: int = 2) -> Any:
         },
     )
     return Qwen2_5_VLForConditionalGeneration(config)
+
+
+def clip_tokenizer(length: int = 16) -> CLIPTokenizer:
+    names = [*LETTERS, *(f"{c}</w>" for c in LETTERS), "<|startoftext|>", "<|endoftext|>"]
+    vocab = {name: number for number, name in enumerate(names)}
+    return CLIPTokenizer(vocab=vocab, merges=[], model_max_length=length)
+
+
+def text_encoder(tokenizer: CLIPTokenizer, *, projection: bool) -> Any:
+    config = CLIPTextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=tokenizer.model_max_length,
+        projection_dim=8,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return (CLIPTextModelWithProjection if projection else CLIPTextModel)(config)
