@@ -19,6 +19,7 @@ from groupwise_data.csv_file import check_messages, messages_of, read_csv
 from groupwise_data.encoding import encoding_hint
 from groupwise_data.folder import read_folder
 from groupwise_data.json_file import JsonRows, read_json, read_json_lines
+from groupwise_data.pictures import with_pictures
 from groupwise_messages.wording import Wording
 
 PROMPT = "prompt"
@@ -53,6 +54,11 @@ class Dataset:
             description="column that holds the prompt; templates and rewards have it under this "
             "name, too",
         )
+        image: str | None = Field(
+            None,
+            description="column that holds the prompt's picture, or a list of them; it becomes "
+            "`image` or `images`",
+        )
         columns: dict[str, str] = Field(
             default_factory=dict, description="columns to rename, old name to new name"
         )
@@ -76,6 +82,7 @@ class Dataset:
 
     def __init__(self, config: Config) -> None:
         self.wording, self.path, self.instance = config, Path(config.path), config.instance
+        self.image = config.image
         data, self.notes = _load(config)
         self.data = _rename(data, config)
         names = self.data.column_names
@@ -104,6 +111,8 @@ class Dataset:
             own = messages_of(str(own))
         if self.prompt_column in OWN_ARGUMENTS:
             del row[self.prompt_column]  # rewards have it as `prompts`, say
+        if self.image is not None:
+            row = with_pictures(row, self.image)
         row[PROMPT] = self.wording.worded({**row, PROMPT: own}, own)
         if self.folder is None:
             return row
@@ -186,6 +195,7 @@ def _part(table: Any, split: str) -> Any:
 
 def _rename(data: Any, config: Dataset.Config) -> Any:
     needed = [] if config.prompt == PROMPT else [config.prompt]
+    needed += [] if config.image is None else [config.image]
     for old in (*needed, *config.columns):
         if old not in data.column_names:
             raise UserError(
