@@ -28,7 +28,9 @@ class RubricSettings(BaseModel):
     """By what to judge."""
 
     rubric: PathOrName | None = Field(
-        default=None, description="File with the rubric, YAML or Markdown."
+        default=None,
+        description="File with the rubric, YAML or Markdown; or `edit_four` or `gedit`, for edited "
+        "pictures.",
     )
     aspects: list[Aspect] | None = Field(
         default=None, description="The rubric's aspects, if it is not in a file."
@@ -59,8 +61,8 @@ def form(rubric: Rubric, *, reasoning: bool) -> Form:
 class Judge(ServerReward):
     """How good a completion is by a rubric, 0 to 1, as a language model judges it.
 
-    The weighted mean over the aspects of (score - lowest) / (highest - lowest); a score is the mean
-    of `answers` answers.
+    The weighted mean over the aspects of (score - lowest) / (highest - lowest), geometric where the
+    rubric says so; a score is the mean of `answers` answers.
     """
 
     class Config(ServerSettings, RubricSettings):

@@ -1,13 +1,15 @@
 """Rubric: the aspects by which a judge scores, each with a description, a scale and a weight."""
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+RUBRICS = Path(__file__).parent / "rubrics"
 REASONING = "reasoning"
 """The name, in an answer, of what the judge writes before it scores."""
 LONGEST_SCALE = 100
@@ -63,12 +65,14 @@ class Aspect(BaseModel):
 
 
 class Rubric(BaseModel):
-    """What to judge by; introduction: what the judge should know first."""
+    """What to judge by; introduction: what the judge should know first; mean: of the aspects'
+    scores."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     introduction: str = ""
     aspects: list[Aspect] = Field(min_length=1)
+    mean: Literal["arithmetic", "geometric"] = "arithmetic"
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -79,25 +83,34 @@ class Rubric(BaseModel):
         return self
 
     def value(self, scores: Mapping[str, float]) -> float:
-        """The mean of the scores as 0 to 1, by the aspects' weights."""
+        """The mean of the scores as 0 to 1, by the aspects' weights.
+
+        The geometric one is 0 where any score is the lowest.
+        """
         total = sum(aspect.weight for aspect in self.aspects)
-        return sum(a.weight * a.share(scores[a.name]) for a in self.aspects) / total
+        shares = [(a.weight / total, a.share(scores[a.name])) for a in self.aspects]
+        if self.mean == "geometric":
+            return math.prod(share**weight for weight, share in shares)
+        return sum(weight * share for weight, share in shares)
 
 
 def read(path: str) -> Rubric:
-    """A rubric from a file: YAML with `introduction` and `aspects`, or Markdown.
+    """A rubric from a file: YAML with `introduction`, `aspects` and `mean`, or Markdown. Or one of
+    the package's own by its name: `edit_four` and `gedit`, for edited pictures.
 
     In Markdown every heading of the second level is an aspect, `## name (1 to 5, weight 2)`, with
     the text below it as description; the text before the first one is the introduction.
 
     Raises ValueError, which names the file, if it cannot be read or is not a rubric.
     """
+    own = RUBRICS / f"{path}.yaml"
+    file = own if path.isidentifier() and own.is_file() else Path(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"the rubric {path!r} cannot be read: {error}") from error
     try:
-        is_markdown = Path(path).suffix.lower() in (".md", ".markdown")
+        is_markdown = file.suffix.lower() in (".md", ".markdown")
         return Rubric.model_validate(_markdown(text) if is_markdown else yaml.safe_load(text))
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())

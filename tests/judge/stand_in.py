@@ -97,3 +97,10 @@ def text_of(request: Request) -> str:
     if isinstance(content, str):
         return content
     return "".join(block.get("text", "[picture]") for block in content)
+
+
+def images_of(request: Request) -> list[str]:
+    """The addresses of the pictures in a request, in their order."""
+    contents = [message["content"] for message in request["messages"]]
+    blocks = [block for content in contents if isinstance(content, list) for block in content]
+    return [block["image_url"]["url"] for block in blocks if block["type"] == "image_url"]

@@ -54,6 +54,15 @@ def test_the_value_is_the_weighted_mean_of_the_shares_of_each_scale():
     assert rubric.value({"correct": 0, "polite": 1}) == 0.0
 
 
+def test_own_rubrics_have_names_and_gedits_mean_is_geometric():
+    gedit, four = read("gedit"), read("edit_four")
+    assert [aspect.scale for aspect in four.aspects] == [(1, 4)] * 4
+    names = [aspect.name for aspect in gedit.aspects]
+    assert names == ["semantic_consistency", "perceptual_quality"]
+    for scores, expected in {(8, 2): 0.4, (10, 10): 1.0, (0, 10): 0.0}.items():
+        assert gedit.value(dict(zip(names, scores, strict=True))) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
