@@ -40,20 +40,28 @@ def _card(pair: Pair, images: Images, names: tuple[str, str]) -> str:
     marks += "<span>greedy</span>" if sample.get("greedy") else ""
     named = zip(names, pair, strict=True)
     sides = "".join(_side(side, sample, images) for side, sample in named if sample)
-    above = _prompt(sample, images)
+    above, sources = _prompt(sample, images), _sources(sample, images)
     return (
         f'<article class="sample picture"><header><span>Prompt {brief(sample.get("draw", ""))}'
         f"</span>{marks}{verdict(pair)}</header>{above}"
-        f'<div class="pair">{sides}</div></article>'
+        f'<div class="pair">{sources}{sides}</div></article>'
     )
 
 
 def _prompt(sample: Sample, images: Images) -> str:
     own = sample.get("prompt", "")
-    if not isinstance(own, str) or sample.get("images"):
+    if not isinstance(own, str):
         return prompt(sample, images)
     short = brief(own, MOST_OF_A_PROMPT)
     return f'<p class="asked" dir="auto" title="{short}">{short}</p>'
+
+
+def _sources(sample: Sample, images: Images) -> str:
+    """The pictures that a prompt in words has, beside the results: what was edited."""
+    own = sample.get("images")
+    if not isinstance(own, list) or not isinstance(sample.get("prompt"), str):
+        return ""
+    return "".join(f"<section><h4>source</h4>{images.small(file)}</section>" for file in own)
 
 
 def _side(side: str, sample: Sample, images: Images) -> str:

@@ -22,8 +22,8 @@ class SampleTable:
     columns: prompt, completion, reward, right, each reward by its name; with several policies
     `policy`; of training steps also why they were chosen, and the advantage. rows: one for each
     sample; the cell of an image or a video is empty. images, videos: those completions, by row
-    number. names: of the rows, the same at every evaluation. prefix: of the names it is logged
-    under.
+    number, beside the pictures of their prompts. names: of the rows, the same at every evaluation.
+    prefix: of the names it is logged under.
     """
 
     columns: Sequence[str]
@@ -84,10 +84,27 @@ def _table(chosen: Sequence[Sample], names: Sequence[str]) -> SampleTable:
         columns=["prompt", "completion", "reward", "right", *rewards]
         + (["policy"] if several else []),
         rows=[_row(sample, rewards, several=several) for sample in chosen],
-        images={n: own for n, own in completions.items() if not is_video(own)},
+        images={
+            n: _beside_sources(chosen[n], own)
+            for n, own in completions.items()
+            if not is_video(own)
+        },
         videos={n: own for n, own in completions.items() if is_video(own)},
         names=names,
     )
+
+
+def _beside_sources(sample: Sample, completion: Any) -> Any:
+    """A picture beside those of its prompt, from which it was edited; alone where there are none,
+    or they cannot be opened."""
+    if not sample.get("images"):
+        return completion
+    try:
+        from groupwise_messages.images import opened, side_by_side
+
+        return side_by_side([*map(opened, sample["images"]), opened(completion)])
+    except (ImportError, ValueError):
+        return completion
 
 
 def is_media(completion: object) -> bool:

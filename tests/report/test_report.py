@@ -363,6 +363,23 @@ def test_images_are_shown_in_a_grid_with_their_rewards(tmp_path: Path) -> None:
     assert "greedy" not in page.text
 
 
+def test_a_source_stands_beside_what_was_made_of_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [])
+    for name in ("source", "before", "after"):
+        run.joinpath(f"{name}.png").write_bytes(picture(32))
+    before, after = (
+        [sample(1, "", right=True, image=f"{name}.png", images=["source.png"])]
+        for name in ("before", "after")
+    )
+    html, page = page_of(write_run(run, [], before=before, after=after))
+    assert [a["alt"] for tag, a in page.tags if tag == "img"] == [
+        "source.png",
+        "before.png",
+        "after.png",
+    ]
+    assert html.index('class="pair"') < html.index("source.png")  # in the same row
+
+
 @pytest.mark.parametrize(
     ("width", "style"),
     [(32, "width:160px"), (28, "width:140px"), (100, "width:100px"), (256, None), (0, None)],

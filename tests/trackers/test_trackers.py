@@ -75,6 +75,16 @@ def test_pictures_of_prompts_are_words_in_a_table():
     assert table.rows[1][0] == table.rows[1][1] == "user: [picture 64x48]\n[image]\nWhat?"
 
 
+def test_an_edited_picture_is_sent_beside_its_source():
+    image = pytest.importorskip("PIL.Image")
+    source, result = image.new("RGB", (8, 4), "red"), image.new("RGB", (6, 6), "blue")
+    (sent,) = shown([sample(0, result, images=[source])], 1).images.values()
+    assert sent.size == (12 + 6, 6)
+    assert (sent.getpixel((11, 3)), sent.getpixel((12, 3))) == ((255, 0, 0), (0, 0, 255))
+    (alone,) = shown([sample(0, result, images=["gone.png"])], 1).images.values()
+    assert alone is result
+
+
 def test_one_completion_is_sent_for_each_prompt():
     samples = [
         sample(3, "c", greedy=False, index=1),
