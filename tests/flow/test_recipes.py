@@ -101,6 +101,10 @@ OF_VIDEOS = (
     *("wan21_clip_pickscore", "wan21_pickscore", "wan22_pickscore", "wan22_5b_hps_v3"),
     *("hunyuan15_pickscore", "hunyuan15_video_reward"),
 )
+OF_EDITS = (
+    *("kontext_edit_judge", "qwen_image_edit_judge"),
+    *("qwen_image_edit_pickscore", "flux2_klein_edit_judge"),
+)
 
 
 def test_all_recipes_are_tested():
@@ -110,6 +114,7 @@ def test_all_recipes_are_tested():
         *("sd15_compressibility.yaml", "sdxl_pickscore.yaml"),  # test_noise_prediction.py
         *(f"{name}_pickscore.yaml" for name in OF_MODELS),  # test_model_recipes.py
         *(f"{name}.yaml" for name in OF_VIDEOS),  # test_video_recipes.py
+        *(f"{name}.yaml" for name in OF_EDITS),  # test_edit_recipes.py
     }
     assert {path.name for path in RECIPES.glob("*.yaml")} == PUBLISHED.keys() | elsewhere
 
