@@ -121,3 +121,14 @@ def test_the_law_of_sources_names_an_adapter_that_ignores_them(lab, folders):
     rows = [{"prompt": text, "image": picture(n)} for n, text in enumerate(("a cat", "x"))]
     with pytest.raises(AssertionError, match="another source changes the velocity"):
         testing.check_adapter(Blind, pipeline, rows=rows, height=16, width=24, prompt_tokens=24)
+
+
+def test_encodings_of_the_unconditional_pass_are_one_a_row(lab):
+    """So a cache for four rows holds eight, and of a model that only draws five."""
+    counts = {"rollouts": 4, "prompts": 4, "facts": frozenset(), "references": 0}
+    sizes = [
+        FlowPolicy.estimate_cpu(lab.settings(name, guidance=scale), **counts)["encoded prompts"]
+        for name in ("flux2_klein edit", "flux2_klein")
+        for scale in (1.0, 3.0)
+    ]
+    assert [sizes[1] / sizes[0], sizes[3] / sizes[2]] == [8 / 5, 1.0]

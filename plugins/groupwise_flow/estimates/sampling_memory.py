@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.kit.errors import first_line
-from groupwise_flow.adapter import MASK, Adapter, Conditions
+from groupwise_flow.adapter import MASK, Adapter, Conditions, EditingAdapter
 from groupwise_flow.estimates.counting import peak, without_data
 from groupwise_flow.files.messages import silent
 from groupwise_flow.model.precision import HALF
-from groupwise_flow.passes.guidance import PIXELS, decoded_at_once
+from groupwise_flow.passes.guidance import PIXELS, decoded_at_once, has_two_branches
 from groupwise_flow.settings import Settings
 
 CHANNELS = 3
@@ -128,6 +128,12 @@ class SamplingMemory:
 
     # ---- in CPU memory
 
+    def _unconditional(self, prompts: int) -> int:
+        """Encodings for guidance's unconditional pass: one, but with a picture in it one a row."""
+        scales = (self.settings.guidance, self.settings.guidance_in_training)
+        reads = isinstance(self.adapter, EditingAdapter) and self.adapter.options.references > 0
+        return prompts if reads and has_two_branches(self.adapter, max(scales)) else 1
+
     def on_cpu(
         self, *, rollouts: int, prompts: int, facts: frozenset[str], references: int
     ) -> Mapping[str, int]:
@@ -143,7 +149,7 @@ class SamplingMemory:
         if "predictions" in facts:
             sizes["predictions of a step"] = rollouts * (decisions + 1) * floats
         try:
-            kept = min(prompts + 1, self.settings.keep_prompts)
+            kept = min(prompts + self._unconditional(prompts), self.settings.keep_prompts)
             sizes["encoded prompts"] = kept * self._encoding
         except Exception as error:
             reason = shorten(first_line(error), 60, placeholder=" ...")
