@@ -60,11 +60,14 @@ class EditingAdapter(Adapter):
         """Raise UserError for another number of pictures, and for one that cannot be opened."""
         own, expected = pictures_of(row), self.options.references
         if expected and len(own) != expected:
+            name = type(self.pipeline).__name__
+            hint = "if another column has them, name it: prompts.image"
+            if own:
+                hint = f"if all rows have so many, set policy.adapter: {{name: {name}, references: "
+                hint += f"{len(own)}}}"
             raise UserError(
                 f"{self._place(row)}: found {len(own)} pictures (columns `image` or `images`, or "
-                f"parts of messages), expected {expected}; set policy.adapter to {{name: "
-                f"{type(self.pipeline).__name__}, references: {len(own)}}} if all rows have so "
-                f"many, and prompts.image if another column has them"
+                f"parts of messages), expected {expected}; {hint}"
             )
         for value in own if expected else ():
             try:
@@ -93,10 +96,10 @@ class EditingAdapter(Adapter):
             raise UserError(f"{self._place(row)}: {error}") from error
 
     def _fitted(self, image: Image.Image) -> Image.Image:
-        size, method = (self.width, self.height), Image.Resampling.LANCZOS
+        size = (self.width, self.height)
         if self.options.fit == "pad":
-            return ImageOps.pad(image, size, method, color="white")
-        return ImageOps.fit(image, size, method)
+            return ImageOps.pad(image, size, color="white")
+        return ImageOps.fit(image, size)
 
     @property
     def fitting_code(self) -> str:

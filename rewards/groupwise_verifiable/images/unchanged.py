@@ -144,14 +144,14 @@ class Unchanged:
 
     def _fitted(self, value: Any, result: Pixels) -> Image:
         """A picture in RGB of the result's size."""
-        from PIL import Image, ImageOps
+        from PIL import ImageOps
 
         from groupwise_messages.images import opened
 
         image, (height, width) = opened(value), result.shape[:2]
         if self.config.fit == "pad":
-            return ImageOps.pad(image, (width, height), Image.Resampling.LANCZOS, color="white")
-        return ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS)
+            return ImageOps.pad(image, (width, height), color="white")
+        return ImageOps.fit(image, (width, height))
 
 
 def _inside(box: Box) -> tuple[slice, slice]:
