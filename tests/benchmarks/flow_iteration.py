@@ -140,8 +140,8 @@ def iteration(loaded: LoadedConfig) -> Callable[[], Any]:
     return run
 
 
-def redness(completions: list[Any], images: list[torch.Tensor], **_: Any) -> list[float]:
-    return [float(image[0].mean()) for image in images]
+def redness(completions: list[Any], pixels: list[torch.Tensor], **_: Any) -> list[float]:
+    return [float(image[0].mean()) for image in pixels]
 
 
 def random_pipeline(folder: Path) -> None:

@@ -78,7 +78,7 @@ def test_texts_of_a_column_and_of_messages(folder, pictures, texts, rounding):
         lambda: torch.tensor(reward(texts, nothing, pixels=images))[1:], torch.tensor(some[1:])
     )
     with pytest.raises(
-        ValueError, match=r"'clip_similarity' needs the column 'caption'; .* images"
+        ValueError, match=r"'clip_similarity' needs the column 'caption'; .* pixels"
     ):
         captioned(["p"] * 4, nothing, pixels=images)
 

@@ -23,9 +23,9 @@ ROWS = [{"prompt": f"{letter} {animal}"} for letter in "abcdef" for animal in ("
 LORA = {"full": None, "lora": {"rank": 2}}
 
 
-def redness(completions: list[Any], images: list[Tensor], **_: Any) -> list[float]:
+def redness(completions: list[Any], pixels: list[Tensor], **_: Any) -> list[float]:
     """Computed on the device of the pictures, as by a reward model."""
-    means = torch.stack(images).mean(dim=(2, 3))
+    means = torch.stack(pixels).mean(dim=(2, 3))
     return (means[:, 0] - means[:, 1:].mean(dim=1)).tolist()
 
 

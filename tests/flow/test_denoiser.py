@@ -208,9 +208,9 @@ class Video(Denoiser):
 def test_videos_are_lists_of_pictures_and_saved_as_animations(lab, folder, tmp_path):
     policy = lab.policy(model=str(folder), adapter=Video, steps=3, evaluation_steps=3)
 
-    def second(completions, images):
+    def second(completions, pixels):
         assert all(isinstance(frames, videos.Video) and len(frames) == 2 for frames in completions)
-        assert images[0].shape == (2, 3, 16, 16)
+        assert pixels[0].shape == (2, 3, 16, 16)
         return lab.redness([frames[1] for frames in completions])
 
     groupwise.train(

@@ -94,8 +94,8 @@ def test_a_decoder_that_overflows_is_a_failed_sample(lab):
 def test_a_run_with_one_spoiled_picture_goes_on_and_shows_it(lab, spoiled, tmp_path, algorithm):
     seen = []
 
-    def redness(completions, images, **_):
-        assert all(image.isfinite().all() for image in images)
+    def redness(completions, pixels, **_):
+        assert all(image.isfinite().all() for image in pixels)
         seen.append(len(completions))
         return lab.redness(completions)
 

@@ -13,6 +13,7 @@ from groupwise.registry import installed
 from groupwise_flow import testing as laws
 from groupwise_flow.adapters.sd3 import SD3Adapter
 from groupwise_flow.policy import FlowPolicy
+from groupwise_flow.testing import own
 from groupwise_testing.policy import gradients, outputs
 from groupwise_testing.policy.case import Case
 
@@ -244,7 +245,9 @@ BROKEN = [
 
 
 def test_every_law_has_an_adapter_that_breaks_it():
-    assert [name for name, _ in BROKEN] == [law.name for law in laws.LAWS]
+    elsewhere = own.depends_on_sources.name  # test_editing.py
+    names = [law.name for law in laws.LAWS if law.name != elsewhere]
+    assert [name for name, _ in BROKEN] == names
 
 
 def test_the_error_names_the_shapes_of_conditions_of_two_widths(lab):

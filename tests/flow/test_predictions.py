@@ -99,8 +99,8 @@ def test_evaluation_has_no_predictions(lab):
 def test_a_reward_of_pictures_gives_each_step_its_gain(lab, rounding):
     """From the scorer to advantages of single decisions, by how much each raised the reward."""
 
-    def red(prompts, completions, images):
-        return [float(image[0].mean()) for image in images]
+    def red(prompts, completions, pixels):
+        return [float(image[0].mean()) for image in pixels]
 
     policy = lab.policy(window={"kind": "fixed", "size": 2, "start": 1})
     rollouts = drawn(policy)

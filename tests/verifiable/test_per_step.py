@@ -82,7 +82,7 @@ def test_needed_columns_are_checked_before_the_run() -> None:
     with pytest.raises(ValueError, match="needs the column 'hue'"):
         reward.check_columns({}, ("pixels", "predictions"))
     with pytest.raises(ValueError, match="needs the column 'predictions'"):
-        reward.check_columns({"hue": None}, ("images",))
+        reward.check_columns({"hue": None}, ("pixels",))
 
 
 def test_the_reward_is_configured_as_under_rewards() -> None:

@@ -135,14 +135,14 @@ def test_evenly_spaced_frames_are_distinct_and_have_both_ends():
 def test_one_call_has_the_frames_of_all_videos_with_their_columns_and_tensors():
     calls = []
 
-    def reward(prompts, completions, *, groups, purpose, color, images, log_extra, **columns):
-        calls.append((prompts, groups, color, [float(one.mean()) for one in images]))
+    def reward(prompts, completions, *, groups, purpose, color, pixels, log_extra, **columns):
+        calls.append((prompts, groups, color, [float(one.mean()) for one in pixels]))
         log_extra("own", level(prompts, completions))
         return [0.0] * len(completions)
 
     videos, logged = [gray(1, 2, 3), gray(4, 5), gray(6, 7, 8)], {}
     tensors = [torch.from_numpy(each.pixels.copy()).movedim(-1, 1).float() for each in videos]
-    columns = {"color": ["r", "g", "b"], "images": tensors, "purpose": "train"}
+    columns = {"color": ["r", "g", "b"], "pixels": tensors, "purpose": "train"}
     per_frame(reward)(
         ["p", "p", "q"], videos, groups=[7, 7, 9], log_extra=logged.__setitem__, **columns
     )
