@@ -3,14 +3,15 @@
 import json
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from groupwise_agents.threads import in_thread
 from groupwise_agents.tool import ToolError, Unavailable
-from groupwise_sandbox.limits import Limits
-from groupwise_sandbox.process import SandboxError
-from groupwise_sandbox.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from groupwise_sandbox.sandbox import Sandbox
 
 OUTPUT = 1 << 16
 """Bytes of what a call prints."""
@@ -56,10 +57,23 @@ class PythonConfig(BaseModel):
     )
 
 
-def sandbox_of(config: PythonConfig) -> Sandbox:
-    """The sandbox of the tool. Raises UserError where there is none on this machine."""
-    limits = Limits(seconds=config.seconds, memory=config.memory << 20, output=OUTPUT)
-    return Sandbox(limits=limits, modules=config.modules)
+class Interpreter:
+    """The sandbox of the tool, for all episodes. Raises UserError where there is none."""
+
+    def __init__(self, config: PythonConfig) -> None:
+        # Imported here: a run without the tool needs no sandbox, nor a system that has one.
+        from groupwise_sandbox.limits import Limits
+        from groupwise_sandbox.sandbox import Sandbox
+
+        limits = Limits(seconds=config.seconds, memory=config.memory << 20, output=OUTPUT)
+        self._sandbox = Sandbox(limits=limits, modules=config.modules)
+
+    def begun(self) -> "Python":
+        """The tool of an episode."""
+        return Python(self._sandbox)
+
+    def close(self) -> None:
+        self._sandbox.close()
 
 
 class Python:
@@ -69,7 +83,7 @@ class Python:
     and prints its own output alone. Their chance is the same each time, so the state is, too.
     """
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: "Sandbox") -> None:
         self._sandbox, self._cells = sandbox, list[str]()
 
     async def python(self, code: str) -> str:
@@ -78,6 +92,8 @@ class Python:
         Args:
             code: the code; what it prints is the answer, and so is the value of its last line
         """
+        from groupwise_sandbox.process import SandboxError
+
         cells = [*self._cells, code]
         try:
             text, is_whole = await in_thread(partial(self._run, cells), "python")

@@ -12,7 +12,7 @@ from groupwise.registry import import_target
 from groupwise_agents.conversation import COLUMNS, converse, messages_of
 from groupwise_agents.limits import Limits
 from groupwise_agents.ordered import OrderedToolbox
-from groupwise_agents.python import Python, PythonConfig, sandbox_of
+from groupwise_agents.python import Interpreter, PythonConfig
 from groupwise_agents.search import Passages, SearchConfig
 from groupwise_agents.servers import Server, ServerConfig
 from groupwise_agents.tool import Tool
@@ -52,7 +52,7 @@ class Tools(Environment):
         self.servers = [Server(each) for each in self.config.mcp]
         tools = [*tools, *(tool for server in self.servers for tool in server.tools())]
         own = self.config.python
-        self._sandbox = None if own is None else sandbox_of(own)
+        self._python = None if own is None else Interpreter(own)
         if not tools and own is None:
             raise UserError(
                 "there are no tools; name functions under `tools`, servers under `mcp`, a folder "
@@ -63,9 +63,9 @@ class Tools(Environment):
 
     def _opened(self) -> Toolbox:
         """The tools of an episode."""
-        if self._sandbox is None:
+        if self._python is None:
             return Toolbox(self._tools, deadline=self.config.deadline)
-        own = Python(self._sandbox).python
+        own = self._python.begun().python
         return OrderedToolbox([*self._tools, own], deadline=self.config.deadline)
 
     def casts(self, labels: Sequence[str]) -> Mapping[str, Sequence[str]]:
@@ -86,15 +86,15 @@ class Tools(Environment):
         (player,) = players.values()
         for server in self.servers:
             await server.open()  # before the deadline of a call begins
-        toolbox = self.toolbox if self._sandbox is None else self._opened()
+        toolbox = self.toolbox if self._python is None else self._opened()
         talk = await converse(player, messages_of(row), toolbox, self.config)
         return talk.outcome
 
     async def close(self) -> None:
         for server in self.servers:
             await server.close()
-        if self._sandbox is not None:
-            self._sandbox.close()
+        if self._python is not None:
+            self._python.close()
 
 
 def _function(name: str) -> Callable[..., Any]:

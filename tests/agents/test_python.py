@@ -10,23 +10,24 @@ if sys.platform != "linux":
 
 from tests.agents.scripted import play, say
 
-from groupwise_agents.python import Python, PythonConfig, sandbox_of
+from groupwise_agents.python import Interpreter, PythonConfig
 from groupwise_agents.tool import Tool, ToolError
 from groupwise_agents.tools import Tools
 
 
 @pytest.fixture(scope="module")
-def sandbox():
-    with sandbox_of(PythonConfig(seconds=0.5)) as opened:
-        yield opened
+def interpreter():
+    opened = Interpreter(PythonConfig(seconds=0.5))
+    yield opened
+    opened.close()
 
 
 def run(tool, code):
     return asyncio.run(tool(code=code))
 
 
-def test_names_stay_and_prints_do_not(sandbox):
-    tool = Tool.of(Python(sandbox).python)
+def test_names_stay_and_prints_do_not(interpreter):
+    tool = Tool.of(interpreter.begun().python)
     assert run(tool, "import math\nprint('once')\nx = 3\nx") == "once\n3\n"
     assert run(tool, "def f(n): return math.factorial(n) + x\nx += 1") == ""
     assert run(tool, "f(x), 1 / 0") == "ZeroDivisionError: division by zero\n"
@@ -34,14 +35,14 @@ def test_names_stay_and_prints_do_not(sandbox):
     assert run(tool, "y =").startswith("SyntaxError")
     import_random = "import random\nr = random.random()\nr"
     assert run(tool, import_random) == run(tool, "r")
-    assert run(Tool.of(Python(sandbox).python), "x") == "NameError: name 'x' is not defined\n"
+    assert run(Tool.of(interpreter.begun().python), "x") == "NameError: name 'x' is not defined\n"
 
 
 @pytest.mark.parametrize(
     "code", ["while True: pass", "import os\nos._exit(0)", "raise SystemExit(3)"]
 )
-def test_a_call_that_does_not_end_leaves_nothing(sandbox, code):
-    tool = Tool.of(Python(sandbox).python)
+def test_a_call_that_does_not_end_leaves_nothing(interpreter, code):
+    tool = Tool.of(interpreter.begun().python)
     run(tool, "x = 1")
     if "_exit(0)" in code:
         run(tool, f"x = 2\n{code}")
