@@ -589,6 +589,5 @@ def test_replay_leaves_episodes_with_several_rollouts_as_they_are(lab, tmp_path)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Replay, "fill", noted)
         groupwise.train(**arguments(lab, tmp_path, **sections))
-    print(places)
     assert places
     assert max(places) < 4
