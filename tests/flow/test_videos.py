@@ -11,6 +11,7 @@ from tests.flow.stand_ins import MODELS
 import groupwise
 from groupwise import testing
 from groupwise.kit.errors import UserError
+from groupwise.kit.memory import Workload
 from groupwise_flow.adapter.lora_files import LoraFiles
 from groupwise_flow.adapters.wan import WanAdapter
 from groupwise_flow.model.unused_parameters import UnusedParameters
@@ -44,6 +45,16 @@ def test_a_completion_is_a_video_of_the_frames_and_the_rate_that_are_set(lab):
     [
         ("wan21", {"frames": 4}, r"policy\.frames: .* found 4; the nearest numbers are 3 and 5"),
         ("wan21", {"height": 25}, r"policy\.height, .* found 25 x 48; the nearest size is 24 x 48"),
+        (
+            "wan21",
+            {"evaluation_size": {"frames": 4}},
+            r"policy\.evaluation_size\.frames: .* found 4",
+        ),
+        (
+            "sdxl",
+            {"evaluation_size": {"height": 32}, "sde": "ddim"},
+            r"policy\.evaluation_size: .* encoded with the size of the picture",
+        ),
         ("sd3", {"frames": 5}, r"policy\.frames: a StableDiffusion3Pipeline draws pictures"),
         ("sd3", {"frame_rate": 8}, r"policy\.frame_rate: a StableDiffusion3Pipeline draws pictur"),
     ],
@@ -51,6 +62,32 @@ def test_a_completion_is_a_video_of_the_frames_and_the_rate_that_are_set(lab):
 def test_impossible_frames_are_refused_with_the_possible_ones(lab, model, options, message):
     with pytest.raises(UserError, match=message):
         FlowPolicy.examine(lab.settings(model, **options), ROWS)
+
+
+def test_evaluation_of_another_size_is_that_of_a_policy_of_this_size(lab):
+    """Its levels, latents and pixels; training keeps its own."""
+    size = {"height": 32, "frames": 5}
+    policy = lab.policy("wan21", evaluation_size=size)
+    alone = lab.policy("wan21", **size)
+    drawn, other = (
+        each.sample(ROWS, group_size=1, seeds=[1, 2], purpose="evaluate").completions
+        for each in (policy, alone)
+    )
+    assert [*drawn] == [*other]
+    trained = policy.sample(ROWS[:1], group_size=1, seeds=[1]).completions[0]
+    assert (len(trained), trained.size) == (3, (48, 16))
+    assert "num_frames=5" in policy.card["usage"]
+
+
+def test_evaluation_of_a_larger_size_takes_more_memory(lab):
+    load = Workload(
+        decisions=0, rollouts=4, group_size=2, sampled=4, training=True, reference=False, averages=0
+    )
+    taken = [
+        FlowPolicy.estimate(lab.settings("wan21", evaluation_size=size), load)["decoding"]
+        for size in (None, {"frames": 1}, {"height": 64})
+    ]
+    assert taken[0] == taken[1] < taken[2] / 3
 
 
 # ---- memory
