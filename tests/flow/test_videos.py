@@ -3,15 +3,18 @@
 from contextlib import nullcontext
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from diffusers import DiffusionPipeline
+from tests.command_line import call
 from tests.flow.stand_ins import MODELS
 
 import groupwise
 from groupwise import testing
 from groupwise.kit.errors import UserError
 from groupwise.kit.memory import Workload
+from groupwise.scoring.reward_result import excerpt
 from groupwise_flow.adapter.lora_files import LoraFiles
 from groupwise_flow.adapters.wan import WanAdapter
 from groupwise_flow.model.unused_parameters import UnusedParameters
@@ -88,6 +91,33 @@ def test_evaluation_of_a_larger_size_takes_more_memory(lab):
         for size in (None, {"frames": 1}, {"height": 64})
     ]
     assert taken[0] == taken[1] < taken[2] / 3
+
+
+def length(completions, **_):
+    """A reward."""
+    return [float(len(video)) for video in completions]
+
+
+def test_check_names_what_is_watched_by_default(lab, tmp_path):
+    size = [f"policy.{key}={value}" for key, value in MODELS["wan21"].size.items()]
+    rows = "".join(f'{{"prompt": "{letter} cat"}}\n' for letter in "abcdef")
+    (tmp_path / "rows.jsonl").write_text(rows)
+    (tmp_path / "run.yaml").write_text(
+        f"policy: {{name: flow, model: {lab.folders['wan21']}}}\n"
+        f"rewards: [{{name: '{__name__}:length'}}]\n"
+        "prompts: {name: dataset, path: rows.jsonl, held_out: 0.5}\n"
+    )
+    for default, shown in ((True, "darkness, edges, color_entropy, motion"), (False, None)):
+        setting = f"evaluation.default_watches={default}".lower()
+        result = call("check", tmp_path / "run.yaml", *size, setting)
+        line = "  watched by default at evaluations: "
+        assert result.output.count(f"{line}{shown}") == int(default), result.output
+
+
+def test_a_video_in_a_message_is_named_by_its_frames():
+    video = Video(np.zeros((5, 16, 32, 3), np.uint8))
+    assert excerpt(video) == "[5 pictures of 32 x 16]"
+    assert excerpt(video[0]) == "[picture of 32 x 16]"
 
 
 # ---- memory
