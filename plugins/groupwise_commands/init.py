@@ -122,8 +122,8 @@ def init(
     if not kinds:
         raise UserError("no installed plugin has a draft of a configuration")
     if len(models) != 1:
-        options = ", and ".join(f"--{name}, {kind.model}" for name, kind in kinds.items())
-        raise UserError(f"give one of {options}")
+        options = "; ".join(f"--{name}, {kind.model}" for name, kind in kinds.items())
+        raise UserError(f"give one of these: {options}")
     if config.is_dir():
         raise UserError(f"{config} is a folder: name a file in it, as {config / 'run.yaml'}")
     if config.exists() and not force:

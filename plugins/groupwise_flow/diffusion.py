@@ -89,6 +89,7 @@ class DiffusionPolicy(Policy, GroupSampler):
     def _load(self) -> None:
         self.adapter = load(self.config, self.mesh)
         self.guided = Guided(self.adapter, self.config)
+        self.evaluated = self.guided.at_evaluation()
         away = self.guided.encoders.away
         for name, module in self.adapter.pipeline.components.items():
             if isinstance(module, nn.Module) and name not in away:
@@ -173,17 +174,18 @@ class DiffusionPolicy(Policy, GroupSampler):
     ) -> Rollouts:
         """Images for text prompts; see `Policy.sample`. Evaluation has no noise but the first."""
         training = purpose == "train"
+        guided = self.guided if training else self.evaluated
         rows = [row for row in prompts for _ in range(group_size)]
         groups = torch.arange(len(prompts)).repeat_interleave(group_size)
         if training:
             shared = seeds[::group_size] if group_seeds is None else group_seeds
             plan, guidance = self.plan(shared, group_size), self.config.guidance_in_training
         else:
-            sigmas = levels(self.adapter, self.config.evaluation_steps)
+            sigmas = levels(guided.adapter, self.config.evaluation_steps)
             plan, guidance = without_noise(sigmas, len(rows)), self.config.guidance
-        done = sample_latents(self.guided, rows, seeds, plan, guidance=guidance, mesh=self.mesh)
+        done = sample_latents(guided, rows, seeds, plan, guidance=guidance, mesh=self.mesh)
         tensors = PIXELS in self._optional or not self.adapter.is_video
-        pictures = self.guided.completions(done.latents, tensors=tensors)
+        pictures = guided.completions(done.latents, tensors=tensors)
         width = self.config.max_decisions if training else 0
         rollouts = Rollouts(
             prompts=rows,
@@ -267,7 +269,7 @@ class DiffusionPolicy(Policy, GroupSampler):
     @property
     def card(self) -> Mapping[str, Any]:
         """Facts for the model card: the base model, and the code that uses it."""
-        return card(self.config, self.adapter)
+        return card(self.config, self.evaluated.adapter)
 
     @classmethod
     def estimate(cls, config: Settings, load: Workload) -> Mapping[str, int]:

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.kit.draft import Columns, Draft, read_json
+from groupwise.kit.errors import UserError
 
 NOISE = ("xl", "diffusion-v1", "diffusion-1", "diffusion-v2", "diffusion-2", "sd-turbo")
 """Parts of names of models that predict noise, Stable Diffusion 1, 2 and XL."""
 FEW_STEPS = ("schnell", "turbo", "lightning", "lcm", "hyper")
 """Parts of names of models that were distilled to a few steps without guidance."""
+VIDEOS = ("wan", "ltx", "hunyuanvideo")
+"""What the names of pipelines of videos begin with."""
 NOISE_PIPELINES = ("stablediffusionpipeline", "stablediffusionxlpipeline")
 FLOW = "  noise_level: 0.7  # how much the pictures of a prompt differ"
 DDIM = """\
@@ -30,9 +33,12 @@ class FlowDraft(Draft):
     templates = files("groupwise_flow") / "drafts"
 
     def settings(self, model: str) -> Mapping[str, Any]:
-        """Precision, guidance, size and process, which differ between models."""
+        """Precision, guidance, size and process, which differ between models. Raises UserError for
+        a folder with a model of videos."""
         index = read_json(Path(model) / "model_index.json") if Path(model).exists() else {}
         name = str(index.get("_class_name", model)).lower()
+        if index and name.startswith(VIDEOS):
+            raise UserError(f"{model} is a model of videos: set --video in place of --image")
         distilled = index.get("is_distilled", _is_distilled(model, index))
         noise = any(part in name for part in NOISE) or name in NOISE_PIPELINES
         sd3 = not noise and "stable" in name

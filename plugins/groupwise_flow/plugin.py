@@ -53,6 +53,7 @@ def register_algorithms(register: Register) -> None:
 @hookimpl
 def register_drafts(register: Register) -> None:
     register("image", "groupwise_flow.draft:FlowDraft")
+    register("video", "groupwise_flow.video_draft:VideoDraft")
 
 
 @hookimpl

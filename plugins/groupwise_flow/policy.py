@@ -110,7 +110,7 @@ class FlowPolicy(DiffusionPolicy):
             return rollouts
         facts = dict(rollouts.facts)
         if "predictions" in self._optional:
-            none = torch.empty(0, *self.adapter.decoded_shape)
+            none = torch.empty(0, *self.evaluated.adapter.decoded_shape)
             facts["predictions"] = [none] * len(rollouts)
         log_probs = torch.zeros(rollouts.mask.shape, device=self.device)
         return replace(rollouts, sampler_log_probs=log_probs, facts=facts)

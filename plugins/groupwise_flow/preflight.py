@@ -34,8 +34,8 @@ def examine(settings: Settings, rows: Iterable[Mapping[str, Any]]) -> Sequence[s
         )
         return (note,)
     guided = Guided(adapter, settings)
-    for steps in (settings.steps, settings.evaluation_steps):
-        levels(adapter, steps)
+    levels(adapter, settings.steps)
+    levels(guided.at_evaluation().adapter, settings.evaluation_steps)
     rows = iter(rows)
     first = [*islice(rows, 1)]
     notes = [*_scheduler_notes(adapter, settings), *_guidance_notes(adapter, settings)]

@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from groupwise.kit import lora
 from groupwise.kit.options import PathOrName, TakesObject
-from groupwise.kit.section import mistake_at
+from groupwise.kit.section import Section, mistake_at
 from groupwise.kit.trust import LoadingArguments
 from groupwise_flow.effect import Effect
 from groupwise_flow.named_adapter import AdapterOption
@@ -24,6 +24,14 @@ class Lora(lora.Lora):
     targets: list[str] | None = Field(
         None, description="modules that get adapters; the attention projections if unset"
     )
+
+
+class Size(Section):
+    """The size of images or videos; what is unset is as in training."""
+
+    height: int | None = Field(None, ge=1, description="of images, in pixels")
+    width: int | None = Field(None, ge=1, description="of images, in pixels")
+    frames: int | None = Field(None, ge=1, description="of videos")
 
 
 class Settings(TakesObject):
@@ -64,6 +72,9 @@ class Settings(TakesObject):
     )
     frame_rate: Annotated[float | None, Effect.VELOCITIES] = Field(
         None, gt=0, description="of videos, in frames a second; the model's if unset"
+    )
+    evaluation_size: Annotated[Size | None, Effect.NOTHING] = Field(
+        None, description="of images and videos at evaluation; as in training if unset"
     )
     tiled_decoding: Annotated[bool, Effect.NOTHING] = Field(
         False,

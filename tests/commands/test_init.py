@@ -164,8 +164,8 @@ def test_every_task_has_a_complete_template(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give one of --model, a language model, and --image"),
-        (["--model", "m", "--image", "m"], "give one of --model"),
+        ([], "give one of these: --model, a language model; --video, a video model; --image"),
+        (["--model", "m", "--image", "m"], "give one of these: --model"),
         (["--model", "m"], "give --dataset FILE, or a --task that has prompts of its own: math"),
         (["--model", "m", "--task", "maths"], "--task maths: unknown, did you mean 'math'?"),
         (["--image", "m", "--task", "math"], "for an image model there are preference, writing"),
@@ -202,7 +202,10 @@ def test_the_help_lists_the_models_and_tasks_of_all_plugins() -> None:
     text = " ".join(call("init", "--help").stdout.replace("│", " ").split())
     assert "train a language model: hub name or folder" in text
     assert "train an image model: hub name or folder" in text
-    assert "of --model math, numbers, reasoning_gym:TASK, words; of --image preference" in text
+    assert (
+        "of --model math, numbers, reasoning_gym:TASK, words; of --video preference; of --image"
+        in text
+    )
 
 
 def test_a_plugin_brings_its_own_draft(folder: Path) -> None:

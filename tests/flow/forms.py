@@ -46,6 +46,7 @@ FORMS = {
         "frames": 5,
         "frame_rate": 8.0,
         "tiled_decoding": True,
+        "evaluation_size": {"frames": 3},
         "window": {"kind": "fixed", "size": 1},
     },
     "prompts": {

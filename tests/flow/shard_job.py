@@ -42,7 +42,7 @@ CASES = {
     "unet": ("sd15 v", {"sde": "ddim", "noise_level": 1.0, "lora": {"rank": 2}}),
     "flux": ("flux with idle parts", {"gradient_checkpointing": True}),
 }
-MODELS = ("z_image", "qwen_image", "flux2_klein", "sana", "lumina2")
+MODELS = ("z_image", "qwen_image", "flux2_klein", "sana", "lumina2", "wan22")
 ROWS = [{"prompt": f"{letter} {animal}"} for letter in "abcd" for animal in ("cat", "dog")]
 
 
@@ -124,7 +124,8 @@ def gradient(policy, current, world):
 
 def of_model(model, rank, world, mesh):
     """Log-probs and gradient of a model in the box, sharded and not."""
-    settings = {"guidance": 3.0, "lora": {"rank": 2}, "steps": 3}
+    # The first of four noise levels is that of one transformer of wan22, the others of the other.
+    settings = {"guidance": 3.0, "lora": {"rank": 2}, "steps": 4 if model == "wan22" else 3}
     unsharded, sharded = (policy_of(model, each, **settings) for each in (None, mesh))
     for policy in (unsharded, sharded):
         for parameter in lab.trained(policy):
@@ -141,7 +142,16 @@ def of_model(model, rank, world, mesh):
 
     values = results(unsharded)
     differences = shares(values, results(sharded), lambda: results(unsharded))
-    return differences | {"no gradient": float(values["gradient"].norm() == 0)}
+    measurements = {"no gradient": float(values["gradient"].norm() == 0)}
+    return differences | measurements | {"local share": local_share(sharded)}
+
+
+def local_share(policy):
+    """The share of the trained models' weights that this process holds."""
+    weights = [p for model in policy.adapter.models.values() for p in model.parameters()]
+    local = sum(p.to_local().numel() for p in weights if isinstance(p, DTensor))
+    whole = sum(p.numel() for p in weights if not isinstance(p, DTensor))
+    return (local + whole) / sum(p.numel() for p in weights)
 
 
 def step(policy):
@@ -180,9 +190,7 @@ def compare(name, rank, world, mesh):
     model, settings = CASES[name]
     unsharded, sharded = policy_of(model, **settings), policy_of(model, mesh, **settings)
     parameters = dict(unsharded.named_parameters())
-    trained = dict(sharded.adapter.model.named_parameters())
-    local_count = sum(p.to_local().numel() for p in trained.values())
-    measurements = {"local share": local_count / sum(p.numel() for p in trained.values())}
+    measurements = {"local share": local_share(sharded)}
     measurements["weights"] = max(
         max_difference(p, parameters[n]) for n, p in sharded.named_parameters()
     )

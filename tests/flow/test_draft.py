@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from groupwise.kit.errors import UserError
 from groupwise_flow.draft import FlowDraft
+from groupwise_flow.video_draft import VideoDraft
 
 NAMED = [
     ("stabilityai/stable-diffusion-3.5-medium", "fp16", 4.5, 512),
@@ -45,6 +47,24 @@ def test_a_model_of_a_hub(model, precision, guidance, side):
 def test_a_folder(index, guidance, tmp_path):
     (tmp_path / "model_index.json").write_text(json.dumps(index))
     assert FlowDraft().settings(str(tmp_path))["guidance"] == guidance
+
+
+@pytest.mark.parametrize(
+    ("model", "guidance", "tokens"),
+    [
+        ("Wan-AI/Wan2.1-T2V-1.3B-Diffusers", 5.0, 512),
+        ("Lightricks/LTX-Video", 3.0, 128),
+        ("HunyuanVideo15Pipeline", 6.0, 512),
+    ],
+)
+def test_a_model_of_videos(model, guidance, tokens, tmp_path):
+    """By the name of a hub, or by the class in a folder, which `--image` refuses."""
+    if "/" not in model:
+        (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": model}))
+        model = str(tmp_path)
+        with pytest.raises(UserError, match="set --video in place of --image"):
+            FlowDraft().settings(model)
+    assert VideoDraft().settings(model) == {"guidance": guidance, "prompt_tokens": tokens}
 
 
 CLASSES = {

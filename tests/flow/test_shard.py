@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from diffusers import DiffusionPipeline
 from tests.core.launching import launch
 from torch import nn
 
 from groupwise.kit.errors import UserError
+from groupwise_flow.files import loading
 from groupwise_flow.files.outline import without_weights
 from groupwise_flow.files.sharding import read
 from groupwise_flow.model.lora import add_lora
@@ -26,7 +28,7 @@ COMPARED = (
     *("after a step", "reference", "average"),
 )
 """What may differ by rounding: 1 is all that it explains."""
-IN_THE_BOX = ("z_image", "qwen_image", "flux2_klein", "sana", "lumina2")
+IN_THE_BOX = ("z_image", "qwen_image", "flux2_klein", "sana", "lumina2", "wan22")
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +76,7 @@ def test_the_models_in_the_box_are_the_same_when_sharded(three, model):
     parts = ("samples", "sampler log-probs", "log-probs", "gradient")
     assert max(measured[part] for part in parts) <= 1
     assert not measured["no gradient"]
+    assert measured["local share"] < 0.45
 
 
 @pytest.mark.rounding
@@ -151,6 +154,15 @@ def test_models_that_cannot_be_sharded_are_refused(lab, tmp_path):
 def refused(lab, message, **settings):
     with pytest.raises(UserError, match=message):
         FlowPolicy(lab.settings(**settings)).shard(None)
+
+
+def test_models_that_diffusers_reads_again_are_refused(lab, monkeypatch):
+    """Else they would be whole, and each process would train on its own gradient."""
+    monkeypatch.setattr(loading, "pipeline_class", lambda index: DiffusionPipeline)
+    with pytest.raises(
+        UserError, match=r"train\.shard: DiffusionPipeline .* takes no 'transformer'"
+    ):
+        loading.load(lab.settings("wan21"), mesh=object())
 
 
 def test_a_model_without_blocks_is_refused():

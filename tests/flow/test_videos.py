@@ -3,14 +3,18 @@
 from contextlib import nullcontext
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from diffusers import DiffusionPipeline
+from tests.command_line import call
 from tests.flow.stand_ins import MODELS
 
 import groupwise
 from groupwise import testing
 from groupwise.kit.errors import UserError
+from groupwise.kit.memory import Workload
+from groupwise.scoring.reward_result import excerpt
 from groupwise_flow.adapter.lora_files import LoraFiles
 from groupwise_flow.adapters.wan import WanAdapter
 from groupwise_flow.model.unused_parameters import UnusedParameters
@@ -44,6 +48,16 @@ def test_a_completion_is_a_video_of_the_frames_and_the_rate_that_are_set(lab):
     [
         ("wan21", {"frames": 4}, r"policy\.frames: .* found 4; the nearest numbers are 3 and 5"),
         ("wan21", {"height": 25}, r"policy\.height, .* found 25 x 48; the nearest size is 24 x 48"),
+        (
+            "wan21",
+            {"evaluation_size": {"frames": 4}},
+            r"policy\.evaluation_size\.frames: .* found 4",
+        ),
+        (
+            "sdxl",
+            {"evaluation_size": {"height": 32}, "sde": "ddim"},
+            r"policy\.evaluation_size: .* encoded with the size of the picture",
+        ),
         ("sd3", {"frames": 5}, r"policy\.frames: a StableDiffusion3Pipeline draws pictures"),
         ("sd3", {"frame_rate": 8}, r"policy\.frame_rate: a StableDiffusion3Pipeline draws pictur"),
     ],
@@ -51,6 +65,59 @@ def test_a_completion_is_a_video_of_the_frames_and_the_rate_that_are_set(lab):
 def test_impossible_frames_are_refused_with_the_possible_ones(lab, model, options, message):
     with pytest.raises(UserError, match=message):
         FlowPolicy.examine(lab.settings(model, **options), ROWS)
+
+
+def test_evaluation_of_another_size_is_that_of_a_policy_of_this_size(lab):
+    """Its levels, latents and pixels; training keeps its own."""
+    size = {"height": 32, "frames": 5}
+    policy = lab.policy("wan21", evaluation_size=size)
+    alone = lab.policy("wan21", **size)
+    drawn, other = (
+        each.sample(ROWS, group_size=1, seeds=[1, 2], purpose="evaluate").completions
+        for each in (policy, alone)
+    )
+    assert [*drawn] == [*other]
+    trained = policy.sample(ROWS[:1], group_size=1, seeds=[1]).completions[0]
+    assert (len(trained), trained.size) == (3, (48, 16))
+    assert "num_frames=5" in policy.card["usage"]
+
+
+def test_evaluation_of_a_larger_size_takes_more_memory(lab):
+    load = Workload(
+        decisions=0, rollouts=4, group_size=2, sampled=4, training=True, reference=False, averages=0
+    )
+    taken = [
+        FlowPolicy.estimate(lab.settings("wan21", evaluation_size=size), load)["decoding"]
+        for size in (None, {"frames": 1}, {"height": 64})
+    ]
+    assert taken[0] == taken[1] < taken[2] / 3
+
+
+def length(completions, **_):
+    """A reward."""
+    return [float(len(video)) for video in completions]
+
+
+def test_check_names_what_is_watched_by_default(lab, tmp_path):
+    size = [f"policy.{key}={value}" for key, value in MODELS["wan21"].size.items()]
+    rows = "".join(f'{{"prompt": "{letter} cat"}}\n' for letter in "abcdef")
+    (tmp_path / "rows.jsonl").write_text(rows)
+    (tmp_path / "run.yaml").write_text(
+        f"policy: {{name: flow, model: {lab.folders['wan21']}}}\n"
+        f"rewards: [{{name: '{__name__}:length'}}]\n"
+        "prompts: {name: dataset, path: rows.jsonl, held_out: 0.5}\n"
+    )
+    for default, shown in ((True, "darkness, edges, color_entropy, motion"), (False, None)):
+        setting = f"evaluation.default_watches={default}".lower()
+        result = call("check", tmp_path / "run.yaml", *size, setting)
+        line = "  watched by default at evaluations: "
+        assert result.output.count(f"{line}{shown}") == int(default), result.output
+
+
+def test_a_video_in_a_message_is_named_by_its_frames():
+    video = Video(np.zeros((5, 16, 32, 3), np.uint8))
+    assert excerpt(video) == "[5 pictures of 32 x 16]"
+    assert excerpt(video[0]) == "[picture of 32 x 16]"
 
 
 # ---- memory

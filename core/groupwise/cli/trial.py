@@ -5,6 +5,7 @@ from contextlib import closing
 
 from groupwise.building.parts import Parts
 from groupwise.cli.stage import Stage
+from groupwise.evaluator.watches import DefaultWatches
 from groupwise.kit.copies import copied
 from groupwise.prompt_source import PlacedRow, Row
 from groupwise.record import Group
@@ -44,7 +45,17 @@ def trial(stage: Stage) -> str:
             columns = {title: scorer(rollouts, state) for title, rollouts in batches.items()}
     text = None if gold is None else _stated(gold, rows[0])
     right = [] if text is None else [f"  the right answer to the first prompt: {text!r:.120}"]
-    return "\n".join([*aligned(_table(parts, len(rows), columns, unknown)), *right, ""])
+    watched = _watched(parts, next(iter(batches.values())))
+    return "\n".join([*aligned(_table(parts, len(rows), columns, unknown)), *right, *watched, ""])
+
+
+def _watched(parts: Parts, rollouts: Rollouts) -> list[str]:
+    """What an evaluation measures of such completions beside the rewards."""
+    if not (parts.held_out and parts.config.evaluation.default_watches):
+        return []
+    watches = DefaultWatches({reward.name for reward in parts.measures.values()})
+    names = watches.of(type(rollouts.completions[0]))
+    return [f"  watched by default at evaluations: {', '.join(names)}"] if names else []
 
 
 def _table(

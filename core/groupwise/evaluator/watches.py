@@ -26,7 +26,7 @@ class DefaultWatches:
         """The record with the values of its completion among those that are watched."""
         if sample.get("failed"):
             return sample
-        names = self._of(type(sample["completion"]))
+        names = self.of(type(sample["completion"]))
         if not names:
             return sample
         values = {name: self._value(name, sample["completion"]) for name in names}
@@ -37,7 +37,8 @@ class DefaultWatches:
         names = {name for sample in samples for name in sample.get("watched") or ()}
         return [name for name in self.watches if name in names]
 
-    def _of(self, kind: type) -> list[str]:
+    def of(self, kind: type) -> list[str]:
+        """Names of the watches that apply to completions of this class."""
         classes = {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
         return [name for name, watch in self.watches.items() if not classes.isdisjoint(watch.of)]
 

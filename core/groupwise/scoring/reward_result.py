@@ -223,10 +223,12 @@ def _problem(value: Any) -> str | None:
 
 
 def excerpt(value: Any, length: int = 200) -> str:
-    """A value in a message, cut if it is long; a picture is named, with its size if it has one."""
+    """A value in a message, cut if it is long; a picture is named, with its size if it has one, and
+    so are the frames of a video."""
     if hasattr(value, "save"):  # all that the core knows of pictures
+        what = f"{len(value)} pictures" if isinstance(value, Sequence) else "picture"
         size = getattr(value, "size", None)
-        return "[picture of {} x {}]".format(*size) if isinstance(size, tuple) else "[picture]"
+        return f"[{what} of {size[0]} x {size[1]}]" if isinstance(size, tuple) else f"[{what}]"
     try:
         text = repr(attachments.readable(value))
     except Exception:  # of a class of the reward's own

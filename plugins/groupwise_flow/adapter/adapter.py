@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from copy import copy
+from typing import Any, ClassVar, Self
 
 import torch
 from PIL import Image
@@ -38,6 +39,8 @@ class Adapter(NoiseLevels, LoraFiles, ABC):
     most_prompt_tokens: the largest `prompt_tokens` that the pipeline's own call accepts; None
         without a limit.
     rows_per_call: the most rows that the pipeline's own call takes; None without a limit.
+    encodes_size: whether conditions depend on the size of pictures, which rules out another one at
+        evaluation.
     laws: "module:function" that checks an adapter, for `groupwise.testing.check_adapter`.
     """
 
@@ -57,6 +60,7 @@ class Adapter(NoiseLevels, LoraFiles, ABC):
     distilled_guidance: ClassVar[bool] = False
     most_prompt_tokens: ClassVar[int | None] = None
     rows_per_call: ClassVar[int | None] = None
+    encodes_size: ClassVar[bool] = False
     laws: ClassVar[str] = "groupwise_flow.testing:check_adapter"
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -98,6 +102,22 @@ class Adapter(NoiseLevels, LoraFiles, ABC):
         self.exchanged = None if exchanged is None else exchanged.of(own)
         if self.exchanged is not None:
             pipeline.register_modules(scheduler=self.exchanged.made_of(own))
+
+    def resized(
+        self, height: int | None, width: int | None, frames: int | None, *, section: str
+    ) -> Self:
+        """The same pipeline for another size; None: as here. Raises UserError, with the name of
+        this section, for impossible ones and where conditions depend on the size."""
+        if self.encodes_size:
+            raise UserError(
+                f"{section}: the prompts of a {type(self.pipeline).__name__} are encoded with the "
+                f"size of the picture, so it is that of training at evaluation, too; leave it out"
+            )
+        other = copy(self)
+        other._resize(height or self.height, width or self.width, section=section)
+        if frames is not None:
+            other._set_time(frames, getattr(self, "frame_rate", None), section=section)
+        return other
 
     # ---- the models
 

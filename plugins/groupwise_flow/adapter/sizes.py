@@ -18,32 +18,34 @@ class Sizes:
     pipeline: Any
     frames: int = 1
 
-    def _resize(self, height: int | None, width: int | None) -> None:
-        """Set the sizes. Raises UserError for impossible ones."""
+    def _resize(self, height: int | None, width: int | None, *, section: str = "policy") -> None:
+        """Set the sizes. Raises UserError for impossible ones, of this section."""
         usual = (height, width) if height and width else self.default_size
         self.height, self.width = height or usual[0], width or usual[1]
         side = self.token_side
         if self.height % side or self.width % side:
             nearest = " x ".join(str(max(1, round(n / side)) * side) for n in self._sides)
             raise UserError(
-                f"policy.height, policy.width: this model's images have sides that are multiples "
-                f"of {side} pixels, found {self.height} x {self.width}; the nearest size is "
-                f"{nearest}"
+                f"{section}.height, {section}.width: this model's images have sides that are "
+                f"multiples of {side} pixels, found {self.height} x {self.width}; the nearest size "
+                f"is {nearest}"
             )
         self.token_rows, self.token_columns = self.height // side, self.width // side
         most = self.most_tokens
         if most is not None and max(self.token_rows, self.token_columns) > most:
             raise UserError(
-                f"policy.height, policy.width: this model's images have at most {most * side} "
-                f"pixels a side, found {self.height} x {self.width}"
+                f"{section}.height, {section}.width: this model's images have at most "
+                f"{most * side} pixels a side, found {self.height} x {self.width}"
             )
 
-    def _set_time(self, frames: int | None, frame_rate: float | None) -> None:
+    def _set_time(
+        self, frames: int | None, frame_rate: float | None, *, section: str = "policy"
+    ) -> None:
         """Set the number of frames. Raises UserError: a picture has none."""
         for key, value in {"frames": frames, "frame_rate": frame_rate}.items():
             if value is not None:
                 raise UserError(
-                    f"policy.{key}: a {type(self.pipeline).__name__} draws pictures, and only "
+                    f"{section}.{key}: a {type(self.pipeline).__name__} draws pictures, and only "
                     f"videos have frames; leave it out, found {value}"
                 )
 

@@ -25,7 +25,9 @@ class VideoAdapter(Adapter):
     def frame_step(self) -> int:
         """Frames for each frame of latents after the first, which stands for one."""
 
-    def _set_time(self, frames: int | None, frame_rate: float | None) -> None:
+    def _set_time(
+        self, frames: int | None, frame_rate: float | None, *, section: str = "policy"
+    ) -> None:
         """Set number and rate of frames. Raises UserError for an impossible number."""
         self.frames = frames or self.default_frames
         self.frame_rate = frame_rate or self.default_rate
@@ -33,7 +35,7 @@ class VideoAdapter(Adapter):
         if before:
             less = self.frames - before
             raise UserError(
-                f"policy.frames: this model's videos have 1 + a multiple of {self.frame_step} "
+                f"{section}.frames: this model's videos have 1 + a multiple of {self.frame_step} "
                 f"frames, found {self.frames}; the nearest numbers are {less} and "
                 f"{less + self.frame_step}"
             )

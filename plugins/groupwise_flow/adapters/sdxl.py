@@ -30,6 +30,7 @@ class SDXLAdapter(NoisePrediction):
         )
 
     pipelines = ("StableDiffusionXLPipeline",)
+    encodes_size = True
 
     def limit(self) -> Limit:
         """CLIP's own limit."""

@@ -13,7 +13,7 @@ from groupwise_flow.estimates.activations import activations
 from groupwise_flow.estimates.sampling_memory import SamplingMemory
 from groupwise_flow.files.outline import outline
 from groupwise_flow.model.precision import HALF, stored
-from groupwise_flow.passes.guidance import has_two_branches
+from groupwise_flow.passes.guidance import at_evaluation, has_two_branches
 from groupwise_flow.settings import Settings
 
 
@@ -77,7 +77,10 @@ def of_adapter(
     sizes = _weights(models, adapter, settings, shards)
     if sampled:
         moved = 0 if settings.encoders == "resident" else _encoders(models, adapter)
-        sizes |= SamplingMemory(adapter, settings).on_device(sampled, moved)
+        both = {adapter, at_evaluation(adapter, settings)}
+        taken = [SamplingMemory(each, settings).on_device(sampled, moved) for each in both]
+        most: Mapping[str, int] = max(taken, key=_total)
+        sizes |= most
     parts = adapter.models.values()
     trained = sum(p.numel() for part in parts for p in part.parameters() if p.requires_grad)
     trained = -(-trained // shards)

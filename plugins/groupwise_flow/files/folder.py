@@ -79,6 +79,15 @@ def kind_of(part: Any) -> Any:
     return getattr(_LIBRARIES.get(str(library)), str(name), None)
 
 
+def pipeline_class(index: Mapping[str, Any]) -> type[DiffusionPipeline]:
+    """The pipeline's own class, where diffusers has it: `DiffusionPipeline.from_pretrained` reads
+    those components anew that it is passed and the class can do without, as Wan's transformers."""
+    kind: type[DiffusionPipeline] = getattr(
+        diffusers, str(index.get("_class_name")), DiffusionPipeline
+    )
+    return kind
+
+
 def check_weights(settings: Settings, index: Mapping[str, Any]) -> None:
     """Raise UserError where the folder lacks weights of a model, or their files are cut off."""
     for name, part in index.items():

@@ -20,6 +20,7 @@ from groupwise_flow.files.folder import (
     check_weights,
     components,
     kind_of,
+    pipeline_class,
     places,
     read_index,
 )
@@ -51,10 +52,9 @@ def load(settings: Settings, mesh: DeviceMesh | None = None) -> Adapter:
     check_weights(settings, index)
     arguments = _arguments(settings, index)
     if mesh is not None:
-        parts = {name: index[name] for name in trained}
-        return _load_divided(settings, make, parts, mesh, dtypes=dtypes, arguments=arguments)
+        return _load_divided(settings, make, index, mesh, dtypes=dtypes, arguments=arguments)
     with quiet(), explained(settings, LOADING), strict():
-        pipeline = DiffusionPipeline.from_pretrained(
+        pipeline = pipeline_class(index).from_pretrained(
             settings.model, **{"torch_dtype": dtypes, **arguments}
         )
     _check_complete(settings, pipeline)
@@ -113,16 +113,17 @@ def load_missing(
     others = {n: part for n, part in adapter.pipeline.components.items() if n not in names}
     kind, lora = type(adapter), settings.lora is not None
     dtypes = dict(stored(settings.precision, kind, adapter.trained, lora=lora))
-    arguments = {**_arguments(settings, read_index(settings)), **others, "torch_dtype": dtypes}
+    index = read_index(settings)
+    arguments = {**_arguments(settings, index), **others, "torch_dtype": dtypes}
     with quiet(), explained(settings, LOADING), strict():
-        pipeline = DiffusionPipeline.from_pretrained(settings.model, **arguments)
+        pipeline = pipeline_class(index).from_pretrained(settings.model, **arguments)
     return {name: getattr(pipeline, name) for name in names}
 
 
 def _load_divided(
     settings: Settings,
     make: type[Adapter],
-    parts: Mapping[str, Any],
+    index: Mapping[str, Any],
     mesh: DeviceMesh,
     *,
     dtypes: Mapping[str, torch.dtype],
@@ -130,19 +131,24 @@ def _load_divided(
 ) -> Adapter:
     """As `load`; trained models are built without weights, sharded, then each shard is read.
 
-    parts: [library, class] of each trained model; dtypes, arguments: of diffusers' from_pretrained.
+    dtypes, arguments: of diffusers' from_pretrained. Raises UserError for a pipeline that diffusers
+    loads with other models than these.
     """
-    folder = settings.model
+    folder, own = settings.model, pipeline_class(index)
     with quiet(), explained(settings, LOADING), strict():
         if not Path(folder).is_dir():
             folder = DiffusionPipeline.download(folder, **arguments)
         models = {
-            name: without_weights(folder, name, part, dtypes.get(name, dtypes["default"]))
-            for name, part in parts.items()
+            name: without_weights(folder, name, index[name], dtypes.get(name, dtypes["default"]))
+            for name in make.trained_in(components(index))
         }
-        pipeline = DiffusionPipeline.from_pretrained(
-            folder, **{"torch_dtype": dtypes, **arguments, **models}
-        )
+        pipeline = own.from_pretrained(folder, **{"torch_dtype": dtypes, **arguments, **models})
+    for name, model in models.items():
+        if getattr(pipeline, name) is not model:
+            raise UserError(
+                f"train.shard: {own.__name__} of diffusers takes no {name!r}, and loads the whole "
+                f"of it; leave train.shard out, and each process holds the whole model"
+            )
     with ExitStack() as stack:
         for model in models.values():
             stack.enter_context(weightless(model))
@@ -175,13 +181,7 @@ def check_shardable(settings: Settings) -> None:
             "policy.lora.options: use_dora is initialised from the norms of whole weights, which "
             "with train.shard no process has; leave one of the two out"
         )
-    trained = adapter_class(settings, index).trained_in(components(index))
-    if len(trained) > 1:
-        raise UserError(
-            f"train.shard: {' and '.join(trained)} of {settings.model!r} cannot be sharded "
-            f"together yet; leave train.shard out, and each process holds the whole of both"
-        )
-    for name in trained:
+    for name in adapter_class(settings, index).trained_in(components(index)):
         _check_part(settings, name, index.get(name))
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -51,6 +52,12 @@ class Guided:
             adapter, most=config.keep_prompts, check=self._check, on=self.encoders.on
         )
         self._exact = False
+
+    def at_evaluation(self) -> Self:
+        """The same for pictures of `evaluation_size`."""
+        other = copy(self)
+        other.adapter = at_evaluation(self.adapter, self.config)
+        return other
 
     def _check(self, rows: Sequence[Row]) -> None:
         """Check rows again: some sources create prompts only during the run."""
@@ -220,6 +227,14 @@ def decoded_at_once(adapter: Adapter, config: Settings) -> int:
     predictions."""
     pixels = adapter.frames * adapter.height * adapter.width
     return max(1, min(config.batch, DECODED // pixels))
+
+
+def at_evaluation(adapter: Adapter, config: Settings) -> Adapter:
+    """The adapter of `evaluation_size`. Raises UserError for an impossible one."""
+    size = config.evaluation_size
+    if size is None:
+        return adapter
+    return adapter.resized(size.height, size.width, size.frames, section="policy.evaluation_size")
 
 
 def check_guidance(adapter: Adapter, config: Settings) -> None:
