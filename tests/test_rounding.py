@@ -54,6 +54,8 @@ STATED = {
         "judge/test_generative.py": 1,
         "judge/test_visual_questions.py": 1,
         "llm/test_trl_losses.py": 3,
+        "llm/vllm/test_canary.py": 2,
+        "llm/vllm/test_sampler.py": 1,
         "report/test_report.py": 2,
         "six_rollouts.py": 1,
         "trackers/test_trackers.py": 2,

@@ -57,7 +57,7 @@ def publish(
         bool, typer.Option("--dry-run", help="only list what would leave this machine")
     ] = False,
 ) -> None:
-    """Send a run's model, or its adapters, with their card to the Hugging Face hub.
+    """Send a run's model and its card to the Hugging Face hub.
 
     Prints what leaves before it does. A new repository is private unless --public is set.
 

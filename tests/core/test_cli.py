@@ -24,7 +24,8 @@ from groupwise.kit.errors import UserError
 from groupwise.kit.memory import Workload
 
 PROCESS_ENDED = (
-    "another process of this run has ended or does not answer, so this one cannot go on:"
+    "another process of this run has ended, or has not answered for 600 s (train.timeout), so this "
+    "one cannot go on:"
 )
 CONNECTION_CLOSED = "[/pytorch/gloo/transport/tcp/pair.cc:561] Connection closed by peer"
 RESTART_ADVICE = (

@@ -25,6 +25,7 @@ FORMS = {
     "groupwise.rewards.scores.Score": "the rewards of a call, on it",
 }
 OTHERS = {
+    "groupwise.learning.batch.Batch": "the calls and Rollouts of a learner's updates",
     "groupwise.environment.Reply": "what an environment gets of a call",
     "groupwise.run.reopening.SampledReply": "what a command shows of a call",
     "groupwise.experience.replay.KeptCompletion": "of an earlier step, in a checkpoint",

@@ -13,8 +13,9 @@ from groupwise.registry import installed
 
 FOLDER = Path(__file__).parents[2] / "examples" / "recipes"
 # Those of images: a recipe of text trains on the strict rule itself; those of videos are in
-# tests/flow/test_video_recipes.py.
+# tests/flow/test_video_recipes.py, those that edit in tests/flow/test_edit_recipes.py.
 OTHERS = {path for path in FOLDER.glob("*.yaml") if "\n  frames:" in path.read_text("utf-8")}
+OTHERS |= {*FOLDER.glob("*_edit_*.yaml")}
 RECIPES = sorted({*FOLDER.glob("*.yaml")} - OTHERS - {*FOLDER.glob("qwen3_*.yaml")})
 TRAINED = {
     "sd35_geneval": {"name": "image_contents", "mode": "flow_grpo", "colors": "clip"},

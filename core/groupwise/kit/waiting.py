@@ -41,9 +41,11 @@ def limit(seconds: float) -> None:
     """Set the timeout of this process's collectives, in seconds."""
     _waits.timeout = seconds
     if distributed.is_initialized():
-        # There is no public function for a group that exists; accelerate makes it before a run's
-        # configuration is compared.
-        distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), None)
+        # accelerate makes the group before a run's configuration is compared. Before torch 2.15
+        # there was no public function for a group that exists.
+        set_timeout = getattr(distributed, "set_timeout", None)
+        set_timeout = set_timeout or distributed.distributed_c10d._set_pg_timeout
+        set_timeout(timedelta(seconds=seconds), None)
 
 
 def timeout() -> float:

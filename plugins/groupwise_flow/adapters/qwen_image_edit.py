@@ -19,10 +19,10 @@ pictures, are None without."""
 
 
 class QwenImageEditPlusAdapter(EditingAdapter, QwenImageAdapter):
-    """Qwen-Image-Edit 2509 and 2511: a vision-language model reads prompt and pictures, and the
-    transformer the pictures' latents.
+    """Qwen-Image-Edit 2509 and 2511, which read pictures twice.
 
-    Both read them in other sizes than the results', of constant area.
+    A vision-language model reads prompt and pictures, the transformer the pictures' latents, both
+    in other sizes than the results', of constant area.
     """
 
     class Config(EditingAdapter.Config):
