@@ -1,6 +1,6 @@
 """Algorithm: the base class; GRPO and its variants are in `algorithms`.
 
-An algorithm defines two things: `targets`, advantages and loss weights, computed once over a whole
+An algorithm defines two things: `targets`, advantages and loss weights, computed over a whole
 update; and `loss`, computed micro-batch by micro-batch.
 """
 
@@ -120,6 +120,9 @@ class Algorithm(ABC):
             prompts, completions, facts and trajectory stay on the process that sampled them, and
             are empty here.
         inputs: the [B, T] tensors that `target_inputs` names.
+
+        Called again for the same update where other rollouts are compared with its own: those of
+        other learners, or those that `train.keep` leaves out. So it must not count its calls.
 
         The result must have `weights` [B, T]. A rollout gets no backward pass if its `weights` are
         all 0 or if `active` is False for it.
