@@ -130,7 +130,7 @@ def test_an_update_is_that_without_the_failed_rollouts(lab, name, updates):
     firsts = [
         own for own, fails in zip(clean.firsts("policy"), failed.tolist(), strict=True) if not fails
     ]
-    theirs = twin.learner.learn(firsts, clean.like, 0)
+    theirs = twin.learner.learn(firsts, clean.scores, 0)
     assert trainer.policy.table.isfinite().all()
     assert torch.equal(trainer.policy.table, twin.policy.table)
     assert ours == pytest.approx(theirs)

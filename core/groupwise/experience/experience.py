@@ -160,8 +160,9 @@ class Experience:
                 group.release()
             more = self._round(self.prompts.take(missing), state)
             fresh = self._without_dummies(more, self._finished(more))
-            like = Scores.concat([replace(step, groups=kept).scores, fresh.like])
-            step = replace(step, groups=[*kept, *fresh.groups], like=like)
+            firsts = [call.first for group in kept for call in group.judged]
+            scores = Scores.concat([scores_of(firsts, step.scores), fresh.scores])
+            step = replace(step, groups=[*kept, *fresh.groups], scores=scores)
             no_signal = self._no_signal(step)
             metrics = step_metrics.with_round(metrics, self._described(fresh, {}))
             refilled += missing
@@ -174,7 +175,7 @@ class Experience:
         """The groups of a round, judged; waits for the rewards."""
         with self.clock.time("reward"):
             scores = self.scorer.finish(begun.scorings)
-        step = Step(groups=begun.played, like=scores, sampler=self.sampler)
+        step = Step(groups=begun.played, scores=scores, sampler=self.sampler)
         for call, score in zip(step.judged, scores.rows, strict=True):
             call.first.score = score
         credit(step.groups, scores, self.sampler.refused)
@@ -194,15 +195,15 @@ class Experience:
         """The same; empty if this process has no share of the groups, so that all are dummies."""
         if self.sampler.share(begun.drawn):
             return step
-        nothing = step.like.select(torch.empty(0, dtype=torch.int64))
-        return replace(step, groups=[], like=nothing)
+        nothing = step.scores.select(torch.empty(0, dtype=torch.int64))
+        return replace(step, groups=[], scores=nothing)
 
     def _no_signal(self, step: Step) -> dict[str, Tensor]:
         """By label of the learners, [B] bool: rollouts of groups without a training signal."""
         dead = {}
         for label, algorithm in self.algorithms.items():
             rest = step.rest(label)
-            others = None if rest is None else (by_draw(rest), scores_of(rest, step.like))
+            others = None if rest is None else (by_draw(rest), scores_of(rest, step.scores))
             dead[label] = no_signal(*step.views[label], algorithm, rest=others)
         return dead
 
@@ -211,7 +212,7 @@ class Experience:
         each = [
             own
             if self.sampler.plain
-            else no_signal(step.rollouts, step.like, self.algorithms[label])
+            else no_signal(step.rollouts, step.scores, self.algorithms[label])
             for label, own in dead.items()
         ]
         return torch.stack(each).all(dim=0) if each else None
@@ -219,7 +220,7 @@ class Experience:
     def _described(self, step: Step, dead: Mapping[str, Tensor]) -> dict[str, Any]:
         """Metrics of a round; dead: by label, the rollouts without a signal, {} if it is a further
         round, which adds only counts."""
-        scores, labels = step.like, self.sampler.labels
+        scores, labels = step.scores, self.sampler.labels
         described = failures.described(step.groups, labels)
         self.failures |= processes.first_of({**described, **scores.failures})
         right = self.accuracy.right(scores).masked_fill(scores.failed, math.nan)

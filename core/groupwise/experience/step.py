@@ -20,8 +20,8 @@ class Step:
     """The groups of a step on this process, judged."""
 
     groups: Sequence[Group]
-    like: Scores
-    """Scores of its rewards."""
+    scores: Scores
+    """Of `rollouts`."""
     sampler: EpisodeSampler
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """Over all processes."""
@@ -49,14 +49,9 @@ class Step:
     def views(self) -> Mapping[str, View]:
         """By label, the rollouts of a player, and their scores."""
         firsts = {label: self.firsts(label) for label in self.sampler.labels}
-        return {label: (light(own), scores_of(own, self.like)) for label, own in firsts.items()}
+        return {label: (light(own), scores_of(own, self.scores)) for label, own in firsts.items()}
 
     @cached_property
     def rollouts(self) -> Rollouts:
         """What rewards judged: without trajectories, in CPU memory."""
         return judged(self.judged, self.sampler.columns)
-
-    @property
-    def scores(self) -> Scores:
-        """Those of `rollouts`."""
-        return scores_of([call.first for call in self.judged], self.like)

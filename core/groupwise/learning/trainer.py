@@ -95,7 +95,7 @@ class Trainer:
         metrics = {
             label: learner.learn(
                 step.firsts(label),
-                step.like,
+                step.scores,
                 self.step,
                 step.dummies[label],
                 self.elapsed,

@@ -86,7 +86,7 @@ class Scorer:
         unset. Raises UserError if a reward does not fit the batch's columns.
         """
         whole = rollouts.with_facts_on_cpu()
-        judged, on_cpu = (
+        usable, on_cpu = (
             r.select(~r.failed) if bool(r.failed.any()) else r for r in (rollouts, whole)
         )
         state = state or RunState()
@@ -102,11 +102,11 @@ class Scorer:
         results = list[RewardResult]()
         for reward in (self.rewards[number] for number in chosen):
             is_here = not reward.is_async and reward.name not in self._workers
-            rows = [n for n, row in enumerate(judged.prompts) if reward.judges(row)]
-            own, own_on_cpu, compared = judged, on_cpu, references
-            if len(rows) < len(judged):  # others are of sources that it does not judge
+            rows = [n for n, row in enumerate(usable.prompts) if reward.judges(row)]
+            own, own_on_cpu, compared = usable, on_cpu, references
+            if len(rows) < len(usable):  # others are of sources that it does not judge
                 at = torch.tensor(rows, dtype=torch.int64)
-                own, own_on_cpu = judged.select(at), on_cpu.select(at)
+                own, own_on_cpu = usable.select(at), on_cpu.select(at)
                 compared = None if references is None else [references[n] for n in rows]
             columns = _columns(own)
             if rows:
