@@ -85,6 +85,15 @@ def test_the_forms_that_were_tried_are_named_where_none_is_paid(config):
     assert "reward 'typed' does not pay the gold answer (at 8 of 8 prompts tried): '1' gets" in text
     assert "if right answers have another form than those that were tried" in text
     assert "gold_completion" in text
+    assert "lists of messages" not in text
+
+
+def test_a_reward_that_takes_messages_for_texts_is_told_so(config):
+    rows = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in ROWS]
+    config["prompts"]["rows"] = rows
+    code, text = checked(config)
+    assert "reward 'contains' does not pay the gold answer (at 8 of 8 prompts tried)" in text
+    assert "its completions are lists of messages" in text, (code, text)
 
 
 def test_a_run_refuses_to_begin_if_told_to(config):

@@ -91,6 +91,18 @@ def test_only_consecutive_steps_without_variance_give_a_warning():
     assert not any(warnings(taught, **no_variance) for _ in range(12))
 
 
+def test_a_short_run_says_at_its_end_that_nothing_was_learned():
+    symptoms = Symptoms(GRPO())
+    for _ in range(2):
+        assert not warnings(symptoms, zero_variance=1.0, reward=0.0, truncated=0.75)
+    (warning,) = symptoms.at_end()
+    assert "nothing was learned" in warning
+    assert "75% of them were cut off" in warning
+    warnings(symptoms)  # a step that teaches
+    assert not [*symptoms.at_end()]
+    assert not [*Symptoms(GRPO()).at_end()]
+
+
 def test_warnings_stay_in_the_result_and_on_the_page(lab, tmp_path):
     groupwise.train(
         policy=lab.Tabular(),

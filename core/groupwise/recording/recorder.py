@@ -257,6 +257,8 @@ class Recorder:
 
     def finish(self, result: RunResult) -> None:
         learners = self.config.learners
+        for warning in dict.fromkeys(w for own in self.symptoms.values() for w in own.at_end()):
+            self._warn(warning)
         record = {
             "before": dict(result.before),
             "after": dict(result.after),

@@ -27,10 +27,11 @@ class Symptoms:
 
     def __init__(self, algorithm: Algorithm, least_norm: float = 0.0, diversity: str = "") -> None:
         self.algorithm, self.least_norm, self.diversity = algorithm, least_norm, diversity
-        self.without_variance = 0
+        self.steps = self.without_variance = 0
         self._is_first = True
         self._unjudged: dict[str, int] = {}
         self._warned: set[str] = set()
+        self._last: Mapping[str, Any] = {}
         self.collapse = Collapse()
 
     def warnings(
@@ -144,7 +145,9 @@ class Symptoms:
     def _variance(self, metrics: Mapping[str, Any]) -> str | None:
         others = bool(self.algorithm.teacher) or metrics.get("replay/share", 0.0) > 0
         learned = others or metrics["zero_variance"] < 1
+        self.steps += 1
         self.without_variance = 0 if learned else self.without_variance + 1
+        self._last = metrics
         if self.without_variance < STEPS_WITHOUT_VARIANCE:
             return None
         spread, floor = metrics.get("reward_std", 0.0), self._floor
@@ -161,6 +164,19 @@ class Symptoms:
             f"at samples/before.jsonl: does the reward read what the model writes? If it does, "
             f"easier or harder prompts, a reward with partial credit, "
             f"{self.diversity and f'{self.diversity} '}or a larger group_size may help"
+        )
+
+    def at_end(self) -> Iterator[str]:
+        """A warning about all steps, if there were too few for one about steps in a row."""
+        is_short = 0 < self.without_variance == self.steps < STEPS_WITHOUT_VARIANCE
+        if not is_short or math.isnan(self._last["reward"]):
+            return
+        cut = self._last.get("truncated", 0.0)
+        yield (
+            f"warning: nothing was learned, since in every step all completions of each prompt had "
+            f"the same reward ({self._last['reward']:.3g} on average)"
+            f"{f'; {cut:.0%} of them were cut off by a limit' if cut else ''}. Does the reward "
+            f"read what the model writes (samples/before.jsonl)?"
         )
 
     @property

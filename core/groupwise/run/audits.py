@@ -6,7 +6,7 @@ from groupwise.building.parts import Parts
 from groupwise.config.measures import MeasureSection
 from groupwise.kit.errors import UserError
 from groupwise.kit.section import KeyPath
-from groupwise.prompt_source import PlacedRow
+from groupwise.prompt_source import PlacedRow, is_chat
 from groupwise.rewards import Reward
 from groupwise.run.gold import first_rows
 from groupwise.scoring.audit import Audit, audit
@@ -21,6 +21,11 @@ NO_GOLD = (
 )
 OTHER_FORM = (
     "; if right answers have another form than those that were tried, state it by `gold_completion`"
+)
+
+OF_MESSAGES = (
+    "; its completions are lists of messages, since the prompts are chats: their text is "
+    '`completion[-1]["content"]`'
 )
 
 
@@ -49,12 +54,14 @@ def audits(parts: Parts, *, refusing: bool = False) -> list[Audit]:
 def audit_notes(parts: Parts, made: list[Audit]) -> Iterator[str]:
     """What the audits found, as sentences; without what `gold_notes` says of more rows."""
     stated = {r.name for r in parts.measures.values() if r.members.gold_completion is not None}
+    chats = any(is_chat(row["prompt"]) for row in _rows(parts)) if made else False
+    hint = f"{OF_MESSAGES if chats else ''}{OTHER_FORM}"
     for each in made:
         for finding in each.findings:
             if finding.is_of_gold and each.reward in stated:
                 continue
             is_unknown = finding.is_of_gold and finding.wrong == finding.tried
-            yield f"reward {each.reward!r} {finding.sentence}{OTHER_FORM if is_unknown else ''}"
+            yield f"reward {each.reward!r} {finding.sentence}{hint if is_unknown else ''}"
 
 
 def _refusal(tried: Audit) -> str:
