@@ -19,8 +19,9 @@ from rich.text import Text
 from groupwise.kit import progress
 from groupwise_console.step_line import StepLine, clock
 
-LONG = 3.0
-"""Seconds after which a phase before the first step gets a line in a log."""
+LONG, FIRST = 3.0, 0.4
+"""Seconds after which a phase before the first step gets a line in a log, and imports do, with
+which a command begins."""
 SILENT = 60.0
 """Seconds after which a log gets a line, if it had none."""
 EVERY = 0.5
@@ -131,7 +132,8 @@ class LogWatcher(PollingWatcher):
     def look(self) -> None:
         current = progress.current()
         name = f"{current.title}: {current.phase.name}"
-        is_new = self.line.is_empty and name != self._shown and current.seconds > LONG
+        long = FIRST if current.title.startswith("importing") else LONG
+        is_new = self.line.is_empty and name != self._shown and current.seconds > long
         if str(current) and (is_new or time.monotonic() - self._said > SILENT):
             self._shown = name
             self.console.print(now(), highlight=False, markup=False, soft_wrap=True)

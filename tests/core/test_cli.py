@@ -165,8 +165,7 @@ def test_errors_of_the_user_are_one_line(
 
     run_module.module.train_from_config = fail
     result = call("train", config)
-    assert (result.exit_code, result.stdout) == (code, "")
-    assert result.stderr.strip() == f"run: runs/run\n{message}"
+    assert (result.exit_code, result.stderr.strip(), result.stdout) == (code, message, "")
 
 
 def test_traceback_shows_the_calls_before_the_line(

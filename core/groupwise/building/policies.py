@@ -67,9 +67,10 @@ def read_attachments(loaded: ResolvedConfig) -> bool:
 
 def _reads_attachments(plugin: Plugin) -> bool:
     kind = plugin.target
-    if isinstance(kind, type) and issubclass(kind, Policy):
-        return kind.reads_attached(plugin.settings)
-    return getattr(kind, "reads_attachments", False)
+    own, default = getattr(kind, "reads_attached", None), vars(Policy)["reads_attached"].__func__
+    if getattr(own, "__func__", default) is default:  # whatever its options are
+        return getattr(kind, "reads_attachments", False)
+    return bool(own and own(plugin.settings))
 
 
 # ---- teachers

@@ -113,7 +113,6 @@ def _train(
 
     is_first = os.environ.get("RANK", "0") == "0"
     with installed_display(quiet=quiet or not is_first) as display:
-        display.say(f"run: {loaded.config.output}")  # it takes seconds until there is more to say
         progress.start("importing torch")
         from groupwise.run.train import train_from_config
 

@@ -32,6 +32,8 @@ def scripted(engine):
     model, tokenizer = engine.choice, engine.tokenizer
 
     def choice(prompt, inputs, sampling, number):
+        if "seed" not in sampling:  # it scores the prompt after new weights
+            return model(prompt, inputs, sampling, number)
         asked = "<tool_response>\n42" in tokenizer.decode(prompt)
         text = "It is 42." if asked else "It is 41." if sampling["seed"] % 2 else CALL
         ids = tokenizer(f"{text}<|end|>")["input_ids"]
