@@ -432,7 +432,7 @@ def test_a_learner_is_compared_with_all_judged_completions_of_other_casts(lab):
         sampler.follow({}, 0)
         groups = [Group(number, row) for number, row in enumerate(lab.rows(8)[:4])]
         groups = [group for part in sampler.draw(groups) for group in part]
-        step = Step(groups=groups, like=lab.scores_of(torch.zeros(0)), sampler=sampler)
+        step = Step(groups=groups, scores=lab.scores_of(torch.zeros(0)), sampler=sampler)
         for label in policies:
             others = [call.first for call in step.judged if call.label != label]
             assert len(step.firsts(label)) == 16

@@ -44,8 +44,7 @@ def _inside_folder(value: Any, info: ValidationInfo) -> Any:
         return placed
     folders = searched(info)
     # The name of no model, on no hub. `init` checks a file in a folder that it makes later.
-    is_path = value.startswith((".", "/", "~")) or (value.count("/") > 1 and "://" not in value)
-    if is_path and all(folder.is_dir() for folder in folders):
+    if value.startswith((".", "/", "~")) and all(folder.is_dir() for folder in folders):
         raise ValueError(f"no such file or folder as {value!r}{nearest(value, folders)}")
     return value
 
@@ -72,7 +71,7 @@ PathOrName = Annotated[str, AfterValidator(_inside_folder)]
 """A path relative to the configuration file if it exists there; else a name, unchanged.
 
 A resumed run also looks in the folder from which the run was first started. What can only be a
-path, as it begins with `.`, `/` or `~` or has two slashes, must exist.
+path, as it begins with `.`, `/` or `~`, must exist.
 """
 
 PathToWrite = Annotated[str, AfterValidator(_to_write)]
