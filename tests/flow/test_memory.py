@@ -354,8 +354,9 @@ def test_the_estimate_of_cpu_memory_is_what_rollouts_and_encodings_take(
 def test_half_precision_computes_in_half_and_trains_in_float32(
     lab, architecture, lora, precision, rounding
 ):
-    policy = lab.policy(architecture, lora=lora, precision=precision, guidance=2.0)
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    rounding.needs_attention(half)
+    policy = lab.policy(architecture, lora=lora, precision=precision, guidance=2.0)
     for name, parameter in policy.named_parameters():
         # transformers keeps T5's projection `wo` in float32, as it overflows in fp16.
         in_float32 = parameter.requires_grad or name.startswith("vae.")
