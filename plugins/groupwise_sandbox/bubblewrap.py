@@ -49,8 +49,6 @@ def _view(payload: Mapping[str, Any], status: int) -> Iterator[str]:
             yield from ("--symlink", str(each.readlink()), str(each))
         elif each.is_dir():
             yield from ("--ro-bind", str(each), str(each))
-    for path in payload["readable"]:
-        yield from ("--ro-bind-try", path, path)
     for path, other in payload["links"].items():
         yield from ("--symlink", other, path)
     for device in _DEVICES:
@@ -68,6 +66,8 @@ def _view(payload: Mapping[str, Any], status: int) -> Iterator[str]:
         yield from ("--perms", "0700", "--size", str(payload["space"]), "--tmpfs", FOLDER)
     else:
         yield from ("--dir", FOLDER)
+    for path in payload["readable"]:  # after /tmp, in which an environment may lie
+        yield from ("--ro-bind-try", path, path)
     for name, content in payload["files"].items():
         held = _held(base64.b64decode(content))
         yield from ("--perms", "0555", "--file", held, f"{FOLDER}/{name}")

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,13 @@ def test_it_starts_with_the_options_for_training_and_ends(make, start, tmp_path)
     own.close()
     assert process.poll() is not None
     assert not own.log.exists()
-    assert subprocess.run(["pgrep", "-g", str(process.pid)], check=False).returncode == 1
+    end = time.monotonic() + 10  # what was killed is listed until its parent looks
+    while (
+        of_group := subprocess.run(["pgrep", "-g", str(process.pid)], check=False)
+    ).returncode == 0:
+        assert time.monotonic() < end, "a process of the server lives on"
+        time.sleep(0.1)
+    assert of_group.returncode == 1
 
 
 def test_a_server_of_a_policy_with_adapters_takes_them(make, start, tmp_path):
