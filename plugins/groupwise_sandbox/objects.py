@@ -153,11 +153,11 @@ class Objects:
 
     def _called_back(self, number: int, *args: Any, **named: Any) -> Any:
         """Call a function of the tests."""
-        given = {
+        arguments = {
             "args": [self._encoded(each) for each in args],
             "named": {name: self._encoded(each) for name, each in named.items()},
         }
-        return self._given(self._peer.ask({"callback": number, **given}))
+        return self._given(self._peer.ask({"callback": number, **arguments}))
 
     def _given(self, reply: Reply) -> Any:
         if "error" in reply:

@@ -132,8 +132,8 @@ def raised(
     An end of iteration is none, since it would end a loop of the tests that has more to try.
     """
     words = str(reply["error"])
-    given = reply.get("kinds")
-    names = [each for each in given if isinstance(each, str)] if isinstance(given, list) else []
+    kinds = reply.get("kinds")
+    names = [each for each in kinds if isinstance(each, str)] if isinstance(kinds, list) else []
     own = [known[each] for each in names if known and each in known]
     python = [kind for each in names if (kind := _exception(each)) is not None]
     if {StopIteration, StopAsyncIteration} & {*python}:

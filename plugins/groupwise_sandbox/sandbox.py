@@ -136,8 +136,8 @@ class Sandbox:
         files: contents by name of what it may open to read; they are in its memory, not on a disk.
         space: bytes of the folder in which it begins; 0: it has none.
         """
-        given = {"stdin": stdin, "arguments": [*arguments], "files": {**(files or {})}}
-        payload = {"mode": "program", "code": code, **given}
+        inputs = {"stdin": stdin, "arguments": [*arguments], "files": {**(files or {})}}
+        payload = {"mode": "program", "code": code, **inputs}
         with self._started(payload, space=space) as (process,):
             return process.finished()
 
@@ -148,8 +148,8 @@ class Sandbox:
             function may also be a method of a class `Solution`.
         opening: code whose names the program may use, such as imports.
         """
-        given = [plain.encoded(each) for each in arguments]
-        request = {"do": "call", "args": [{"name": name}, *given], "named": {}}
+        encoded = [plain.encoded(each) for each in arguments]
+        request = {"do": "call", "args": [{"name": name}, *encoded], "named": {}}
         with self._started(calls(code, opening, refers=False)) as (process,):
             answer = defined(process) or answered(process, request)
             process.hang_up()

@@ -72,7 +72,7 @@ class Stubs:
         self, operation: str, args: Sequence[Any], named: Mapping[str, Any], changed: int = 0
     ) -> Reply:
         try:
-            given = {
+            arguments = {
                 "args": [self._encoded(each) for each in args],
                 "named": {key: self._encoded(each) for key, each in named.items()},
             }
@@ -82,7 +82,7 @@ class Stubs:
             name = self._names.get(id(args[0]), "what a program gave")
             raise ArgumentError(f"{name} cannot be called with this: {error}") from error
         try:
-            return self._peer.ask({"do": operation, "changed": changed, **given})
+            return self._peer.ask({"do": operation, "changed": changed, **arguments})
         except plain.NotPlainError as error:  # of files
             raise ArgumentError(str(error)) from error
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from PIL import Image
 from tests.flow.stand_ins import MODELS, published
-from tests.flow.test_recipes import RECIPES, SMALL
+from tests.flow.test_recipes import RECIPES, SMALL, check_stated
 
 from groupwise.config.load import load_config
 from groupwise.kit.memory import Workload
@@ -98,14 +98,7 @@ terms."""
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_recipe_states_what_its_source_does(name):
-    config = load_config(RECIPES / f"{name}.yaml").config
-    for key, expected in SOURCES[name][1].items():
-        section, *path = key.split(".")
-        value = getattr(config, section)
-        value = getattr(value, "options", value)
-        for part in path:
-            value = value[part] if isinstance(value, dict) else getattr(value, part)
-        assert value == expected, key
+    check_stated(name, SOURCES[name][1])
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -121,7 +114,6 @@ def test_a_recipe_fits_on_a_gpu_of_80_gb(name, lab, tmp_path):
     sampling = kind.estimate(settings, Workload(decisions=0, sampled=16, **counts))
     assert not [name for name in sampling if "not counted" in name]
     assert update["transformer"] / 2 == pytest.approx(published.PARAMETERS[model], rel=0.02)
-    print(name, round(sum(update.values()) / 1e9, 1), round(sum(sampling.values()) / 1e9, 1))
     assert max(sum(update.values()), sum(sampling.values())) < 75e9
 
 

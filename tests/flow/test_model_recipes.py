@@ -4,7 +4,7 @@ import json
 
 import pytest
 from tests.flow.stand_ins import MODELS, published
-from tests.flow.test_recipes import RECIPES, SMALL
+from tests.flow.test_recipes import RECIPES, SMALL, check_stated
 
 from groupwise.config.load import load_config
 from groupwise.kit.memory import Workload
@@ -104,14 +104,7 @@ def recipe(model):
 
 @pytest.mark.parametrize("model", SOURCES)
 def test_a_recipe_states_what_its_source_does(model):
-    config = load_config(recipe(model)).config
-    for key, expected in SOURCES[model].items():
-        section, *path = key.split(".")
-        value = getattr(config, section)
-        value = getattr(value, "options", value)
-        for name in path:
-            value = value[name] if isinstance(value, dict) else getattr(value, name)
-        assert value == expected, key
+    check_stated(recipe(model).stem, SOURCES[model])
 
 
 @pytest.mark.parametrize("model", SOURCES)

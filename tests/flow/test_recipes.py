@@ -107,6 +107,18 @@ OF_EDITS = (
 )
 
 
+def check_stated(name, expected):
+    """A recipe has these values, by dotted key."""
+    config = load_config(RECIPES / f"{name}.yaml").config
+    for key, value in expected.items():
+        section, *path = key.split(".")
+        own = getattr(config, section)
+        own = getattr(own, "options", own)
+        for part in path:
+            own = own[part] if isinstance(own, dict) else getattr(own, part)
+        assert own == value, key
+
+
 def test_all_recipes_are_tested():
     elsewhere = {
         JUDGED,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from tests.flow.stand_ins import MODELS, published
-from tests.flow.test_recipes import RECIPES, SMALL
+from tests.flow.test_recipes import RECIPES, SMALL, check_stated
 
 from groupwise.config.load import load_config
 from groupwise.kit.memory import Workload
@@ -113,14 +113,7 @@ def brightness(completions, **_):
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_recipe_states_what_its_source_does(name):
-    config = load_config(RECIPES / f"{name}.yaml").config
-    for key, expected in SOURCES[name][1].items():
-        section, *path = key.split(".")
-        value = getattr(config, section)
-        value = getattr(value, "options", value)
-        for part in path:
-            value = value[part] if isinstance(value, dict) else getattr(value, part)
-        assert value == expected, key
+    check_stated(name, SOURCES[name][1])
 
 
 @pytest.mark.parametrize("name", SOURCES)
