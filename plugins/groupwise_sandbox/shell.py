@@ -24,7 +24,6 @@ ENTRIES = 4096
 _MERGED = 'exec "$1" -c "$2" 2>&1'
 _VARIABLES = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", "TMPDIR": "/tmp"}
 
-
 _PROBES = (
     "echo kept > file; (setsid sleep 1000 &); echo x > /usr/x; kill -9 -1; echo $?",
     "[ -e /etc/passwd ] || [ -e /proc/self ] || kill -0 -1 2>/dev/null && exit 1; cat file",

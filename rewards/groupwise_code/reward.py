@@ -153,10 +153,10 @@ class CodeTests:
     ) -> list[float | None]:
         """Returns a value for each completion; raises SampleErrors where the sandbox failed."""
         names = (*FORMATS, *OTHERS, *SOLUTIONS, self.config.language or "language")
-        given = {name: columns[name] for name in names if name in columns}
-        given["prompt"] = [each if isinstance(each, str) else None for each in prompts]
+        known = {name: columns[name] for name in names if name in columns}
+        known["prompt"] = [each if isinstance(each, str) else None for each in prompts]
         rows = [
-            {name: values[i] for name, values in given.items()} for i in range(len(completions))
+            {name: values[i] for name, values in known.items()} for i in range(len(completions))
         ]
         until = time.monotonic() + SHARE * seconds_left()
         with ThreadPoolExecutor(self._machine.parallel) as pool:

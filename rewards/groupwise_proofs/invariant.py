@@ -77,19 +77,19 @@ class Invariant:
     ) -> list[float | None]:
         """Returns a value for each completion; raises SampleErrors where the sandbox failed."""
         texts = map(text_in, judged_texts(completions, columns))
-        asked = [*zip(map(str, columns[self.config.problem]), texts, strict=True)]
+        cases = [*zip(map(str, columns[self.config.problem]), texts, strict=True)]
         log = log_extra and partial(log_extra, "no_invariant")
-        return self._judging.values(asked, log)
+        return self._judging.values(cases, log)
 
     def close(self) -> None:
         """Ends what runs."""
         self._sandbox.close()
 
-    def _complaint(self, asked: tuple[str, str], left: Left) -> str | None:
+    def _complaint(self, case: tuple[str, str], left: Left) -> str | None:
         """Raises FormatError and SandboxError."""
-        problem = sygus.problem_of(asked[0])
+        problem = sygus.problem_of(case[0])
         try:
-            script = problem.script(*sygus.invariant_in(problem, asked[1]))
+            script = problem.script(*sygus.invariant_in(problem, case[1]))
         except ValueError as error:
             return str(error)
         finished = self._sandbox.run(_SOLVER, script)

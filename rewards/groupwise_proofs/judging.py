@@ -16,7 +16,7 @@ SHARE = 0.9
 """The part of the time left to a call in which completions are begun."""
 _KEPT = 10_000
 """Verdicts that are kept: groups often have the same text twice."""
-Asked = TypeVar("Asked", bound=Hashable)
+Case = TypeVar("Case", bound=Hashable)
 Left = Callable[[], float]
 """The seconds that the reward's call has left."""
 
@@ -28,16 +28,16 @@ def text_in(completion: str) -> str:
     return found[-1][1] if found else text
 
 
-class Judging(Generic[Asked]):
-    """Judges what is asked: a row and a text."""
+class Judging(Generic[Case]):
+    """Judges cases: a row and a text each."""
 
-    def __init__(self, complaint: Callable[[Asked, Left], str | None], parallel: int) -> None:
+    def __init__(self, complaint: Callable[[Case, Left], str | None], parallel: int) -> None:
         """complaint: what is wrong, or None; may raise FormatError, for a row, and SandboxError."""
         self._complaint, self._parallel = complaint, parallel
-        self._known = dict[Asked, str | None]()
+        self._known = dict[Case, str | None]()
 
     def values(
-        self, asked: Sequence[Asked], log: Callable[[Sequence[str | None]], Any] | None
+        self, cases: Sequence[Case], log: Callable[[Sequence[str | None]], Any] | None
     ) -> list[float | None]:
         """1.0 where there is no complaint, else 0.0; log: receives the complaints.
 
@@ -45,9 +45,9 @@ class Judging(Generic[Asked]):
         """
         until = time.monotonic() + SHARE * seconds_left()
         with ThreadPoolExecutor(self._parallel) as pool:
-            tried = {each: pool.submit(self._judged, each, until) for each in dict.fromkeys(asked)}
+            tried = {each: pool.submit(self._judged, each, until) for each in dict.fromkeys(cases)}
         values, complaints, reasons = list[float](), list[str | None](), dict[int, str]()
-        for index, each in enumerate(asked):
+        for index, each in enumerate(cases):
             complaint: str | None = None
             try:
                 complaint = tried[each].result()
@@ -62,14 +62,14 @@ class Judging(Generic[Asked]):
             raise SampleErrors(values, reasons)
         return list(values)
 
-    def _judged(self, asked: Asked, until: float) -> str | None:
+    def _judged(self, case: Case, until: float) -> str | None:
         """Raises FormatError and SandboxError."""
-        if asked in self._known:
-            return self._known[asked]
+        if case in self._known:
+            return self._known[case]
         if time.monotonic() > until:
             raise SandboxError("the call's time was up before all completions were begun")
-        complaint = self._complaint(asked, lambda: until - time.monotonic())
+        complaint = self._complaint(case, lambda: until - time.monotonic())
         if len(self._known) >= _KEPT:
             self._known.clear()
-        self._known[asked] = complaint
+        self._known[case] = complaint
         return complaint

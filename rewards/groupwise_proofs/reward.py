@@ -114,23 +114,23 @@ class Proof:
         """Returns a value for each completion; raises SampleErrors where the sandbox failed."""
         headers = header or [""] * len(completions)
         texts = map(text_in, judged_texts(completions, columns))
-        asked = [
-            _Asked(str(above or ""), str(statement), text)
+        cases = [
+            _Case(str(above or ""), str(statement), text)
             for above, statement, text in zip(headers, formal_statement, texts, strict=True)
         ]
-        return self._judging.values(asked, log_extra and partial(log_extra, "unproved"))
+        return self._judging.values(cases, log_extra and partial(log_extra, "unproved"))
 
     def close(self) -> None:
         """Ends what runs."""
         self._prover.close()
 
-    def _complaint(self, asked: "_Asked", left: Left) -> str | None:
+    def _complaint(self, case: "_Case", left: Left) -> str | None:
         """Why a text is no proof, or None. Raises FormatError and SandboxError."""
-        row = {"header": asked.header, "formal_statement": asked.statement}
-        return self._prover.complaint(self._prover.theorem(row), asked.text, left)
+        row = {"header": case.header, "formal_statement": case.statement}
+        return self._prover.complaint(self._prover.theorem(row), case.text, left)
 
 
-class _Asked(NamedTuple):
+class _Case(NamedTuple):
     header: str
     statement: str
     text: str
