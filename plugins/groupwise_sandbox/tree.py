@@ -2,12 +2,15 @@
 
 import difflib
 import io
+import lzma
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 Tree: TypeAlias = Mapping[str, bytes]
 """Contents by names in the folder, such as `shop/cart.py`."""
@@ -61,16 +64,37 @@ def modules_of(tree: Iterable[str]) -> set[str]:
 
 def of_tar(archive: bytes) -> dict[str, bytes]:
     """The regular files of an archive of tar. Raises ValueError."""
-    found = dict[str, bytes]()
-    try:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
-            for each in opened:
-                content = opened.extractfile(each) if each.isreg() or each.islnk() else None
-                if content is not None:
-                    found[str(PurePosixPath(each.name))] = content.read(MOST)
-    except (tarfile.TarError, KeyError, RecursionError) as error:
-        raise ValueError(f"the files cannot be read: {error}") from error
+    with _refusing_damage(), tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        files = (each for each in opened if each.isreg() or each.islnk())
+        members = ((each.name, opened.extractfile(each)) for each in files)
+        return _read((name, content) for name, content in members if content is not None)
+
+
+def _of_zip(archive: Path) -> dict[str, bytes]:
+    with _refusing_damage(), zipfile.ZipFile(archive) as opened:
+        members = (each for each in opened.infolist() if not each.is_dir())
+        return _read((each.filename, opened.open(each)) for each in members)
+
+
+def _read(members: Iterable[tuple[str, IO[bytes]]]) -> dict[str, bytes]:
+    found, left = dict[str, bytes](), MOST
+    for name, content in members:
+        with content:
+            data = content.read(left + 1)
+        left -= len(data)
+        if left < 0:
+            raise ValueError(f"the files have more than {MOST} bytes")
+        found[str(PurePosixPath(name))] = data
     return found
+
+
+@contextmanager
+def _refusing_damage() -> Iterator[None]:
+    damage = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError)
+    try:
+        yield
+    except (*damage, KeyError, NotImplementedError, RuntimeError) as error:  # or it is encrypted
+        raise ValueError(f"the files cannot be read: {error}") from error
 
 
 def edits_of(before: Tree, after: Tree) -> dict[str, str | None]:
@@ -109,18 +133,8 @@ def difference(before: Tree, edits: Edits) -> str:
 def _at(path: Path) -> Tree:
     if path.is_dir():
         return below(path)
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as opened:
-            members = [each for each in opened.infolist() if not each.is_dir()]
-            if sum(each.file_size for each in members) > MOST:
-                raise ValueError(f"{path} holds more than {MOST} bytes")
-            return {str(PurePosixPath(each.filename)): opened.read(each) for each in members}
     if path.is_file():
-        with tarfile.open(path) as tar:
-            if sum(each.size for each in tar) > MOST:
-                raise ValueError(f"{path} holds more than {MOST} bytes")
-        raw = io.BytesIO(path.read_bytes())
-        return of_tar(raw.getvalue())
+        return _of_zip(path) if zipfile.is_zipfile(path) else of_tar(path.read_bytes())
     raise ValueError(f"there is no folder or archive {str(path)!r}")
 
 

@@ -134,7 +134,13 @@ def test_where_a_row_has_its_files(tmp_path):
     folder.rename(tmp_path / "we__shop")
     row = {"repo": "we/shop", "base_commit": commit.stdout.strip()}
     assert tree_of(row, str(tmp_path)) == expected
+    archives = {x: (tmp_path / f"one.{x}").read_bytes() for x in ("zip", "tar.gz")}
+    (tmp_path / "damaged.zip").write_bytes(archives["zip"].replace(b"A shop", b"a shop"))
+    (tmp_path / "damaged.tar.gz").write_bytes(archives["tar.gz"][:99])
+    (tmp_path / "none.tar").write_bytes(b"no archive")
     for wrong, problem in [
+        *(({"files": str(each)}, "cannot be read") for each in tmp_path.glob("damaged.*")),
+        ({"files": str(tmp_path / "none.tar")}, "cannot be read"),
         (row, "set `checkouts`"),
         ({"docker_image": "r2e/x"}, "the image of a container, r2e/x"),
         ({"files": "none.zip"}, "no folder or archive"),
