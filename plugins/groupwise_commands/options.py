@@ -75,11 +75,10 @@ def _type(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         kinds = dict.fromkeys(_type(part) for part in arguments if part is not type(None))
         return " or ".join(kinds)
-    if origin is tuple:
-        return f"list of {len(arguments)} numbers"
-    if origin is list:
-        item = arguments[0]
-        return f"list of {'text' if item is str else _type(item)}s"
+    if origin in (list, tuple):
+        count = f"{len(arguments)} " if origin is tuple and ... not in arguments else ""
+        item = _type(arguments[0])
+        return f"list of {count}{item if get_origin(arguments[0]) is Literal else f'{item}s'}"
     return "mapping" if origin in (dict, Mapping) else "section" if _is_model(hint) else "text"
 
 
