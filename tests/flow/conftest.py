@@ -170,7 +170,11 @@ class Folders(dict[str, Path]):
             if key not in self.loaded:
                 with torch.random.fork_rng():
                     self.loaded[key] = Shelf(load(path, **options))
-            return self.loaded[key].copy()
+            pipeline = self.loaded[key].copy()
+            name = next(name for name, folder in self.items() if folder == Path(path))
+            for attribute, value in (MODELS[name].attributes if name in MODELS else {}).items():
+                setattr(pipeline, attribute, value)
+            return pipeline
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(DiffusionPipeline, "from_pretrained", copied)

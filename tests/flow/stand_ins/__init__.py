@@ -26,7 +26,7 @@ class StandIn:
     channels, which a pipeline can confuse.
 
     make: builds the pipeline; height, width: of pictures; other: another size, height and width;
-    frames: of videos; options: of the adapter.
+    frames: of videos; options: of the adapter; attributes: what is set on a loaded pipeline.
     """
 
     make: Callable[[], Any]
@@ -36,6 +36,7 @@ class StandIn:
     prompt_tokens: int = 96
     frames: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def size(self) -> dict[str, int]:
@@ -69,7 +70,14 @@ MODELS = {
     "lumina2": StandIn(lumina2.lumina2, 32, 48, (48, 64)),
     "ltx": StandIn(ltx.ltx, 32, 64, (64, 32), frames=3),
     "ltx timed": StandIn(lambda: ltx.ltx(timed=True), 32, 64, (64, 32), frames=3),
-    "hunyuan15": StandIn(hunyuan_video15.hunyuan_video15, 16, 24, (24, 8), frames=3),
+    "hunyuan15": StandIn(
+        hunyuan_video15.hunyuan_video15,
+        16,
+        24,
+        (24, 8),
+        frames=3,
+        attributes=hunyuan_video15.FEWER_TOKENS,
+    ),
     "wan21": StandIn(wan.wan, 16, 48, (32, 16), frames=3),
     "wan22": StandIn(lambda: wan.wan(second=True), 16, 48, (32, 16), frames=3),
     "wan22_5b": StandIn(wan.wan_5b, 32, 48, (48, 16), frames=3),

@@ -21,6 +21,14 @@ SYSTEM = (
 )
 """The pipeline leaves out the first 108 tokens, which is about what it has with this tokenizer."""
 
+FEWER_TOKENS = {
+    "vision_num_semantic_tokens": 4,
+    "tokenizer_max_length": 120,
+    "tokenizer_2_max_length": 24,
+}
+"""Attributes of a pipeline that is loaded, whose own make two thousand tokens of zeros and padding
+for every pass."""
+
 
 def hunyuan_video15() -> HunyuanVideo15Pipeline:
     tokenizer, bytes_ = qwen_tokenizer([SYSTEM], size=460), ByT5Tokenizer()
