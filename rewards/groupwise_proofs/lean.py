@@ -25,15 +25,16 @@ PROTOCOL = "Kimina's protocol, and `server` its address up to /verify"
 MARGIN = 30.0
 """Seconds beside a proof's own in which the server must answer: requests wait there, too."""
 REFUSED = (
-    *("admit", "axiom", "builtin_initialize", "csimp", "declare_syntax_cat", "dsimproc", "elab"),
-    *("elab_rules", "export", "extern", "implemented_by", "import", "include_str", "infix"),
-    *("infixl", "infixr", "initialize", "instance", "Lean", "macro", "macro_rules", "native"),
-    *("native_decide", "notation", "opaque", "postfix", "prefix", "private", "run_cmd"),
-    *("run_elab", "run_meta", "run_tac", "simproc", "sorry", "syntax", "unsafe"),
+    *("admit", "axiom", "binder_predicate", "by_elab", "csimp", "dsimproc", "export", "extern"),
+    *("implemented_by", "import", "include_str", "infix", "infixl", "infixr", "initialize"),
+    *("instance", "Lean", "native", "native_decide", "opaque", "postfix", "prefix", "private"),
+    *("simproc", "sorry", "unif_hint", "unsafe"),
 )
 """Words that declare without a proof, that run programs, or that change what words mean."""
+_KINDS = re.compile(r"(?:elab|macro|notation|syntax)|(?:builtin|declare|register|run)_")
+"""How further such words begin: libraries add their own, as Mathlib does with `notation3`."""
 _OPTIONS = ("maxHeartbeats", "maxRecDepth")
-_WORD = re.compile(r"#[a-z]\w*|set_option\s+\S+|[^\W\d]\w*[!?]?")
+_WORD = re.compile(r"#[a-z]\w*|set_option\s+\S+|\.?[^\W\d]\w*[!?]?")
 _OPENING, _NESTED, _LINE_END = re.compile("/-|--"), re.compile("/-|-/"), re.compile("\n|$")
 _STATEMENT = re.compile(r"(?:theorem|lemma)\s+([^\s:({\[]+)")
 _END = re.compile(r":=\s*(?:by)?\s*(?:sorry)?\s*$")
@@ -116,7 +117,8 @@ def refused_word(theorem: Theorem, text: str) -> str | None:
     """
     for word in _WORD.findall(_without_comments(_without_header(theorem, text))):
         option = word.split()[-1] if word.startswith("set_option") else None
-        if word in REFUSED or word.startswith("#") or (option and option not in _OPTIONS):
+        is_refused = word.lstrip(".") in REFUSED or _KINDS.match(word) or word.startswith("#")
+        if is_refused or (option and option not in _OPTIONS):
             return f"the word {word}"
     return None
 

@@ -30,6 +30,9 @@ WORDS = {
     "printing": "simp\n#eval IO.println 1",
     "a nested comment": "/- -- -/ sorry",
     "a string": 'simp "--" sorry',
+    "a notation of Mathlib's": 'simp\nnotation3 (priority := high) "type_of%" x:max => True',
+    "a program as a term": "exact by_elab return .const `wrong []",
+    "an attribute of its own": "simp\nregister_simp_attr mine",
 }
 RESTS = {
     "sorryAx": ["sorryAx"],
@@ -81,7 +84,8 @@ def test_words_are_refused(name: str) -> None:
     with Fusion(answering([])) as fusion:
         assert value(fusion, f"{PROOF}\n  {WORDS[name]}") == 0.0
         assert not fusion.requests
-    assert refused_word(theorem(), PROOF) is None
+    for fair in (PROOF, f"{PROOF}\n  rw [StateT.run_bind, List.declare_none]"):
+        assert refused_word(theorem(), fair) is None
 
 
 @pytest.mark.parametrize("name", RESTS)
