@@ -2,7 +2,7 @@
 
 Each side has a folder of its own, so a program finds there what a call names, and nothing else of
 the tests; what it changes goes back with the answer, where it replaces only what was named to it,
-what is new, and what came from it before.
+what is new, and what came from it before; and nothing that the tests have written since.
 """
 
 import base64
@@ -94,7 +94,8 @@ class Files(ABC):
     def write(self, name: str, content: str | None) -> None:
         """Have a file here as the other side has it. Raises ValueError and OSError."""
         path = self.path(name.rstrip("/"))
-        if self.name(name) is None or os.path.realpath(path) != os.path.normpath(path):
+        # Nor another name of a file: `x/../expected` would be new, and lead to what is not.
+        if self.name(name) != name.rstrip("/") or os.path.realpath(path) != str(path):
             raise ValueError(f"{name!r} is no file of the folder")
         if content is None:
             path.rmdir() if name.endswith("/") else path.unlink()
@@ -121,28 +122,34 @@ class OfTests(Files):
 
     def __init__(self, here: str) -> None:
         super().__init__(here)
-        self._programs = set[str]()
-        """Names that are the program's to change."""
+        self._crossed = dict[str, bytes]()
+        """Contents by name, as they last crossed; the program may change them while they are so."""
 
     def outgoing(self, message: Message) -> Message:
         names = {name for text in _texts(message) if (name := self.name(text))}
-        self._programs |= names
         listed = dict.fromkeys(each for name in sorted(names) for each in self.below(name))
-        return {**self.outward(message), "files": self.contents(listed)}
+        contents = self.contents(listed)
+        self._crossed |= {name: self.data(name) for name in listed}
+        return {**self.outward(message), "files": contents}
 
     def incoming(self, message: Message) -> Message:
         files: Contents = message.get("files", {})
         # What is in a folder is removed before it.
         for name in sorted(files, key=lambda each: (files[each] is not None, each), reverse=True):
-            plain = name.rstrip("/")
-            if self._is_programs(plain) or not os.path.lexists(self.path(plain)):
-                self._programs.add(plain)
+            if self._is_programs(name):
                 self.write(name, files[name])
+                if files[name] is None:
+                    self._crossed.pop(name, None)
+                else:
+                    self._crossed[name] = self.data(name)
         return self.inward(message)
 
     def _is_programs(self, name: str) -> bool:
-        parts = name.split("/")
-        return any("/".join(parts[:end]) in self._programs for end in range(1, len(parts) + 1))
+        """Whether the program may change a file: there is none, or the tests have not written it
+        since it crossed, such as one with what they expect."""
+        if not os.path.lexists(self.path(name.rstrip("/"))):
+            return True
+        return name in self._crossed and self._crossed[name] == self.data(name)
 
 
 class OfProgram(Files):

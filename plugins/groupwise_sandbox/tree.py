@@ -33,7 +33,9 @@ def tree_of(row: Mapping[str, Any], checkouts: str | None = None) -> Tree:
     """
     files = row.get("files")
     if isinstance(files, Mapping):
-        texts = {name: each for name, each in files.items() if each is not None}
+        texts = {name_of(name): each for name, each in files.items() if each is not None}
+        if wrong := [name for name, each in texts.items() if not isinstance(each, str)]:
+            raise ValueError(f"the file {wrong[0]!r} is no text")
         return {name: each.encode() for name, each in texts.items()}
     if isinstance(files, str):
         return _at(Path(files))
@@ -49,11 +51,12 @@ def tree_of(row: Mapping[str, Any], checkouts: str | None = None) -> Tree:
     raise ValueError("it has no files: expected the column `files`, or `repo` and `base_commit`")
 
 
-def check_name(name: str) -> None:
-    """Raises ValueError for a name of a file that is not in a folder, or is not plain."""
-    path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise ValueError(f"{name!r} names no file in the folder")
+def name_of(path: str) -> str:
+    """The name of a file in a folder by its path there: `a/b` for `./a//b`. Raises ValueError."""
+    plain = PurePosixPath(path)
+    if not plain.parts or plain.is_absolute() or ".." in plain.parts or "\0" in path:
+        raise ValueError(f"{path!r} names no file in the folder")
+    return str(plain)
 
 
 def modules_of(tree: Iterable[str]) -> set[str]:
@@ -84,7 +87,7 @@ def _read(members: Iterable[tuple[str, IO[bytes]]]) -> dict[str, bytes]:
         left -= len(data)
         if left < 0:
             raise ValueError(f"the files have more than {MOST} bytes")
-        found[str(PurePosixPath(name))] = data
+        found[name_of(name)] = data
     return found
 
 
@@ -113,11 +116,10 @@ def edited(before: Tree, edits: Edits) -> dict[str, bytes]:
     """The files after the edits. Raises ValueError for a name that is none."""
     after = dict(before)
     for name, text in edits.items():
-        check_name(name)
         if text is None:
-            after.pop(name, None)
+            after.pop(name_of(name), None)
         else:
-            after[name] = text.encode("utf-8", "surrogatepass")
+            after[name_of(name)] = text.encode("utf-8", "surrogatepass")
     return after
 
 

@@ -211,6 +211,8 @@ CHEATS = {
     "forge a file": forged({"expected": "bm9uZQ=="}),
     "forge a path": forged({"../expected": "bm9uZQ==", "/folder/expected": "bm9uZQ=="}),
     "forge a path below": forged({"a/../expected": "bm9uZQ=="}),
+    "forge a path through a new folder": forged({"x/../expected": "bm9uZQ=="}),
+    "forge a path of points": forged({"./x/./../expected": "bm9uZQ=="}),
     "forge nonsense": forged([1, {"x": 2}]),
     "forge what is no content": forged({"new": 3}),
 }
@@ -224,6 +226,17 @@ def test_what_is_expected_is_out_of_reach(held: tuple[Way, Sandbox], name: str) 
     )
     assert reason(held, CHEATS[name], tests) is not None
     assert reason(held, "def f(path): return 'gold'", tests) is None
+
+
+def test_what_tests_write_after_a_call_is_theirs(held: tuple[Way, Sandbox]) -> None:
+    tests = (
+        "f('a')\nopen('expected', 'w').write('gold')\nopen('a', 'w').write('gold')\n"
+        "f('b')\nassert open('b').read() == open('expected').read() == open('a').read()"
+    )
+    every = "    for name in ('expected', 'a', path):\n        open(name, 'w').write"
+    for text in ("path", "'gold'[:2]"):
+        assert reason(held, f"def f(path):\n{every}({text})", tests) is not None
+    assert reason(held, "def f(path): open(path, 'w').write('gold')", tests) is None
 
 
 def test_too_much_cannot_cross(held: tuple[Way, Sandbox]) -> None:
