@@ -7,8 +7,8 @@ an answer defines never does, so nothing that it overrides is ever called outsid
 and tests that are code there are references besides (`groupwise_sandbox.references`).
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import isfinite
 from pathlib import Path, PurePath
@@ -18,6 +18,9 @@ DEPTH = 64
 """How deeply values may be nested."""
 LENGTH = 100_000
 """The most values that an iterator may give; they cross all at once."""
+SAME_HASH = 100
+"""The most values of a set or keys of a dictionary with one hash: each is compared with all of
+them, which takes minutes for a message of those that a program has chosen for it."""
 _EXACT = 2**53
 
 
@@ -108,6 +111,15 @@ _READERS: Mapping[str, Callable[[Any, _Part], Any]] = {
     "path": lambda content, _: Path(content),
     "range": lambda content, _: range(*map(int, content)),
     "iterator": lambda content, part: iter([*map(part, content)]),
-    "set": lambda content, part: set(map(part, content)),
-    "dict": lambda content, part: {part(k): part(v) for k, v in content},
+    "set": lambda content, part: set(_hashed([*map(part, content)])),
+    "dict": lambda content, part: dict(
+        zip(_hashed([part(k) for k, _ in content]), [part(v) for _, v in content], strict=True)
+    ),
 }
+
+
+def _hashed(values: list[Any]) -> list[Hashable]:
+    """Values of which few have the same hash. Raises BoundError, and TypeError for one without."""
+    if values and max(Counter(map(hash, values)).values()) > SAME_HASH:
+        raise BoundError(f"more than {SAME_HASH} values of a set or keys have the same hash")
+    return values

@@ -12,7 +12,7 @@ from groupwise_sandbox.limits import Limits
 from groupwise_sandbox.memory import taken
 from groupwise_sandbox.process import Ended, Finished, Process, SandboxError
 from groupwise_sandbox.shell_folder import FOLDERS, PLACE
-from groupwise_sandbox.tree import Tree, check_name, of_tar
+from groupwise_sandbox.tree import Tree, name_of, of_tar
 
 SHELL = "/bin/bash"
 ALWAYS_READABLE = ("/etc/alternatives", "/etc/ld.so.cache")
@@ -54,7 +54,7 @@ class Setting:
 
     def __post_init__(self) -> None:
         for name in (*self.files, *self.temporary):
-            check_name(name)
+            name_of(name)  # which raises
         if sum(map(len, (*self.files.values(), *self.temporary.values()))) > self.space:
             raise ValueError(f"files of more than {self.space} bytes, which a shell's folder has")
 

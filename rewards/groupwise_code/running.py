@@ -38,7 +38,14 @@ def _misvalue(machine: Machine, program: Any, case: Calling, left: Left) -> str 
     called = machine.call(program, case, left)
     if called.error is not None or same_value(called.value, case.expected):
         return called.error
-    return f"returned {called.value!r:.60}, expected {case.expected!r:.60}"
+    return f"returned {_shown(called.value)}, expected {_shown(case.expected)}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        return f"{value!r:.60}"
+    except ValueError:  # Python writes no integer of thousands of digits
+        return "an integer of thousands of digits"
 
 
 def _complaint(machine: Machine, case: Printing, printed: str) -> str | None:

@@ -16,7 +16,7 @@ from groupwise_code.values import column
 from groupwise_sandbox.harbor import REWARDS, Task
 from groupwise_sandbox.sandbox import Sandbox
 from groupwise_sandbox.shell import Setting
-from groupwise_sandbox.tree import Edits, Tree, check_name, edited
+from groupwise_sandbox.tree import Edits, Tree, edited, name_of
 
 OF_PYTEST = ("conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml")
 OF_PYTHON = ("sitecustomize.py", "usercustomize.py", "pytest.py", "_pytest")
@@ -63,12 +63,13 @@ def together_of(row: Mapping[str, Any]) -> Together:
         raise FormatError("it names no test that has to pass")
     if django := [each for each in expected if re.search(r" \([\w.]+\)$", each)]:
         raise FormatError(f"its tests are not run by pytest: {django[0]!r}")
-    files = {name: text for name, text in (row.get("test_files") or {}).items() if text is not None}
+    texts = (row.get("test_files") or {}).items()
+    files = {name_of(name): text for name, text in texts if text is not None}
     patch = row.get("test_patch") or ""
     if not files and not patch:
         raise FormatError("it has no tests: expected `test_files` or `test_patch`")
-    for name in (*files, *_OF_PATCH.findall(patch)):
-        check_name(name)
+    for name in _OF_PATCH.findall(patch):
+        name_of(name)  # which raises
     return Together(expected, files, "" if files else patch)
 
 

@@ -22,6 +22,7 @@ from groupwise_code.formats import cases_of
 from groupwise_code.pickled import text_of
 from groupwise_code.problem import FormatError
 from groupwise_code.reward import CodeTests
+from groupwise_sandbox import plain
 
 RIGHT = "def add(a, b):\n    return a + b\n"
 WRONG = "def add(a, b):\n    return a - b\n"
@@ -316,6 +317,25 @@ def test_an_argument_that_cannot_be_passed_is_the_rows_fault(reward: CodeTests) 
     guarded += "        except Exception:\n            pass\n"
     with pytest.raises(SampleErrors):
         value(reward, RIGHT, {"test": guarded})
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["10**5000", "[10**5000]", "{k * (2**61 - 1) for k in range(200)}", "1e400", "'\\ud800'"],
+)
+def test_a_value_that_is_hard_to_show_or_to_hold_is_wrong(reward: CodeTests, given: str) -> None:
+    assert value(reward, f"def add(a, b):\n    return {given}", {"test_cases": CASES}) == 0.0
+
+
+@pytest.mark.parametrize("kind", ["set", "dict"])
+def test_values_with_one_hash_are_refused_before_they_are_compared(kind: str) -> None:
+    def written(step: int) -> dict[str, Any]:
+        numbers = [{"int": hex(each * step)} for each in range(1000)]
+        return {kind: numbers if kind == "set" else [[each, None] for each in numbers]}
+
+    assert len(plain.decoded(written(2**61 + 1))) == 1000
+    with pytest.raises(plain.NotPlainError, match="the same hash"):
+        plain.decoded(written(2**61 - 1))
 
 
 def test_a_completion_without_a_program_is_wrong(reward: CodeTests) -> None:
