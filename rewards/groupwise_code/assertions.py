@@ -82,8 +82,14 @@ def _testing(
     tree: ast.Module, calls: Sequence[str] = (), solution: "_Solution | None" = None
 ) -> Testing:
     """Tests that are code; names that they use and neither define nor import are the program's, and
-    so are those that they import from a module of it."""
-    solution = solution or _Solution(["solution"])
+    so are those that they import from a module of it. Raises FormatError."""
+    try:
+        return _read(tree, calls, solution or _Solution(["solution"]))
+    except RecursionError as error:  # of a sum of hundreds of terms
+        raise FormatError("the tests are nested too deeply") from error
+
+
+def _read(tree: ast.Module, calls: Sequence[str], solution: "_Solution") -> Testing:
     tree = ast.fix_missing_locations(solution.visit(tree))
     taken = modules_in(tree)
     tree.body[:0] = [ast.Import([ast.alias(each)]) for each in taken]
@@ -151,5 +157,5 @@ class _Solution(ast.NodeTransformer):
 def _parsed(code: str) -> ast.Module:
     try:
         return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise FormatError(f"the tests are not Python: {error}") from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise FormatError(f"the tests are not Python: {error or 'nested too deeply'}") from error

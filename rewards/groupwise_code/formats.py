@@ -54,7 +54,7 @@ def _checked(case: Case, row: Mapping[str, Any]) -> Case:
         return case
     try:
         ast.parse(code)
-    except (SyntaxError, TypeError, ValueError, RecursionError) as error:
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
         raise FormatError(f"the row's checker is not Python: {error}") from error
     return replace(case, checker=code)
 
@@ -71,17 +71,18 @@ def _listed(data: Any) -> Iterable[Case]:
 
 def _paired(data: Any) -> Iterable[Case]:
     """APPS, TACO and verl: {"inputs": [...], "outputs": [...], "fn_name"}."""
-    name = data.get("fn_name")
-    for given, expected in zip(data["inputs"], data["outputs"], strict=True):
-        if name:
-            yield call(name, value(given), _one(value(expected)))
-        else:
-            yield case(None, given, expected)
+    name, outputs = data.get("fn_name"), data["outputs"]
+    if name:
+        outputs = _unwrapped([value(each) for each in outputs])
+    for given, expected in zip(data["inputs"], outputs, strict=True):
+        yield call(name, value(given), expected) if name else case(None, given, expected)
 
 
-def _one(expected: Any) -> Any:
-    """APPS wraps what a function returns into a list of one."""
-    return expected[0] if isinstance(expected, list) and len(expected) == 1 else expected
+def _unwrapped(outputs: list[Any]) -> list[Any]:
+    """APPS has rows in which what a function returns is wrapped into a list of one: all of them,
+    since a function may also return a list that happens to have one value."""
+    is_wrapped = all(isinstance(each, list) and len(each) == 1 for each in outputs)
+    return [each[0] for each in outputs] if is_wrapped else outputs
 
 
 def _ground_truth(row: Mapping[str, Any]) -> Iterable[Case]:

@@ -23,11 +23,13 @@ def case(name: str | None, given: Any, expected: Any) -> Case:
     """A call of the function with that name, or, without one, what a program reads and prints."""
     if name:
         return call(name, value(given), value(expected))
-    return Printing(text(given), text(expected))
+    return Printing("" if given is None else text(given), text(expected))
 
 
 def call(name: str, arguments: Any, expected: Any) -> Calling:
     """A call of a function. Raises FormatError."""
+    if not isinstance(name, str):
+        raise FormatError(f"expected the name of a function, found {name!r:.60}")
     if not isinstance(arguments, list):
         raise FormatError(f"arguments of {name!r}: expected a list, found {arguments!r:.60}")
     return Calling(name, arguments, expected)
@@ -46,5 +48,7 @@ def value(data: Any) -> Any:
 
 
 def text(data: Any) -> str:
-    """APPS has some inputs as lists of lines."""
+    """APPS has some inputs as lists of lines. Raises FormatError where there is nothing."""
+    if data is None:
+        raise FormatError("a test has no output")
     return "\n".join(map(str, data)) if isinstance(data, list) else str(data)

@@ -319,6 +319,20 @@ def test_an_argument_that_cannot_be_passed_is_the_rows_fault(reward: CodeTests) 
         value(reward, RIGHT, {"test": guarded})
 
 
+def test_a_list_of_one_is_taken_for_wrapped_where_all_of_a_row_are(reward: CodeTests) -> None:
+    calls = {"fn_name": "unique", "inputs": [[[1, 2, 2]], [[3, 3]]]}
+    row = {"input_output": json.dumps({**calls, "outputs": [[1, 2], [3]]})}
+    wrapped = {"input_output": json.dumps({**calls, "outputs": [[[1, 2]], [[3]]]})}
+    for each in (row, wrapped):
+        assert value(reward, "def unique(x): return sorted({*x})", each) == 1.0
+        assert value(reward, "def unique(x): return sorted({*x}) if len(x) > 2 else 3", each) == 0.0
+
+
+def test_a_test_without_an_input_has_an_empty_one(reward: CodeTests) -> None:
+    row = {"test_cases": [{"input": None, "output": "0"}]}
+    assert value(reward, "import sys\nprint(len(sys.stdin.read()))", row) == 1.0
+
+
 @pytest.mark.parametrize(
     "given",
     ["10**5000", "[10**5000]", "{k * (2**61 - 1) for k in range(200)}", "1e400", "'\\ud800'"],
@@ -375,6 +389,8 @@ def test_a_completion_without_a_program_is_wrong(reward: CodeTests) -> None:
         {"test": "class Tests(TestCase):\n    def add(self):\n        assert add(1, 2) == 3"},
         {"test": "import pandas\ndef test_add():\n    assert add(1, 2) == 3"},
         {"test_cases": [3]},
+        {"test_cases": [{**CASES[0], "fn_name": 5}]},
+        {"test_cases": [{"input": "1", "output": None}]},
         {"test_cases": CASES, "language": "cpp"},
         {"input_output": {"inputs": [[1, 2]], "outputs": []}},
         {"ground_truth": {"inputs": [[1]]}},
@@ -402,6 +418,15 @@ def test_a_row_that_cannot_be_read_is_named_before_a_run(
         reward.check_row(row)
     with pytest.raises(SampleErrors):
         value(reward, RIGHT, row)
+
+
+@pytest.mark.parametrize("deep", ["-" * 100_000 + "3", "3" + " + 0" * 400], ids=["signs", "sum"])
+def test_code_that_is_nested_too_deeply_is_refused(reward: CodeTests, deep: str) -> None:
+    with pytest.raises(FormatError):
+        reward.check_row({"test": f"assert add(1, 2) == {deep}"})
+    if deep[0] == "-":
+        with pytest.raises(FormatError, match="checker is not Python"):
+            reward.check_row({"test_cases": LINES, "checker": f"print({deep})"})
 
 
 def test_data_without_a_column_of_tests_is_refused(reward: CodeTests) -> None:
