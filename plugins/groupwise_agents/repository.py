@@ -76,7 +76,10 @@ class Repository(Environment):
         self.sandbox = Sandbox(limits=limits, parallel=self.config.parallel)
         if reason := self.sandbox.shell_refusal:
             self.sandbox.close()
-            raise UserError(f"the environment `repository` has no shell here: {reason}")
+            raise UserError(
+                f"the environment `repository` has no shell here: {reason}; or take the "
+                "environment `agent`, with an agent that has containers or a server of its own"
+            )
         self._setting = settings_of(self.config.python, self.config.packages)
         nobody = Files(None)
         self.schemas = OrderedToolbox([getattr(nobody, each) for each in self.config.tools]).schemas

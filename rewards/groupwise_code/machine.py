@@ -25,6 +25,10 @@ LEETCODE = (
 are written for LeetCode, where these names are there."""
 
 
+SERVED = {"python": "python", "cpp": "cpp", "javascript": "nodejs"}
+"""A server's names of our languages; it runs no others."""
+
+
 class Machine(Protocol):
     """Runs programs; its methods may be called in any thread, and raise SandboxError where the
     machine fails, whatever the program is."""
@@ -66,7 +70,11 @@ class Here:
         self.parallel = sandbox.parallel
 
     def refusal(self, language: str) -> str | None:
-        return None if language == "python" else self._programs.refusal(language)
+        reason = None if language == "python" else self._programs.refusal(language)
+        is_served = language in SERVED
+        return (
+            f"{reason}; or name a server that runs it: `server`" if reason and is_served else reason
+        )
 
     def refused(self, case: Case) -> str | None:
         if not isinstance(case, Testing):

@@ -13,7 +13,7 @@ from typing import Any
 
 from groupwise.kit import foreign_json
 from groupwise_code.answer import Answer
-from groupwise_code.machine import LEETCODE, Left
+from groupwise_code.machine import LEETCODE, SERVED, Left
 from groupwise_code.problem import Calling, Case, Printing, Testing
 from groupwise_sandbox import plain
 from groupwise_sandbox.limits import Limits
@@ -21,8 +21,6 @@ from groupwise_sandbox.process import Ended, Finished, SandboxError
 from groupwise_sandbox.sandbox import Called, Tested
 from groupwise_sandbox.service import PassingError, Service
 
-NAMES = {"python": "python", "cpp": "cpp", "javascript": "nodejs"}
-"""The server's names of our languages."""
 COMPILING = 10.0
 """Seconds in which a program must be compiled."""
 MARGIN = 10.0
@@ -42,7 +40,7 @@ class Remote:
 
     def refusal(self, language: str) -> str | None:
         """Why programs of a language cannot be run on a server, or None."""
-        return None if language in NAMES else f"a server runs no programs in {language!r}"
+        return None if language in SERVED else f"a server runs no programs in {language!r}"
 
     def refused(self, case: Case) -> str | None:
         """Why a case cannot be tried on a server, or None: what is expected would be sent there."""
@@ -61,7 +59,7 @@ class Remote:
         memory = -1 if program.language == "javascript" else self._limits.memory >> 20
         body = {
             "code": program.code,
-            "language": NAMES[program.language],
+            "language": SERVED[program.language],
             "stdin": stdin,
             "compile_timeout": COMPILING,
             "run_timeout": self._limits.seconds,

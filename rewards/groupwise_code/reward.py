@@ -276,12 +276,15 @@ def _machine(config: CodeTests.Config) -> Machine:
         parallel = config.parallel or SERVER_PARALLEL
         return Remote(config.server, limits, parallel=parallel, retries=config.retries)
     total = config.total_memory
-    sandbox = Sandbox(
-        limits=limits,
-        parallel=config.parallel,
-        total_memory=None if total is None else total << 20,
-        modules=config.modules,
-    )
+    try:
+        sandbox = Sandbox(
+            limits=limits,
+            parallel=config.parallel,
+            total_memory=None if total is None else total << 20,
+            modules=config.modules,
+        )
+    except UserError as error:
+        raise UserError(f"{error}; or name a server that runs programs: `server`") from error
     return Here(sandbox)
 
 

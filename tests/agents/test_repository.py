@@ -108,7 +108,9 @@ def test_files_that_cannot_be_read_are_those_of_the_row(environment):
 
 def test_a_machine_without_shells_is_named(monkeypatch):
     monkeypatch.setattr(Sandbox, "shell_refusal", "install the package bubblewrap")
-    with pytest.raises(UserError, match="no shell here: install the package bubblewrap"):
+    with pytest.raises(
+        UserError, match=r"no shell here: install the package bubblewrap; or .* a server"
+    ):
         Repository()
 
 

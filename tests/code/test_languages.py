@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.code.test_code_tests import CALLED, CHECKER, PRINTED, paid
 
+from groupwise.kit.errors import UserError
 from groupwise.prompt_source import PlacedRow
 from groupwise.rewards import Reward
 from groupwise.scoring.audit import audit
@@ -163,10 +164,21 @@ def test_what_has_to_be_installed_is_said_before_a_run(
     try:
         with pytest.raises(FormatError) as raised:
             made.check_row({**PRINTED["apps"], "language": "cpp"})
-        assert str(raised.value) == sentence
+        assert str(raised.value) == f"{sentence}; or name a server that runs it: `server`"
+        if absent == "bwrap":  # no server of that protocol runs C
+            with pytest.raises(
+                FormatError, match=r"in C cannot .*: install the package bubblewrap$"
+            ):
+                made.check_row({**PRINTED["apps"], "language": "c"})
         made.check_row(PRINTED["apps"])
     finally:
         made.close()
+
+
+def test_a_machine_without_a_sandbox_is_told_of_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("groupwise_sandbox.system_calls.is_supported", lambda: False)
+    with pytest.raises(UserError, match=r"a sandbox needs Linux on x86-64 or aarch64.*: `server`"):
+        CodeTests()
 
 
 def test_a_compiler_that_makes_no_programs_is_no_answers_fault(
