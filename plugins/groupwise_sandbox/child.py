@@ -29,8 +29,6 @@ from groupwise_sandbox import (
 )
 from groupwise_sandbox.confinement import CHANNEL
 
-BEGUN = {"begun": True}
-"""The first message of each process but a command's, before any code of the program runs."""
 _STANDARD = {0: "stdin", 1: "stdout", 2: "stderr", "/dev/stdin": "stdin", "/dev/stdout": "stdout"}
 
 
@@ -64,7 +62,9 @@ def live(descriptors: Sequence[int], server: int) -> None:
         confinement.limit_threads()
         confinement.end_with(server)
         system_calls.restrict("memory" if folder is None else "folder")
-        frames.write(CHANNEL, BEGUN)  # what fails until here is no fault of the program's
+        # The first message of each process but a command's, before any code of the program runs:
+        # what fails until here is no fault of the program's.
+        frames.write(CHANNEL, {"begun": os.getpid()})
         status = _run(payload, streams)
     except BaseException:
         traceback.print_exc()

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 WALL_FACTOR = 5
-"""Wall time over processor time: a busy machine slows a program down, and is not its fault."""
+"""Wall time over processor time: a busy machine slows a program down, and is not its fault. As long
+again does not count while the program waits for a processor."""
 
 PERIOD = 0.05
 """Seconds between two looks at the size of a folder, where the kernel does not bound it."""

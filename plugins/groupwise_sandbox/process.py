@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from signal import SIGPROF, SIGXCPU
 from typing import Any, Literal, TypeAlias
 
@@ -89,7 +90,11 @@ class Process:
         self._messages = list[bytes]()
         self._reader = frames.Lines() if is_command else frames.Reader(_MESSAGE)
         self._is_begun = is_command  # of a command bubblewrap says it, at its end
+        self._number: int | None = None
+        """Of the process on this machine, if it is begun and no command."""
         self._reached: Ended | None = None
+        self._is_held_up = False
+        """Whether it waited so long for a processor that nothing is known of its time."""
         self._until = time.monotonic() + limits.wall_seconds
         self._look, self._looked = look, 0.0
         self._selector = selectors.DefaultSelector()
@@ -159,6 +164,8 @@ class Process:
             last = self._err.decode("utf-8", "replace").strip().rpartition("\n")[2]
             raise SandboxError(f"a program could not be begun: {last}")
         status, seconds = int(self._report["status"]), float(self._report["seconds"])
+        if self._reached == "time" and self._is_held_up and seconds < self._limits.seconds:
+            raise SandboxError("the machine was too busy to give a program its processor time")
         return Finished(
             ended=self._reached or self._ending(status, seconds),
             status=status,
@@ -185,7 +192,7 @@ class Process:
     def _step(self) -> bool:
         """Wait for something to read, or for the last resort; False if there was nothing."""
         left = self._until - time.monotonic()
-        if left <= 0:
+        if left <= 0 and self._reached is None and (left := self._prolonged(left)) <= 0:
             self._stop("time")
         if self._look is not None and self._reached is None:
             left = min(left, self._looked_at(self._look))
@@ -194,6 +201,14 @@ class Process:
         for key, _ in ready:
             self._read(key.fileobj)
         return bool(ready)
+
+    def _prolonged(self, left: float) -> float:
+        """The seconds that are left where the wall time is over: those in which the program waited
+        for a processor do not count, but for as many as it had at first."""
+        waited = 0.0 if self._number is None else waited_of(self._number)
+        self._is_held_up = waited > self._limits.wall_seconds
+        left += min(waited, self._limits.wall_seconds)
+        return max(left, PERIOD) if left > 0 else left
 
     def _looked_at(self, look: Callable[[], Ended | None]) -> float:
         """Look at what the program takes; the seconds until this is to be done again."""
@@ -230,7 +245,7 @@ class Process:
         try:
             self._messages += self._reader.add(data)
             if self._messages and not self._is_begun:
-                self._is_begun = bool(self._messages.pop(0))
+                self._number, self._is_begun = read_json(self._messages.pop(0))["begun"], True
         except ValueError:
             self._stop("output")
 
@@ -258,3 +273,12 @@ class Process:
             for source in (self._stdout, self._stderr, self._channel):
                 if source in self._selector.get_map():
                     self._selector.unregister(source)
+
+
+def waited_of(process: int) -> float:
+    """Seconds in which a process could have run, and others had the processors; 0 where the kernel
+    does not say. It is of the first thread, since others of its own may hold that up, too."""
+    with suppress(OSError, ValueError, IndexError):
+        words = Path(f"/proc/{process}/schedstat").read_text(encoding="ascii").split()
+        return int(words[1]) / 1e9
+    return 0.0

@@ -179,6 +179,8 @@ class Sandbox:
             verdict = failed or passed_on(tester, answering)
             answering.hang_up()
             finished = answering.finished()
+            if not failed and "error" in verdict:
+                tester.finished()  # raises SandboxError where the machine held it up
         if "refused" in verdict:
             raise plain.NotPlainError(verdict["refused"])
         if (reasons := verdict.get("reasons")) is None:
