@@ -10,7 +10,7 @@ from groupwise.episodes.episode_sampler import EpisodeSampler
 from groupwise.episodes.sampling import Sampling
 from groupwise.experience import failures
 from groupwise.policy import Policy
-from groupwise.record import Call, Group
+from groupwise.record import Call, Group, Rollout
 from groupwise.record.gather import gather, judged
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose
@@ -37,13 +37,13 @@ class Episodes:
         """The rollouts that rewards see, without trajectories."""
         return judged(self.judged_calls, self.columns)
 
-    def firsts(self, label: str) -> list[Call]:
-        """The first call of each rollout of a player."""
-        return [call for group in self.groups for call in group.rollouts(label)]
+    def rollouts_of(self, label: str) -> list[Rollout]:
+        """Those of a player, with what is known of each."""
+        return [own for group in self.groups for own in group.rollouts(label)]
 
     def rollouts(self, label: str) -> Rollouts:
-        """The rollouts of a player."""
-        return gather(self.firsts(label))
+        """The rollouts of a player as a batch."""
+        return gather(self.rollouts_of(label))
 
     @property
     def failures(self) -> Mapping[str, str]:

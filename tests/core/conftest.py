@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from tests.calls import calls_of, credited, fill, score, trained
+from tests.calls import credited, fill, score, trained
 from torch import Tensor, nn
 
 from groupwise import LogProbs, Policy, Rollouts
@@ -348,7 +348,6 @@ lab_of_tests = SimpleNamespace(
     config=config,
     credited=credited,
     score=score,
-    calls_of=calls_of,
     fill=fill,
     trained=trained,
     gather=gather,

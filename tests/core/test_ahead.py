@@ -51,9 +51,9 @@ def test_weights_are_one_step_older_but_prompts_and_seeds_the_same(lab, policy_c
     versions = []
     learn = ahead.learner.learn
 
-    def recording_learn(firsts, *args, **options):
-        versions.append(set(lab.gather(firsts).versions.tolist()))
-        return learn(firsts, *args, **options)
+    def recording_learn(rollouts, *args, **options):
+        versions.append(set(lab.gather(rollouts).versions.tolist()))
+        return learn(rollouts, *args, **options)
 
     ahead.learner.learn = recording_learn
     assert lab.fit(plain)
@@ -105,9 +105,9 @@ def test_replacements_of_groups_are_drawn_with_the_latest_weights(lab, policy_cl
     ahead = lab.trainer(policy_class(), algorithm, ahead=1, **settings)
     versions = []
     learn = ahead.learner.learn
-    ahead.learner.learn = lambda firsts, *args, **options: (
-        versions.append(sorted(set(lab.gather(firsts).versions.tolist())))
-        or learn(firsts, *args, **options)
+    ahead.learner.learn = lambda rollouts, *args, **options: (
+        versions.append(sorted(set(lab.gather(rollouts).versions.tolist())))
+        or learn(rollouts, *args, **options)
     )
     assert lab.fit(ahead)
     assert versions[0] == [0]

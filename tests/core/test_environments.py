@@ -76,8 +76,8 @@ def test_neither_timing_nor_batches_change_a_sample(lab):
 def test_a_turn_is_compared_with_the_same_turn_of_other_episodes(lab):
     episodes = play(lab, Talk(turns=3))
     for label in ("writer", "critic"):
-        groups, firsts = episodes.rollouts(label).groups, episodes.firsts(label)
-        draws = torch.tensor([first.episode.group.number for first in firsts])
+        groups = episodes.rollouts(label).groups
+        draws = torch.tensor([own.draw for own in episodes.rollouts_of(label)])
         assert len(groups) > 16
         for group in groups.unique():
             of_group = draws[groups == group]
@@ -97,9 +97,9 @@ def test_rows_that_are_not_judged_have_the_reward_of_what_followed(lab):
     episodes = play(lab, Talk(turns=3))
     scores = lab.scores_of(torch.arange(16.0))
     values = {
-        own: value
+        own.first: value
         for label, of_label in lab.score(episodes, scores).items()
-        for own, value in zip(episodes.firsts(label), of_label.total.tolist(), strict=True)
+        for own, value in zip(episodes.rollouts_of(label), of_label.total.tolist(), strict=True)
     }
     judged = {call: float(place) for place, call in enumerate(episodes.judged_calls)}
     assert len(values) > len(judged) == 16
@@ -400,7 +400,7 @@ def test_draws_with_one_turn_and_with_several_are_trained_on_together(lab):
     apart = play(lab, Again(), labels=("writer",), draws=8, size=2, batch=1)
     for episodes in (together, apart):
         rows = episodes.rollouts("writer")
-        calls = episodes.firsts("writer")
+        calls = [own.first for own in episodes.rollouts_of("writer")]
         assert len(rows) == len(calls) > len(episodes.judged) == 16
         scores = lab.scores_of(torch.arange(16.0))
         (of_writer,) = lab.score(episodes, scores).values()
@@ -434,8 +434,8 @@ def test_a_learner_is_compared_with_all_judged_completions_of_other_casts(lab):
         groups = [group for part in sampler.draw(groups) for group in part]
         step = Step(groups=groups, scores=lab.scores_of(torch.zeros(0)), sampler=sampler)
         for label in policies:
-            others = [call.first for call in step.judged if call.label != label]
-            assert len(step.firsts(label)) == 16
+            others = [call.rollout for call in step.judged if call.label != label]
+            assert len(step.rollouts_of(label)) == 16
             assert step.rest(label) == others
             assert len(others) == 8
 
@@ -574,9 +574,9 @@ def test_replay_leaves_episodes_with_several_rollouts_as_they_are(lab, tmp_path)
     """Those of rows from 4 on have two; of the others some wrong ones are replaced."""
     places, fill = [], Replay.fill
 
-    def noted(self, firsts, *others):
-        filled, metrics = fill(self, firsts, *others)
-        places.extend(first.episode.group.row["id"] for first in filled if first.is_replayed)
+    def noted(self, rollouts, *others):
+        filled, metrics = fill(self, rollouts, *others)
+        places.extend(own.episode.group.row["id"] for own in filled if own.is_replayed)
         return filled, metrics
 
     def rare(completions, **_):

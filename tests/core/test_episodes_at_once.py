@@ -89,7 +89,7 @@ async def raises():
 @pytest.mark.parametrize("ending", [hangs, raises])
 def test_episodes_that_fail_make_room_for_the_next_ones(lab, ending):
     episodes = play(lab, Rooms(ending=ending), 2, deadline=0.05)
-    failed = [call.row["id"] % 2 == 1 for call in episodes.judged_calls if call.failure]
+    failed = [call.row["id"] % 2 == 1 for call in episodes.judged_calls if call.rollout.failure]
     assert failed == [True] * 12
     assert len(episodes.judged_calls) == 24
 

@@ -135,10 +135,10 @@ def test_the_gradient_of_each_update_follows_its_formula(lab, monkeypatch, norma
         scored = trainer.experience.next(trainer.state)
         trainer.end_step({**scored.metrics, **trainer.learn(scored)})
         groups = [
-            (group.row["id"], [c.facts["completion_ids"] for c in calls], scored_as)
+            (group.row["id"], [own.facts["completion_ids"] for own in judged], scored_as)
             for group in scored.groups
-            for calls in [[*group.judged]]
-            for scored_as in [[c.score.values[0] for c in calls]]
+            for judged in [[call.rollout for call in group.judged]]
+            for scored_as in [[own.rewards[0] for own in judged]]
         ]
         for number in range(2):
             part = groups[2 * number : 2 * number + 2]
@@ -146,7 +146,7 @@ def test_the_gradient_of_each_update_follows_its_formula(lab, monkeypatch, norma
             loss = reference_loss(current, old, initial, part, 4, normalize, beta, total=5)
             (expected,) = torch.autograd.grad(loss, current.table)
             assert lab.gap(gradients[before + number], expected) < 1e-6  # float32 targets
-        advantages = [call.advantage for group in scored.groups for call in group.judged]
+        advantages = [call.rollout.advantage for group in scored.groups for call in group.judged]
         assert sum(advantage is None for advantage in advantages) == 8
 
 
@@ -243,15 +243,15 @@ def test_each_comparison_of_an_episode_keeps_its_own(lab):
     trainer.due()
     scored = trainer.experience.next(trainer.state)
     trainer.learn(scored)
-    firsts = scored.firsts("policy")
-    assert len(firsts) == 24
+    rollouts = scored.rollouts_of("policy")
+    assert len(rollouts) == 24
     by_comparison = {}
-    for first in firsts:
-        by_comparison.setdefault(first.comparison, []).append(first)
+    for own in rollouts:
+        by_comparison.setdefault(own.comparison, []).append(own)
     assert len(by_comparison) == 4
     for compared in by_comparison.values():
-        rewards = [first.score.values[0] for first in compared]
-        stayed = [f.score.values[0] for f in compared if f.advantage is not None]
+        rewards = [own.rewards[0] for own in compared]
+        stayed = [own.rewards[0] for own in compared if own.advantage is not None]
         assert stayed == sorted(stayed, key=rewards.index)
         assert sorted(stayed) == [min(rewards), max(rewards)]
 

@@ -127,10 +127,9 @@ def test_an_update_is_that_without_the_failed_rollouts(lab, name, updates):
     failed = scored.rollouts.failed
     assert 0 < int(failed.sum()) < len(failed) / 2
     ours = trainer.learn(scored)
-    firsts = [
-        own for own, fails in zip(clean.firsts("policy"), failed.tolist(), strict=True) if not fails
-    ]
-    theirs = twin.learner.learn(firsts, clean.scores, 0)
+    pairs = zip(clean.rollouts_of("policy"), failed.tolist(), strict=True)
+    usable = [own for own, fails in pairs if not fails]
+    theirs = twin.learner.learn(usable, clean.scores, 0)
     assert trainer.policy.table.isfinite().all()
     assert torch.equal(trainer.policy.table, twin.policy.table)
     assert ours == pytest.approx(theirs)

@@ -112,8 +112,8 @@ def test_calls_after_replies_that_are_named_have_seeds_and_groups_of_their_own(l
 
 
 def _scored(lab, episodes, scores, label):
-    own = lab.score(episodes, scores)[label]
-    return zip(episodes.firsts(label), own.total.tolist(), strict=True)
+    totals = lab.score(episodes, scores)[label].total.tolist()
+    return zip([own.first for own in episodes.rollouts_of(label)], totals, strict=True)
 
 
 def test_replies_of_players_that_are_not_judged_never_reach_rewards(lab, monkeypatch):

@@ -19,10 +19,10 @@ COLUMNS = {"row", "prompts", "completion", "completions", "rollout", "rollouts",
 """Fields in which a class would hold a row, a completion or its rewards."""
 FORMS = {
     "groupwise.record.group.Group": "a prompt and its episodes",
-    "groupwise.record.call.Call": "a completion of an episode, and what is learned of it",
+    "groupwise.record.call.Call": "a completion of an episode: what is asked, and the reply",
+    "groupwise.record.rollout.Rollout": "a call or several in a context, what is learned of it",
     "groupwise.rollouts.Rollouts": "what a sampler draws, and a batch that is gathered",
     "groupwise.rewards.scores.Scores": "the rewards of a batch",
-    "groupwise.rewards.scores.Score": "the rewards of a call, on it",
 }
 OTHERS = {
     "groupwise.learning.batch.Batch": "the calls and Rollouts of a learner's updates",
@@ -68,11 +68,11 @@ def episodes(lab):
 
 
 def test_a_batch_is_gathered_of_calls_in_any_order(episodes):
-    firsts = episodes.firsts("policy")
-    whole, backwards = gather(firsts), gather(firsts[::-1])
-    order = [*range(len(firsts))][::-1]
+    rollouts = episodes.rollouts_of("policy")
+    whole, backwards = gather(rollouts), gather(rollouts[::-1])
+    order = [*range(len(rollouts))][::-1]
     again = whole.select(order)
-    assert backwards.completions == again.completions == [c.completion for c in firsts[::-1]]
+    assert backwards.completions == again.completions == [own.completion for own in rollouts[::-1]]
     assert torch.equal(backwards.groups, again.groups)
     width = again.mask.shape[1]
     assert torch.equal(backwards.mask[:, :width], again.mask)
@@ -84,19 +84,19 @@ def test_a_batch_is_gathered_of_calls_in_any_order(episodes):
 
 
 def test_what_was_drawn_is_freed_once_it_is_gathered(episodes):
-    firsts = episodes.firsts("policy")
-    assert len({id(first.rollouts) for first in firsts}) > 1
-    whole = gather(firsts)
-    settle(firsts, whole)
-    assert {id(first.rollouts) for first in firsts} == {id(whole)}
-    assert gather(firsts[2:4]).completions == whole.completions[2:4]
+    rollouts = episodes.rollouts_of("policy")
+    assert len({id(own.batch) for own in rollouts}) > 1
+    whole = gather(rollouts)
+    settle(rollouts, whole)
+    assert {id(own.batch) for own in rollouts} == {id(whole)}
+    assert gather(rollouts[2:4]).completions == whole.completions[2:4]
 
 
-def test_a_decision_is_written_on_its_call(episodes):
-    for first in episodes.firsts("policy"):
-        assert first.length == len(first.completion)
-        assert first.calls == [first]
-        assert dataclasses.replace(first.episode.group).number == first.comparison.draw
+def test_what_was_drawn_is_written_on_the_rollout_of_its_call(episodes):
+    for own in episodes.rollouts_of("policy"):
+        assert own.length == len(own.completion)
+        assert [call.rollout for call in own.calls] == [own]
+        assert dataclasses.replace(own.episode.group).number == own.comparison.draw
 
 
 class EachIsRead(Environment):
@@ -132,7 +132,7 @@ def test_a_run_holds_what_was_drawn_no_longer_than_a_step(lab):
     def noted(state, **options):
         assert not [own for own in drawn if own() is not None]
         step = following(state, **options)
-        drawn[:] = [weakref.ref(first.rollouts) for first in step.firsts("policy")]
+        drawn[:] = [weakref.ref(own.batch) for own in step.rollouts_of("policy")]
         return step
 
     trainer.experience.next = noted

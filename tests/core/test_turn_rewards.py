@@ -45,7 +45,8 @@ def play(lab, environment, *labels, size=4):
 
 def test_a_turn_has_its_reward_and_state_and_those_of_later_ones(lab):
     episodes = play(lab, Walk(of_turns))
-    rollouts, calls = episodes.rollouts("policy"), episodes.firsts("policy")
+    rollouts = episodes.rollouts("policy")
+    calls = [own.first for own in episodes.rollouts_of("policy")]
     texts = dict(zip(calls, rollouts.completions, strict=True))
     states = {}
     for own, turns in zip(calls, rollouts.turns, strict=True):
@@ -98,7 +99,8 @@ def test_a_turn_has_credit_for_later_ones_in_other_rollouts(lab):
     episodes = play(lab, Walk(lambda texts: {"turn_rewards": [1] * len(texts)}))
     scores = lab.score(episodes, lab.scores_of(torch.zeros(16)))["policy"]
     rollouts = episodes.rollouts("policy")
-    first = [n for n, own in enumerate(episodes.firsts("policy")) if own.parent is None]
+    every = enumerate(episodes.rollouts_of("policy"))
+    first = [n for n, own in every if own.first.parent is None]
     algorithm = DrGRPO(DrGRPO.Config(credit="return"))
     advantages = algorithm.estimate(scores, rollouts, {})[first, 0].reshape(4, 4)
     counts = torch.tensor([len(rollouts.turns[n]) for n in first]).double().reshape(4, 4)
@@ -195,9 +197,11 @@ class Tree(Environment):
 def test_candidates_are_compared_with_those_of_their_own_turn_and_context(lab, turns):
     episodes = play(lab, Tree(turns), size=3)
     groups, contexts = {}, {}
-    pairs = zip(episodes.rollouts("policy").groups.tolist(), episodes.firsts("policy"), strict=True)
-    for group, call in pairs:
-        context = (call.episode.identity, call.turn)
+    pairs = zip(
+        episodes.rollouts("policy").groups.tolist(), episodes.rollouts_of("policy"), strict=True
+    )
+    for group, own in pairs:
+        context = (own.episode.identity, own.first.turn)
         contexts.setdefault(group, set()).add(context)
         groups.setdefault(context, set()).add(group)
     assert len(contexts) == 4 * 3 * turns

@@ -70,12 +70,12 @@ def trained(lab, tmp_path, monkeypatch):
     def run(environment, **options):
         groups, learn = defaultdict(list), Learner.learn
 
-        def noting(self, firsts, *arguments, **named):
-            rollouts = gather(firsts)
+        def noting(self, sampled, *arguments, **named):
+            rollouts = gather(sampled)
             columns = (rollouts.groups, rollouts.tensor("first"), rollouts.trajectory["path"])
             for group, first, path in zip(*columns, strict=True):
                 groups[int(group)].append((int(first), path[0]))
-            return learn(self, firsts, *arguments, **named)
+            return learn(self, sampled, *arguments, **named)
 
         monkeypatch.setattr(Learner, "learn", noting)
         groupwise.train(

@@ -407,8 +407,8 @@ class Branches(Environment):
 
 def test_branches_go_on_from_their_own_first_turn_also_where_these_are_equal(make):
     policy = make("llama", max_new_tokens=90, temperature=1e-3)
-    turns = play(policy, Branches(), CHAT).firsts("policy")
+    turns = play(policy, Branches(), CHAT).rollouts_of("policy")
     assert len(turns) == 3 * 4 * 4
-    for first in turns:
-        _, second = first.calls
+    for own in turns:
+        first, second = own.calls
         assert second.goes_on_from is first is second.parent

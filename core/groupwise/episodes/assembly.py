@@ -10,7 +10,7 @@ from groupwise.episodes import turn_rewards, turns
 from groupwise.episodes.calls import join_rollouts
 from groupwise.episodes.sampling import Sampling
 from groupwise.kit.errors import UserError
-from groupwise.record import Call, Episode, Group
+from groupwise.record import Call, Episode, Group, Rollout
 from groupwise.record.gather import write
 from groupwise.rollouts import Rollouts
 
@@ -44,39 +44,36 @@ class Assembly:
         }
         for episode in episodes:
             self._judge(episode)
-        for firsts in rollouts.values():
-            for first in firsts:
-                _end(first)
+        for rollout in (own for of_player in rollouts.values() for own in of_player):
+            _end(rollout)
         turn_rewards.write([call for episode in episodes for call in episode.judged], rollouts)
         _check_judged([call for episode in episodes for call in episode.judged])
         if self.compared:
             check_kinds([call for episode in episodes for call in episode.judged])
         for call in (call for episode in episodes for call in episode.calls):
             if not call.episode.plain:  # else rewards may read a policy's facts where they are
-                call.move_facts()
+                call.rollout.move_facts()
             call.context = call.drawn = None  # else they hold what rewards free
-            if call.refused_by is None and call.failure is None:  # others may be shown
+            if call.refused_by is None and call.rollout.failure is None:  # others may be shown
                 call.reply = None
         for episode in episodes:
             episode.outcome = None
 
-    def _rollouts(self, label: str, calls: Sequence[Call]) -> list[Call]:
-        """The first calls of a player's rollouts, in order."""
+    def _rollouts(self, label: str, calls: Sequence[Call]) -> list[Rollout]:
+        """A player's rollouts, in order."""
         join_rollouts(calls)
-        firsts = [call for call in calls if call.first is call]
-        if firsts and firsts[0].context is not None:
+        rollouts = [*dict.fromkeys(call.rollout for call in calls)]
+        if calls and calls[0].context is not None:
             sampling = self.samplings[label]
-            rows = [first.row for first in firsts]
-            rollouts = sampling.assemble(rows, [first.calls[-1].context for first in firsts])
+            contexts = [own.calls[-1].context for own in rollouts]
+            batch = sampling.assemble([own.row for own in rollouts], contexts)
             if self.trained:
-                turns.compare(sampling.turn_sampler, rollouts, firsts)
-                rollouts = _of_own_turns(rollouts, firsts)
-            write(rollouts, firsts, trained=self.trained)
-        for first in firsts:
-            reason = first.failure or first.episode.failure
-            for call in first.calls:
-                call.failure = reason
-        return firsts
+                turns.compare(sampling.turn_sampler, batch, rollouts)
+                batch = _of_own_turns(batch, rollouts)
+            write(batch, rollouts, trained=self.trained)
+        for own in rollouts:
+            own.failure = own.failure or own.episode.failure
+        return rollouts
 
     def _judge(self, episode: Episode) -> None:
         """Note the calls whose completions rewards judge, each with the columns of its episode."""
@@ -85,8 +82,8 @@ class Assembly:
             last = [call for call in episode.calls if not call.is_followed]
             judged = {call: None for end in last if (call := self._latest_judged(end)) is not None}
             # Of a rollout the last: an earlier reply may have been answered beside it.
-            calls = {call.first: call for call in sorted(judged, key=_number_in_rollout)}
-            pairs = [(call, outcome or {}) for call in judged if calls[call.first] is call]
+            calls = {call.rollout: call for call in sorted(judged, key=_number_in_rollout)}
+            pairs = [(call, outcome or {}) for call in judged if calls[call.rollout] is call]
         else:
             returned = outcome if isinstance(outcome, Sequence) else [outcome]
             pairs = [_pair(each) for each in returned]
@@ -102,36 +99,36 @@ class Assembly:
 
 
 def _number_in_rollout(call: Call) -> int:
-    return call.first.calls.index(call)
+    return call.rollout.calls.index(call)
 
 
-def _of_own_turns(rollouts: Rollouts, firsts: Sequence[Call]) -> Rollouts:
+def _of_own_turns(batch: Rollouts, rollouts: Sequence[Rollout]) -> Rollouts:
     """The same with the decisions of each rollout's own turns: those that its context began with
     are of another one."""
-    before = [len(first.context_calls) - 1 for first in firsts]
+    before = [len(own.first.context_calls) - 1 for own in rollouts]
     if not any(before):
-        return rollouts
-    if rollouts.turns is None:
+        return batch
+    if batch.turns is None:
         raise UserError(
             "environment: `play` goes on in a context in several ways, but the sampler does not "
             "say where turns end: a TurnSampler's `assemble` sets `Rollouts.turns`"
         )
-    pairs = [*zip(rollouts.turns, before, strict=True)]
+    pairs = [*zip(batch.turns, before, strict=True)]
     counts = [sum(turn.decisions for turn in own[:count]) for own, count in pairs]
-    others = torch.tensor(counts, device=rollouts.mask.device).unsqueeze(1)
-    mask = rollouts.mask & (rollouts.mask.cumsum(dim=1) > others)
-    return replace(rollouts, mask=mask, turns=[own[count:] for own, count in pairs])
+    others = torch.tensor(counts, device=batch.mask.device).unsqueeze(1)
+    mask = batch.mask & (batch.mask.cumsum(dim=1) > others)
+    return replace(batch, mask=mask, turns=[own[count:] for own, count in pairs])
 
 
-def _end(first: Call) -> None:
+def _end(rollout: Rollout) -> None:
     """Write why a rollout ended.
 
     "length", and a context without room, truncate it. Any other word of `play` says that its last
     completion was not cut off, though it may have reached a limit that `play` set.
     """
-    words = (_word_of(call, call.columns) for call in first.calls if call.columns is not None)
+    words = (_word_of(call, call.columns) for call in rollout.calls if call.columns is not None)
     word = next(filter(None, words), None)
-    first.ended = "length" if first.calls[-1].is_cut else word or first.ended
+    rollout.ended = "length" if rollout.calls[-1].is_cut else word or rollout.ended
 
 
 def _word_of(call: Call, columns: Columns) -> str | None:
@@ -150,8 +147,7 @@ def _word_of(call: Call, columns: Columns) -> str | None:
 
 
 def _check_judged(calls: Sequence[Call]) -> None:
-    firsts = {call.first for call in calls}
-    if len(firsts) < len(calls):
+    if len({call.rollout for call in calls}) < len(calls):
         raise UserError(
             "environment: `play` returned several replies that are turns of one rollout, which "
             "has one reward; return the last of them"
@@ -172,7 +168,7 @@ def _pair(returned: object) -> tuple[Call, Columns]:
 def check_kinds(judged: Sequence[Call]) -> None:
     """Raise UserError if completions of casts that share groups differ in type: no reward could
     compare them."""
-    kinds = {call.label: type(call.first.completion).__name__ for call in reversed(judged)}
+    kinds = {call.label: type(call.rollout.completion).__name__ for call in reversed(judged)}
     if len(set(kinds.values())) > 1:
         each = ", ".join(f"{label!r} {kinds[label]}" for label in reversed(kinds))
         raise UserError(

@@ -6,7 +6,7 @@ from typing import Any
 from groupwise.environment import Context, Reply, Tools
 from groupwise.kit.copies import copied, equal
 from groupwise.prompt_source import Row, with_columns
-from groupwise.record import Call, Comparison, Episode
+from groupwise.record import Call, Comparison, Episode, Rollout
 
 
 def row_of(context: Context, row: Row, tools: Tools | None) -> Row:
@@ -131,10 +131,10 @@ def join_rollouts(calls: Sequence[Call]) -> None:
     A candidate begins a rollout; and where two calls go on in the context of the same one, this is
     counted to the first of them.
     """
-    last: dict[Call | None, Call] = {}
+    last: dict[Call | None, Rollout] = {}
     for call in calls:
-        first = None if call.is_candidate else last.pop(call.goes_on_from, None)
-        if first is not None:
-            call.first = first
-            first.calls.append(call)
-        last[call] = call.first
+        earlier = None if call.is_candidate else last.pop(call.goes_on_from, None)
+        if earlier is not None:
+            call.rollout = earlier
+            earlier.calls.append(call)
+        last[call] = call.rollout

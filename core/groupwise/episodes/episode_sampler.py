@@ -120,21 +120,17 @@ class EpisodeSampler:
         """By label, the value of each reward for replies that another player refused."""
         return {label: self.environment.refused(label) for label in self.labels}
 
-    def move_facts(self, groups: Sequence[Group], rollouts: Rollouts) -> None:
-        """Take the facts of finished groups from the judged rollouts, which have them in CPU
-        memory; of rollouts that are not judged only those that are logged stay."""
-        calls = [call for group in groups for call in group.judged]
-        for row, first in enumerate(call.first for call in calls):
-            own = rollouts.facts
-            first.facts = {n: own[n][row] if n in own else x for n, x in first.facts.items()}
-            first.move_facts()
-        judged = {call.first for call in calls}
-        for label, sampling in self.samplings.items():
-            for first in (first for group in groups for first in group.rollouts(label)):
-                if first in judged:
-                    continue
-                logged = sorted(sampling.policy.logged & first.facts.keys())
-                first.facts = {name: float(first.facts[name]) for name in logged}
+    def move_facts(self, groups: Sequence[Group], batch: Rollouts) -> None:
+        """Take the facts of finished groups from the batch of judged rollouts, which has them in
+        CPU memory; of rollouts that are not judged only those that are logged stay."""
+        judged, facts = [call.rollout for group in groups for call in group.judged], batch.facts
+        for row, own in enumerate(judged):
+            own.facts = {n: facts[n][row] if n in facts else x for n, x in own.facts.items()}
+            own.move_facts()
+        episodes = (episode for group in groups for episode in group.episodes)
+        for own in {each for episode in episodes for each in episode.rollouts} - {*judged}:
+            logged = sorted(self.samplings[own.label].policy.logged & own.facts.keys())
+            own.facts = {name: float(own.facts[name]) for name in logged}
 
     # ---- training, evaluation
 
@@ -237,7 +233,7 @@ class EpisodeSampler:
                         self._thread.run(playing.resume(answered))
                         waiting += yield from self._finished(playing, assembly, left)
                         for call in (call for request in answered for call in request):
-                            call.move_facts()  # it may wait for further calls
+                            call.rollout.move_facts()  # it may wait for further calls
 
     def _stop(self, playing: Playing) -> None:
         """End what still goes on of these episodes, unless `close` has.

@@ -248,16 +248,16 @@ def _further(earlier: Call, prompt: Any) -> str | Sequence[Mapping[str, Any]] | 
     return prompt[count:] or None
 
 
-def _write_rows(rollouts: Rollouts, calls: Sequence[Call], *, trained: bool) -> None:
+def _write_rows(batch: Rollouts, calls: Sequence[Call], *, trained: bool) -> None:
     """The completions of these calls, in order, each a rollout of its own; trained: whether a
     policy is trained on them."""
-    write(rollouts, calls, trained=trained)
+    write(batch, [call.rollout for call in calls], trained=trained)
     for call in calls:
-        call.is_drawn = True
-        if call.failure is None:
-            made = calls_of(call.completion)
+        own, call.is_drawn = call.rollout, True
+        if own.failure is None:
+            made = calls_of(own.completion)
             _count(call, made)
-            call.reply = Reply(call.completion, call.label, call.truncated, made, source=call)
+            call.reply = Reply(own.completion, call.label, own.truncated, made, source=call)
 
 
 def _write_turns(

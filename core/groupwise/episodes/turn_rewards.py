@@ -10,47 +10,49 @@ from groupwise.environment import OF_TURNS, ROLE, STATES, TURN_REWARDS, Columns
 from groupwise.kit.errors import UserError
 from groupwise.kit.metric_names import Family
 from groupwise.metrics.tally import Tally
-from groupwise.record import Call
+from groupwise.record import Call, Rollout
 from groupwise.rollouts import Turn
 
 MOST_LOGGED = 8
 """Turns whose mean rewards are metrics of their own."""
 
 
-def write(judged: Sequence[Call], rollouts: Mapping[str, Sequence[Call]]) -> None:
+def write(judged: Sequence[Call], rollouts: Mapping[str, Sequence[Rollout]]) -> None:
     """Write on each call what `play` returned of its turn, and on rollouts their turns and roles.
 
-    judged: the calls that rewards judge; rollouts: by player, the first call of each. Raises
-    UserError for columns that do not fit the turns.
+    judged: the calls that rewards judge; rollouts: by player. Raises UserError for columns that do
+    not fit the turns.
     """
-    firsts = {call.first for call in judged}
-    later = dict[Call, Sequence[Call]]()
+    with_reward = {call.rollout for call in judged}
+    later, roles = dict[Call, Sequence[Call]](), dict[Call, str | None]()
     for call in judged:
         columns = call.columns or {}
         if all(columns.get(name) is None for name in OF_TURNS):
             continue
-        of_context = {call.first, *(each.first for each in call.context_calls)}
+        of_context = {call.rollout, *(each.rollout for each in call.context_calls)}
         turns = [
             each
             for each in (call, *call.ancestors)
             if each.label == call.label
             and each.reply is not None
-            and (each.first in of_context or each.first not in firsts)
+            and (each.rollout in of_context or each.rollout not in with_reward)
         ][::-1]
         rewards = [_number(x) for x in _column(columns, TURN_REWARDS, call, len(turns))]
         states = [_name(x, call) for x in _column(columns, STATES, call, len(turns))]
         role = _role(columns)
         for place, turn in enumerate(turns):
-            turn.reward, turn.state, turn.role = rewards[place], states[place], role
+            turn.reward, turn.state, roles[turn] = rewards[place], states[place], role
             later[turn] = turns[place + 1 :]
-    for first in (first for own in rollouts.values() for first in own) if later else ():
-        _write_turns(first, later.get(first.calls[-1], ()))
+    for rollout in (own for of_player in rollouts.values() for own in of_player) if later else ():
+        last = rollout.calls[-1]
+        rollout.role = roles.get(last, rollout.role)
+        _write_turns(rollout, later.get(last, ()))
 
 
-def _write_turns(first: Call, after: Sequence[Call]) -> None:
+def _write_turns(rollout: Rollout, after: Sequence[Call]) -> None:
     """Write the rewards and states of a rollout's turns; after: the later turns of its episode."""
-    inside = first.calls
-    counts = [first.length] if first.turns is None else [turn.decisions for turn in first.turns]
+    inside, turns = rollout.calls, rollout.turns
+    counts = [rollout.length] if turns is None else [turn.decisions for turn in turns]
     if len(counts) != len(inside):
         raise UserError(
             f"environment: `play` returned {TURN_REWARDS}, {STATES} or {ROLE}, but the sampler "
@@ -58,18 +60,15 @@ def _write_turns(first: Call, after: Sequence[Call]) -> None:
         )
     counts += [0] * len(after)
     pairs = zip(counts, (*inside, *after), strict=True)
-    first.turns = [Turn(count, call.reward, call.state) for count, call in pairs]
-    first.role = first.calls[-1].role
+    rollout.turns = [Turn(count, call.reward, call.state) for count, call in pairs]
 
 
-def measured(firsts: Iterable[Call]) -> Tally:
-    """The mean reward of each of the first turns, `turn_reward/1` and so on.
-
-    firsts: the first calls of rollouts; those of failed ones do not count.
-    """
+def measured(rollouts: Iterable[Rollout]) -> Tally:
+    """The mean reward of each of the first turns, `turn_reward/1` and so on, without those of
+    failed rollouts."""
     tally = Tally()
-    for call in (call for first in firsts for call in first.calls):
-        if call.reward is not None and call.failure is None and call.turn < MOST_LOGGED:
+    for call in (call for own in rollouts if own.failure is None for call in own.calls):
+        if call.reward is not None and call.turn < MOST_LOGGED:
             tally.mean(f"{Family.TURN_REWARD}/{call.turn + 1}", call.reward)
     return tally
 

@@ -8,18 +8,16 @@ from collections.abc import Sequence
 
 from groupwise.kit.metric_names import Family
 from groupwise.metrics.tally import Tally
-from groupwise.record import Call, Episode
+from groupwise.record import Episode, Rollout
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import TurnSampler
 
 
-def compare(sampler: TurnSampler, rollouts: Rollouts, firsts: Sequence[Call]) -> None:
-    """Note of each call whether its rollout has its turn as it was drawn.
-
-    firsts: the first call of each rollout.
-    """
-    chains = [first.calls[-1].context_calls for first in firsts]
-    held = sampler.holds(rollouts, [[call.drawn for call in chain] for chain in chains])
+def compare(sampler: TurnSampler, batch: Rollouts, rollouts: Sequence[Rollout]) -> None:
+    """Note of each call whether its rollout has its turn as it was drawn; batch: of these rollouts,
+    as it was assembled."""
+    chains = [own.calls[-1].context_calls for own in rollouts]
+    held = sampler.holds(batch, [[call.drawn for call in chain] for chain in chains])
     if held is None:
         return
     for chain, flags in zip(chains, held, strict=True):

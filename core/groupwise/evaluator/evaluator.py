@@ -208,9 +208,10 @@ class Evaluator:
 
     def _dead_end(self, samples: Samples, end: Call | Episode) -> Sample:
         """The record of a reply that failed or was refused, or of an episode without any."""
-        failed, value = end.failure is not None, 0.0
-        if isinstance(end, Call) and not failed:
-            value = self.sampler.refused[end.label]
+        if isinstance(end, Call) and end.rollout.failure is None:
+            value, failed = self.sampler.refused[end.label], False
+        else:
+            value, failed = 0.0, True
         return samples.of_dead_end(end, *self._as_judged(value, failed=failed))
 
     def _as_judged(

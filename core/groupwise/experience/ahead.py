@@ -77,7 +77,7 @@ class Ahead(Experience):
     def _on_cpu(self, groups: Sequence[Group]) -> Sequence[Group]:
         """The same with facts in CPU memory: they wait for the update, which needs the device's."""
         for call in (call for group in groups for call in group.judged):
-            call.first.move_facts()
+            call.rollout.move_facts()
         return groups
 
     def drop(self) -> None:

@@ -8,7 +8,10 @@ from operator import add
 
 from groupwise.kit.errors import UserError
 from groupwise.record import Call, Episode, Group
-from groupwise.rewards import Score, Scores
+from groupwise.rewards import Scores
+
+Credit = tuple[Sequence[float], bool]
+"""The value of each reward for a call, and whether it failed."""
 
 
 def credit(groups: Sequence[Group], scores: Scores, refused: Mapping[str, float]) -> None:
@@ -19,21 +22,22 @@ def credit(groups: Sequence[Group], scores: Scores, refused: Mapping[str, float]
     for process rewards if there are such rollouts.
     """
     for episode in (episode for group in groups for episode in group.episodes):
-        if all(call.first.score is not None for call in episode.calls):
+        if all(own.rewards is not None for own in episode.rollouts):
             continue
         if scores.steps is not None:
             raise UserError(
                 "process rewards judge the decisions of completions that rewards see, and not all "
                 "policies of this run have such completions (in a chain only the last has)"
             )
-        for call, score in _of_calls(episode, len(scores.names), refused).items():
-            if call.first is call and call.score is None:
-                call.score = score
+        of_calls = _of_calls(episode, len(scores.names), refused)
+        for rollout in episode.rollouts:
+            if rollout.rewards is None:
+                rollout.rewards, rollout.failed = of_calls[rollout.first]
 
 
-def _of_calls(episode: Episode, count: int, refused: Mapping[str, float]) -> Mapping[Call, Score]:
-    """The scores of all calls: their own if judged, else the mean of those that follow; where
-    nothing follows, those of the latest judged call before it.
+def _of_calls(episode: Episode, count: int, refused: Mapping[str, float]) -> Mapping[Call, Credit]:
+    """The credit of all calls: their own rewards if judged, else the mean of those that follow;
+    where nothing follows, those of the latest judged call before it.
 
     Failed ones are left out of the mean, which is NaN if none is scored. A call that is not judged
     failed if itself did, or all that follow it. count: of rewards.
@@ -43,23 +47,23 @@ def _of_calls(episode: Episode, count: int, refused: Mapping[str, float]) -> Map
         if call.parent is not None:
             for each in call.parent.request if call.follows_all else [call.parent]:
                 following[each].append(call)
-    scores = dict[Call, Score]()
-    own = {call: call.first.score for call in episode.judged}
+    of_calls = dict[Call, Credit]()
+    own = {call: (call.rollout.rewards or (), call.rollout.failed) for call in episode.judged}
     for call in sorted(episode.calls, key=lambda each: len([*each.ancestors]), reverse=True):
-        failed = call.failure is not None
-        if (judged := own.get(call)) is not None:
-            scores[call] = Score(judged.values, failed or judged.failed)
-        elif after := [scores[each] for each in following[call]]:
-            known = [each.values for each in after if not each.failed]
+        failed = call.rollout.failure is not None
+        if call in own:
+            values, has_failed = own[call]
+        elif after := [of_calls[each] for each in following[call]]:
+            known = [values for values, has_failed in after if not has_failed]
             values = [_mean([row[k] for row in known]) for k in range(count)]
-            scores[call] = Score(values, failed or all(each.failed for each in after))
+            has_failed = all(has_failed for _, has_failed in after)
         elif call.refused_by is not None:
-            scores[call] = Score([refused[call.label]] * count, failed)
+            values, has_failed = [refused[call.label]] * count, False
         else:
-            stands = next((own[each] for each in call.ancestors if each in own), None)
-            values = [math.nan] * count if stands is None else [*stands.values]
-            scores[call] = Score(values, failed or (stands is not None and stands.failed))
-    return scores
+            nothing: Credit = ([math.nan] * count, False)
+            values, has_failed = next((own[x] for x in call.ancestors if x in own), nothing)
+        of_calls[call] = (values, failed or has_failed)
+    return of_calls
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -23,8 +23,8 @@ from groupwise.kit import processes
 from groupwise.metrics import step_metrics
 from groupwise.metrics.clock import Clock
 from groupwise.prompts.draws import Prompts
-from groupwise.record import Call, Group
-from groupwise.record.gather import by_draw, gather, judged, light, moved, scores_of
+from groupwise.record import Group, Rollout
+from groupwise.record.gather import by_draw, gather, judged, light, moved, scores_of, write_scores
 from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
@@ -160,8 +160,8 @@ class Experience:
                 group.release()
             more = self._round(self.prompts.take(missing), state)
             fresh = self._without_dummies(more, self._finished(more))
-            firsts = [call.first for group in kept for call in group.judged]
-            scores = Scores.concat([scores_of(firsts, step.scores), fresh.scores])
+            left = [call.rollout for group in kept for call in group.judged]
+            scores = Scores.concat([scores_of(left, step.scores), fresh.scores])
             step = replace(step, groups=[*kept, *fresh.groups], scores=scores)
             no_signal = self._no_signal(step)
             metrics = step_metrics.with_round(metrics, self._described(fresh, {}))
@@ -176,8 +176,7 @@ class Experience:
         with self.clock.time("reward"):
             scores = self.scorer.finish(begun.scorings)
         step = Step(groups=begun.played, scores=scores, sampler=self.sampler)
-        for call, score in zip(step.judged, scores.rows, strict=True):
-            call.first.score = score
+        write_scores(scores, [call.rollout for call in step.judged])
         credit(step.groups, scores, self.sampler.refused)
         return step
 
@@ -187,7 +186,7 @@ class Experience:
         labels = self.sampler.labels
         if self.accelerator.num_processes == 1:
             return dict.fromkeys(labels)
-        own = {label: _dummy(step.firsts(label)) for label in labels}
+        own = {label: _dummy(step.rollouts_of(label)) for label in labels}
         device = self.accelerator.device
         return {label: _of_any_process(dummy, device) for label, dummy in own.items()}
 
@@ -226,7 +225,7 @@ class Experience:
         right = self.accuracy.right(scores).masked_fill(scores.failed, math.nan)
         episodes = [episode for group in step.groups for episode in group.episodes]
         lost = sum(episode.is_lost for episode in episodes)
-        firsts = [first for label in labels for first in step.firsts(label)]
+        sampled = [own for label in labels for own in step.rollouts_of(label)]
         metrics = step_metrics.describe(
             step.rollouts,
             scores,
@@ -237,10 +236,10 @@ class Experience:
             multi_turn=self.sampler.environment.multi_turn,
             columns=self.sampler.logged_columns,
             turns=turns.counted(episodes),
-            decisions=sum(first.length for first in firsts),
+            decisions=sum(own.length for own in sampled),
             sources=[call.episode.group.source for call in step.judged],
         )
-        metrics |= turn_rewards.measured(firsts).of_all_processes().result()
+        metrics |= turn_rewards.measured(sampled).of_all_processes().result()
         if self.prompts.observes:
             metrics |= self.prompts.observe(step_metrics.outcomes(step.rollouts, right))
         if len(labels) == 1:
@@ -253,7 +252,7 @@ def _by_signal(step: Step, dead: Mapping[str, Tensor]) -> tuple[list[Group], lis
     """The groups of a step that stay, and those with rollouts that teach no learner anything."""
     alive, drawn = set[int](), set[int]()
     for label in step.sampler.labels:
-        numbers = [first.episode.group.number for first in step.firsts(label)]
+        numbers = [own.draw for own in step.rollouts_of(label)]
         drawn |= {*numbers}
         if label in dead:
             pairs = zip(numbers, dead[label].tolist(), strict=True)
@@ -262,13 +261,13 @@ def _by_signal(step: Step, dead: Mapping[str, Tensor]) -> tuple[list[Group], lis
     return [group for group in step.groups if group.number not in drawn - alive], replaced
 
 
-def _dummy(firsts: Sequence[Call]) -> Rollouts | None:
+def _dummy(rollouts: Sequence[Rollout]) -> Rollouts | None:
     """The longest rollout, of those that did not fail if there are any; None without any."""
-    if not firsts:
+    if not rollouts:
         return None
-    usable = [first for first in firsts if first.score is None or not first.score.failed]
-    extents = light(usable or firsts).extents
-    return gather([(usable or firsts)[int(extents.argmax())]])
+    usable = [own for own in rollouts if not own.failed]
+    extents = light(usable or rollouts).extents
+    return gather([(usable or rollouts)[int(extents.argmax())]])
 
 
 def _of_any_process(dummy: Rollouts | None, device: torch.device) -> Rollouts | None:

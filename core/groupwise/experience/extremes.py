@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from groupwise.record import Call
+from groupwise.record import Rollout
 from groupwise.record.gather import scores_of
 from groupwise.rewards import Scores
 
@@ -39,15 +39,15 @@ def is_extreme(rewards: Tensor, groups: Tensor, most: int) -> Tensor:
 
 
 def extremes(
-    firsts: Sequence[Call], like: Scores, most: int, *, beside: Sequence[Call] = ()
-) -> tuple[list[Call], list[Call]]:
-    """The rollouts that a learner is trained on, and those that are left out; by first calls.
+    rollouts: Sequence[Rollout], like: Scores, most: int, *, beside: Sequence[Rollout] = ()
+) -> tuple[list[Rollout], list[Rollout]]:
+    """The rollouts that a learner is trained on, and those that are left out.
 
     like: scores of the same rewards; most: of a comparison, see `is_extreme`; beside: rollouts of
     other learners, which are among those that are compared.
     """
-    every = [*firsts, *beside]
-    groups = torch.tensor([first.comparison.number for first in every], dtype=torch.int64)
+    every = [*rollouts, *beside]
+    groups = torch.tensor([each.comparison.number for each in every], dtype=torch.int64)
     stays = is_extreme(scores_of(every, like).total, groups, most).tolist()
-    own = [*zip(firsts, stays[: len(firsts)], strict=True)]
-    return [first for first, one in own if one], [first for first, one in own if not one]
+    own = [*zip(rollouts, stays[: len(rollouts)], strict=True)]
+    return [each for each, one in own if one], [each for each, one in own if not one]

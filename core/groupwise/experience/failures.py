@@ -18,8 +18,8 @@ def described(groups: Sequence[Group], labels: Sequence[str]) -> dict[str, str]:
         prompt = excerpt(lost[0].group.row.get("prompt"))
         sentences["/"] = f"an episode failed: {lost[0].failure}, at the prompt {prompt}"
     for label in labels:
-        firsts = (first for group in groups for first in group.rollouts(label))
-        failed = next((first for first in firsts if first.failure is not None), None)
+        rollouts = (own for group in groups for own in group.rollouts(label))
+        failed = next((own for own in rollouts if own.failure is not None), None)
         if failed is not None:
             which = "a completion" if label == SOLE else f"a completion of {label!r}"
             prompt = excerpt(failed.episode.group.row.get("prompt"))
@@ -32,6 +32,6 @@ def described(groups: Sequence[Group], labels: Sequence[str]) -> dict[str, str]:
 def dead_ends(episodes: Sequence[Episode]) -> Iterator[Call]:
     """Calls that failed or whose reply was refused, not judged, and that nothing follows."""
     for call in (call for episode in episodes for call in episode.calls):
-        ended = call.failure is not None or call.refused_by is not None
+        ended = call.rollout.failure is not None or call.refused_by is not None
         if ended and call.columns is None and not call.is_followed:
             yield call

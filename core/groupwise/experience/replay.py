@@ -21,7 +21,6 @@ weights have not yet learned from the replayed completion.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -34,9 +33,9 @@ from groupwise.experience.accuracy import Accuracy
 from groupwise.kit import processes
 from groupwise.kit.errors import UserError
 from groupwise.prompts.identity import fingerprint
-from groupwise.record import Call
-from groupwise.record.gather import gather, scores_of
-from groupwise.rewards import Score, Scores
+from groupwise.record import Rollout
+from groupwise.record.gather import gather, scores_of, write, write_scores
+from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts, Turn
 
 
@@ -44,7 +43,7 @@ class KeptCompletion(NamedTuple):
     """A right completion of an earlier step, in CPU memory, with only what the loss needs."""
 
     rollout: Rollouts
-    score: Score
+    scores: Scores
 
     @property
     def version(self) -> int:
@@ -68,47 +67,48 @@ class Replay:
         self._judges_steps: frozenset[str] = frozenset()
 
     def fill(
-        self, firsts: Sequence[Call], like: Scores, step: int, columns: Collection[str]
-    ) -> tuple[list[Call], dict[str, float]]:
+        self, rollouts: Sequence[Rollout], like: Scores, step: int, columns: Collection[str]
+    ) -> tuple[list[Rollout], dict[str, float]]:
         """Put kept completions into groups with fewer right ones than `at_least`; keep new ones.
 
         They replace the last wrong completions of the group. An episode with several rollouts is
-        left as it is, since its reward is not one rollout's. A collective. Returns the calls with
-        those that are replaced, and metrics.
+        left as it is, since its reward is not one rollout's. A collective. Returns the rollouts
+        with those that are replaced, and metrics.
 
-        firsts: the first call of each rollout; like: scores of the same rewards; step: training
-        steps done so far, from which the age of kept completions is counted; columns: of the
-        policy's trajectories.
+        rollouts: judged; like: scores of the same rewards; step: training steps done so far, from
+        which the age of kept completions is counted; columns: of the policy's trajectories.
         """
-        batches = [first.rollouts for first in firsts]
+        batches = [own.batch for own in rollouts]
         if any(batch is None or batch.sampler_log_probs is None for batch in batches):
             raise UserError(
                 "train.replay: the sampler gives no log-probs (`Rollouts.sampler_log_probs`), but "
                 "importance weights of older completions need them; leave train.replay out"
             )
-        scores = scores_of(firsts, like)
+        scores = scores_of(rollouts, like)
         self._expire(step, columns, scores)
-        right, filled, replayed = self.accuracy.right(scores).tolist(), [*firsts], 0
-        rollouts_of = Counter(id(first.episode) for first in firsts)
-        whole = [rollouts_of[id(first.episode)] == 1 for first in firsts]
+        right, filled, replayed = self.accuracy.right(scores).tolist(), [*rollouts], 0
+        in_episode = Counter(id(own.episode) for own in rollouts)
+        whole = [in_episode[id(own.episode)] == 1 for own in rollouts]
         new: list[tuple[int, str, list[KeptCompletion]]] = []
         groups = defaultdict[int, list[int]](list)
-        for place, first in enumerate(firsts):
-            groups[first.comparison.number].append(place)
+        for place, own in enumerate(rollouts):
+            groups[own.comparison.number].append(place)
         for number, places in sorted(groups.items()):
-            row_of_group = fingerprint(firsts[places[0]].episode.group.row)
+            row_of_group = fingerprint(rollouts[places[0]].episode.group.row)
             missing = self.settings.at_least - sum(right[place] == 1 for place in places)
             wrong = [p for p in reversed(places) if right[p] == 0 and whole[p]][: max(0, missing)]
             for place, kept in zip(wrong, self.kept.get(row_of_group, []), strict=False):
-                filled[place] = _in_place_of(firsts[place], kept)
+                filled[place] = _in_place_of(rollouts[place], kept)
                 replayed += 1
             good = [p for p in places if right[p] == 1 and not bool(scores.total[p].isnan())]
             if good:  # where most are right, nothing is kept any longer
                 few = good[: self.settings.at_least if 2 * len(good) <= len(places) else 0]
-                new.append((number, row_of_group, [_light(firsts[p]) for p in few if whole[p]]))
+                new.append(
+                    (number, row_of_group, [_light(rollouts[p], scores) for p in few if whole[p]])
+                )
         self._keep(sorted(gather_object(new), key=lambda of_group: of_group[0]))
         self._names, self._judges_steps = scores.names, scores.judges_steps
-        return filled, self._metrics(replayed, len(firsts))
+        return filled, self._metrics(replayed, len(rollouts))
 
     def _keep(self, new: list[tuple[int, str, list[KeptCompletion]]]) -> None:
         """Keep the newest of each row; over `size`, drop the rows not updated for longest."""
@@ -154,7 +154,7 @@ class Replay:
         if not self.kept:
             return None
         rollouts = Rollouts.concat([kept.rollout for kept in self._all])
-        scores = self._like.with_rows([kept.score for kept in self._all])
+        scores = Scores.concat([kept.scores for kept in self._all])
         return {
             "rows": [row for row, of_row in self.kept.items() for _ in of_row],
             "mask": rollouts.mask,
@@ -196,8 +196,8 @@ class Replay:
         scores = replace(
             self._like, values=state["values"], failed=state["failed"], steps=state["steps"]
         )
-        for place, (row, score) in enumerate(zip(state["rows"], scores.rows, strict=True)):
-            kept = KeptCompletion(rollouts.select([place]), score)
+        for place, row in enumerate(state["rows"]):
+            kept = KeptCompletion(rollouts.select([place]), scores.select(torch.tensor([place])))
             self.kept.setdefault(row, []).append(kept)
         self._drop()
 
@@ -221,9 +221,9 @@ def _bare(**columns: Any) -> Rollouts:
     return Rollouts(prompts=nothing, completions=nothing, groups=groups, **columns)
 
 
-def _light(first: Call) -> KeptCompletion:
+def _light(own: Rollout, like: Scores) -> KeptCompletion:
     """A copy of one rollout, so that the memory of the batch can be freed."""
-    rollout = gather([first])
+    rollout = gather([own])
     bare = _bare(
         mask=_copied(rollout.mask),
         truncated=_copied(rollout.truncated),
@@ -233,8 +233,7 @@ def _light(first: Call) -> KeptCompletion:
         roles=rollout.roles,
         trajectory={name: _copied(column) for name, column in rollout.trajectory.items()},
     )
-    assert first.score is not None
-    return KeptCompletion(bare, Score(first.score.values, first.score.failed, first.score.steps))
+    return KeptCompletion(bare, scores_of([own], like).bare)
 
 
 def _copied(column: Any) -> Any:
@@ -243,9 +242,10 @@ def _copied(column: Any) -> Any:
     return column.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
-def _in_place_of(wrong: Call, kept: KeptCompletion) -> Call:
-    """The kept completion as a call of the group of a wrong one, on the devices of its batch."""
-    drawn, old = wrong.rollouts, kept.rollout
+def _in_place_of(wrong: Rollout, kept: KeptCompletion) -> Rollout:
+    """The kept completion as if the calls of a wrong one had drawn it, on the devices of its
+    batch."""
+    drawn, old = wrong.batch, kept.rollout
     assert drawn is not None
     columns = drawn.trajectory
     moved = replace(
@@ -256,14 +256,10 @@ def _in_place_of(wrong: Call, kept: KeptCompletion) -> Call:
         sampler_log_probs=_moved(old.sampler_log_probs, drawn.sampler_log_probs, wrong.at),
         trajectory={n: _moved(c, columns[n], wrong.at) for n, c in old.trajectory.items()},
     )
-    call = copy(wrong)
-    call.first, call.calls, call.is_replayed = call, [call], True
-    call.rollouts, call.at, call.mask = moved, 0, old.mask[0]
-    call.completion, call.facts, call.score = None, {}, kept.score
-    call.truncated, call.ended = bool(old.truncated[0]), None
-    call.turns = None if old.turns is None else old.turns[0]
-    call.role = None if old.roles is None else old.roles[0]
-    return call
+    own = Rollout(calls=wrong.calls, is_replayed=True)
+    write(moved, [own], trained=True)
+    write_scores(kept.scores, [own])
+    return own
 
 
 def _moved(column: Any, like: Any, row: int) -> Any:

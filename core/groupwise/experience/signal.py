@@ -5,7 +5,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from groupwise.algorithm import Algorithm
-from groupwise.rewards import Score, Scores
+from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
 
 
@@ -24,22 +24,16 @@ def no_signal(
     """
     ours = []
     for own, own_scores in [(rollouts, scores), *([rest] if rest is not None else [])]:
-        usable = (~own_scores.failed).nonzero().flatten().tolist()
-        rows = own_scores.rows
-        ours.append((skeleton(own.select(usable)), light_rows([rows[row] for row in usable])))
+        usable = ~own_scores.failed
+        ours.append((skeleton(own.select(usable)), own_scores.select(usable).bare))
     shared = [part for parts in gather_object([ours]) for part in parts]
     every = Rollouts.concat([part for part, _ in shared])
-    every_scores = scores.with_rows([row for _, rows in shared for row in rows])
+    every_scores = Scores.concat([part for _, part in shared])
     # In the order that one process would have, so that sums are rounded alike.
     order = every.groups.argsort(stable=True)
     every, every_scores = every.select(order), every_scores.select(order)
     alive = every.groups[~algorithm.no_signal(every_scores, every)]
     return ~torch.isin(rollouts.groups.cpu(), alive)
-
-
-def light_rows(rows: list[Score]) -> list[Score]:
-    """The scores of rollouts without what rewards logged, small enough to send."""
-    return [Score(row.values, row.failed, row.steps) for row in rows]
 
 
 def skeleton(rollouts: Rollouts) -> Rollouts:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from groupwise.episodes.episode_sampler import EpisodeSampler
-from groupwise.record import Call, Group
+from groupwise.record import Call, Group, Rollout
 from groupwise.record.gather import judged, light, scores_of
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
@@ -34,22 +34,22 @@ class Step:
         """The calls that rewards judged, and those that failed."""
         return [call for group in self.groups for call in group.judged]
 
-    def firsts(self, label: str) -> list[Call]:
-        """The first call of each rollout of a player."""
-        return [call for group in self.groups for call in group.rollouts(label)]
+    def rollouts_of(self, label: str) -> list[Rollout]:
+        """Those of a player."""
+        return [own for group in self.groups for own in group.rollouts(label)]
 
-    def rest(self, label: str) -> list[Call] | None:
-        """The first calls of judged rollouts of other players that are compared with a player's;
-        None if there are none."""
+    def rest(self, label: str) -> list[Rollout] | None:
+        """The judged rollouts of other players that are compared with a player's; None if there are
+        none."""
         if len(self.sampler.casts) == 1:
             return None
-        return [call.first for call in self.judged if call.label != label]
+        return [call.rollout for call in self.judged if call.label != label]
 
     @cached_property
     def views(self) -> Mapping[str, View]:
         """By label, the rollouts of a player, and their scores."""
-        firsts = {label: self.firsts(label) for label in self.sampler.labels}
-        return {label: (light(own), scores_of(own, self.scores)) for label, own in firsts.items()}
+        of_each = {label: self.rollouts_of(label) for label in self.sampler.labels}
+        return {label: (light(own), scores_of(own, self.scores)) for label, own in of_each.items()}
 
     @cached_property
     def rollouts(self) -> Rollouts:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from groupwise import objective
 from groupwise.kit import processes
-from groupwise.record import Call
+from groupwise.record import Rollout
 from groupwise.record.gather import by_draw, gather, light, nothing_drawn, scores_of
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
@@ -20,14 +20,9 @@ View = tuple[Rollouts, Scores]
 """Rollouts without trajectories, in CPU memory, and their scores."""
 
 
-def usable(firsts: Sequence[Call]) -> list[Call]:
-    """Those that did not fail: algorithms, updates and replay see no others."""
-    return [first for first in firsts if first.score is not None and not first.score.failed]
-
-
-def nothing_of(firsts: Sequence[Call], dummy: Rollouts | None) -> Rollouts:
+def nothing_of(sampled: Sequence[Rollout], dummy: Rollouts | None) -> Rollouts:
     """No rollouts, with the columns that others of the policy have."""
-    others = gather(firsts[:1]) if firsts else dummy
+    others = gather(sampled[:1]) if sampled else dummy
     return nothing_drawn() if others is None else others.select([])
 
 
@@ -35,14 +30,14 @@ def nothing_of(firsts: Sequence[Call], dummy: Rollouts | None) -> Rollouts:
 class Batch:
     """B rollouts of a learner, in one order."""
 
-    firsts: Sequence[Call]
-    """The first call of each."""
+    members: Sequence[Rollout]
     rollouts: Rollouts
+    """What was gathered of them."""
     like: Scores
     """Scores of the step's rewards."""
-    rest: Sequence[Call] | None
-    """The first calls of other learners' rollouts in the same groups; None if there are none."""
-    left: Sequence[Call] | None
+    rest: Sequence[Rollout] | None
+    """Other learners' rollouts in the same groups; None if there are none."""
+    left: Sequence[Rollout] | None
     """Those of its own that are compared, but not trained on; None if it is trained on all."""
     replays: bool
     """Whether rollouts may be of earlier steps."""
@@ -50,12 +45,12 @@ class Batch:
     @cached_property
     def scores(self) -> Scores:
         """Of the rollouts."""
-        return scores_of(self.firsts, self.like)
+        return scores_of(self.members, self.like)
 
     @cached_property
     def replayed(self) -> Tensor | None:
         """[B] bool: rollouts of earlier steps; None if there can be none."""
-        own = torch.tensor([first.is_replayed for first in self.firsts], dtype=torch.bool)
+        own = torch.tensor([member.is_replayed for member in self.members], dtype=torch.bool)
         return own if self.replays else None
 
     def oldest(self, step: int) -> int:
@@ -73,7 +68,7 @@ class Batch:
         outputs: [B, T, ...], of all rollouts.
         """
         part = self.rollouts.select(rows)
-        draws = {self.firsts[row].episode.group.number for row in rows.tolist()}
+        draws = {self.members[row].draw for row in rows.tolist()}
         decisions = part.mask.shape[1]
         return {
             "rollouts": part,
@@ -86,27 +81,27 @@ class Batch:
 
     def _of_draws(
         self,
-        firsts: Sequence[Call] | None,
+        rollouts: Sequence[Rollout] | None,
         draws: set[int],
-        rollouts: Callable[[Sequence[Call]], Rollouts],
+        as_batch: Callable[[Sequence[Rollout]], Rollouts],
     ) -> View | None:
         """Those of these draws, with their scores."""
-        if firsts is None:
+        if rollouts is None:
             return None
-        own = [first for first in firsts if first.episode.group.number in draws]
-        return rollouts(own), scores_of(own, self.like)
+        own = [each for each in rollouts if each.draw in draws]
+        return as_batch(own), scores_of(own, self.like)
 
     def own_observations(self, observations: Tensor) -> Tensor:
         """[B, T] bool: those of each rollout; what stands before the first decision of one that
         begins within a context is of another rollout."""
         own = observations.clone()
-        for row, first in enumerate(self.firsts):
-            if first.goes_on_from is not None and first.mask is not None:
-                own[row, : int(first.mask.int().argmax())] = False
+        for row, member in enumerate(self.members):
+            if member.first.goes_on_from is not None and member.mask is not None:
+                own[row, : int(member.mask.int().argmax())] = False
         return own
 
     def write_advantages(self, rows: Tensor, tensors: Mapping[str, Tensor]) -> None:
-        """Write on the calls of these rows the mean advantage over the decisions that count; None
+        """Write on the members of these rows the mean advantage over the decisions that count; None
         if the algorithm has no advantages, or the rollout no such decision.
 
         tensors: of their update, as of `Updater.tensors`.
@@ -119,4 +114,4 @@ class Batch:
             sums = (objective.per_decision(advantages) * counts).sum(dim=1)
             means = (sums / counts.sum(dim=1)).tolist()
         for row, mean in zip(rows.tolist(), means, strict=True):
-            self.firsts[row].advantage = None if math.isnan(mean) else mean
+            self.members[row].advantage = None if math.isnan(mean) else mean

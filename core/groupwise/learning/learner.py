@@ -15,13 +15,13 @@ from groupwise.kit import processes, progress
 from groupwise.kit.errors import UserError
 from groupwise.kit.metric_names import Family
 from groupwise.learning import learning_rate
-from groupwise.learning.batch import Batch, nothing_of, usable
+from groupwise.learning.batch import Batch, nothing_of
 from groupwise.learning.optimizer import Optimizer
 from groupwise.learning.outputs import outputs_before
 from groupwise.learning.update import Updater
 from groupwise.metrics.tally import Tally
 from groupwise.policy import Policy
-from groupwise.record import Call
+from groupwise.record import Rollout
 from groupwise.record.gather import gather, light, settle
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
@@ -92,34 +92,34 @@ class Learner:
 
     def learn(
         self,
-        firsts: Sequence[Call],
+        sampled: Sequence[Rollout],
         like: Scores,
         step: int,
         dummy: Rollouts | None = None,
         seconds: float = 0.0,
         *,
-        rest: Sequence[Call] | None = None,
+        rest: Sequence[Rollout] | None = None,
     ) -> dict[str, Any]:
-        """Make all updates of a step, and write the advantages on the calls; returns metrics.
+        """Make all updates of a step, and write the advantages on the rollouts; returns metrics.
 
-        firsts: the first call of each rollout of the policy, with its score; like: scores of the
-        same rewards; step: training steps done so far; dummy: a rollout for passes without effect,
-        while other processes have more micro-batches; seconds: of the run before the step, for the
-        learning rate; rest: the first calls of rollouts of other learners in the same groups.
+        sampled: the policy's rollouts, judged; like: scores of the same rewards; step: training
+        steps done so far; dummy: a rollout for passes without effect, while other processes have
+        more micro-batches; seconds: of the run before the step, for the learning rate; rest:
+        rollouts of other learners in the same groups.
         """
         self.updater.dummy = dummy
         self.algorithm.begin_step(step)
         rate = self.rate(step, seconds)
         logged = {"learning_rate": rate, **self.algorithm.adapted}
-        rest = None if rest is None else usable(rest)
-        chosen, left, replayed = self._chosen(firsts, like, step, rest=rest, dummy=dummy)
+        rest = None if rest is None else [own for own in rest if own.is_usable]
+        chosen, left, replayed = self._chosen(sampled, like, step, rest=rest, dummy=dummy)
         plan = self._updates(chosen) * self.settings.epochs
         if not plan:
             return {"skipped_updates": 0, **logged, **replayed}
-        rollouts = gather(chosen) if chosen else nothing_of(firsts, dummy)
+        rollouts = gather(chosen) if chosen else nothing_of(sampled, dummy)
         settle(chosen, rollouts)
         batch = Batch(
-            firsts=chosen,
+            members=chosen,
             rollouts=self.algorithm.with_decisions(rollouts, step),
             like=like,
             rest=rest,
@@ -132,19 +132,19 @@ class Learner:
 
     def _chosen(
         self,
-        firsts: Sequence[Call],
+        sampled: Sequence[Rollout],
         like: Scores,
         step: int,
         *,
-        rest: Sequence[Call] | None,
+        rest: Sequence[Rollout] | None,
         dummy: Rollouts | None,
-    ) -> tuple[list[Call], list[Call] | None, dict[str, float]]:
+    ) -> tuple[list[Rollout], list[Rollout] | None, dict[str, float]]:
         """The rollouts to train on: those that did not fail, with replayed ones, without what lies
         between the best and the worst; what is left out so, None if nothing is; metrics of
         replay."""
-        chosen, metrics = usable(firsts), dict[str, float]()
+        chosen, metrics = [own for own in sampled if own.is_usable], dict[str, float]()
         if self.replay is not None:
-            columns = nothing_of(firsts, dummy).trajectory.keys()
+            columns = nothing_of(sampled, dummy).trajectory.keys()
             chosen, metrics = self.replay.fill(chosen, like, step, columns)
         if self.settings.keep is None:
             return chosen, None, metrics
@@ -237,10 +237,10 @@ class Learner:
 
     # ---- updates
 
-    def _updates(self, firsts: Sequence[Call]) -> list[Tensor]:
+    def _updates(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
         """This process's rows for each update: all rollouts of a draw together, in the order of the
         draws."""
-        draws = torch.tensor([f.episode.group.number for f in firsts], dtype=torch.int64)
+        draws = torch.tensor([own.draw for own in rollouts], dtype=torch.int64)
         parts = processes.union(draws).tensor_split(self.settings.updates_per_rollout)
         return [torch.isin(draws, part).nonzero().flatten() for part in parts if len(part)]
 

@@ -94,7 +94,7 @@ class Trainer:
         self.threads.adapt()
         metrics = {
             label: learner.learn(
-                step.firsts(label),
+                step.rollouts_of(label),
                 step.scores,
                 self.step,
                 step.dummies[label],

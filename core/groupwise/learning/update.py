@@ -13,13 +13,13 @@ from torch.distributed.fsdp import FSDPModule
 
 from groupwise import objective
 from groupwise.algorithm import OBSERVATIONS, Algorithm
-from groupwise.experience.signal import light_rows, skeleton
+from groupwise.experience.signal import skeleton
 from groupwise.kit import processes, progress
 from groupwise.kit.metric_names import Family
 from groupwise.learning.finiteness import Finiteness
 from groupwise.metrics.tally import Tally
 from groupwise.policy import Decisions, Microbatch, Outputs, Policy
-from groupwise.rewards import Score, Scores
+from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
 
 ACTIVE = "active rollouts"
@@ -215,15 +215,15 @@ class Updater:
         """
         zeros = rollouts.mask.new_zeros(rollouts.mask.shape, dtype=torch.float32)
         inputs = {n: outputs.get(n, zeros).cpu() for n in sorted(self.algorithm.target_inputs)}
-        ours = replace(skeleton(rollouts), trajectory=inputs), light_rows(scores.rows)
+        ours = replace(skeleton(rollouts), trajectory=inputs), scores.bare
         shared = gather_object([ours])
         start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
         whole = [*shared, *_shared(left)]
-        targets = weighed = self._targets(whole, scores)
+        targets = weighed = self._targets(whole)
         if rest is not None:
-            targets = self._targets([*whole, *_shared(rest)], scores)
+            targets = self._targets([*whole, *_shared(rest)])
         if left is not None:
-            weighed = self._targets(shared, scores)
+            weighed = self._targets(shared)
         targets = {**targets, "weights": weighed["weights"]}
         decisions = rollouts.mask.shape[1]
         own = slice(start, start + len(rollouts))
@@ -232,13 +232,11 @@ class Updater:
             for name, value in targets.items()
         }
 
-    def _targets(
-        self, parts: Sequence[tuple[Rollouts, list[Score]]], like: Scores
-    ) -> Mapping[str, Tensor]:
-        """The targets of all parts together, in order; like: scores of the same rewards."""
+    def _targets(self, parts: Sequence[tuple[Rollouts, Scores]]) -> Mapping[str, Tensor]:
+        """The targets of all parts together, in order."""
         whole = Rollouts.concat([rollouts for rollouts, _ in parts])
         inputs = {name: whole.tensor(name) for name in sorted(self.algorithm.target_inputs)}
-        scores = like.with_rows([row for _, rows in parts for row in rows])
+        scores = Scores.concat([scores for _, scores in parts])
         return self.algorithm.targets(scores, replace(whole, trajectory={}), inputs)
 
     @torch.no_grad()
@@ -279,11 +277,11 @@ class Updater:
         return self.dummy.select(rows), decisions
 
 
-def _shared(view: tuple[Rollouts, Scores] | None) -> list[tuple[Rollouts, list[Score]]]:
+def _shared(view: tuple[Rollouts, Scores] | None) -> list[tuple[Rollouts, Scores]]:
     """Those of all processes, as `Updater.targets` reads them; [] for None. A collective."""
     if view is None:
         return []
-    return gather_object([(skeleton(view[0]), light_rows(view[1].rows))])
+    return gather_object([(skeleton(view[0]), view[1].bare)])
 
 
 def _compare(tally: Tally, family: Family, ours: Tensor, sampler: Tensor, mask: Tensor) -> None:

@@ -1,5 +1,5 @@
-"""The record of a row: a Group has Episodes, these have Calls, and what is learned of a completion
-is written on its call. `gather` makes batches of them.
+"""The record of a row: a Group has Episodes, these have Calls, which are of Rollouts, and what is
+learned of a rollout is written on it. `gather` makes batches of them.
 
 Seeds: that of a call is a function of (player, turn, branch, draw or parent, index), which no two
 calls of a run share. So neither the time that an episode waits nor the batch that a call shares
@@ -23,5 +23,6 @@ counted as one that failed.
 
 from groupwise.record.call import Call, Comparison
 from groupwise.record.group import Episode, Group
+from groupwise.record.rollout import Rollout
 
-__all__ = ["Call", "Comparison", "Episode", "Group"]
+__all__ = ["Call", "Comparison", "Episode", "Group", "Rollout"]

@@ -1,23 +1,20 @@
 """Call: a completion that a player was called for; Comparison: whom it is compared with."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-
-from torch import Tensor
 
 from groupwise.environment import Columns, ContextRefused, Reply, Tools
 from groupwise.kit.errors import UserError
 from groupwise.prompt_source import Row
 from groupwise.record.group import Episode
+from groupwise.record.rollout import Rollout
 from groupwise.record.seeds import seed_for
-from groupwise.rewards import Score
-from groupwise.rollouts import Rollouts, Turn
 from groupwise.sampler import Drawn
 
 
 class Comparison(NamedTuple):
-    """Rollouts whose first calls have equal comparisons are compared with each other."""
+    """Rollouts with equal ones, those of their first calls, are compared with each other."""
 
     draw: int
     """The number of the prompt's draw."""
@@ -40,11 +37,7 @@ class Comparison(NamedTuple):
 
 @dataclass(eq=False, kw_only=True)
 class Call:
-    """One completion of a player, and what is learned of it.
-
-    What is below `of a rollout` is written on its first call. A rollout is one call, or those of
-    one player that go on in one context, if the sampler draws turn by turn.
-    """
+    """One completion of a player: what it is asked for, and what became of it."""
 
     label: str
     """Of the player."""
@@ -108,56 +101,18 @@ class Call:
     """The player that could not take the reply."""
     is_cut: bool = False
     """Whether its context has no room to go on."""
-    failure: str | None = None
-    """Why its rollout failed, or its episode, once it is finished."""
     reward: float | None = None
     """Of the turn, if `play` returned one."""
     state: int | None = None
     """A number for the state before the turn, if `play` named it."""
 
-    # ---- of a rollout, on its first call
-
-    first: "Call" = field(init=False, repr=False)
-    """The first call of its rollout."""
-    calls: list["Call"] = field(default_factory=list, repr=False)
-    """Those of the rollout, in order."""
-    rollouts: Rollouts | None = field(default=None, repr=False)
-    """The batch that a sampler drew, in whose row `at` the completion lies."""
-    at: int = 0
-    mask: Tensor | None = field(default=None, repr=False)
-    """[T] bool, in CPU memory: True at its decisions."""
-    completion: Any = field(default=None, repr=False)
-    """As rewards see it."""
-    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The policy's; of a call that is not judged those that are logged."""
-    truncated: bool = False
-    """Whether a limit cut it off, as the sampler says."""
-    ended: str | None = None
-    """The environment's word for why it ended, if it has one."""
-    turns: Sequence[Turn] | None = field(default=None, repr=False)
-    """With what `play` returned of them, and later ones in other rollouts; None for one turn."""
-    role: str | None = None
-    """Whom it plays."""
     columns: Columns | None = field(default=None, repr=False)
-    """What `play` returned with a call that rewards judge; None for others."""
-    score: Score | None = field(default=None, repr=False)
-    """The rewards, its own or from what followed."""
-    is_replayed: bool = False
-    """Whether it is of an earlier step."""
-    advantage: float | None = None
-    """The mean over its decisions, None where it was not trained on."""
+    """What `play` returned with it, if rewards judge it; None for others."""
+    rollout: Rollout = field(init=False, repr=False)
+    """Its own, until its episode is finished and it turns out to go on in an earlier one."""
 
     def __post_init__(self) -> None:
-        self.first, self.calls, self.origin = self, [self], self.parent
-
-    def move_facts(self) -> None:
-        """Move the facts' tensors to CPU memory."""
-        self.facts = {n: x.cpu() if isinstance(x, Tensor) else x for n, x in self.facts.items()}
-
-    @property
-    def length(self) -> int:
-        """The number of the decisions of its rollout."""
-        return 0 if self.mask is None else int(self.mask.sum())
+        self.rollout, self.origin = Rollout(calls=[self]), self.parent
 
     @property
     def leads(self) -> bool:
@@ -202,9 +157,8 @@ class Call:
 
         Calls and episodes know each other, so that Python would free them late.
         """
-        self.rollouts = self.mask = self.completion = self.columns = self.reply = None
-        self.context = self.drawn = self.turns = None
-        self.facts = {}
+        self.columns = self.reply = self.context = self.drawn = None
+        self.rollout.release()
 
     @property
     def is_followed(self) -> bool:
@@ -215,13 +169,6 @@ class Call:
     def identity(self) -> int:
         """A number for those that follow, of its own for its player, turn and branch."""
         return self.number * self.size + self.index
-
-    @property
-    def weighed_as(self) -> tuple[Any, ...]:
-        """The rollouts with an equal one count as one episode: those of an episode, but every
-        candidate, and what follows it, by itself."""
-        way = [(call.space, call.identity) for call in (self, *self.ancestors) if call.is_candidate]
-        return (self.episode.cast, self.episode.group.number, self.episode.index, *way)
 
     @property
     def space(self) -> str:

@@ -1,5 +1,6 @@
-"""gather: batches of rollouts and scores from calls."""
+"""gather: batches of rollouts and of their scores from the record, and back."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from groupwise.environment import ENDED, OF_TURNS
 from groupwise.record.call import Call
+from groupwise.record.rollout import Rollout
 from groupwise.record.seeds import seed_for
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts, Turn
@@ -18,48 +20,58 @@ OF_EXCEPTIONS = ("environment", "refused")
 """The words for exceptions that `play` raises; its last completion may have been cut off."""
 
 
-def write(rollouts: Rollouts, firsts: Sequence[Call], *, trained: bool) -> None:
-    """Write on the first call of each of these rollouts, in order, where it lies and what the
-    sampler says of it.
+def write(batch: Rollouts, rollouts: Sequence[Rollout], *, trained: bool) -> None:
+    """Write on each of these rollouts, in order, where it lies and what the sampler says of it.
 
     The batch is kept without completions and facts, so that each can be freed by itself; trained:
     whether a policy is trained on it, without which trajectories are dropped.
     """
-    mask, truncated = rollouts.mask.cpu(), rollouts.truncated.tolist()
-    nothing: list[None] = [None] * len(firsts)
-    failures, roles = rollouts.failures or nothing, rollouts.roles or nothing
-    endings, turns = rollouts.endings or nothing, rollouts.turns or nothing
-    drawn = replace(rollouts, completions=nothing, facts={}, failures=None)
+    mask, truncated = batch.mask.cpu(), batch.truncated.tolist()
+    nothing: list[None] = [None] * len(rollouts)
+    failures, roles = batch.failures or nothing, batch.roles or nothing
+    endings, turns = batch.endings or nothing, batch.turns or nothing
+    drawn = replace(batch, completions=nothing, facts={}, failures=None)
     drawn = drawn if trained else replace(drawn, trajectory={})
-    for at, call in enumerate(firsts):
-        call.rollouts, call.at, call.mask = drawn, at, mask[at]
-        call.completion, call.truncated = rollouts.completions[at], truncated[at]
-        call.facts = {name: column[at] for name, column in rollouts.facts.items()}
-        call.failure, call.ended = failures[at], endings[at]
-        call.role, call.turns = roles[at], turns[at]
+    for at, own in enumerate(rollouts):
+        own.batch, own.at, own.mask = drawn, at, mask[at]
+        own.completion, own.truncated = batch.completions[at], truncated[at]
+        own.facts = {name: column[at] for name, column in batch.facts.items()}
+        own.failure, own.ended = failures[at], endings[at]
+        own.role, own.turns = roles[at], turns[at]
 
 
-def gather(firsts: Sequence[Call]) -> Rollouts:
-    """The rollouts that begin with these calls, in order, as a policy's passes need them.
+def write_scores(scores: Scores, rollouts: Sequence[Rollout]) -> None:
+    """Write on each of these rollouts, in order, its rewards."""
+    nothing: list[None] = [None] * len(rollouts)
+    values, failed = scores.values.tolist(), scores.failed.tolist()
+    steps, reasons = nothing if scores.steps is None else scores.steps, scores.reasons or nothing
+    for row, own in enumerate(rollouts):
+        own.rewards, own.failed = values[row], failed[row]
+        own.steps, own.reason = steps[row], reasons[row]
+        own.extra = {name: column[row] for name, column in scores.extra.items()}
+
+
+def gather(rollouts: Sequence[Rollout]) -> Rollouts:
+    """These rollouts, in order, as a policy's passes need them.
 
     Facts that only some have are None for the others.
     """
-    if not firsts:
+    if not rollouts:
         return nothing_drawn()
-    rollouts = _drawn(firsts)
-    gathered = replace(rollouts, **_columns(firsts, rollouts.groups.device))
-    truncated = _truncated(firsts)
-    if truncated != [call.truncated for call in firsts]:
-        moved = torch.tensor(truncated, device=rollouts.truncated.device)
+    drawn = _drawn(rollouts)
+    gathered = replace(drawn, **_columns(rollouts, drawn.groups.device))
+    truncated = _truncated(rollouts)
+    if truncated != [own.truncated for own in rollouts]:
+        moved = torch.tensor(truncated, device=drawn.truncated.device)
         gathered = replace(gathered, truncated=moved)
     return gathered
 
 
-def settle(firsts: Sequence[Call], rollouts: Rollouts) -> None:
-    """From now on the completions of these calls lie in this batch, which was gathered of them, so
-    that the memory of what was drawn is freed."""
-    for at, call in enumerate(firsts):
-        call.rollouts, call.at = rollouts, at
+def settle(rollouts: Sequence[Rollout], batch: Rollouts) -> None:
+    """From now on these rollouts lie in this batch, which was gathered of them, so that the memory
+    of what was drawn is freed."""
+    for at, own in enumerate(rollouts):
+        own.batch, own.at = batch, at
 
 
 def moved(rollouts: Rollouts, device: torch.device) -> Rollouts:
@@ -83,24 +95,24 @@ def moved(rollouts: Rollouts, device: torch.device) -> Rollouts:
     )
 
 
-def light(firsts: Sequence[Call]) -> Rollouts:
+def light(rollouts: Sequence[Rollout]) -> Rollouts:
     """The same without trajectories and the sampler's log-probs, in CPU memory."""
-    if not firsts:
+    if not rollouts:
         return nothing_drawn()
-    masks = [call.mask for call in firsts if call.mask is not None]
-    assert len(masks) == len(firsts)
+    masks = [own.mask for own in rollouts if own.mask is not None]
+    assert len(masks) == len(rollouts)
     return Rollouts(
         mask=pad_sequence(masks, batch_first=True),
-        truncated=torch.tensor(_truncated(firsts)),
-        versions=_versions(firsts),
-        **_columns(firsts, torch.device("cpu")),
+        truncated=torch.tensor(_truncated(rollouts)),
+        versions=_versions(rollouts),
+        **_columns(rollouts, torch.device("cpu")),
     )
 
 
-def by_draw(firsts: Sequence[Call]) -> Rollouts:
+def by_draw(rollouts: Sequence[Rollout]) -> Rollouts:
     """The same, where all rollouts of a draw are compared with each other."""
-    numbers = [first.episode.group.number for first in firsts]
-    return replace(light(firsts), groups=torch.tensor(numbers, dtype=torch.int64))
+    draws = torch.tensor([own.draw for own in rollouts], dtype=torch.int64)
+    return replace(light(rollouts), groups=draws)
 
 
 def judged(calls: Sequence[Call], columns: Sequence[str]) -> Rollouts:
@@ -110,8 +122,8 @@ def judged(calls: Sequence[Call], columns: Sequence[str]) -> Rollouts:
     columns: the names of those that are always there; what is said of turns is among them only if
     it is named. Facts that not all players have are left out.
     """
-    rollouts = by_draw([call.first for call in calls])
-    by_player = {call.label: call.first.facts for call in calls}
+    rollouts = by_draw([call.rollout for call in calls])
+    by_player = {call.label: call.rollout.facts for call in calls}
     facts = rollouts.facts
     if len(by_player) > 1:
         common = set.intersection(*map(set, by_player.values()))
@@ -127,11 +139,34 @@ def judged(calls: Sequence[Call], columns: Sequence[str]) -> Rollouts:
     )
 
 
-def scores_of(firsts: Sequence[Call], like: Scores) -> Scores:
-    """The scores of these calls; like: scores of the same rewards in the same step."""
-    scores = [call.score for call in firsts if call.score is not None]
-    assert len(scores) == len(firsts)
-    return like.with_rows(scores)
+def scores_of(rollouts: Sequence[Rollout], like: Scores) -> Scores:
+    """The scores of these rollouts; like: scores of the same rewards in the same step."""
+    values = [own.rewards for own in rollouts if own.rewards is not None]
+    assert len(values) == len(rollouts)
+    reasons = [own.reason for own in rollouts]
+    logged = [
+        name
+        for name in (rollouts[0].extra if rollouts else ())
+        if all(name in own.extra for own in rollouts)
+    ]
+    nothing, steps = torch.empty(0, dtype=torch.float64), [own.steps for own in rollouts]
+    return Scores(
+        names=like.names,
+        weights=like.weights,
+        values=torch.tensor(values, dtype=torch.float64).view(len(rollouts), len(like.names)),
+        failed=torch.tensor([own.failed for own in rollouts], dtype=torch.bool),
+        reasons=_some(reasons),
+        extra={name: [own.extra[name] for own in rollouts] for name in logged},
+        steps=None
+        if _some(steps) is None
+        else pad_sequence(
+            [nothing if row is None else row for row in steps],
+            batch_first=True,
+            padding_value=math.nan,
+        ),
+        judges_steps=like.judges_steps,
+        scales=like.scales,
+    )
 
 
 def nothing_drawn() -> Rollouts:
@@ -145,62 +180,61 @@ def nothing_drawn() -> Rollouts:
     )
 
 
-def _drawn(firsts: Sequence[Call]) -> Rollouts:
-    """The drawn batches of these calls as one, with these rows in order."""
-    parts = list({id(call.rollouts): call.rollouts for call in firsts}.values())
+def _drawn(rollouts: Sequence[Rollout]) -> Rollouts:
+    """The batches in which these rollouts lie as one, with these rows in order."""
+    parts = list({id(own.batch): own.batch for own in rollouts}.values())
     batches = [part for part in parts if part is not None]
-    rollouts = batches[0] if len(batches) == 1 else Rollouts.concat(batches)
+    drawn = batches[0] if len(batches) == 1 else Rollouts.concat(batches)
     starts, start = dict[int, int](), 0
     for part in batches:
         starts[id(part)], start = start, start + len(part)
-    rows = [starts[id(call.rollouts)] + call.at for call in firsts]
-    return rollouts if rows == [*range(len(rollouts))] else rollouts.select(rows)
+    rows = [starts[id(own.batch)] + own.at for own in rollouts]
+    return drawn if rows == [*range(len(drawn))] else drawn.select(rows)
 
 
-def _columns(firsts: Sequence[Call], device: torch.device) -> dict[str, Any]:
-    """What is written on the calls, as columns of `Rollouts`."""
-    names = dict.fromkeys(name for call in firsts for name in call.facts)
-    plain = firsts[0].episode.plain
-    endings = [call.ended for call in firsts]
+def _columns(rollouts: Sequence[Rollout], device: torch.device) -> dict[str, Any]:
+    """What is written on the rollouts, as columns of `Rollouts`."""
+    names = dict.fromkeys(name for own in rollouts for name in own.facts)
+    plain = rollouts[0].episode.plain
+    endings = [own.ended for own in rollouts]
     return {
-        "prompts": [call.row for call in firsts],
-        "completions": [call.completion for call in firsts],
-        "groups": torch.tensor([c.comparison.number for c in firsts], device=device),
-        "episodes": None if plain else torch.tensor([*map(_weighed_as, firsts)]),
-        "failures": _some([call.failure for call in firsts]),
+        "prompts": [own.row for own in rollouts],
+        "completions": [own.completion for own in rollouts],
+        "groups": torch.tensor([own.comparison.number for own in rollouts], device=device),
+        "episodes": None if plain else torch.tensor([*map(_weighed_as, rollouts)]),
+        "failures": _some([own.failure for own in rollouts]),
         "endings": _some([None if word == "length" else word for word in endings]),
-        "turns": _turns(firsts),
-        "roles": _some([call.role for call in firsts]),
-        "facts": {name: [call.facts.get(name) for call in firsts] for name in names},
+        "turns": _turns(rollouts),
+        "roles": _some([own.role for own in rollouts]),
+        "facts": {name: [own.facts.get(name) for own in rollouts] for name in names},
     }
 
 
-def _weighed_as(first: Call) -> int:
+def _weighed_as(rollout: Rollout) -> int:
     """The number of the episode that a rollout counts as."""
-    own = first.weighed_as
-    return seed_for(0, f"{own}", first.episode.group.number, first.episode.index)
+    return seed_for(0, f"{rollout.weighed_as}", rollout.draw, rollout.episode.index)
 
 
 def _some(values: Sequence[Any]) -> Sequence[Any] | None:
     return values if any(value is not None for value in values) else None
 
 
-def _turns(firsts: Sequence[Call]) -> Sequence[Sequence[Turn]] | None:
-    if all(call.turns is None for call in firsts):
+def _turns(rollouts: Sequence[Rollout]) -> Sequence[Sequence[Turn]] | None:
+    if all(own.turns is None for own in rollouts):
         return None
-    return [(Turn(call.length),) if call.turns is None else call.turns for call in firsts]
+    return [(Turn(own.length),) if own.turns is None else own.turns for own in rollouts]
 
 
-def _truncated(firsts: Sequence[Call]) -> list[bool]:
+def _truncated(rollouts: Sequence[Rollout]) -> list[bool]:
     """Whether each was cut off: as the sampler says, unless the environment has a word for it."""
     return [
-        call.truncated if call.ended in (None, *OF_EXCEPTIONS) else call.ended == "length"
-        for call in firsts
+        own.truncated if own.ended in (None, *OF_EXCEPTIONS) else own.ended == "length"
+        for own in rollouts
     ]
 
 
-def _versions(firsts: Sequence[Call]) -> torch.Tensor | None:
-    known = [(call.rollouts.versions, call.at) for call in firsts if call.rollouts is not None]
+def _versions(rollouts: Sequence[Rollout]) -> torch.Tensor | None:
+    known = [(own.batch.versions, own.at) for own in rollouts if own.batch is not None]
     if any(versions is None for versions, _ in known):
         return None
     return torch.stack([versions[at] for versions, at in known if versions is not None])

@@ -9,6 +9,7 @@ from groupwise.prompt_source import Row
 
 if TYPE_CHECKING:
     from groupwise.record.call import Call
+    from groupwise.record.rollout import Rollout
 
 
 @dataclass
@@ -40,10 +41,10 @@ class Group:
         """The calls that rewards judge, in the order of their episodes."""
         return (call for episode in self.episodes for call in episode.judged)
 
-    def rollouts(self, label: str) -> Iterator["Call"]:
-        """The first call of each rollout of a player, in the order of their episodes."""
-        calls = (call for episode in self.episodes for call in episode.calls)
-        return (call for call in calls if call.label == label and call.first is call)
+    def rollouts(self, label: str) -> Iterator["Rollout"]:
+        """Those of a player, in the order of their episodes."""
+        every = (own for episode in self.episodes for own in episode.rollouts)
+        return (own for own in every if own.label == label)
 
     def release(self) -> None:
         """Forget what needs memory of all calls."""
@@ -97,6 +98,11 @@ class Episode:
     def identity(self) -> int:
         """For seeds: a number of its own among all episodes of its source with this cast."""
         return self.group.seed_number * self.size + self.index
+
+    @property
+    def rollouts(self) -> Iterator["Rollout"]:
+        """Those that its calls are of, in the order of their first calls."""
+        return (call.rollout for call in self.calls if call.rollout.first is call)
 
     @property
     def is_lost(self) -> bool:

@@ -30,7 +30,7 @@ from groupwise.rewards.reward import (
 from groupwise.rewards.run_state import RunState
 
 if TYPE_CHECKING:
-    from groupwise.rewards.scores import Score, Scores
+    from groupwise.rewards.scores import Scores
 
 __all__ = [
     "OWN_ARGUMENTS",
@@ -40,7 +40,6 @@ __all__ = [
     "RewardFunction",
     "RunState",
     "SampleErrors",
-    "Score",
     "Scores",
     "StepRewards",
     "is_async",
@@ -49,8 +48,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("Score", "Scores"):
+    if name != "Scores":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from groupwise.rewards import scores  # imports torch, which not everybody needs
+    from groupwise.rewards.scores import Scores  # imports torch, which not everybody needs
 
-    return getattr(scores, name)
+    return Scores

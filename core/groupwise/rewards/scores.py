@@ -5,31 +5,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from groupwise.advantages import zero_variance, zero_variance_of_steps
 from groupwise.rewards.errors import RewardError
 
 Number = TypeVar("Number", int, float)
-
-
-class Score(NamedTuple):
-    """The rewards of one rollout."""
-
-    values: Sequence[float]
-    """Of each reward, NaN where it does not apply or failed."""
-    failed: bool
-    """Whether the rollout failed, or a reward on it."""
-    steps: Tensor | None = None
-    """[T] float64: as in `Scores`."""
-    reason: str | None = None
-    """Why it failed."""
-    extra: Mapping[str, Any] = {}
-    """What rewards logged of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,41 +99,35 @@ class Scores:
         values = self.column(name)
         return (values >= threshold - 1e-9).to(values.dtype).masked_fill(values.isnan(), math.nan)
 
-    @property
-    def rows(self) -> "list[Score]":
-        """The scores of each rollout."""
-        nothing: list[None] = [None] * len(self.failed)
-        reasons = nothing if self.reasons is None else self.reasons
-        steps = nothing if self.steps is None else [*self.steps]
-        extra = [
-            {name: column[row] for name, column in self.extra.items()}
-            for row in range(len(nothing))
-        ]
-        parts = (self.values.tolist(), self.failed.tolist(), steps, reasons, extra)
-        return [Score(*row) for row in zip(*parts, strict=True)]
-
-    def with_rows(self, rows: "Sequence[Score]") -> "Scores":
-        """Scores of these rollouts, by the same rewards; without what is counted of a batch."""
-        reasons = [row.reason for row in rows]
-        values = [row.values for row in rows]
-        logged = dict.fromkeys(name for row in rows[:1] for name in row.extra)
-        names = [name for name in logged if all(name in row.extra for row in rows)]
+    def select(self, rows: Tensor) -> "Scores":
+        """The scores of `rows` (indices or bool), without what is counted of a batch."""
+        index = torch.arange(len(self.failed))[rows]
+        chosen = index.tolist()
+        reasons = [self.reasons[row] for row in chosen] if self.reasons else []
         return Scores(
             names=self.names,
             weights=self.weights,
-            values=torch.tensor(values, dtype=torch.float64).view(len(rows), len(self.names)),
-            failed=torch.tensor([row.failed for row in rows], dtype=torch.bool),
+            values=self.values[index],
+            failed=self.failed[index],
+            extra={name: [column[row] for row in chosen] for name, column in self.extra.items()},
             reasons=reasons if any(reasons) else None,
-            extra={name: [row.extra[name] for row in rows] for name in names},
-            steps=_padded([row.steps for row in rows]),
+            steps=None if self.steps is None or not chosen else self.steps[index],
             judges_steps=self.judges_steps,
             scales=self.scales,
         )
 
-    def select(self, rows: Tensor) -> "Scores":
-        """The scores of `rows` (indices or bool), without what is counted of a batch."""
-        own = self.rows
-        return self.with_rows([own[row] for row in torch.arange(len(own))[rows].tolist()])
+    @property
+    def bare(self) -> "Scores":
+        """What algorithms read of them, small enough to send: without what rewards logged."""
+        return Scores(
+            names=self.names,
+            weights=self.weights,
+            values=self.values,
+            failed=self.failed,
+            steps=self.steps,
+            judges_steps=self.judges_steps,
+            scales=self.scales,
+        )
 
     @staticmethod
     def concat(parts: Sequence["Scores"]) -> "Scores":
@@ -162,9 +140,20 @@ class Scores:
             return parts[0]
         judges_steps = frozenset[str]().union(*(part.judges_steps for part in parts))
         _check_steps(parts, judges_steps)
-        joined = parts[0].with_rows([row for part in parts for row in part.rows])
+        filled = [part for part in parts if len(part.failed)]
+        reasons = [why for part in filled for why in part.reasons or [None] * len(part.failed)]
+        logged = set.intersection(*({*part.extra} for part in filled)) if filled else set()
         return replace(
-            joined,
+            parts[0],
+            values=torch.cat([part.values for part in parts]),
+            failed=torch.cat([part.failed for part in parts]),
+            reasons=reasons if any(reasons) else None,
+            extra={
+                name: [value for part in filled for value in part.extra[name]]
+                for name in (filled[0].extra if filled else ())
+                if name in logged
+            },
+            steps=_steps(filled),
             judges_steps=judges_steps,
             seconds=_sums([part.seconds for part in parts]),
             metrics=_pairs([part.metrics for part in parts]),
@@ -193,10 +182,15 @@ def _pairs(parts: Sequence[Mapping[str, tuple[float, int]]]) -> dict[str, tuple[
     return {name: (sums[name], counts[name]) for name in sums}
 
 
-def _padded(steps: Sequence[Tensor | None]) -> Tensor | None:
-    """Steps of rollouts [T] each, padded with NaN to the longest; None if none has any."""
-    if all(row is None for row in steps):
+def _steps(parts: Sequence[Scores]) -> Tensor | None:
+    """Steps of all parts [B, T], padded with NaN to the longest; None if none has any."""
+    lengths = [part.steps.shape[1] for part in parts if part.steps is not None]
+    if not lengths:
         return None
-    nothing = torch.empty(0, dtype=torch.float64)
-    rows = [nothing if row is None else row for row in steps]
-    return pad_sequence(rows, batch_first=True, padding_value=math.nan)
+    joined = []
+    for part in parts:
+        steps = part.values.new_full((len(part.failed), max(lengths)), math.nan)
+        if part.steps is not None:
+            steps[:, : part.steps.shape[1]] = part.steps
+        joined.append(steps)
+    return torch.cat(joined)

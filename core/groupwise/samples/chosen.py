@@ -29,10 +29,10 @@ def chosen(step: Step, accuracy: Accuracy, *, most: int) -> list[Sample]:
     and mean and std of the rewards in its `group`. In the order of precedence: a sample that
     failed, the extremes, the first of the step (an unbiased one), the next ones. A collective.
     """
-    scores, lengths = step.scores, [call.first.length for call in step.judged]
+    scores, lengths = step.scores, [call.rollout.length for call in step.judged]
     rows = _candidates(scores, lengths, most)
     ours = [
-        {**sample, "advantage": _plain(step.judged[row].first.advantage), "group": group}
+        {**sample, "advantage": _plain(step.judged[row].rollout.advantage), "group": group}
         for row, sample, group in zip(
             rows, _records(step, scores, accuracy, rows), _groups(step, scores, rows), strict=True
         )

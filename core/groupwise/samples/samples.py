@@ -99,18 +99,18 @@ class Samples:
         """
         episode, shown = (end.episode, _written(end)) if isinstance(end, Call) else (end, {})
         refused_by = end.refused_by or "" if isinstance(end, Call) else ""
-        failed = end.failure is not None
+        failure = end.rollout.failure if isinstance(end, Call) else end.failure
         return {
             **self._begun(episode.group.row, "", scores.total[0], right[0]),
             **_of_source(episode),
             "rewards": _values(scores, 0),
             **({"watched": dict.fromkeys(watched)} if watched else {}),
             "truncated": False,
-            **({"ended": "failed" if failed else "refused"} if self.multi_turn else {}),
+            **({"ended": "refused" if failure is None else "failed"} if self.multi_turn else {}),
             "draw": episode.group.number,
             "index": episode.index,
             "length": 0,
-            **({"failed": end.failure} if failed else {"refused": refused_by}),
+            **({"refused": refused_by} if failure is None else {"failed": failure}),
             **_with_shown({}, shown),
         }
 
