@@ -110,6 +110,14 @@ class Algorithm(ABC):
         """
         return rollouts
 
+    def observe(self, scores: Scores, rollouts: Rollouts) -> None:  # noqa: B027
+        """Called once a step with the rollouts of each update, before its `targets`: the place to
+        count or to average, since `targets` may be called several times for the same rollouts.
+
+        scores, rollouts: as in `targets`, with those that `train.keep` leaves out, and without
+        those of other learners.
+        """
+
     @abstractmethod
     def targets(
         self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]
@@ -122,7 +130,8 @@ class Algorithm(ABC):
         inputs: the [B, T] tensors that `target_inputs` names.
 
         Called again for the same update where other rollouts are compared with its own: those of
-        other learners, or those that `train.keep` leaves out. So it must not count its calls.
+        other learners, or those that `train.keep` leaves out; and in each of `train.epochs`. What
+        is counted of rollouts is counted in `observe`.
 
         The result must have `weights` [B, T]. A rollout gets no backward pass if its `weights` are
         all 0 or if `active` is False for it.

@@ -49,27 +49,22 @@ class RAE(Usual, advantage=Advantages, surrogate=Clipped):
         self.averages: dict[str, float] = {}
         self._rewards: dict[int, list[tuple[int | None, str, float]]] = {}
 
-    def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
-        # By group, since a later pass over the same rollouts (`train.epochs`) must not count again.
+    def observe(self, scores: Scores, rollouts: Rollouts) -> None:
+        super().observe(scores, rollouts)
         each = [None] * len(rollouts) if rollouts.episodes is None else rollouts.episodes.tolist()
         rewards = zip(each, _roles(rollouts), scores.outcome.tolist(), strict=True)
-        seen = dict[int, list[tuple[int | None, str, float]]]()
         for group, of_rollout in zip(rollouts.groups.tolist(), rewards, strict=True):
-            own = seen.setdefault(group, [])
             if not math.isnan(of_rollout[-1]):
-                own.append(of_rollout)
-        # The first pass is over a learner's own rollouts, a second one over those of others, too.
-        self._rewards = seen | self._rewards
-        return self._compared(scores, rollouts)
+                self._rewards.setdefault(group, []).append(of_rollout)
+
+    def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
+        baseline = [self.averages.get(role, 0.0) for role in _roles(rollouts)]
+        return (scores.outcome - scores.outcome.new_tensor(baseline)).nan_to_num()
 
     def no_signal(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B] bool: all rewards of the group are those that are expected."""
-        compared = self._compared(scores, rollouts)
+        compared = self.estimate(scores, rollouts, {})
         return advantages.groups_without(compared != 0, rollouts.groups)
-
-    def _compared(self, scores: Scores, rollouts: Rollouts) -> Tensor:
-        baseline = [self.averages.get(role, 0.0) for role in _roles(rollouts)]
-        return (scores.outcome - scores.outcome.new_tensor(baseline)).nan_to_num()
 
     def end_step(self, weights: KeptWeights, step: int) -> Mapping[str, float]:
         """Move the averages by the episodes of the step, in the order of their groups; by one with

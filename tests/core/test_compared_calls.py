@@ -241,7 +241,7 @@ def test_the_average_of_a_role_moves_once_for_each_episode(lab):
     episodes, _ = episodes_of(play, Single, count=2, size=1)
     batch, _ = valued(lab, episodes, lambda text: float(text in right))
     algorithm = RAE(RAE.Config(decay=0.5))
-    algorithm.estimate(batch.scores, batch.rollouts, {})
+    algorithm.observe(batch.scores, batch.rollouts)
     algorithm.end_step(None, 1)
     assert algorithm.averages == {"walker": pytest.approx(0.25)}
 

@@ -9,6 +9,7 @@ import torch
 
 from groupwise import Rollouts
 from groupwise.algorithms.grpo import GRPO
+from groupwise.learning.batch import Update
 from groupwise.rollouts import Turn
 from groupwise_algorithms.dr_grpo import DrGRPO
 from groupwise_algorithms.gdpo import GDPO
@@ -399,8 +400,9 @@ def test_averages_of_rae_move_by_the_learners_own_episodes(lab):
         lab.scores_of, torch.tensor([[math.nan, math.nan, 1.0, 2.0], [8.0, 8.0, 8.0, 8.0]])
     )
     updater = lab.updater(policy, algorithm, 100)
-    for _ in range(2):
-        updater.targets(scores=own, rollouts=rollouts, outputs={}, rest=(rollouts, others))
+    update = {"scores": own, "rollouts": rollouts, "outputs": {}, "rest": (rollouts, others)}
+    for repeated in (False, True):
+        updater.targets(Update(**update, repeated=repeated))
     algorithm.end_step(None, 1)
     assert algorithm.averages == {"": 0.5 * (0.5 * 1.0) + 0.5 * 2.0}
 
@@ -462,9 +464,11 @@ def test_a_step_in_which_no_turn_has_what_is_compared_says_so(lab, credit, colum
     full = with_turns(lab, [[Turn(1, 1.0, 7), Turn(1)]] * 2, [0, 0])
     plain = advantages(GRPO(), bare, [0.0, 1.0], lab)
     assert algorithm.warning({}) is None
+    scores = lab.scores_of(torch.tensor([0.0, 1.0]))
     found = advantages(algorithm, bare, [0.0, 1.0], lab)
     assert torch.equal(found, plain.unsqueeze(1) * bare.mask)
+    algorithm.observe(scores, bare)
     assert f"{credit} compares `{column}`, and in this step" in algorithm.warning({})
     for rollouts in (full, bare):  # two updates of a step
-        advantages(algorithm, rollouts, [0.0, 1.0], lab)
+        algorithm.observe(scores, rollouts)
     assert algorithm.warning({}) is None

@@ -11,6 +11,7 @@ from groupwise.algorithms.grpo import GRPO
 from groupwise.environment import Environment
 from groupwise.experience.extremes import is_extreme
 from groupwise.kit.errors import UserError
+from groupwise.learning.batch import Update
 from groupwise.rewards import Reward
 from groupwise_algorithms.dapo import DAPO
 from groupwise_algorithms.gdpo import GDPO
@@ -215,9 +216,8 @@ def test_averages_of_rae_are_of_all_rollouts(lab):
     rewards = torch.tensor([4.0, 1.0, 2.0])
     rows = torch.tensor([0, 1]), torch.tensor([2])
     own, left = ((lab.scores_of(rewards[each]), rollouts.select(each)) for each in rows)
-    lab.updater(policy, algorithm, 100).targets(
-        scores=own[0], rollouts=own[1], outputs={}, left=left[::-1]
-    )
+    update = Update(scores=own[0], rollouts=own[1], outputs={}, left=left[::-1])
+    lab.updater(policy, algorithm, 100).targets(update)
     algorithm.end_step(None, 1)
     assert algorithm.averages == {"": 0.5 * (0.5 * (0.5 * 4.0) + 0.5 * 1.0) + 0.5 * 2.0}
 

@@ -25,7 +25,8 @@ FORMS = {
     "groupwise.rewards.scores.Scores": "the rewards of a batch",
 }
 OTHERS = {
-    "groupwise.learning.batch.Batch": "the calls and Rollouts of a learner's updates",
+    "groupwise.learning.batch.Batch": "the Rollouts of a learner's step, gathered",
+    "groupwise.learning.batch.Update": "some rows of them, for one optimizer step",
     "groupwise.environment.Reply": "what an environment gets of a call",
     "groupwise.run.reopening.SampledReply": "what a command shows of a call",
     "groupwise.experience.replay.KeptCompletion": "of an earlier step, in a checkpoint",

@@ -137,9 +137,9 @@ def test_a_step_makes_updates_per_rollout_times_epochs_updates(lab, updates, epo
     update_groups = []
     accumulate = type(trainer.learner.updater).accumulate
 
-    def recording(rollouts, *arguments, **options):
-        update_groups.append(rollouts.groups.unique().tolist())
-        return accumulate(trainer.learner.updater, rollouts, *arguments, **options)
+    def recording(update, targets):
+        update_groups.append(update.rollouts.groups.unique().tolist())
+        return accumulate(trainer.learner.updater, update, targets)
 
     object.__setattr__(trainer.learner.updater, "accumulate", recording)
     finished, steps = fit(lab, trainer)

@@ -7,12 +7,9 @@ from typing import Any
 
 from groupwise.episodes.episode_sampler import EpisodeSampler
 from groupwise.record import Call, Group, Rollout
-from groupwise.record.gather import judged, light, scores_of
+from groupwise.record.gather import View, judged, light, scores_of
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
-
-View = tuple[Rollouts, Scores]
-"""Rollouts without trajectories, in CPU memory, and their scores."""
 
 
 @dataclass(kw_only=True)

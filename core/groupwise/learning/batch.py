@@ -1,10 +1,9 @@
-"""Batch: the rollouts that a learner is trained on in a step, and those they are compared with."""
+"""Batch: the rollouts that a learner is trained on in a step; Update: those of one update."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,18 +11,44 @@ from torch import Tensor
 from groupwise import objective
 from groupwise.kit import processes
 from groupwise.record import Rollout
-from groupwise.record.gather import by_draw, gather, light, nothing_drawn, scores_of
+from groupwise.record.gather import View, by_draw, gather, light, nothing_drawn, scores_of
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
-
-View = tuple[Rollouts, Scores]
-"""Rollouts without trajectories, in CPU memory, and their scores."""
 
 
 def nothing_of(sampled: Sequence[Rollout], dummy: Rollouts | None) -> Rollouts:
     """No rollouts, with the columns that others of the policy have."""
     others = gather(sampled[:1]) if sampled else dummy
     return nothing_drawn() if others is None else others.select([])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """The rollouts of one optimizer step on this process, and what its loss is made of."""
+
+    rollouts: Rollouts
+    scores: Scores
+    outputs: Mapping[str, Tensor]
+    """[B, T, ...] of the time before: `reference_*`, `teacher_*`, and in later updates `old_*`; in
+    CPU memory, since a mean may be as large as a latent: a micro-batch moves its share."""
+    rest: View | None = None
+    """Rollouts of other learners in the same groups."""
+    left: View | None = None
+    """The learner's own that are not trained on; None if it is trained on all."""
+    replayed: Tensor | None = None
+    """[B] bool: rollouts of earlier steps, which are not compared with the sampler."""
+    repeated: bool = False
+    """Whether the step had an update with these rollouts before, in an earlier epoch."""
+    first: bool = True
+    """Whether it is the step's first: then the old outputs are the current ones."""
+    corrected: bool = False
+    """Whether the loss receives the sampler's log-probs, for importance weights."""
+    compared: bool = False
+    """Whether the old log-probs are the policy's own, not the sampler's, so that a later update
+    compares them with the sampler's, too; the first one always does."""
+    stale: bool = False
+    """Whether older weights drew the rollouts: then the difference from the sampler is the policy's
+    own movement, too, and is named so."""
 
 
 @dataclass(kw_only=True)
@@ -62,22 +87,19 @@ class Batch:
         own = step if versions is None or not len(versions) else int(versions.min())
         return step - processes.largest(step - own)
 
-    def update(self, rows: Tensor, outputs: Mapping[str, Tensor]) -> dict[str, Any]:
-        """The arguments of `Updater.tensors` for an update of these rows.
-
-        outputs: [B, T, ...], of all rollouts.
-        """
+    def update(self, rows: Tensor, outputs: Mapping[str, Tensor], **how: bool) -> Update:
+        """That of these rows; outputs: [B, T, ...], of all rollouts; how: the flags of `Update`."""
         part = self.rollouts.select(rows)
-        draws = {self.members[row].draw for row in rows.tolist()}
-        decisions = part.mask.shape[1]
-        return {
-            "rollouts": part,
-            "scores": self.scores.select(rows),
-            "outputs": {name: value[rows, :decisions] for name, value in outputs.items()},
-            "rest": self._of_draws(self.rest, draws, by_draw),
-            "left": self._of_draws(self.left, draws, light),
-            "replayed": None if self.replayed is None else self.replayed[rows],
-        }
+        draws, decisions = {self.members[row].draw for row in rows.tolist()}, part.mask.shape[1]
+        return Update(
+            rollouts=part,
+            scores=self.scores.select(rows),
+            outputs={name: value[rows, :decisions] for name, value in outputs.items()},
+            rest=self._of_draws(self.rest, draws, by_draw),
+            left=self._of_draws(self.left, draws, light),
+            replayed=None if self.replayed is None else self.replayed[rows],
+            **how,
+        )
 
     def _of_draws(
         self,
@@ -100,17 +122,17 @@ class Batch:
                 own[row, : int(member.mask.int().argmax())] = False
         return own
 
-    def write_advantages(self, rows: Tensor, tensors: Mapping[str, Tensor]) -> None:
+    def write_advantages(self, rows: Tensor, mask: Tensor, targets: Mapping[str, Tensor]) -> None:
         """Write on the members of these rows the mean advantage over the decisions that count; None
         if the algorithm has no advantages, or the rollout no such decision.
 
-        tensors: of their update, as of `Updater.tensors`.
+        mask, targets: of their update.
         """
-        advantages = tensors.get("advantages")
+        advantages = targets.get("advantages")
         if advantages is None:
             means = [math.nan] * len(rows)
         else:
-            counts = tensors["mask"] & (tensors["weights"] != 0)
+            counts = mask.cpu() & (targets["weights"] != 0)
             sums = (objective.per_decision(advantages) * counts).sum(dim=1)
             means = (sums / counts.sum(dim=1)).tolist()
         for row, mean in zip(rows.tolist(), means, strict=True):

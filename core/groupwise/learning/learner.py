@@ -15,7 +15,7 @@ from groupwise.kit import processes, progress
 from groupwise.kit.errors import UserError
 from groupwise.kit.metric_names import Family
 from groupwise.learning import learning_rate
-from groupwise.learning.batch import Batch, nothing_of
+from groupwise.learning.batch import Batch, Update, nothing_of
 from groupwise.learning.optimizer import Optimizer
 from groupwise.learning.outputs import outputs_before
 from groupwise.learning.update import Updater
@@ -179,22 +179,20 @@ class Learner:
         tally = Tally()
         tally.total("skipped_updates", 0)
         for number, rows in enumerate(plan):
-            own = batch.update(rows, outputs)
-            tensors = self.updater.tensors(**own)
-            batch.write_advantages(rows, tensors)
+            update = batch.update(
+                rows,
+                outputs,
+                repeated=number >= len(plan) // self.settings.epochs,
+                first=number == 0,
+                corrected=corrected,
+                compared=known_log_probs is None,
+                stale=oldest < step,
+            )
+            targets = self.updater.targets(update)
+            batch.write_advantages(rows, update.rollouts.mask, targets)
             shown = f"update {number + 1} of {len(plan)}" if len(plan) > 1 else "update"
             with progress.doing(shown):
-                made = self._make(
-                    own["rollouts"],
-                    tensors,
-                    rate,
-                    step,
-                    first=number == 0,
-                    corrected=corrected,
-                    compared=known_log_probs is None,
-                    stale=oldest < step,
-                )
-                tally.add(made.finite())
+                tally.add(self._make(update, targets, rate, step).finite())
         measured = self.sampler.mismatch(oldest) if oldest < step else {}
         of_sampler = {f"{Family.MISMATCH}/{name}": value for name, value in measured.items()}
         return {**tally.result(), **of_sampler}
@@ -244,21 +242,14 @@ class Learner:
         parts = processes.union(draws).tensor_split(self.settings.updates_per_rollout)
         return [torch.isin(draws, part).nonzero().flatten() for part in parts if len(part)]
 
-    def _make(
-        self,
-        rollouts: Rollouts,
-        tensors: Mapping[str, Tensor],
-        rate: float,
-        step: int,
-        **options: bool,
-    ) -> Tally:
-        """One optimizer step; returns metrics. tensors, options: as of `Updater.accumulate`.
+    def _make(self, update: Update, targets: Mapping[str, Tensor], rate: float, step: int) -> Tally:
+        """One optimizer step; returns metrics.
 
         After an overflow of the scaled loss the gradient is computed again, with half the scale.
         """
         overflows = 0
         while True:
-            tally = self.updater.accumulate(rollouts, tensors, **options)
+            tally = self.updater.accumulate(update, targets)
             outcome = self.optimizer.step(
                 rate, number=step + 1, first_nonfinite=self.updater.first_nonfinite
             )

@@ -1,9 +1,10 @@
-"""Update: from scored rollouts to a gradient, which does not depend on the micro-batches."""
+"""Updater: from scored rollouts to a gradient, which does not depend on the micro-batches."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -16,14 +17,13 @@ from groupwise.algorithm import OBSERVATIONS, Algorithm
 from groupwise.experience.signal import skeleton
 from groupwise.kit import processes, progress
 from groupwise.kit.metric_names import Family
+from groupwise.learning.batch import Update
 from groupwise.learning.finiteness import Finiteness
 from groupwise.metrics.tally import Tally
 from groupwise.policy import Decisions, Microbatch, Outputs, Policy
+from groupwise.record.gather import View
 from groupwise.rewards import Scores
 from groupwise.rollouts import LogProbs, Rollouts
-
-ACTIVE = "active rollouts"
-"""The name among an update's tensors of [B] bool: the rollouts whose loss can have a gradient."""
 
 
 @dataclass(kw_only=True)
@@ -46,84 +46,31 @@ class Updater:
     dummy: Rollouts | None = field(default=None, init=False)
     first_nonfinite: str | None = field(default=None, init=False)
 
-    def backward(
-        self,
-        *,
-        scores: Scores,
-        rollouts: Rollouts,
-        outputs: Mapping[str, Tensor],
-        first: bool = True,
-        corrected: bool = False,
-        compared: bool = False,
-    ) -> dict[str, float]:
-        """Accumulate the gradient of an update's loss; returns metrics. Arguments: as of `tensors`
-        and `accumulate`."""
-        tensors = self.tensors(scores=scores, rollouts=rollouts, outputs=outputs)
-        options = {"first": first, "corrected": corrected, "compared": compared}
-        return self.accumulate(rollouts, tensors, **options).result()
+    def backward(self, **fields: Any) -> dict[str, float]:
+        """Accumulate the gradient of the `Update` with these fields; returns metrics."""
+        update = Update(**fields)
+        return self.accumulate(update, self.targets(update)).result()
 
-    def tensors(
-        self,
-        *,
-        scores: Scores,
-        rollouts: Rollouts,
-        outputs: Mapping[str, Tensor],
-        rest: tuple[Rollouts, Scores] | None = None,
-        left: tuple[Rollouts, Scores] | None = None,
-        replayed: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        """What the loss of an update reads, [B, ...] on the CPU: its targets and the outputs. A
-        collective.
-
-        outputs: [B, T, ...] tensors for the loss besides the targets: `reference_*`, `teacher_*`,
-            and in later updates `old_*`. They stay on the CPU, since a mean may be as large as a
-            latent; a micro-batch moves its share to the device.
-        rest: rollouts of other learners in the same groups, with their scores.
-        left: the learner's own that are not trained on, with theirs; None if it is on all.
-        replayed: [B] bool, rollouts of earlier steps, which are not compared with the sampler.
-        """
-        targets = self.targets(
-            scores=scores, rollouts=rollouts, outputs=outputs, rest=rest, left=left
-        )
-        tensors = {**targets, "mask": rollouts.mask, **outputs}
-        tensors[ACTIVE] = self.algorithm.active(targets)
-        if rollouts.sampler_log_probs is not None:
-            tensors["sampler_log_probs"] = rollouts.sampler_log_probs
-        if replayed is not None:
-            tensors["replayed"] = replayed
-        return {name: value.cpu() for name, value in tensors.items()}
-
-    def accumulate(
-        self,
-        rollouts: Rollouts,
-        tensors: Mapping[str, Tensor],
-        *,
-        first: bool = True,
-        corrected: bool = False,
-        compared: bool = False,
-        stale: bool = False,
-    ) -> Tally:
+    def accumulate(self, update: Update, targets: Mapping[str, Tensor]) -> Tally:
         """Add the gradient of an update's loss to the parameters'; returns metrics.
 
-        tensors: of the update; see `tensors`.
-        first: whether this is the step's first update: then the old outputs are the current ones.
-        corrected: whether the loss receives the sampler's log-probs, for importance weights.
-        compared: whether the old log-probs in `outputs` are the policy's own, not the sampler's, so
-            that a later update compares them with the sampler's, too; the first one always does.
-        stale: whether older weights drew the rollouts: then the difference from the sampler is the
-            policy's own movement, too, and is named so.
+        targets: of the update. What the loss reads besides them, see `Algorithm.loss`.
         """
-        active = tensors[ACTIVE].nonzero().flatten()
+        rollouts, replayed = update.rollouts, update.replayed
+        active = self.algorithm.active(targets).nonzero().flatten()
         split = self._split(rollouts.select(active), self.policy) if len(active) else ()
         parts = [(active[rows.cpu()], decisions) for rows, decisions in split]
-        tensors = {name: value for name, value in tensors.items() if name != ACTIVE}
+        tensors = {**targets, "mask": rollouts.mask, **update.outputs}
+        if rollouts.sampler_log_probs is not None:
+            tensors["sampler_log_probs"] = rollouts.sampler_log_probs
+        tensors = {name: value.cpu() for name, value in tensors.items()}
         tally, finiteness = Tally(), Finiteness()
         # The loss of an update is one sum over all processes, so it counts once.
         tally.mean("loss", 0.0, int(self.accelerator.is_main_process))
         tally.total("trained_decisions", 0.0)
         backpropagate = self.backpropagate or self.accelerator.backward
         passes = processes.largest(len(parts))  # equal numbers of forwards on all of them
-        outputs = self.algorithm.needs | (self.algorithm.old if first else frozenset())
+        outputs = self.algorithm.needs | (self.algorithm.old if update.first else frozenset())
         progress.expect("passes", passes)
         for number in range(passes):
             progress.count("passes")
@@ -136,10 +83,10 @@ class Updater:
                 piece = rollouts.select(rows)
                 current: LogProbs = self.model(piece, decisions, outputs)
                 batch = self._batch(tensors, rows, _within(decisions, piece))
-                if first:
+                if update.first:
                     batch |= {f"old_{n}": current.outputs[n].detach() for n in self.algorithm.old}
-                sampled, replayed = batch.get("sampler_log_probs"), batch.pop("replayed", None)
-                if not corrected:
+                sampled = batch.get("sampler_log_probs")
+                if not update.corrected:
                     batch.pop("sampler_log_probs", None)
                 loss = self.algorithm.loss(current, batch).sum()
                 # DDP averages over processes; the weights already divide by the whole update.
@@ -152,10 +99,11 @@ class Updater:
                 surprise = -current.extra["observation_log_probs"]
                 tally.decisions(batch[OBSERVATIONS], {"observation_loss": surprise})
             finiteness.add(current, batch)
-            old = current.log_probs if first else batch.get("old_log_probs")
-            if (first or compared) and sampled is not None and old is not None:
-                mask = mask if replayed is None else mask & ~replayed[:, None]
-                family = Family.STALE if stale else Family.MISMATCH
+            old = current.log_probs if update.first else batch.get("old_log_probs")
+            if (update.first or update.compared) and sampled is not None and old is not None:
+                if replayed is not None:
+                    mask = mask & ~replayed[rows].to(mask.device)[:, None]
+                family = Family.STALE if update.stale else Family.MISMATCH
                 _compare(tally, family, old.detach(), sampled, mask)
         self.first_nonfinite = finiteness.first()
         return tally.of_all_processes()
@@ -199,45 +147,43 @@ class Updater:
         cut = _cut(tensors, rows, decisions)
         return {name: value.to(self.accelerator.device) for name, value in cut.items()}
 
-    def targets(
-        self,
-        *,
-        scores: Scores,
-        rollouts: Rollouts,
-        outputs: Mapping[str, Tensor],
-        rest: tuple[Rollouts, Scores] | None = None,
-        left: tuple[Rollouts, Scores] | None = None,
-    ) -> Mapping[str, Tensor]:
-        """The algorithm's targets for these rollouts, computed over those of all processes.
+    def targets(self, update: Update) -> Mapping[str, Tensor]:
+        """The algorithm's targets for an update, computed over the rollouts of all processes, which
+        it observes before if they are new. A collective.
 
         All targets except the weights are also over those `left` out and the `rest`, those of other
         learners: the denominators are those of the rollouts that the learner is trained on.
         """
+        rollouts, outputs = update.rollouts, update.outputs
         zeros = rollouts.mask.new_zeros(rollouts.mask.shape, dtype=torch.float32)
         inputs = {n: outputs.get(n, zeros).cpu() for n in sorted(self.algorithm.target_inputs)}
-        ours = replace(skeleton(rollouts), trajectory=inputs), scores.bare
+        ours = replace(skeleton(rollouts), trajectory=inputs), update.scores.bare
         shared = gather_object([ours])
         start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
-        whole = [*shared, *_shared(left)]
-        targets = weighed = self._targets(whole)
-        if rest is not None:
-            targets = self._targets([*whole, *_shared(rest)])
-        if left is not None:
-            weighed = self._targets(shared)
+        own = [*shared, *_shared(update.left)]
+        scores, together, inputs = self._together(own)
+        if not update.repeated:
+            self.algorithm.observe(scores, together)
+        targets: Mapping[str, Tensor] = self.algorithm.targets(scores, together, inputs)
+        weighed = targets
+        if update.rest is not None:
+            targets = self.algorithm.targets(*self._together([*own, *_shared(update.rest)]))
+        if update.left is not None:
+            weighed = self.algorithm.targets(*self._together(shared))
         targets = {**targets, "weights": weighed["weights"]}
         decisions = rollouts.mask.shape[1]
-        own = slice(start, start + len(rollouts))
+        rows = slice(start, start + len(rollouts))
         return {
-            name: value[own, :decisions] if value.ndim > 1 else value[own]
+            name: value[rows, :decisions] if value.ndim > 1 else value[rows]
             for name, value in targets.items()
         }
 
-    def _targets(self, parts: Sequence[tuple[Rollouts, Scores]]) -> Mapping[str, Tensor]:
-        """The targets of all parts together, in order."""
+    def _together(self, parts: Sequence[View]) -> tuple[Scores, Rollouts, Mapping[str, Tensor]]:
+        """All parts together, in order, as the algorithm gets them."""
         whole = Rollouts.concat([rollouts for rollouts, _ in parts])
         inputs = {name: whole.tensor(name) for name in sorted(self.algorithm.target_inputs)}
         scores = Scores.concat([scores for _, scores in parts])
-        return self.algorithm.targets(scores, replace(whole, trajectory={}), inputs)
+        return scores, replace(whole, trajectory={}), inputs
 
     @torch.no_grad()
     def outputs(
@@ -277,7 +223,7 @@ class Updater:
         return self.dummy.select(rows), decisions
 
 
-def _shared(view: tuple[Rollouts, Scores] | None) -> list[tuple[Rollouts, Scores]]:
+def _shared(view: View | None) -> list[View]:
     """Those of all processes, as `Updater.targets` reads them; [] for None. A collective."""
     if view is None:
         return []

@@ -16,6 +16,8 @@ from groupwise.record.seeds import seed_for
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts, Turn
 
+View = tuple[Rollouts, Scores]
+"""Rollouts without trajectories, in CPU memory, and their scores."""
 OF_EXCEPTIONS = ("environment", "refused")
 """The words for exceptions that `play` raises; its last completion may have been cut off."""
 

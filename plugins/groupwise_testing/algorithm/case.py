@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from groupwise.algorithm import Algorithm
+from groupwise.learning.batch import Update
 from groupwise.learning.update import Updater
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts
@@ -88,7 +89,9 @@ class Case:
         rollouts = self.rollouts if rollouts is None else rollouts
         updater = self.updater()
         outputs = outputs_before(updater, rollouts)
-        return updater.targets(scores=toy_scores(rewards), rollouts=rollouts, outputs=outputs)
+        return updater.targets(
+            Update(scores=toy_scores(rewards), rollouts=rollouts, outputs=outputs)
+        )
 
 
 def outputs_before(
@@ -125,9 +128,8 @@ class FirstUpdate:
         updater = case.updater()
         self.algorithm, self.mask = updater.algorithm, case.rollouts.mask
         before = outputs_before(updater, case.rollouts, first=True)
-        targets = updater.targets(
-            scores=scores or toy_scores(REWARDS), rollouts=case.rollouts, outputs=before
-        )
+        scores = scores or toy_scores(REWARDS)
+        targets = updater.targets(Update(scores=scores, rollouts=case.rollouts, outputs=before))
         names = self.algorithm.needs | self.algorithm.old
         with torch.no_grad():
             outputs = updater.policy(case.rollouts, outputs=names).outputs

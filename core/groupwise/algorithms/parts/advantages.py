@@ -45,12 +45,11 @@ class Advantages(Part):
         if self.config.top_entropy_quantile < 1:
             self.target_inputs = frozenset({"old_entropy"})
 
-    def advantages(
-        self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]
+    def limited(
+        self, estimated: Tensor, rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Tensor:
-        """[B], or [B, T] with process rewards: those of `estimate`, clipped; with a
-        `top_entropy_quantile` [B, T], 0 at decisions of lower entropy."""
-        estimated = self.whole.estimate(scores, rollouts, inputs)
+        """The advantages that were estimated, clipped; with a `top_entropy_quantile` [B, T], 0 at
+        decisions of lower entropy."""
         most = self.config.advantage_clip
         clipped = estimated if most is None else estimated.clamp(-most, most)
         share = self.config.top_entropy_quantile
@@ -109,9 +108,17 @@ class GroupCentred(Advantages):
         return "none"
 
     def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
-        """[B] or [B, T]: the advantages; variants override this."""
+        """[B], or [B, T] with process rewards or credit over turns: advantages of completions, or
+        of their turns, plus those of steps; variants override this."""
+        credit = self.config.credit
+        relative = self.whole.relative(scores, rollouts)
+        relative = credit.advantages(rollouts, scores.outcome, relative, **self._comparison)
+        if scores.steps is None:
+            return relative
+        return objective.per_decision(relative) + self._process(scores.steps, rollouts)
+
+    def observe(self, scores: Scores, rollouts: Rollouts) -> None:
         self._credited = bool(self._credited) or self.config.credit.applies(rollouts)
-        return self._compared(scores, rollouts)
 
     def warning(self, metrics: Mapping[str, Any]) -> str | None:
         """A warning if no turn of the step had a reward or state for `credit` to compare."""
@@ -120,18 +127,8 @@ class GroupCentred(Advantages):
 
     def no_signal(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B] bool: all advantages in the rollout's group are 0, as below `least_std`."""
-        compared = objective.per_decision(self._compared(scores, rollouts))
+        compared = objective.per_decision(GroupCentred.estimate(self, scores, rollouts, {}))
         return advantages.groups_without((compared != 0).any(dim=1), rollouts.groups)
-
-    def _compared(self, scores: Scores, rollouts: Rollouts) -> Tensor:
-        """[B], or [B, T] with process rewards or credit over turns: advantages of completions, or
-        of their turns, plus those of steps."""
-        credit = self.config.credit
-        relative = self.whole.relative(scores, rollouts)
-        relative = credit.advantages(rollouts, scores.outcome, relative, **self._comparison)
-        if scores.steps is None:
-            return relative
-        return objective.per_decision(relative) + self._process(scores.steps, rollouts)
 
     def relative(self, scores: Scores, rollouts: Rollouts) -> Tensor:
         """[B]: the advantages of whole completions; variants override this."""

@@ -107,7 +107,8 @@ class Composed(Algorithm, metaclass=Composing):
         self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Tensor:
         """[B], or [B, T] with process rewards; arguments as of `targets`."""
-        return self.parts["advantage"].advantages(scores, rollouts, inputs)
+        estimated = self.estimate(scores, rollouts, inputs)
+        return self.parts["advantage"].limited(estimated, rollouts, inputs)
 
     def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
         """[B] or [B, T]: the advantages before they are clipped."""
@@ -230,6 +231,10 @@ class Composed(Algorithm, metaclass=Composing):
     def prepare(self, policy: Policy, weights: KeptWeights) -> None:
         for part in reversed(self.parts.values()):
             part.prepare(policy, weights)
+
+    def observe(self, scores: Scores, rollouts: Rollouts) -> None:
+        for part in self.parts.values():
+            part.observe(scores, rollouts)
 
     def begin_step(self, step: int) -> None:
         for part in self.parts.values():

@@ -61,10 +61,13 @@ class Part:
         self.whole: Composed = whole  # Any: in a class made of parts, types have a config here
         self.config = whole.config
 
-    def advantages(
-        self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]
+    def observe(self, scores: Scores, rollouts: Rollouts) -> None:
+        pass
+
+    def limited(
+        self, estimated: Tensor, rollouts: Rollouts, inputs: Mapping[str, Tensor]
     ) -> Tensor:
-        raise NotImplementedError
+        return estimated
 
     def estimate(self, scores: Scores, rollouts: Rollouts, inputs: Mapping[str, Tensor]) -> Tensor:
         raise NotImplementedError
