@@ -6,7 +6,6 @@ from contextlib import closing
 from groupwise.building.parts import Parts
 from groupwise.cli.stage import Stage
 from groupwise.evaluator.watches import DefaultWatches
-from groupwise.kit.copies import copied
 from groupwise.prompt_source import PlacedRow, Row
 from groupwise.record import Group
 from groupwise.record.gather import judged
@@ -14,6 +13,7 @@ from groupwise.rewards import OWN_ARGUMENTS, Reward, Scores
 from groupwise.rewards.reward import REFERENCES
 from groupwise.rewards.run_state import RunState
 from groupwise.rollouts import Rollouts
+from groupwise.scoring.gold import stated
 from groupwise.scoring.scorer import Scorer
 
 ROWS, SIZE = 3, 2
@@ -43,7 +43,7 @@ def trial(stage: Stage) -> str:
         state = RunState(max_steps=parts.config.train.steps)
         with closing(Scorer(called)) as scorer:
             columns = {title: scorer(rollouts, state) for title, rollouts in batches.items()}
-    text = None if gold is None else _stated(gold, rows[0])
+    text = None if gold is None else stated(gold, rows[0])
     right = [] if text is None else [f"  the right answer to the first prompt: {text!r:.120}"]
     watched = _watched(parts, next(iter(batches.values())))
     return "\n".join([*aligned(_table(parts, len(rows), columns, unknown)), *right, *watched, ""])
@@ -90,20 +90,13 @@ def _gold(parts: Parts) -> Gold | None:
     return gold if known else None
 
 
-def _stated(gold: Gold, row: Row) -> str | None:
-    try:
-        return gold(copied(row, pictures=False))
-    except ValueError:  # `gold_notes` has said so
-        return None
-
-
 def _played(stage: Stage, rows: Sequence[PlacedRow], gold: Gold | None) -> dict[str, Rollouts]:
     """By title, what rewards judge: the episodes of each row in which that is written."""
     (*_, last) = stage.parts.players.judged
     texts = {stage.players[last].blank: [""] * len(rows)}
-    stated = [_stated(gold, row) if gold is not None else None for row in rows]
-    if any(text is not None for text in stated):
-        texts[GOLD] = [text or "" for text in stated]
+    written = [stated(gold, row) if gold is not None else None for row in rows]
+    if any(text is not None for text in written):
+        texts[GOLD] = [text or "" for text in written]
     with stage.open(SIZE) as sampler:
         return {
             title: judged(

@@ -46,10 +46,11 @@ class Assembly:
             self._judge(episode)
         for rollout in (own for of_player in rollouts.values() for own in of_player):
             _end(rollout)
-        turn_rewards.write([call for episode in episodes for call in episode.judged], rollouts)
-        _check_judged([call for episode in episodes for call in episode.judged])
+        judged = [call for episode in episodes for call in episode.judged]
+        turn_rewards.write(judged, rollouts)
+        _check_judged(judged)
         if self.compared:
-            check_kinds([call for episode in episodes for call in episode.judged])
+            check_kinds(judged)
         for call in (call for episode in episodes for call in episode.calls):
             if not call.episode.plain:  # else rewards may read a policy's facts where they are
                 call.rollout.move_facts()
@@ -82,8 +83,8 @@ class Assembly:
             last = [call for call in episode.calls if not call.is_followed]
             judged = {call: None for end in last if (call := self._latest_judged(end)) is not None}
             # Of a rollout the last: an earlier reply may have been answered beside it.
-            calls = {call.rollout: call for call in sorted(judged, key=_number_in_rollout)}
-            pairs = [(call, outcome or {}) for call in judged if calls[call.rollout] is call]
+            ends = {[c for c in call.rollout.calls if c in judged][-1] for call in judged}
+            pairs = [(call, outcome or {}) for call in judged if call in ends]
         else:
             returned = outcome if isinstance(outcome, Sequence) else [outcome]
             pairs = [_pair(each) for each in returned]
@@ -96,10 +97,6 @@ class Assembly:
         one."""
         line = (call, *(call.ancestors if call.refused_by is None else ()))
         return next((each for each in line if each.label in self.judged), None)
-
-
-def _number_in_rollout(call: Call) -> int:
-    return call.rollout.calls.index(call)
 
 
 def _of_own_turns(batch: Rollouts, rollouts: Sequence[Rollout]) -> Rollouts:

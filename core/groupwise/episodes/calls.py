@@ -54,6 +54,7 @@ def calls_for(
     place: tuple[Any, ...] = (_rollouts_before(label, parent), *forks)
     if grouped is not None:
         place = ("candidates", label, turn, branch, number)
+    who = "" if episode.compared else label
     request = [
         Call(
             label=label,
@@ -69,7 +70,7 @@ def calls_for(
             index=first + index,
             size=size,
             is_candidate=grouped is not None,
-            comparison=Comparison(episode.group.number, episode.compared_as(label), place),
+            comparison=Comparison(episode.group.number, who, place),
         )
         for index in range(grouped or 1)
     ]

@@ -113,7 +113,7 @@ class EpisodeSampler:
 
     def greedy(self, cast: str) -> bool:
         """Whether a player of this cast has a greedy mode."""
-        return any(self.samplings[label].greedy for label in self.casts[cast])
+        return any(self.samplings[label].policy.greedy for label in self.casts[cast])
 
     @property
     def refused(self) -> Mapping[str, float]:

@@ -21,7 +21,8 @@ class Places:
 
     def raised(self, error: BaseException) -> str:
         """Where an exception came from."""
-        return self._last((own.filename, own.lineno) for own in _raised(error))
+        frames = traceback.extract_tb(error.__traceback__)
+        return self._last((own.filename, own.lineno) for own in frames)
 
     def waits(self, coroutine: Any) -> str:
         """Where a suspended coroutine waits."""
@@ -35,10 +36,6 @@ class Places:
     def _last(self, lines: Iterable[tuple[str, int | None]]) -> str:
         numbers = [line for file, line in lines if file == self._file]
         return f" (line {numbers[-1]} of {Path(self._file).name})" if numbers else ""
-
-
-def _raised(error: BaseException) -> traceback.StackSummary:
-    return traceback.extract_tb(error.__traceback__)
 
 
 def _awaited(coroutine: Any) -> Iterator[tuple[str, int | None]]:

@@ -44,7 +44,7 @@ class PlayerSampler:
         self.sampling, self.group_size = sampling, group_size
         self.space, self.dummy = space, dummy
         self.purpose: Purpose = purpose
-        if purpose == "greedy" and not sampling.greedy:
+        if purpose == "greedy" and not sampling.policy.greedy:
             self.purpose = "evaluate"
         self.by_turns = multi_turn and isinstance(sampling.sampler, TurnSampler)
         self._threads: ThreadPoolExecutor | None = None

@@ -64,11 +64,6 @@ class Sampling:
                 self.sampler.follow(self.policy, *target)
             self._followed = target
 
-    @property
-    def greedy(self) -> bool:
-        """Whether the policy has a greedy mode."""
-        return self.policy.greedy
-
     def share(self, groups: Sequence[Group]) -> Sequence[Group]:
         """This process's share of the groups."""
         rank, world = self.process

@@ -64,8 +64,6 @@ class Batch:
     """Other learners' rollouts in the same groups; None if there are none."""
     left: Sequence[Rollout] | None
     """Those of its own that are compared, but not trained on; None if it is trained on all."""
-    replays: bool
-    """Whether rollouts may be of earlier steps."""
 
     @cached_property
     def scores(self) -> Scores:
@@ -73,18 +71,16 @@ class Batch:
         return scores_of(self.members, self.like)
 
     @cached_property
-    def replayed(self) -> Tensor | None:
-        """[B] bool: rollouts of earlier steps; None if there can be none."""
-        own = torch.tensor([member.is_replayed for member in self.members], dtype=torch.bool)
-        return own if self.replays else None
+    def replayed(self) -> Tensor:
+        """[B] bool: rollouts of earlier steps."""
+        return torch.tensor([member.is_replayed for member in self.members], dtype=torch.bool)
 
     def oldest(self, step: int) -> int:
         """The version of the oldest weights that drew rollouts of this step, on any process; `step`
         for the current ones. A collective."""
         versions = self.rollouts.versions
-        if versions is not None and self.replayed is not None:
-            versions = versions[~self.replayed]
-        own = step if versions is None or not len(versions) else int(versions.min())
+        fresh = [] if versions is None else versions[~self.replayed].tolist()
+        own = min(fresh, default=step)
         return step - processes.largest(step - own)
 
     def update(self, rows: Tensor, outputs: Mapping[str, Tensor], **how: bool) -> Update:
@@ -97,7 +93,7 @@ class Batch:
             outputs={name: value[rows, :decisions] for name, value in outputs.items()},
             rest=self._of_draws(self.rest, draws, by_draw),
             left=self._of_draws(self.left, draws, light),
-            replayed=None if self.replayed is None else self.replayed[rows],
+            replayed=self.replayed[rows],
             **how,
         )
 

@@ -124,7 +124,6 @@ class Learner:
             like=like,
             rest=rest,
             left=left,
-            replays=self.replay is not None,
         )
         metrics = self._train(batch, plan, rate, step)
         self.algorithm.after_updates(metrics)

@@ -32,7 +32,7 @@ class Updater:
 
     policy: for passes without gradient; model: the same policy as accelerate wraps it (DDP).
     budget: the most decisions in a micro-batch.
-    backpropagate: adds the gradient of a loss to the parameters' gradients; accelerate's if unset.
+    backpropagate: adds the gradient of a loss to the parameters' gradients.
     dummy: a rollout for passes without effect, while other processes have more micro-batches.
     first_nonfinite: the first tensor that was not finite in the last passes, None if all were.
     """
@@ -42,7 +42,7 @@ class Updater:
     algorithm: Algorithm
     accelerator: Accelerator
     budget: int
-    backpropagate: Callable[[Tensor], None] | None = None
+    backpropagate: Callable[[Tensor], None]
     dummy: Rollouts | None = field(default=None, init=False)
     first_nonfinite: str | None = field(default=None, init=False)
 
@@ -68,7 +68,6 @@ class Updater:
         # The loss of an update is one sum over all processes, so it counts once.
         tally.mean("loss", 0.0, int(self.accelerator.is_main_process))
         tally.total("trained_decisions", 0.0)
-        backpropagate = self.backpropagate or self.accelerator.backward
         passes = processes.largest(len(parts))  # equal numbers of forwards on all of them
         outputs = self.algorithm.needs | (self.algorithm.old if update.first else frozenset())
         progress.expect("passes", passes)
@@ -77,7 +76,7 @@ class Updater:
             last = number == passes - 1
             with nullcontext() if last else self._unreduced():
                 if number >= len(parts):
-                    backpropagate(_nothing(self.model(*self._dummy(self.policy), outputs)))
+                    self.backpropagate(_nothing(self.model(*self._dummy(self.policy), outputs)))
                     continue
                 rows, decisions = parts[number]
                 piece = rollouts.select(rows)
@@ -90,7 +89,7 @@ class Updater:
                     batch.pop("sampler_log_probs", None)
                 loss = self.algorithm.loss(current, batch).sum()
                 # DDP averages over processes; the weights already divide by the whole update.
-                backpropagate(loss * self.accelerator.num_processes)
+                self.backpropagate(loss * self.accelerator.num_processes)
             mask = batch["mask"]
             tally.mean("loss", loss, 0)
             tally.total("trained_decisions", mask.sum())
@@ -143,9 +142,12 @@ class Updater:
     def _batch(
         self, tensors: Mapping[str, Tensor], rows: Tensor, decisions: slice
     ) -> dict[str, Tensor]:
-        """These rows and decisions of all tensors, on the device."""
-        cut = _cut(tensors, rows, decisions)
-        return {name: value.to(self.accelerator.device) for name, value in cut.items()}
+        """The rows of all tensors, of those with decisions these, on the device."""
+        rows, batch = rows.cpu(), dict[str, Tensor]()
+        for name, value in tensors.items():
+            part = value[rows][:, decisions] if value.ndim > 1 else value[rows]
+            batch[name] = part.to(self.accelerator.device)
+        return batch
 
     def targets(self, update: Update) -> Mapping[str, Tensor]:
         """The algorithm's targets for an update, computed over the rollouts of all processes, which
@@ -161,11 +163,10 @@ class Updater:
         shared = gather_object([ours])
         start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
         own = [*shared, *_shared(update.left)]
-        scores, together, inputs = self._together(own)
+        scores, together, of_all = self._together(own)
         if not update.repeated:
             self.algorithm.observe(scores, together)
-        targets: Mapping[str, Tensor] = self.algorithm.targets(scores, together, inputs)
-        weighed = targets
+        targets = weighed = self.algorithm.targets(scores, together, of_all)
         if update.rest is not None:
             targets = self.algorithm.targets(*self._together([*own, *_shared(update.rest)]))
         if update.left is not None:
@@ -250,12 +251,3 @@ def _nothing(current: LogProbs) -> Tensor:
     """0, computed from all outputs, so that gradients are zero and DDP's hooks run."""
     sums = [torch.nan_to_num(x).sum() for x in current.outputs.values() if x.requires_grad]
     return torch.stack(sums).sum() * 0.0
-
-
-def _cut(tensors: Mapping[str, Tensor], rows: Tensor, decisions: slice) -> dict[str, Tensor]:
-    """The rows of all tensors; of tensors with decisions, these decisions."""
-    cut = {}
-    for name, value in tensors.items():
-        part = value[rows.cpu()]
-        cut[name] = part[:, decisions] if value.ndim > 1 else part
-    return cut

@@ -105,7 +105,6 @@ class Call:
     """Of the turn, if `play` returned one."""
     state: int | None = None
     """A number for the state before the turn, if `play` named it."""
-
     columns: Columns | None = field(default=None, repr=False)
     """What `play` returned with it, if rewards judge it; None for others."""
     rollout: Rollout = field(init=False, repr=False)

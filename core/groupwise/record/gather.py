@@ -12,7 +12,6 @@ from torch.nn.utils.rnn import pad_sequence
 from groupwise.environment import ENDED, OF_TURNS
 from groupwise.record.call import Call
 from groupwise.record.rollout import Rollout
-from groupwise.record.seeds import seed_for
 from groupwise.rewards import Scores
 from groupwise.rollouts import Rollouts, Turn
 
@@ -145,29 +144,18 @@ def scores_of(rollouts: Sequence[Rollout], like: Scores) -> Scores:
     """The scores of these rollouts; like: scores of the same rewards in the same step."""
     values = [own.rewards for own in rollouts if own.rewards is not None]
     assert len(values) == len(rollouts)
-    reasons = [own.reason for own in rollouts]
-    logged = [
-        name
-        for name in (rollouts[0].extra if rollouts else ())
-        if all(name in own.extra for own in rollouts)
-    ]
-    nothing, steps = torch.empty(0, dtype=torch.float64), [own.steps for own in rollouts]
-    return Scores(
-        names=like.names,
-        weights=like.weights,
+    first = rollouts[0].extra if rollouts else ()
+    logged = [name for name in first if all(name in own.extra for own in rollouts)]
+    nothing = torch.empty(0, dtype=torch.float64)
+    steps = [nothing if own.steps is None else own.steps for own in rollouts]
+    padded = pad_sequence(steps or [nothing], batch_first=True, padding_value=math.nan)
+    return replace(
+        like.bare,
         values=torch.tensor(values, dtype=torch.float64).view(len(rollouts), len(like.names)),
         failed=torch.tensor([own.failed for own in rollouts], dtype=torch.bool),
-        reasons=_some(reasons),
+        reasons=_some([own.reason for own in rollouts]),
         extra={name: [own.extra[name] for own in rollouts] for name in logged},
-        steps=None
-        if _some(steps) is None
-        else pad_sequence(
-            [nothing if row is None else row for row in steps],
-            batch_first=True,
-            padding_value=math.nan,
-        ),
-        judges_steps=like.judges_steps,
-        scales=like.scales,
+        steps=padded if any(own.steps is not None for own in rollouts) else None,
     )
 
 
@@ -203,18 +191,13 @@ def _columns(rollouts: Sequence[Rollout], device: torch.device) -> dict[str, Any
         "prompts": [own.row for own in rollouts],
         "completions": [own.completion for own in rollouts],
         "groups": torch.tensor([own.comparison.number for own in rollouts], device=device),
-        "episodes": None if plain else torch.tensor([*map(_weighed_as, rollouts)]),
+        "episodes": None if plain else torch.tensor([own.weighed_as for own in rollouts]),
         "failures": _some([own.failure for own in rollouts]),
         "endings": _some([None if word == "length" else word for word in endings]),
         "turns": _turns(rollouts),
         "roles": _some([own.role for own in rollouts]),
         "facts": {name: [own.facts.get(name) for own in rollouts] for name in names},
     }
-
-
-def _weighed_as(rollout: Rollout) -> int:
-    """The number of the episode that a rollout counts as."""
-    return seed_for(0, f"{rollout.weighed_as}", rollout.draw, rollout.episode.index)
 
 
 def _some(values: Sequence[Any]) -> Sequence[Any] | None:

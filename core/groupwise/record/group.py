@@ -109,10 +109,6 @@ class Episode:
         """Whether it failed before any reply, so that no call tells of it."""
         return self.failure is not None and not self.calls
 
-    def compared_as(self, label: str) -> str:
-        """Who a player is in comparisons: "" where casts are compared with each other."""
-        return "" if self.compared else label
-
     def followers(self, call: "Call | None") -> list["Call"]:
         """The calls with a completion that follow this one; of None the first ones."""
         return [each for each in self.calls if each.is_drawn and each.follows(call)]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from groupwise.prompt_source import Row
 from groupwise.record.group import Episode
+from groupwise.record.seeds import seed_for
 from groupwise.rollouts import Rollouts, Turn
 
 if TYPE_CHECKING:
@@ -102,12 +103,13 @@ class Rollout:
         return self.rewards is not None and not self.failed
 
     @property
-    def weighed_as(self) -> tuple[Any, ...]:
-        """Rollouts with an equal one count as one episode: those of an episode, but every
+    def weighed_as(self) -> int:
+        """Rollouts with an equal number count as one episode: those of an episode, but every
         candidate, and what follows it, by itself."""
-        line = (self.first, *self.first.ancestors)
+        line, episode = (self.first, *self.first.ancestors), self.episode
         way = [(call.space, call.identity) for call in line if call.is_candidate]
-        return (self.episode.cast, self.draw, self.episode.index, *way)
+        own = (episode.cast, self.draw, episode.index, *way)
+        return seed_for(0, f"{own}", self.draw, episode.index)
 
     def move_facts(self) -> None:
         """Move the facts' tensors to CPU memory."""

@@ -104,16 +104,13 @@ class Scores:
         index = torch.arange(len(self.failed))[rows]
         chosen = index.tolist()
         reasons = [self.reasons[row] for row in chosen] if self.reasons else []
-        return Scores(
-            names=self.names,
-            weights=self.weights,
+        return replace(
+            self.bare,
             values=self.values[index],
             failed=self.failed[index],
             extra={name: [column[row] for row in chosen] for name, column in self.extra.items()},
             reasons=reasons if any(reasons) else None,
             steps=None if self.steps is None or not chosen else self.steps[index],
-            judges_steps=self.judges_steps,
-            scales=self.scales,
         )
 
     @property

@@ -45,7 +45,7 @@ class Gold:
 
     def stated(self, row: Row) -> str | None:
         """The right completion of a row; None if it has none."""
-        return _stated(self.write, row)
+        return stated(self.write, row)
 
     def with_answer(self, row: PlacedRow, answer: Any) -> PlacedRow:
         """The row with another gold answer."""
@@ -122,13 +122,14 @@ def _paid(
     probe: Probe, rows: Sequence[PlacedRow], write: Callable[[Row], str | None]
 ) -> list[Value]:
     """The values of the right completions; NaN for rows that have none."""
-    texts = [_stated(write, row) for row in rows]
-    stated = [(row, text) for row, text in zip(rows, texts, strict=True) if text is not None]
-    values = iter(probe.values([row for row, _ in stated], [text for _, text in stated]))
+    texts = [stated(write, row) for row in rows]
+    known = [(row, text) for row, text in zip(rows, texts, strict=True) if text is not None]
+    values = iter(probe.values([row for row, _ in known], [text for _, text in known]))
     return [Value(float("nan")) if text is None else next(values) for text in texts]
 
 
-def _stated(write: Callable[[Row], str | None], row: Row) -> str | None:
+def stated(write: Callable[[Row], str | None], row: Row) -> str | None:
+    """The right completion that a reward states of a row, None if it has none."""
     try:
         return write(copied(row, pictures=False))
     except ValueError:  # `gold_notes` says so

@@ -24,7 +24,8 @@ def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
     remove(folder)  # images of an earlier writing of this evaluation
     attached = Attached(path.parent / ATTACHED, path.parents[1])
     taken = set[str]()
-    plain = (with_names(_with_its_image(sample, folder, taken), attached) for sample in samples)
+    saved = (with_its_image(s, folder, _name_of_image(s), taken) for s in samples)
+    plain = (with_names(sample, attached) for sample in saved)
     write(path, "".join(as_line(sample) for sample in plain))
 
 
@@ -89,16 +90,22 @@ def numbered(name: str, taken: set[str]) -> str:
     return name
 
 
-def _with_its_image(sample: Mapping[str, Any], folder: Path, taken: set[str]) -> Mapping[str, Any]:
-    """The sample with its image saved, and named by a path relative to the run's folder."""
+def _name_of_image(sample: Mapping[str, Any]) -> str:
+    way = "_greedy" if sample["greedy"] else ""
+    way += f"_{sample['learner']}" if sample.get("learner") else ""
+    return f"{sample['draw']:04d}_{sample['index']}{way}"
+
+
+def with_its_image(
+    sample: Mapping[str, Any], folder: Path, name: str, taken: set[str], *, small: bool = False
+) -> Mapping[str, Any]:
+    """The sample with its image, if it is one, saved under this name, with a number if that is
+    taken, and named by a path relative to the run's folder."""
     image = sample["completion"]
     if not callable(getattr(image, "save", None)):
         return sample
-    folder.mkdir(exist_ok=True)
-    way = "_greedy" if sample["greedy"] else ""
-    way += f"_{sample['learner']}" if sample.get("learner") else ""
-    name = numbered(f"{sample['draw']:04d}_{sample['index']}{way}", taken)
-    path = media.write(image, folder / name)
+    folder.mkdir(exist_ok=True, parents=True)
+    path = media.write(image, folder / numbered(name, taken), small=small)
     return {**sample, "completion": "", "image": path.relative_to(folder.parents[1]).as_posix()}
 
 

@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from groupwise.kit import media
 from groupwise.storage.attached import Attached
 from groupwise.storage.disk import only_files, read_text, remove, write
-from groupwise.storage.samples import ATTACHED, as_line, make_folder, numbered, with_names
+from groupwise.storage.samples import ATTACHED, as_line, make_folder, with_its_image, with_names
 
 LONGEST = (8_000, 2_000, 500, 100)
 """Characters of a text, the first of these with which a line is no longer than `LINE`; the middle
@@ -72,26 +71,14 @@ class TrainingSamples:
             self._sweep("".join(kept))
 
     def _line(self, sample: Mapping[str, Any], taken: set[str]) -> str:
-        plain = with_names(self._with_its_image(sample, taken), self._attached)
+        learner = f"_{sample['learner']}" if sample.get("learner") else ""
+        name = f"{sample['step']}_{sample['draw']}_{sample['index']}{learner}"
+        saved = with_its_image(sample, self.folder, name, taken, small=True)
+        plain = with_names(saved, self._attached)
         lines = (as_line(_cut(plain, longest)) for longest in LONGEST)
         return next(
             (line for line in lines if len(line) <= LINE), as_line(_cut(plain, LONGEST[-1]))
         )
-
-    def _with_its_image(self, sample: Mapping[str, Any], taken: set[str]) -> Mapping[str, Any]:
-        """The sample with its image saved as a small file."""
-        image = sample["completion"]
-        if not callable(getattr(image, "save", None)):
-            return sample
-        self.folder.mkdir(exist_ok=True, parents=True)
-        learner = f"_{sample['learner']}" if sample.get("learner") else ""
-        name = f"{sample['step']}_{sample['draw']}_{sample['index']}{learner}"
-        path = media.write(image, self.folder / numbered(name, taken), small=True)
-        return {
-            **sample,
-            "completion": "",
-            "image": path.relative_to(self.path.parents[1]).as_posix(),
-        }
 
     def _sweep(self, lines: str) -> None:
         """Remove the images that are not named in these lines."""
