@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from groupwise.evaluation import Sample
 from groupwise.kit.metric_names import Family
 from groupwise.metrics.step_metrics import column_value, shares_of_ends
-from groupwise.samples import facts
+from groupwise.metrics.tally import Tally
 
 COUNTS = frozenset({"failed", "unscored"})
 """Metrics that count completions."""
@@ -63,7 +63,7 @@ def summarise(
     metrics |= {f"{Family.ENVIRONMENT}/{name}": _mean_of(name, drawn) for name in columns}
     if any("ended" in sample for sample in sampled):
         metrics |= shares_of_ends([sample["ended"] for sample in drawn])
-    return facts.means(drawn) | metrics | (_pass_at_all(sampled, size) if judged else {})
+    return _of_facts(drawn) | metrics | (_pass_at_all(sampled, size) if judged else {})
 
 
 def _by_source(drawn: Sequence[Sample], *, judged: bool) -> dict[str, float]:
@@ -77,6 +77,16 @@ def _by_source(drawn: Sequence[Sample], *, judged: bool) -> dict[str, float]:
             if any(sample[key] is not None for sample in own):
                 metrics[f"{name}/{label}"] = mean([sample[key] for sample in own])
     return metrics
+
+
+def _of_facts(drawn: Sequence[Sample]) -> dict[str, float]:
+    """By name, the mean of each logged fact over all decisions of these samples, as in training."""
+    tally = Tally()
+    for sample in drawn:
+        for name, value in sample.get("logged", {}).items():
+            if value is not None:  # itself a mean over the decisions of its completion
+                tally.mean(name, value * sample["length"], sample["length"])
+    return {name: value for name, value in tally.result().items() if not math.isnan(value)}
 
 
 def _mean_of(column: str, drawn: Sequence[Sample]) -> float:

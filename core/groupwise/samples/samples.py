@@ -17,7 +17,7 @@ from groupwise.prompt_source import Row
 from groupwise.record import Call, Episode
 from groupwise.record.gather import judged
 from groupwise.rewards import Scores
-from groupwise.samples.facts import recorded
+from groupwise.rollouts import Rollouts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Samples:
         rollouts = judged(calls, returned)
         rows = range(len(rollouts))
         written = {n: rollouts.facts[n] for n in returned if n not in (ENVIRONMENTS, *shown)}
-        facts = recorded(rollouts, policy, rows)
+        facts = _recorded(rollouts, policy)
         logged = {**scores.extra, **(watched.extra if watched else {})}
         texts = [{n: v[row] for n, v in logged.items() if isinstance(v[row], str)} for row in rows]
         extra = {**logged, **written}
@@ -125,6 +125,34 @@ class Samples:
             "greedy": self.greedy,
             **({"learner": self.learner} if self.learner else {}),
         }
+
+
+def _recorded(rollouts: Rollouts, policy: Policy) -> list[dict[str, Any]]:
+    """For each rollout the policy's facts that its sample records: by name, those that are `logged`
+    and those that are `shown`; they are in CPU memory."""
+    own = {"logged": policy.logged & rollouts.facts.keys()}
+    own |= {"shown": policy.shown & rollouts.facts.keys()}
+    return [
+        {
+            key: {name: _fact(rollouts.facts[name][row]) for name in sorted(names)}
+            for key, names in own.items()
+            if names
+        }
+        for row in range(len(rollouts))
+    ]
+
+
+def _fact(value: Any) -> Any:
+    """A fact for JSON: None for NaN and infinity, and a string for what JSON has no form for."""
+    if hasattr(value, "tolist"):  # a tensor or an array
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _fact(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_fact(inner) for inner in value]
+    return value if isinstance(value, str | int | bool | None) else str(value)
 
 
 def _of_source(episode: Episode) -> dict[str, str]:
