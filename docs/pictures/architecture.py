@@ -74,9 +74,7 @@ def step() -> str:
         ("loss", "[b, t], then a sum", ORANGE),
         ("optimizer", "new weights", SOFT),
     ]
-    drawn = text(
-        365, 18, "the record: what is learned is written on it", at="middle", size=12
-    )
+    drawn = text(365, 18, "the record: what is learned is written on it", at="middle", size=12)
     for y, parts in ((28, upper), (138, lower)):
         for number, (name, note, colour) in enumerate(parts):
             x = 8 + 145 * number
