@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 WALL_FACTOR = 5
-"""Wall time over processor time: a busy machine slows a program down, and is not its fault. As long
-again does not count while the program waits for a processor."""
+"""Wall time over processor time: a busy machine slows a program down, and is not its fault."""
+WAITING_FACTOR = 3
+"""Time in which a program waits for a processor does not count, up to so many times the wall time:
+with less than a twentieth of a processor nothing is known of it."""
 
 PERIOD = 0.05
 """Seconds between two looks at the size of a folder, where the kernel does not bound it."""

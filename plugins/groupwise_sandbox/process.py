@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from groupwise.kit.foreign_json import read as read_json
 from groupwise_sandbox import frames
-from groupwise_sandbox.limits import PERIOD, Limits
+from groupwise_sandbox.limits import PERIOD, WAITING_FACTOR, Limits
 
 _MESSAGE = 4 << 20
 """Bytes of one message of a program."""
@@ -204,10 +204,11 @@ class Process:
 
     def _prolonged(self, left: float) -> float:
         """The seconds that are left where the wall time is over: those in which the program waited
-        for a processor do not count, but for as many as it had at first."""
+        for a processor do not count, up to a bound."""
         waited = 0.0 if self._number is None else waited_of(self._number)
-        self._is_held_up = waited > self._limits.wall_seconds
-        left += min(waited, self._limits.wall_seconds)
+        most = WAITING_FACTOR * self._limits.wall_seconds
+        self._is_held_up = waited > most
+        left += min(waited, most)
         return max(left, PERIOD) if left > 0 else left
 
     def _looked_at(self, look: Callable[[], Ended | None]) -> float:
