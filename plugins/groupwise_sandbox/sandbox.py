@@ -273,6 +273,17 @@ class Sandbox:
         with self._free, self._connected().started(payload, limits) as process:
             return ending(process)
 
+    @contextmanager
+    def ending(self, seconds: float) -> Iterator[None]:
+        """End after so many seconds what still runs in the block; it raises SandboxError then."""
+        timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self.close)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     def close(self) -> None:
         """End all programs, and what starts them."""
         with self._lock:

@@ -1,6 +1,7 @@
 """Machine: where programs are run: this one, or a server."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
 from groupwise_code.answer import Answer
@@ -58,6 +59,9 @@ class Machine(Protocol):
     def checked(self, case: Printing, printed: str) -> Finished:
         """Run a row's checker on what a program printed."""
 
+    def ending(self, seconds: float) -> AbstractContextManager[None]:
+        """End what runs in the block after so many seconds; it is then the machine's fault."""
+
     def close(self) -> None:
         """End what runs."""
 
@@ -103,6 +107,9 @@ class Here:
     def checked(self, case: Printing, printed: str) -> Finished:
         files = {"input.txt": case.stdin, "expected.txt": case.expected, "output.txt": printed}
         return self._sandbox.run(str(case.checker), arguments=[*files], files=files)
+
+    def ending(self, seconds: float) -> AbstractContextManager[None]:
+        return self._sandbox.ending(seconds)
 
     def close(self) -> None:
         self._sandbox.close()

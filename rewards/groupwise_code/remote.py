@@ -8,6 +8,7 @@ sandbox/server/sandbox_api.py and sandbox/runners/types.py.
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from importlib.resources import files
 from typing import Any
 
@@ -86,6 +87,10 @@ class Remote:
     def checked(self, case: Printing, printed: str) -> Finished:
         """Raises SandboxError, as `refused` says before a run."""
         raise SandboxError(str(self.refused(case)))
+
+    def ending(self, seconds: float) -> AbstractContextManager[None]:
+        """Requests end in the seconds that are left to each."""
+        return nullcontext()
 
     def close(self) -> None:
         """End the connections."""

@@ -33,6 +33,8 @@ COLUMNS = (
 """That a row may have."""
 SHARE = 0.9
 """The part of the time left to a call in which tests are begun."""
+LAST = 0.95
+"""The part of it after which those that still run are ended, since a call must end in time."""
 _PROGRAM = (
     "import os, sys\nsys.dont_write_bytecode = True\n"
     "sys.path[:0] = [os.getcwd(), os.path.join(os.getcwd(), 'src')]\n"
@@ -126,8 +128,9 @@ class RepositoryTests:
         """
         names = [name for name in COLUMNS if name in columns]
         rows = [{name: columns[name][i] for name in names} for i in range(len(edited))]
-        until = time.monotonic() + SHARE * seconds_left()
-        with ThreadPoolExecutor(self._sandbox.parallel) as pool:
+        left = seconds_left()
+        until = time.monotonic() + SHARE * left
+        with self._sandbox.ending(LAST * left), ThreadPoolExecutor(self._sandbox.parallel) as pool:
             tried = [
                 pool.submit(self._failed, row, edits, until)
                 for row, edits in zip(rows, edited, strict=True)

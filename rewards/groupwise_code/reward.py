@@ -37,6 +37,8 @@ SERVER_PARALLEL = 16
 """Programs at the same time on a server."""
 SHARE = 0.9
 """The part of the time left to a call in which programs are begun."""
+LAST = 0.95
+"""The part of it after which those that still run are ended, since a call must end in time."""
 
 
 class Verdict(NamedTuple):
@@ -158,8 +160,9 @@ class CodeTests:
         rows = [
             {name: values[i] for name, values in known.items()} for i in range(len(completions))
         ]
-        until = time.monotonic() + SHARE * seconds_left()
-        with ThreadPoolExecutor(self._machine.parallel) as pool:
+        left = seconds_left()
+        until = time.monotonic() + SHARE * left
+        with self._machine.ending(LAST * left), ThreadPoolExecutor(self._machine.parallel) as pool:
             # Tasks begin in order, so none waits for tests that no thread is left to read; and the
             # tests of a group, which may be large, are let go of with its last completion.
             tried = list[Future[Verdict]]()

@@ -551,6 +551,23 @@ def test_hanging_programs_end_within_the_calls_time() -> None:
     assert 0.0 in raised.value.values
 
 
+def test_programs_that_would_outlast_the_call_are_ended_with_it() -> None:
+    import time
+
+    from groupwise.rewards.deadline import ending_in
+
+    reward = CodeTests(CodeTests.Config(timeout=5, parallel=2))
+    began = time.monotonic()
+    try:
+        with ending_in(3.0), pytest.raises(SampleErrors) as raised:
+            reward([""] * 4, [RIGHT, *["import time\ntime.sleep(60)"] * 3], test_cases=[CASES] * 4)
+        assert time.monotonic() - began < 3.0 + 5.0  # of the machine; the programs have 25
+        assert raised.value.values[0] == 1.0
+        assert reward([""], [RIGHT], test_cases=[CASES]) == [1.0]  # the next call
+    finally:
+        reward.close()
+
+
 @pytest.mark.parametrize(
     "row", [{**CALLED["open-r1"], "solution": RIGHT}, {**PRINTED["apps"], "solution": PRINTS}]
 )

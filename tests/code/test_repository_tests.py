@@ -1,5 +1,6 @@
 """`repository_tests`: right files are paid; wrong ones are not, nor cheats where promised."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from groupwise import testing
 from groupwise.kit.errors import UserError
 from groupwise.rewards import SampleErrors
+from groupwise.rewards.deadline import ending_in
 from groupwise_code.repository_tests import RepositoryTests
 from groupwise_sandbox.tree import Edits
 
@@ -102,6 +104,17 @@ def test_files_that_pass_are_paid_and_others_are_not(separated: RepositoryTests)
     moved = {f"src/{name}": text for name, text in FILES.items() if name != "shop/rates.txt"}
     row = {**SEPARATED, "files": {**moved, "shop/rates.txt": "0.5"}}
     assert value(separated, row, {"src/shop/cart.py": RIGHT["shop/cart.py"]}) == 1.0
+
+
+def test_tests_that_would_outlast_the_call_are_ended_with_it(separated: RepositoryTests) -> None:
+    columns: dict[str, Any] = {name: [each] * 2 for name, each in SEPARATED.items()}
+    edits = [RIGHT, {"shop/cart.py": "import time\ntime.sleep(99)"}]
+    began = time.monotonic()
+    with ending_in(3.0), pytest.raises(SampleErrors) as raised:
+        separated([""] * 2, [""] * 2, edited=edits, **columns)
+    assert time.monotonic() - began < 3.0 + 5.0  # of the machine; the tests have ten
+    assert [*raised.value.errors] == [1]
+    assert value(separated, SEPARATED, RIGHT) == 1.0  # in the next call
 
 
 def test_which_tests_failed_is_in_samples(separated: RepositoryTests) -> None:
