@@ -106,6 +106,7 @@ KINDS: Mapping[str, Kind] = {
             sections=("rewards[]", "watch[]"),
             expected=Expected("a callable", callable),
             docs="docs/rewards.md",
+            in_manual=True,
         ),
         Kind(
             name="environments",

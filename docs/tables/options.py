@@ -42,6 +42,10 @@ TABLES: Mapping[str, type[BaseModel]] = {
 }
 
 
+class Nothing(BaseModel):
+    """The options of a plugin without any."""
+
+
 def tables() -> str:
     """A heading and a table of key, type, default and meaning for every section and plugin.
 
@@ -52,7 +56,7 @@ def tables() -> str:
     names: dict[type[BaseModel], str] = {}
     same: dict[str, str] = {}
     for kind, name in _builtin():
-        model: type[BaseModel] = installed().load(kind, name).Config
+        model: type[BaseModel] = getattr(installed().load(kind, name), "Config", Nothing)
         title = f"## {KINDS[kind].singular.capitalize()} `{name}`"
         base = _base(model, names)
         if base is not None:
@@ -106,11 +110,15 @@ def table(model: type[BaseModel], *, keys: Container[str] | None = None) -> str:
     """The options of a model as a Markdown table; keys: only these, all if None."""
     rows = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
     rows += [
-        f"| `{option.key}` | {option.kind} | {option.default} | {option.meaning} |"
+        f"| `{option.key}` | {option.kind} | {option.default} | {_cell(option.meaning)} |"
         for option in of_model(model)
         if keys is None or option.key.partition(".")[0] in keys
     ]
     return "\n".join(rows)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -108,4 +108,6 @@ def _value(default: Any) -> str:
     if isinstance(default, tuple | list):
         names = [item.name if isinstance(item, PluginSection) else str(item) for item in default]
         return f"`[{', '.join(names)}]`"
+    if isinstance(default, Mapping) and default:
+        return f"`{{{', '.join(f'{key}: {value}' for key, value in default.items())}}}`"
     return f"`{write({'value': default}).removeprefix('value: ').strip()}`"
