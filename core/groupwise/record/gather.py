@@ -46,7 +46,7 @@ def write_scores(scores: Scores, rollouts: Sequence[Rollout]) -> None:
     nothing: list[None] = [None] * len(rollouts)
     values, failed = scores.values.tolist(), scores.failed.tolist()
     steps, reasons = nothing if scores.steps is None else scores.steps, scores.reasons or nothing
-    for row, own in enumerate(rollouts):
+    for row, own in zip(range(len(values)), rollouts, strict=True):
         own.rewards, own.failed = values[row], failed[row]
         own.steps, own.reason = steps[row], reasons[row]
         own.extra = {name: column[row] for name, column in scores.extra.items()}
