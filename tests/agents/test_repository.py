@@ -128,6 +128,9 @@ def test_where_a_row_has_its_files(tmp_path):
         tar.add(folder, ".")
     for source in (FILES, str(folder), *(str(tmp_path / f"one.{x}") for x in ("zip", "tar.gz"))):
         assert tree_of({"files": source}) == expected
+    paths = {f".//{name.replace('/', '//./')}": text for name, text in FILES.items()}
+    assert tree_of({"files": paths}) == expected
+    assert edited(expected, {"./README": None}).keys() == expected.keys() - {"README"}
     (folder / "link").unlink()
     git = ("git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a")
     for command in (("init", "-q"), ("add", "."), ("commit", "-qm", "first")):
@@ -140,9 +143,15 @@ def test_where_a_row_has_its_files(tmp_path):
     (tmp_path / "damaged.zip").write_bytes(archives["zip"].replace(b"A shop", b"a shop"))
     (tmp_path / "damaged.tar.gz").write_bytes(archives["tar.gz"][:99])
     (tmp_path / "none.tar").write_bytes(b"no archive")
+    with zipfile.ZipFile(tmp_path / "outside.zip", "w") as packed:
+        packed.writestr("../a", "")
     for wrong, problem in [
         *(({"files": str(each)}, "cannot be read") for each in tmp_path.glob("damaged.*")),
         ({"files": str(tmp_path / "none.tar")}, "cannot be read"),
+        ({"files": str(tmp_path / "outside.zip")}, "names no file in the folder"),
+        ({"files": {"a/../../b": ""}}, "names no file in the folder"),
+        ({"files": {"/etc/a": ""}}, "names no file in the folder"),
+        ({"files": {"a": 3}}, "'a' is no text"),
         (row, "set `checkouts`"),
         ({"docker_image": "r2e/x"}, "the image of a container, r2e/x"),
         ({"files": "none.zip"}, "no folder or archive"),
