@@ -10,7 +10,7 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TypeAlias
 
 from groupwise_sandbox.plain import NotPlainError
@@ -128,9 +128,14 @@ class OfTests(Files):
     def outgoing(self, message: Message) -> Message:
         names = {name for text in _texts(message) if (name := self.name(text))}
         listed = dict.fromkeys(each for name in sorted(names) for each in self.below(name))
-        contents = self.contents(listed)
+        contents = self.contents({**self._above(names), **listed})
         self._crossed |= {name: self.data(name) for name in listed}
         return {**self.outward(message), "files": contents}
+
+    def _above(self, names: Iterable[str]) -> dict[str, None]:
+        """The folders that what is named lies in, be it still to be made."""
+        parents = {f"{each}/": None for name in names for each in reversed(PurePath(name).parents)}
+        return {each: None for each in parents if self.path(each).is_dir() and each != "./"}
 
     def incoming(self, message: Message) -> Message:
         files: Contents = message.get("files", {})

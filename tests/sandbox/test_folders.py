@@ -150,6 +150,20 @@ open("a/b/d", "w").close()
 f("a")
 assert os.listdir(".") == []
 """,
+    "a new file in a folder of the tests": """
+def f(path):
+    with open(path, "w") as file: file.write("text")
+    import os
+    return os.listdir(os.path.dirname(path))
+---
+import os, tempfile
+folder = os.path.join(tempfile.mkdtemp(), "a")
+os.mkdir(folder)
+open(os.path.join(folder, "expected"), "w").write("other")
+path = os.path.join(folder, "b")
+assert f(path) == ["b"]
+assert open(path).read() == "text" and sorted(os.listdir(folder)) == ["b", "expected"]
+""",
     "a new file that nobody named": """
 def f(): open("made", "w").write("text")
 ---
