@@ -15,8 +15,10 @@ SPACE = 16 << 20
 _OUTSIDE = {"multiprocessing", "socket", "subprocess"}
 """Modules of tests that need processes or a network."""
 _OF_FILES = {"dbm", "fileinput", "filecmp", "glob", "shutil", "sqlite3", "tempfile", "zipfile"}
-_LOADERS = {"dill", "importlib", "joblib", "marshal", "pickle", "runpy", "shelve"}
+_LOADERS = {"importlib", "runpy"}
 """Modules by which tests that read a program's files would run what is in them."""
+_RUNNING = {"dill", "eval", "exec", "joblib", "marshal", "pickle", "shelve"}
+"""Modules and functions that run what they are given, which may be what a program gave."""
 
 
 def listed(row: Mapping[str, Any]) -> Iterable[Case]:
@@ -64,6 +66,15 @@ def of_folder(code: str, modules: Collection[str]) -> tuple[Testing, str]:
     return testing, "\n".join(solution.imports)
 
 
+def runs_answers(tree: ast.Module, own: Collection[str] = ()) -> str | None:
+    """By what a module may run what a program gives it, which could then write its own verdict.
+
+    own: names that it has from the program.
+    """
+    names = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)} - {*own}
+    return min((names | {*collected.imported(tree)}) & _RUNNING, default=None)
+
+
 def _is_main(statement: ast.stmt) -> bool:
     """Whether it is for a file that is run, which tests are not: `if __name__ == "__main__"`."""
     return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
@@ -98,6 +109,8 @@ def _read(tree: ast.Module, calls: Sequence[str], solution: "_Solution") -> Test
     interface = interface_of(ast.Module([*tree.body, *called.body], []), solution.names - {*taken})
     if outside := sorted(modules & _OUTSIDE):
         raise FormatError(f"the tests need processes or a network: they use {outside[0]}")
+    if runs := runs_answers(tree, solution.names):
+        raise FormatError(f"the tests use {runs}, which may run what a program gives")
     use_files = bool(modules & _OF_FILES) or collected.uses_files(ast.walk(tree))
     if use_files and (loaders := sorted(modules & _LOADERS)):
         raise FormatError(f"the tests use files and {loaders[0]}, which may run what is in them")

@@ -53,9 +53,11 @@ def _checked(case: Case, row: Mapping[str, Any]) -> Case:
     if not code or not isinstance(case, Printing):
         return case
     try:
-        ast.parse(code)
+        tree = ast.parse(code)
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
         raise FormatError(f"the row's checker is not Python: {error}") from error
+    if runs := assertions.runs_answers(tree):
+        raise FormatError(f"the row's checker uses {runs}, which may run what a program prints")
     return replace(case, checker=code)
 
 
