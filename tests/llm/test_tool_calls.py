@@ -304,6 +304,13 @@ def test_an_argument_is_of_the_type_that_its_schema_names(codec, template, form)
             [{"type": "function", "function": {"name": "weather", "parameters": own}}]
             for own in ({"$ref": 3}, {"$ref": "#/$defs/x/y"}, {"enum": 3}, {"anyOf": {}})
         ),
+        *(
+            [{"type": "function", "function": {"name": "weather", "parameters": own}}]
+            for own in (
+                {"properties": 3, "additionalProperties": {"type": "integer"}},
+                {"properties": "city", "additionalProperties": {"type": "integer"}},
+            )
+        ),
         [
             {
                 "function": {

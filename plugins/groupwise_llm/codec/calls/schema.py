@@ -58,8 +58,9 @@ class Schema:
             case "properties", Mapping() as own if isinstance(value, _Argument):
                 return self._allows(own.get(value.name), value.value, {})
             case "additionalProperties", own if isinstance(value, _Argument):
-                named = value.name in (schema.get("properties") or {})
-                return named or self._allows(own, value.value, {})
+                named = schema.get("properties")
+                is_named = isinstance(named, Mapping) and value.name in named
+                return is_named or self._allows(own, value.value, {})
         return isinstance(value, _Argument) or _fits(keyword, schema[keyword], value)
 
     def _referred(self, reference: str, value: Any, known: dict[str, bool]) -> bool:
