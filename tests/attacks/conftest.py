@@ -1,7 +1,7 @@
 """Attacks on promises of the docs; `pytest tests/attacks --full` makes many more tries.
 
 `@pytest.mark.attack(PROMISE, HOW)` names the promise and the way a test attacks it; the fixture
-`tries` counts the tries. With `--full` the run ends with the table in docs/reliability.md.
+`tries` counts the tries. With `--full` the run prints the tries that docs/reliability.md sums.
 """
 
 import shutil
