@@ -27,7 +27,6 @@ DECLARED = {
     "samples/samples.py": "the files of samples: what is attached, and what is shown",
     "storage/samples.py": "the files of samples: the name of an image's file",
     "storage/attached.py": "suffixes of media, the only files of rows that are copied",
-    "storage/training_samples.py": "the files of samples: the name of an image's file",
     "recording/table.py": "messages of files of samples, as a notebook shows them",
 }
 """Modules that name such keys, and why."""

@@ -2,7 +2,7 @@
 
 import errno
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from groupwise.storage.disk import read_text, reason, remove, write
 
 ATTACHED = "attached"
 """The folder of attachments, beside the files of samples."""
+Named = Callable[[Mapping[str, Any]], str]
+"""The name of a sample's image."""
 
 
 def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
@@ -24,7 +26,7 @@ def write_samples(path: Path, samples: Iterable[Mapping[str, Any]]) -> None:
     remove(folder)  # images of an earlier writing of this evaluation
     attached = Attached(path.parent / ATTACHED, path.parents[1])
     taken = set[str]()
-    saved = (with_its_image(s, folder, _name_of_image(s), taken) for s in samples)
+    saved = (with_its_image(s, folder, _name, taken) for s in samples)
     plain = (with_names(sample, attached) for sample in saved)
     write(path, "".join(as_line(sample) for sample in plain))
 
@@ -90,22 +92,22 @@ def numbered(name: str, taken: set[str]) -> str:
     return name
 
 
-def _name_of_image(sample: Mapping[str, Any]) -> str:
+def _name(sample: Mapping[str, Any]) -> str:
     way = "_greedy" if sample["greedy"] else ""
     way += f"_{sample['learner']}" if sample.get("learner") else ""
     return f"{sample['draw']:04d}_{sample['index']}{way}"
 
 
 def with_its_image(
-    sample: Mapping[str, Any], folder: Path, name: str, taken: set[str], *, small: bool = False
+    sample: Mapping[str, Any], folder: Path, name: Named, taken: set[str], *, small: bool = False
 ) -> Mapping[str, Any]:
-    """The sample with its image, if it is one, saved under this name, with a number if that is
-    taken, and named by a path relative to the run's folder."""
+    """The sample with its image, if it has one, saved, and named by a path relative to the run's
+    folder; name: of the file, which gets a number if it is taken."""
     image = sample["completion"]
     if not callable(getattr(image, "save", None)):
         return sample
     folder.mkdir(exist_ok=True, parents=True)
-    path = media.write(image, folder / numbered(name, taken), small=small)
+    path = media.write(image, folder / numbered(name(sample), taken), small=small)
     return {**sample, "completion": "", "image": path.relative_to(folder.parents[1]).as_posix()}
 
 

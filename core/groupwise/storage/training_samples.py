@@ -71,9 +71,7 @@ class TrainingSamples:
             self._sweep("".join(kept))
 
     def _line(self, sample: Mapping[str, Any], taken: set[str]) -> str:
-        learner = f"_{sample['learner']}" if sample.get("learner") else ""
-        name = f"{sample['step']}_{sample['draw']}_{sample['index']}{learner}"
-        saved = with_its_image(sample, self.folder, name, taken, small=True)
+        saved = with_its_image(sample, self.folder, _name, taken, small=True)
         plain = with_names(saved, self._attached)
         lines = (as_line(_cut(plain, longest)) for longest in LONGEST)
         return next(
@@ -86,6 +84,12 @@ class TrainingSamples:
             if path.is_file() and path.name not in lines:
                 remove(path)
         self._attached = Attached(self.folder / ATTACHED, self.path.parents[1])
+
+
+def _name(sample: Mapping[str, Any]) -> str:
+    """That of its image."""
+    learner = f"_{sample['learner']}" if sample.get("learner") else ""
+    return f"{sample['step']}_{sample['draw']}_{sample['index']}{learner}"
 
 
 def _lines(path: Path) -> Iterator[tuple[str, int | None]]:
