@@ -217,7 +217,7 @@ def test_a_warning_of_grpo_is_one_of_flow_grpo_too():
         values=torch.tensor([[0.0], [1.0]]),
         failed=torch.zeros(2, dtype=torch.bool),
     )
-    flow_grpo.targets(scores, rollouts, {})
+    flow_grpo.observe(scores, rollouts)
     assert "turn_rewards" in flow_grpo.warning({})
 
 
