@@ -61,6 +61,7 @@ EXAMPLES = {
     "pool": TEXT,
     "calculator": TEXT,
     "nim": (*TEXT, "evaluation.every=2"),
+    "moving": PICTURES,
     "judge": (*PICTURES, "rewards.0.opponents=2"),
     "iterative": (*TEXT, "rewards.0.examples=8"),
     "draw_look": (

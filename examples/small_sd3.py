@@ -7,8 +7,7 @@ encoders with their tokenizers, no T5), so whatever trains this model trains the
 
 import json
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 
@@ -16,11 +15,13 @@ import numpy as np
 import torch
 from diffusers import (
     AutoencoderKL,
+    DiffusionPipeline,
     FlowMatchEulerDiscreteScheduler,
     SD3Transformer2DModel,
     StableDiffusion3Pipeline,
 )
 from diffusers.utils import logging
+from flow_matching import clock, cool, match_flow
 from PIL.Image import Image
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
@@ -116,8 +117,8 @@ def train_autoencoder(vae: AutoencoderKL, pictures: Tensor, *, minutes: float) -
     vae.train()
     optimizer = torch.optim.AdamW(vae.parameters(), lr=2e-3, weight_decay=0.0)
     mean_error = 1.0
-    for share in _clock(minutes):
-        _cool(optimizer, 2e-3, share)
+    for share in clock(minutes):
+        cool(optimizer, 2e-3, share)
         real = pictures[torch.randint(len(pictures), (64,))] * 2 - 1
         posterior = vae.encode(real).latent_dist
         error = (vae.decode(posterior.sample()).sample - real).square().mean()
@@ -155,48 +156,26 @@ def train_flow(
     caption: Callable[[int], str],
     *,
     minutes: float,
-    batch: int = 128,
     rate: float = 1e-3,
 ) -> int:
     """Flow matching of transformer and text encoders; returns the number of updates.
 
-    caption: a prompt for the picture of this index; may differ at each call. Noise levels are
-    logit-normal, as in SD3's paper, and the final weights are a moving average.
+    caption: a prompt for the picture of this index; may differ at each call.
     """
-    parts = nn.ModuleList([pipe.transformer, pipe.text_encoder, pipe.text_encoder_2]).train()
-    optimizer = torch.optim.AdamW(parts.parameters(), lr=rate, weight_decay=0.01)
-    average, updates, mean_loss, printed = deepcopy(parts), 0, 1.0, time.monotonic()
-    for share in _clock(minutes):
-        _cool(optimizer, rate, share)
-        rows = torch.randint(len(latents), (batch,))
-        clean = latents[rows]
-        noise = torch.randn_like(clean)
-        sigma = torch.randn(batch).sigmoid()
-        mixed = torch.lerp(clean, noise, sigma.view(-1, 1, 1, 1))
-        embeds, pooled = _encode_prompts(pipe, [caption(row) for row in rows.tolist()])
-        velocity = pipe.transformer(
+
+    def velocity(mixed: Tensor, sigma: Tensor, rows: Sequence[int]) -> Tensor:
+        embeds, pooled = _encode_prompts(pipe, [caption(row) for row in rows])
+        found: Tensor = pipe.transformer(
             hidden_states=mixed,
             timestep=1000 * sigma,
             encoder_hidden_states=embeds,
             pooled_projections=pooled,
             return_dict=False,
         )[0]
-        loss = (velocity - (noise - clean)).square().mean()
-        loss.backward()
-        nn.utils.clip_grad_norm_(parts.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        updates += 1
-        with torch.no_grad():
-            decay = min(0.999, updates / (updates + 10))
-            torch._foreach_lerp_(list(average.parameters()), list(parts.parameters()), 1 - decay)
-        mean_loss = 0.99 * mean_loss + 0.01 * loss.item()
-        if time.monotonic() - printed > 60:
-            printed = time.monotonic()
-            print(f"  {updates} updates, loss {mean_loss:.4f}", flush=True)
-    parts.load_state_dict(average.state_dict())
-    parts.eval()
-    return updates
+        return found
+
+    parts = nn.ModuleList([pipe.transformer, pipe.text_encoder, pipe.text_encoder_2])
+    return match_flow(parts, velocity, latents, minutes=minutes, rate=rate)
 
 
 def _encode_prompts(pipe: StableDiffusion3Pipeline, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -207,7 +186,7 @@ def _encode_prompts(pipe: StableDiffusion3Pipeline, texts: Sequence[str]) -> tup
     return embeds, pooled
 
 
-def save(pipe: StableDiffusion3Pipeline, folder: Path) -> None:
+def save(pipe: DiffusionPipeline, folder: Path) -> None:
     """Save a pipeline folder in half precision, which is enough for such a model."""
     logging.set_verbosity_error()  # no warning about the missing T5
     logging.disable_progress_bar()
@@ -228,16 +207,3 @@ def load(folder: Path) -> StableDiffusion3Pipeline:
     return StableDiffusion3Pipeline.from_pretrained(
         folder, text_encoder_3=None, tokenizer_3=None, torch_dtype=torch.float32
     )
-
-
-def _clock(minutes: float) -> Iterator[float]:
-    """Yields the share of the time that has passed, until it reaches 1."""
-    started = time.monotonic()
-    while (share := (time.monotonic() - started) / (60 * minutes)) < 1:
-        yield share
-
-
-def _cool(optimizer: torch.optim.Optimizer, rate: float, share: float) -> None:
-    """Set the learning rate: a short warm-up, then half a cosine down to 0."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate * min(1.0, share / 0.02) * 0.5 * (1 + math.cos(math.pi * share))

@@ -53,13 +53,17 @@ def draw(row: Row, chance: random.Random) -> Image.Image:
 
 
 def paint(
-    objects: Sequence[Row], places: Sequence[tuple[float, float]], chance: random.Random
+    objects: Sequence[Row],
+    places: Sequence[tuple[float, float]],
+    chance: random.Random,
+    radii: tuple[float, float] = (4.5, 6.2),
 ) -> Image.Image:
-    """A picture of objects of random sizes; places: their centres in pixels."""
+    """A picture of objects of random sizes; places: their centres in pixels; radii: the least and
+    the largest."""
     picture = Image.new("RGB", (SIDE * _FINE, SIDE * _FINE), "white")
     canvas = ImageDraw.Draw(picture)
     for entry, (x, y) in zip(objects, places, strict=True):
-        _draw_one(canvas, entry, x, y, chance.uniform(4.5, 6.2))
+        _draw_one(canvas, entry, x, y, chance.uniform(*radii))
     return picture.resize((SIDE, SIDE), Image.Resampling.BOX)
 
 
