@@ -2,6 +2,7 @@
 and memory."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,14 @@ def lines(run: Path) -> list[dict[str, Any]]:
     """The repeatable metrics of each line of a run's metrics."""
     rows = map(json.loads, (run / "metrics.jsonl").read_text("utf-8").splitlines())
     return [repeatable(row) for row in rows]
+
+
+def cut(run: Path, copy: Path, *, step: int) -> None:
+    """Copy the folder of a run, without the checkpoints after this step."""
+    shutil.copytree(run, copy)
+    for folder in (copy / "checkpoints").glob("step_*"):
+        if int(folder.name.removeprefix("step_")) > step:
+            shutil.rmtree(folder)
 
 
 def step_lines(run: Path) -> list[dict[str, Any]]:

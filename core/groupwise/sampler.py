@@ -53,8 +53,13 @@ class Sampler(ABC):
         and resuming do not change it. An engine that batches requests as they arrive is not seeded.
     exact: whether its log-probs equal those of the policy's `forward` (same code, same precision).
         They are then used as the policy's old log-probs, without a pass and without correction.
+    concurrency: the most calls of `sample` or `stream`, and of a `TurnSampler`'s `draw`, at the
+        same time, each in a thread of its own; with 1 there is one after the other. An engine that
+        batches requests as they arrive takes many. With `train.ahead` each group is then drawn by
+        itself, so that none waits for the longest completion of another one.
     """
 
+    concurrency: ClassVar[int] = 1
     policy_class: ClassVar[type] = object
     requires: ClassVar[frozenset[str]] = frozenset()
     seeded: bool = True
@@ -64,8 +69,8 @@ class Sampler(ABC):
     def draws_beside(cls, config: Any) -> bool:
         """Whether it has a device of its own, so that it can draw while the policy is updated.
 
-        config: its `Config`, or None. Runs that do not set `train.ahead` then sample a step ahead,
-        if their algorithm corrects for it by `importance: ratio`.
+        config: its `Config`, or None. Runs that do not set `train.ahead` then have `ahead: 1`, if
+        their algorithm corrects for it by `importance: ratio`.
         """
         return False
 
@@ -212,13 +217,11 @@ class TurnSampler(Sampler):
     `turns`, which `assemble` sets, say how many decisions are of each call. Contexts are the
     sampler's own objects, never changed in place.
 
-    concurrency: the most calls of `draw` at the same time. With 1, the calls of all episodes that
-        wait are drawn as a batch. With more, as for an engine that batches requests as they arrive,
-        each is drawn as soon as its episode makes it, so that no episode waits for another one:
-        `draw` is then called in several threads, while others call the other methods.
+    With a `concurrency` of 1, the calls of all episodes that wait are drawn as a batch. With more,
+    each is drawn as soon as its episode makes it, so that no episode waits for another one: `draw`
+    is then called in several threads, while others call the other methods, and with `train.ahead`
+    there are several sessions at a time.
     """
-
-    concurrency: ClassVar[int] = 1
 
     @abstractmethod
     def encode(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[Any]:

@@ -134,7 +134,7 @@ def iteration(loaded: LoadedConfig) -> Callable[[], Any]:
     trainer = ExitStack().enter_context(open_trainer(build_parts(resolve(loaded)), Accelerator()))
 
     def run() -> None:
-        scored = trainer.experience.next(trainer.state, ahead=False)
+        scored = trainer.experience.next(trainer.state)
         trainer.end_step({**scored.metrics, **trainer.learn(scored)})
 
     return run

@@ -181,7 +181,7 @@ def measured(
 def halves(trainer: Any) -> Iterator[Half]:
     """The halves of one step: sampling and scoring, and the update."""
     started = _start()
-    scored = trainer.experience.next(trainer.state, ahead=False)
+    scored = trainer.experience.next(trainer.state)
     yield _end_of_half(started)
     started = _start()
     metrics = trainer.learn(scored)

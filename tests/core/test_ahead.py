@@ -1,4 +1,4 @@
-"""Sampling a step ahead: older weights, the same prompts and seeds, exact resuming."""
+"""Sampling ahead: older weights, the same prompts and seeds, exact resuming."""
 
 import os
 import signal
@@ -59,9 +59,8 @@ def test_weights_are_one_step_older_but_prompts_and_seeds_the_same(lab, policy_c
     assert lab.fit(plain)
     assert lab.fit(ahead, lambda *_: tables.append(policy.table.detach().clone()))
     assert [draw[:2] for draw in draws_of(ahead)] == [draw[:2] for draw in draws_of(plain)]
-    # No step is drawn ahead across the evaluation after step 3: step 4 has the latest weights.
-    assert versions == [{0}, {0}, {1}, {3}, {3}, {4}]
-    for (_, _, table), step in zip(draws_of(ahead), [0, 0, 1, 3, 3, 4], strict=True):
+    assert versions == [{0}, {0}, {1}, {2}, {3}, {4}]  # also across the evaluation after step 3
+    for (_, _, table), step in zip(draws_of(ahead), [0, 0, 1, 2, 3, 4], strict=True):
         assert torch.equal(table, tables[step])
 
 
@@ -195,7 +194,7 @@ class Strict(Engine):
             self.drawing = False
 
 
-def test_an_evaluation_follows_a_time_limit_reached_while_sampling_ahead(lab):
+def test_an_evaluation_waits_for_what_is_being_drawn_and_drops_nothing(lab):
     trainer = by_engine(lab, Strict, steps=50, minutes=1.0)
 
     def reach_limit(step, _):
@@ -203,9 +202,11 @@ def test_an_evaluation_follows_a_time_limit_reached_while_sampling_ahead(lab):
 
     assert lab.fit(trainer, reach_limit)
     assert trainer.step == 2
-    assert trainer.experience.prompts.drawn == 12  # including the 4 prompts of a third step
     trainer.evaluate()
-    assert trainer.experience.prompts.drawn == 8 == trainer.prompts_state["drawn"]
+    assert trainer.experience.prompts.drawn == 12  # including the 4 prompts of a third step
+    ledger = trainer.experience.ledger
+    assert ledger.is_idle
+    assert [draw.number for draw in ledger.untrained] == [8, 9, 10, 11]
 
 
 class Breaks(Engine):
@@ -277,7 +278,8 @@ def test_skipped_prompts_are_counted_in_the_step_that_draws_them(lab):
         trainer.experience.prompts.skips = lambda row: row["id"] == 3
         counts.append([])
         lab.fit(trainer, lambda _, metrics: counts[-1].append(metrics.get("skipped_prompts", 0)))
-    assert counts[0] == counts[1]
+    # Ahead, the first step draws those of the second, too.
+    assert counts[1] == [sum(counts[0][:2]), *counts[0][2:], 0]
     assert sum(counts[0]) == trainer.experience.prompts.skipped > 0
 
 
@@ -315,6 +317,6 @@ def test_the_sampling_thread_uses_the_gpu_of_its_process(lab, monkeypatch):
         state = trainer.state
         accelerator = SimpleNamespace(device=torch.device(device), num_processes=1)
         monkeypatch.setattr(trainer.experience, "accelerator", accelerator)
-        trainer.experience.next(state, ahead=True)
-        trainer.experience.drop()
+        trainer.experience.next(state)
+        trainer.experience.close()
     assert devices == [torch.device("cuda:3")]

@@ -40,10 +40,10 @@ class Turns(TurnSampler):
     def __init__(self, lab, policy, *, concurrency=1, delay=lambda context: None):
         self.lab, self.policy, self.delay, self.concurrency = lab, policy, delay, concurrency
         self.running = self.most = 0
-        self.lock, self.is_open = threading.Lock(), False
+        self.lock, self.sessions = threading.Lock(), 0
 
     def follow(self, policy, name, version):
-        assert not self.is_open
+        assert not self.sessions
         self.table, self.version = policy.table.detach().clone(), version
 
     def sample(self, *args, **options):
@@ -65,13 +65,15 @@ class Turns(TurnSampler):
 
     @contextmanager
     def session(self):
-        self.is_open = True
+        with self.lock:
+            self.sessions += 1
         yield
-        assert not self.running
-        self.is_open = False
+        with self.lock:  # with `ahead` there is one for each group
+            self.sessions -= 1
+            assert self.sessions or not self.running
 
     def draw(self, contexts, *, seeds, limits, purpose="train"):
-        assert self.is_open
+        assert self.sessions
         assert not torch.is_grad_enabled()
         with self.lock:
             self.running += 1
@@ -180,19 +182,24 @@ def waits(context):
     time.sleep(random.random() * 0.004)
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_draws_at_the_same_time_are_those_of_batches(lab, tmp_path, ahead):
-    settings = {"ahead": ahead}
-    _, result = train(lab, tmp_path / "batches", Answered(), train=settings)
+def test_draws_at_the_same_time_are_those_of_batches(lab, tmp_path):
+    _, result = train(lab, tmp_path / "batches", Answered())
     expected = record(tmp_path / "batches", result)
     shares = [line for line in expected[0] if "ended/turns" in line]
     assert any(0 < line["ended/turns"] < 1 for line in shares)
     for number, concurrency in enumerate((2, 8)):
-        folder, options = tmp_path / f"run-{number}", {"delay": waits, "train": settings}
+        folder, options = tmp_path / f"run-{number}", {"delay": waits}
         environment = Answered(wait=0.004)
         sampler, result = train(lab, folder, environment, concurrency=concurrency, **options)
         assert record(folder, result) == expected
         assert sampler.most == concurrency
+
+
+def test_groups_drawn_ahead_share_the_calls_at_the_same_time(lab, tmp_path):
+    options = {"delay": waits, "train": {"ahead": 2}}
+    sampler, _ = train(lab, tmp_path / "run", Answered(wait=0.004), concurrency=3, **options)
+    assert sampler.most == 3
+    assert any(line.get("staleness/max", 0) > 0 for line in metrics_of(tmp_path / "run"))
 
 
 def test_a_run_says_what_is_to_be_known_of_turns(lab, tmp_path, capsys):

@@ -110,7 +110,8 @@ def test_steps_overlap_with_ahead(lab, by_engine):
         policy, reward=steps.reward, sampler=sampler, ahead=1, steps=3, held_out=0.0
     )
     assert lab.fit(trainer)
-    assert steps.calls == [(16, 0), (16, 1), (16, 2)]
+    # Rewards see the state when the groups were drawn.
+    assert steps.calls == [(16, 0), (16, 0), (16, 1)]
 
 
 def test_batches_of_an_evaluation_overlap_also_greedy_ones(lab):
@@ -401,7 +402,7 @@ def test_a_reward_that_fails_while_the_next_step_is_sampled_loses_no_step(lab, t
 
     with pytest.raises(RewardError, match="raised LookupError: no such answer"):
         run(lab, tmp_path, reward=Stopping(lab, 2, fails), sampler=by_engine)
-    assert steps_of(tmp_path) == "step_2"
+    assert steps_of(tmp_path) == "step_3"  # what was drawn in the third step is for the fourth
     resumed = run(lab, tmp_path, reward=Stopping(lab), sampler=by_engine, resume=True)
     uninterrupted = run(lab, tmp_path / "through", reward=Stopping(lab), sampler=by_engine)
     assert lines(tmp_path) == lines(tmp_path / "through")
@@ -416,7 +417,7 @@ def test_a_second_signal_interrupts_the_wait_for_a_reward(lab, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run(lab, tmp_path, reward=Stopping(lab, 2, interrupted))
-    assert steps_of(tmp_path) == "step_2"
+    assert steps_of(tmp_path) == "step_3"
     assert run(lab, tmp_path, reward=Stopping(lab), resume=True).steps == 5
 
 

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from tests.repeated import step_lines
+from tests.repeated import cut, step_lines
 
 from groupwise import train
 from groupwise.kit.errors import UserError
@@ -227,7 +227,7 @@ def run(lab, folder, *, resume=False, **options):
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_resumed_run_replays_the_same(lab, tmp_path, ahead):
     uninterrupted = run(lab, tmp_path / "through", ahead=ahead)
-    run(lab, tmp_path / "cut", ahead=ahead, steps=4)
+    cut(tmp_path / "through", tmp_path / "cut", step=4)
     resumed = run(lab, tmp_path / "cut", ahead=ahead, resume=True)
     expected = step_lines(tmp_path / "through")
     assert expected == step_lines(tmp_path / "cut")

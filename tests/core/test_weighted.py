@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
-from tests.repeated import lines
+from tests.repeated import cut, lines
 
 from groupwise import train
 from groupwise.kit.errors import UserError
@@ -135,7 +135,8 @@ def test_a_draw_without_an_outcome_is_dropped():
     """As in a chain, if a policy skips all completions of the one before."""
     prompts = weighted(rows(20))
     draws = prompts.take(4)
-    prompts.observe({draw.number: Outcome(4, 8) for draw in draws[1:]})
+    outcomes = {draw.number: Outcome(4, 8) for draw in draws[1:]}
+    prompts.observe(outcomes, [draw.number for draw in draws])
     assert not prompts._pending
     assert len(prompts.outcomes) == 3
 
@@ -241,7 +242,7 @@ def run(lab, folder, *, resume=False, weighting=None, **options):
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_resumed_run_draws_the_same(lab, tmp_path, ahead):
     uninterrupted = run(lab, tmp_path / "through", ahead=ahead)
-    run(lab, tmp_path / "cut", ahead=ahead, steps=3)
+    cut(tmp_path / "through", tmp_path / "cut", step=3)
     resumed = run(lab, tmp_path / "cut", ahead=ahead, resume=True)
     metrics = [[r for r in lines(tmp_path / n) if "loss" in r] for n in ("through", "cut")]
     assert metrics[0] == metrics[1]
@@ -262,8 +263,9 @@ def test_with_ahead_outcomes_are_one_step_older(lab, ahead):
     trainer = lab.trainer(reward=some_right, ahead=ahead, steps=6)
     trainer.experience.prompts = Recording(lab.rows(), explore=0.5, half_life=9.0, size=9)
     assert lab.fit(trainer)
-    # An outcome has the number of draws made before it; there are 4 draws in a step.
-    assert latest == ([0, 4, 8, 12, 16, 20] if not ahead else [0, 0, 8, 12, 16, 20])
+    # An outcome has the number of draws made before it; there are 4 draws in a step, and ahead the
+    # first step draws those of the second, too.
+    assert latest == ([0, 4, 8, 12, 16, 20] if not ahead else [0, 8, 12, 16, 20])
 
 
 def test_outcomes_of_replaced_groups_are_observed(lab):

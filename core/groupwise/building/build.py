@@ -24,7 +24,6 @@ from groupwise.episodes.sampling import Sampling
 from groupwise.episodes.threads import Threads, following_load
 from groupwise.evaluator.evaluator import Evaluator
 from groupwise.experience.accuracy import Accuracy
-from groupwise.experience.ahead import Ahead
 from groupwise.experience.experience import Experience
 from groupwise.experience.replay import Replay
 from groupwise.kit import progress
@@ -185,7 +184,7 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
             for label, learning in parts.config.learners.items()
             if learning.learns
         }
-        experience = (Ahead if settings.ahead else Experience)(
+        experience = Experience(
             sampler,
             parts.prompts,
             parts.rewards,
@@ -205,4 +204,4 @@ def open_trainer(parts: Parts, accelerator: Accelerator) -> Iterator[Trainer]:
                 threads=threads,
             )
         finally:
-            experience.drop()
+            experience.close()

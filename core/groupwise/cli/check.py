@@ -162,7 +162,10 @@ def warnings(
             yield from (prefix + each for each in of_learner)
     train, prompts, evaluation = config.train, config.prompts, config.evaluation
     if train.ahead and config.sampler is None:
-        yield "ahead 1 without a sampler: the policy samples before the update, which saves no time"
+        yield (
+            f"ahead {train.ahead} without a sampler: the policy samples before the update, which "
+            f"saves no time"
+        )
     if evaluation.count and evaluation.source is None and prompts.held_out == 0:
         yield "held_out 0 without an evaluation.source: there is nothing to evaluate on"
     if config.watch and not evaluation.count:

@@ -170,11 +170,13 @@ class TrainSection(Section):
         description="rollouts sampled and scored at once (by an engine: scored at once); lower "
         "it to save memory",
     )
-    ahead: Literal[0, 1] | None = Field(
+    ahead: int | None = Field(
         default=None,
-        description="1: sample the next step's rollouts before the current update, so that an "
-        "engine samples while the update runs, with weights one step older; if unset, 1 where an "
-        "engine has a device of its own and algorithm.importance is then ratio, else 0",
+        ge=0,
+        description="how many steps ahead groups are sampled, so that an engine samples while "
+        "updates run: at most (ahead + 1) x groups_per_step groups are begun and not yet trained, "
+        "so their weights are about so many steps older; if unset, 1 where an engine has a device "
+        "of its own and algorithm.importance is then ratio, else 0",
     )
     max_refills: int = Field(
         default=3,

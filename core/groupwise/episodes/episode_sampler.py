@@ -4,6 +4,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import takewhile
+from typing import TypeVar
 
 from groupwise.config.environment import TURN_DEADLINE
 from groupwise.environment import ENDED, Environment
@@ -19,6 +20,7 @@ from groupwise.record.seeds import seed_for
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import Purpose, TurnSampler
 
+T = TypeVar("T")
 CLOSING = 30.0
 """Seconds that `Environment.close` may take."""
 
@@ -66,12 +68,21 @@ class EpisodeSampler:
         for label, sampling in self.samplings.items():
             sampling.follow(weights.get(label), version)
 
+    def follows(self, weights: Mapping[str, str | None], version: int) -> bool:
+        """Whether each sampler follows these weights already."""
+        return all(s.follows(weights.get(label), version) for label, s in self.samplings.items())
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether a sample depends on its seed and the weights alone."""
+        return all(sampling.sampler.seeded for sampling in self.samplings.values())
+
     def forget(self) -> None:
         """Weights were loaded, so samplers must follow them again."""
         for sampling in self.samplings.values():
             sampling.forget()
 
-    def share(self, groups: Sequence[Group]) -> Sequence[Group]:
+    def share(self, groups: Sequence[T]) -> Sequence[T]:
         """This process's share of the groups."""
         return next(iter(self.samplings.values())).share(groups)
 
@@ -139,18 +150,30 @@ class EpisodeSampler:
         progress.expect(self._counted, episodes)
 
     @property
+    def groups_at_once(self) -> int:
+        """How many groups can be drawn at a time, each by a call of `draw`."""
+        most = min(s.sampler.concurrency for s in self.samplings.values())
+        if self.at_once is None:
+            return most
+        return max(1, min(most, self.at_once // sum(self._episodes.values())))
+
+    @property
+    def _episodes(self) -> Mapping[str, int]:
+        """By cast, the episodes of a group."""
+        return {cast: self.sizes[labels[0]] for cast, labels in self.casts.items()}
+
+    @property
     def _counted(self) -> str:
         return "episodes" if self.environment.multi_turn else "completions"
 
-    def draw(self, groups: Sequence[Group]) -> Iterator[Sequence[Group]]:
-        """Play episodes to train on, of this process's share of the groups; yields groups of which
-        all are over.
+    def draw(self, groups: Sequence[Group], *, shared: bool = True) -> Iterator[Sequence[Group]]:
+        """Play episodes to train on; yields groups of which all are over.
 
-        A process without a share plays those of the first group, which are dropped later:
-        collectives of a sharded policy need every process.
+        shared: only this process's share of the groups. One without a share plays those of the
+        first group, to be dropped: collectives of a sharded policy need every process.
         """
-        ours = self.share(groups) or groups[:1]
-        sizes = {cast: self.sizes[labels[0]] for cast, labels in self.casts.items()}
+        ours = (self.share(groups) or groups[:1]) if shared else groups
+        sizes = self._episodes
         self.expect(len(ours) * sum(sizes.values()))
         yield from self._play(
             ours, sizes, self.sizes, space="train", purpose="train", dummy=groups[0]

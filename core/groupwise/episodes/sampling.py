@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any
+from threading import BoundedSemaphore
+from typing import Any, TypeVar
 
 import torch
 
@@ -12,11 +13,11 @@ from groupwise.kit.copies import equal
 from groupwise.kit.errors import UserError
 from groupwise.policy import Policy
 from groupwise.prompt_source import Row
-from groupwise.record import Group
 from groupwise.rollouts import Rollouts
 from groupwise.sampler import PRESENT, GroupSampler, Purpose, Sampler, TurnSampler
 from groupwise.weights import KeptWeights
 
+T = TypeVar("T")
 END = object()
 """What follows a sampler's last rollouts."""
 
@@ -47,6 +48,7 @@ class Sampling:
         self.weights = KeptWeights(policy)
         self.process, self.threads = process, threads
         self._followed: tuple[str, int] | None = None
+        self._calls = BoundedSemaphore(sampler.concurrency)
 
     def forget(self) -> None:
         """Weights were loaded, so the sampler must follow them again."""
@@ -64,7 +66,11 @@ class Sampling:
                 self.sampler.follow(self.policy, *target)
             self._followed = target
 
-    def share(self, groups: Sequence[Group]) -> Sequence[Group]:
+    def follows(self, weights: str | None, version: int) -> bool:
+        """Whether the sampler follows these weights already."""
+        return self._followed == (weights or PRESENT, version)
+
+    def share(self, groups: Sequence[T]) -> Sequence[T]:
         """This process's share of the groups."""
         rank, world = self.process
         return groups[rank::world]
@@ -139,7 +145,7 @@ class Sampling:
         for start in range(0, len(contexts), self.batch):
             part = contexts[start : start + self.batch]
             self._adapt_threads()
-            with torch.no_grad():
+            with self._calls, torch.no_grad():
                 drawn = sampler.draw(
                     part,
                     seeds=seeds[start : start + self.batch],

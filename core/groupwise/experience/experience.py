@@ -1,54 +1,42 @@
 """Experience: the judged groups of a step, with those that teach nothing replaced."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 
 from groupwise.algorithm import Algorithm
-from groupwise.config.train import TrainSection
 from groupwise.episodes import turn_rewards, turns
 from groupwise.episodes.episode_sampler import EpisodeSampler
 from groupwise.experience import failures
 from groupwise.experience.accuracy import Accuracy
-from groupwise.experience.credit import credit
+from groupwise.experience.ledger import Draw
 from groupwise.experience.signal import no_signal
 from groupwise.experience.step import Step
+from groupwise.experience.stream import Stream
 from groupwise.kit import processes
+from groupwise.kit.metric_names import Family
 from groupwise.metrics import step_metrics
-from groupwise.metrics.clock import Clock
 from groupwise.prompts.draws import Prompts
 from groupwise.record import Group, Rollout
-from groupwise.record.gather import by_draw, gather, judged, light, moved, scores_of, write_scores
+from groupwise.record.gather import by_draw, gather, light, moved, scores_of
 from groupwise.rewards import RunState, Scores
 from groupwise.rollouts import Rollouts
 from groupwise.scoring.scorer import Scorer
-from groupwise.scoring.scoring import Scoring
 
 
-@dataclass(frozen=True, kw_only=True)
-class Round:
-    """One round of sampling: the groups that were drawn for all processes, those that this one
-    played, and their scoring, which has begun."""
-
-    drawn: Sequence[Group]
-    played: Sequence[Group]
-    scorings: Sequence[Scoring]
-
-
-class Experience:
+class Experience(Stream):
     """Yields the judged groups of one step after the other.
 
     Async and isolated rewards score a batch while the next one is sampled.
 
-    Its state is the position in the prompts after the last step that was yielded. algorithms: by
-    label of the learner; failures: by cause (a reward, or `/POLICY`), a sentence on a completion of
-    the last step that failed, on any process.
+    Its state is the position in the prompts. algorithms: by label of the learner; failures: by
+    cause (a reward, or `/POLICY`), a sentence on a completion of the last step that failed, on any
+    process.
     """
 
     def __init__(
@@ -59,126 +47,66 @@ class Experience:
         accuracy: Accuracy,
         *,
         algorithms: Mapping[str, Algorithm],
-        settings: TrainSection,
-        accelerator: Accelerator,
-        clock: Clock,
+        **settings: Any,
     ) -> None:
-        self.sampler, self.prompts, self.scorer, self.accuracy = sampler, prompts, scorer, accuracy
-        self.settings = settings
-        self.algorithms = algorithms
-        self.samples_with = {label: a.samples_with for label, a in algorithms.items()}
+        """settings: as of `Stream`."""
+        with_weights = {label: a.samples_with for label, a in algorithms.items()}
+        super().__init__(sampler, prompts, scorer, samples_with=with_weights, **settings)
+        self.accuracy, self.algorithms = accuracy, algorithms
         self.refills = any(algorithm.refills for algorithm in algorithms.values())
-        self.accelerator, self.clock = accelerator, clock
-        self.prompts_state = prompts.state_dict()
         self.failures: dict[str, str] = {}
 
-    def next(self, state: RunState, *, ahead: bool = False) -> Step:
-        """The experience of step `state.global_step`, counted from 0.
-
-        ahead: whether the next step may be sampled before the update of this one; only `Ahead`
-        does that.
-        """
-        step = self._step(self._first_round(state), state)
-        self.prompts_state = self.prompts.state_dict()
-        return step
-
-    def drop(self) -> None:
-        """Drop rollouts that are sampled ahead."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.prompts_state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.drop()
-        self.prompts.load_state_dict(state)
-        self.prompts_state = self.prompts.state_dict()
-        self.sampler.forget()
-
-    # ---- sampling
-
-    def _first_round(self, state: RunState) -> Round:
-        return self._round(self.prompts.take(self.settings.groups_per_step), state)
-
-    def _round(self, drawn: Sequence[Group], state: RunState) -> Round:
-        """Play this process's share of the groups, and begin to score it."""
-        with self.clock.time("sample"):
-            self.sampler.begin(state.global_step)
-            self.sampler.follow(self.samples_with, state.global_step)
-            parts = self.sampler.draw(drawn)
-        return self._begun(drawn, parts, state)
-
-    def _begun(
-        self, drawn: Sequence[Group], parts: Iterator[Sequence[Group]], state: RunState
-    ) -> Round:
-        """Begin to score each part as soon as it is sampled.
-
-        Plain rewards are called before the next part is sampled, so that the facts' tensors of
-        one part at a time are on the device.
-        """
-        played: list[Group] = []
-        scorings: list[Scoring] = []
-        while True:
-            with self.clock.time("sample"):
-                part = next(parts, None)
-            if part is None:
-                return Round(drawn=drawn, played=played, scorings=scorings)
-            calls = [call for group in part for call in group.judged]
-            with self.clock.time("reward"):
-                scoring = self.scorer.start(judged(calls, self.sampler.columns), state)
-                self.sampler.move_facts(part, scoring.rollouts)
-                if self.calls_at_once:
-                    scoring.call()
-            played += part
-            scorings.append(scoring)
-
-    @property
-    def calls_at_once(self) -> bool:
-        """Whether plain rewards of a part are called before the next one is sampled."""
-        return True
-
-    # ---- scoring and refilling
-
-    def _step(self, first: Round, state: RunState) -> Step:
-        """The groups of a step, judged; those that teach nothing are replaced.
+    def next(self, state: RunState) -> Step:
+        """The experience of step `state.global_step`, counted from 0: its groups, judged; those
+        that teach nothing are replaced.
 
         Whether one does is decided among those that would be trained on with it, since an algorithm
         may compare a group with the rest. Those of the last round stay: they count in the
         denominators of the loss.
         """
+        self.end_step()
         self.failures = {}
-        step = self._finished(first)
-        dummies = self._dummies(step)
-        step = replace(self._without_dummies(first, step), dummies=dummies)
+        draws, step = self.take(self.settings.groups_per_step, state)
+        taken = [*draws]
+        step = replace(step, dummies=self._dummies(step))
         no_signal = self._no_signal(step)
-        metrics, refilled = self._described(step, no_signal), 0
+        metrics, refilled = self._described(step, draws, no_signal), 0
         for _ in range(self.settings.max_refills if self.refills else 0):
             kept, replaced = _by_signal(step, no_signal)
-            missing = processes.total(len(replaced))
-            if not missing:
+            numbers = gather_object([group.number for group in replaced])
+            if not numbers:
                 break
             for group in replaced:
                 group.release()
-            more = self._round(self.prompts.take(missing), state)
-            fresh = self._without_dummies(more, self._finished(more))
+            self.ledger.give_up(numbers)
+            draws, fresh = self.take(len(numbers), state)
+            taken += draws
             left = [call.rollout for group in kept for call in group.judged]
             scores = Scores.concat([scores_of(left, step.scores), fresh.scores])
             step = replace(step, groups=[*kept, *fresh.groups], scores=scores)
             no_signal = self._no_signal(step)
-            metrics = step_metrics.with_round(metrics, self._described(fresh, {}))
-            refilled += missing
+            metrics = step_metrics.with_round(metrics, self._described(fresh, draws, {}))
+            refilled += len(numbers)
         if self.refills:
             metrics["refilled_groups"] = refilled
-        step.metrics = metrics
+        step.metrics = metrics | self._staleness(taken, state)
         return step
 
-    def _finished(self, begun: Round) -> Step:
-        """The groups of a round, judged; waits for the rewards."""
-        with self.clock.time("reward"):
-            scores = self.scorer.finish(begun.scorings)
-        step = Step(groups=begun.played, scores=scores, sampler=self.sampler)
-        write_scores(scores, [call.rollout for call in step.judged])
-        credit(step.groups, scores, self.sampler.refused)
-        return step
+    def _staleness(self, draws: Sequence[Draw], state: RunState) -> dict[str, float]:
+        """How many training steps before this one the weights are from that began its draws."""
+        if not self.ahead:
+            return {}
+        steps = [state.global_step - draw.version for draw in draws]
+        mean, most = sum(steps) / len(steps), float(max(steps))
+        return {f"{Family.STALENESS}/mean": mean, f"{Family.STALENESS}/max": most}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.prompts.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.close()
+        self.prompts.load_state_dict(state)
+        self.sampler.forget()
 
     def _dummies(self, step: Step) -> dict[str, Rollouts | None]:
         """By label, a rollout for dummy passes if there are several processes: a failed one if all
@@ -189,13 +117,6 @@ class Experience:
         own = {label: _dummy(step.rollouts_of(label)) for label in labels}
         device = self.accelerator.device
         return {label: _of_any_process(dummy, device) for label, dummy in own.items()}
-
-    def _without_dummies(self, begun: Round, step: Step) -> Step:
-        """The same; empty if this process has no share of the groups, so that all are dummies."""
-        if self.sampler.share(begun.drawn):
-            return step
-        nothing = step.scores.select(torch.empty(0, dtype=torch.int64))
-        return replace(step, groups=[], scores=nothing)
 
     def _no_signal(self, step: Step) -> dict[str, Tensor]:
         """By label of the learners, [B] bool: rollouts of groups without a training signal."""
@@ -216,9 +137,11 @@ class Experience:
         ]
         return torch.stack(each).all(dim=0) if each else None
 
-    def _described(self, step: Step, dead: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Metrics of a round; dead: by label, the rollouts without a signal, {} if it is a further
-        round, which adds only counts."""
+    def _described(
+        self, step: Step, draws: Sequence[Draw], dead: Mapping[str, Tensor]
+    ) -> dict[str, Any]:
+        """Metrics of a round; draws: of all processes; dead: by label, the rollouts without a
+        signal, {} if it is a further round, which adds only counts."""
         scores, labels = step.scores, self.sampler.labels
         described = failures.described(step.groups, labels)
         self.failures |= processes.first_of({**described, **scores.failures})
@@ -241,7 +164,8 @@ class Experience:
         )
         metrics |= turn_rewards.measured(sampled).of_all_processes().result()
         if self.prompts.observes:
-            metrics |= self.prompts.observe(step_metrics.outcomes(step.rollouts, right))
+            outcomes = step_metrics.outcomes(step.rollouts, right)
+            metrics |= self.prompts.observe(outcomes, [draw.number for draw in draws])
         if len(labels) == 1:
             return metrics
         logged = {label: s.policy.logged for label, s in self.sampler.samplings.items()}

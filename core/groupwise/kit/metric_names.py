@@ -33,6 +33,7 @@ class Family(StrEnum):
     REWARD_TIME = "reward_time"
     REWARDS = "rewards"
     STALE = "stale"
+    STALENESS = "staleness"
     TIME = "time"
     TURNS = "turns"
     TURN_REWARD = "turn_reward"

@@ -30,16 +30,10 @@ from groupwise.storage.training_samples import is_kept
 
 @dataclass(frozen=True, kw_only=True)
 class Due:
-    """What follows a step, known before the step begins; last: it is the last step of the run."""
+    """What follows a step, known before the step begins."""
 
     evaluation: bool
     checkpoint: bool
-    last: bool
-
-    @property
-    def nothing(self) -> bool:
-        """Whether the next step follows directly, so that its rollouts may be sampled ahead."""
-        return not (self.evaluation or self.checkpoint or self.last)
 
 
 @dataclass(kw_only=True)
@@ -160,9 +154,7 @@ class Trainer:
         evaluates = bool(every and step % every == 0)
         saves = bool(settings.checkpoint_every and step % settings.checkpoint_every == 0)
         last = step >= settings.steps
-        return Due(
-            evaluation=evaluates and not last, checkpoint=(saves or late) and not last, last=last
-        )
+        return Due(evaluation=evaluates and not last, checkpoint=(saves or late) and not last)
 
     def teach(self, step: Step) -> dict[str, float]:
         """Train the rewards that learn on the rollouts of the step."""
@@ -194,6 +186,7 @@ class Trainer:
         weights = self.scorer.end_step(self.step, metrics)
         ended = {n: learner.end_step(self.step + 1) for n, learner in self.learners.items()}
         self.step += 1
+        self.experience.end_step()
         self.prompts_state = self.experience.state_dict()
         self.seconds = now - self.started
         metrics = joined(metrics, flat(ended))
@@ -223,7 +216,7 @@ class Trainer:
         }
 
     def evaluate(self) -> Evaluation:
-        self.experience.drop()  # after a time limit, rollouts may still be sampled ahead
+        self.experience.settle()  # the sampler follows other weights
         progress.start(f"evaluation after step {self.step}" if self.step else "first evaluation")
         with self.clock.time("evaluate"):
             evaluation = self.evaluator(self.state, self.averaged)

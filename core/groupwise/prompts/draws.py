@@ -1,6 +1,6 @@
 """Prompts: the order of training prompts, and the held-out split; resumable."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -102,20 +102,31 @@ class Prompts:
 
     def take(self, count: int) -> list[Group]:
         """The next `count` draws. Raises UserError when the split leaves nothing to train on."""
-        return [self._draw(self._in_order()[1]) for _ in range(count)]
+        return [self._draw(*self._in_order()) for _ in range(count)]
+
+    def again(
+        self, number: int, index: int, source: str = "", number_in_source: int | None = None
+    ) -> Group:
+        """A draw that an earlier run has taken, by what its group says of it."""
+        return Group(number, self.row(index), index)
 
     def rests(self, row: Row) -> bool:
         """Whether to pass over this row for now, although it may be drawn."""
         return False
 
-    def observe(self, outcomes: Mapping[int, Outcome]) -> dict[str, float]:
+    def observe(
+        self, outcomes: Mapping[int, Outcome], over: Collection[int] = ()
+    ) -> dict[str, float]:
         """Take the outcomes of draws, by their numbers, if the order depends on them (`observes`).
-        Returns metrics."""
+        Returns metrics.
+
+        over: further draws that are over, whose outcome will never come if it is not among these.
+        """
         return {}
 
-    def _draw(self, row: Row) -> Group:
+    def _draw(self, index: int, row: Row) -> Group:
         self.drawn += 1
-        return Group(self.drawn - 1, row)
+        return Group(self.drawn - 1, row, index)
 
     def _in_order(self) -> tuple[int, Row]:
         """The next row in the seeded order that may be drawn, and its number."""

@@ -1,6 +1,6 @@
 """Mixed: draws from a mixture, of which each source has its own order."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, zip_longest
 from typing import Any
@@ -85,21 +85,33 @@ class Mixed(Prompts):
             self._pending |= of_source
         return groups
 
+    def again(
+        self, number: int, index: int, source: str = "", number_in_source: int | None = None
+    ) -> Group:
+        if self.observes:
+            assert number_in_source is not None
+            self._pending[number] = source, number_in_source
+        row = self.draws[source].row(index)
+        return Group(number, row, index, source, number_in_source)
+
     def _of(self, label: str, group: Group, number: int) -> Group:
         return replace(group, number=number, source=label, number_in_source=group.number)
 
-    def observe(self, outcomes: Mapping[int, Outcome]) -> dict[str, float]:
+    def observe(
+        self, outcomes: Mapping[int, Outcome], over: Collection[int] = ()
+    ) -> dict[str, float]:
         """As of `WeightedPrompts`; metrics are of each source."""
         if not self.observes:
             return {}
         metrics = dict[str, float]()
+        pending = {number: self._pending.pop(number) for number in sorted({*outcomes, *over})}
         for label, draws in self.draws.items():
-            own = {n: outcome for n, outcome in outcomes.items() if self._pending[n][0] == label}
+            own = {number: n for number, (of, n) in pending.items() if of == label}
+            known = {n: outcomes[number] for number, n in own.items() if number in outcomes}
             if draws.observes and own:
-                observed = draws.observe({self._pending[n][1]: x for n, x in own.items()})
-                metrics |= {f"{name}/{label}": value for name, value in observed.items()}
-        last = max(outcomes, default=-1)
-        self._pending = {number: x for number, x in self._pending.items() if number > last}
+                observed = draws.observe(known, [*own.values()])
+                if known:
+                    metrics |= {f"{name}/{label}": value for name, value in observed.items()}
         return metrics
 
     def evaluation(self, count: int, *, distinct: bool = True, strict: bool = True) -> list[Group]:

@@ -1,9 +1,8 @@
 """WeightedPrompts: those of medium success are drawn again, those always right or wrong seldom."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,12 +14,11 @@ from groupwise.record import Group
 from groupwise.record.seeds import seed_for
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Pending:
+class _Pending(NamedTuple):
     """A draw whose outcome is not known yet: hash of the question, row, whether it is a repeat."""
 
     key: int
-    index: int
+    place: int
     again: bool
 
 
@@ -37,7 +35,8 @@ class WeightedPrompts(Prompts):
 
     half_life: draws after which an outcome counts half; size: questions to remember.
 
-    Its whole state is that of `Prompts` and `outcomes`; draws depend on it and on the seed alone.
+    Its whole state is that of `Prompts`, `outcomes` and what is pending; draws depend on it and on
+    the seed alone.
     """
 
     observes = True
@@ -63,9 +62,9 @@ class WeightedPrompts(Prompts):
         for coin in coins.tolist():
             known = next(again, None) if coin >= self.explore else None
             index, row = known or self._in_order()
-            draw = self._draw(row)
+            draw = self._draw(index, row)
             self._pending[draw.number] = _Pending(
-                key=self._key_of(row), index=index, again=bool(known)
+                key=self._key_of(row), place=index, again=bool(known)
             )
             draws.append(draw)
         return draws
@@ -73,20 +72,21 @@ class WeightedPrompts(Prompts):
     def rests(self, row: Row) -> bool:
         return worth(*self.outcomes.of(self._key_of(row), self.drawn)) < RESTING
 
-    def observe(self, outcomes: Mapping[int, Outcome]) -> dict[str, float]:
+    def observe(
+        self, outcomes: Mapping[int, Outcome], over: Collection[int] = ()
+    ) -> dict[str, float]:
         """Add the outcomes of draws, by their numbers; all processes pass the same.
 
         Returns metrics of these draws and of all known questions.
         """
         draws = [(self._pending[number], outcomes[number]) for number in sorted(outcomes)]
-        # Earlier draws that are not among these were dropped: their outcome will never come.
-        last = max(outcomes, default=-1)
-        self._pending = {number: draw for number, draw in self._pending.items() if number > last}
+        for number in {*outcomes, *over}:
+            self._pending.pop(number, None)
         fresh = [outcome for draw, outcome in draws if draw.key not in self.outcomes]
         expected = [_rate(*self.outcomes.of(draw.key, self.drawn)) for draw, _ in draws]
         for draw, outcome in draws:
             if outcome.judged:
-                self.outcomes.add(draw.key, draw.index, outcome, self.drawn)
+                self.outcomes.add(draw.key, draw.place, outcome, self.drawn)
         judged = sum(outcome.judged for outcome in fresh)
         accuracy = {"prompts/new_accuracy": sum(o.right for o in fresh) / judged} if judged else {}
         return {
@@ -97,12 +97,13 @@ class WeightedPrompts(Prompts):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self.cursor, "outcomes": self.outcomes.state_dict()}
+        pending = [(number, *draw) for number, draw in self._pending.items()]
+        return {**self.cursor, "outcomes": self.outcomes.state_dict(), "pending": pending}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.outcomes.load_state_dict(state.get("outcomes", {}))
-        self._pending = {}
+        self._pending = {number: _Pending(*draw) for number, *draw in state.get("pending", ())}
 
     def _again(self, count: int) -> Iterator[tuple[int, Row]]:
         """Known questions to repeat, each once, at random in proportion to their worth."""

@@ -20,6 +20,8 @@ class Group:
     """The number of the draw in the run."""
     row: Row
     """The data set's."""
+    index: int = 0
+    """Of the row in its source."""
     source: str = ""
     """The label of the row's source in a mixture."""
     number_in_source: int | None = None

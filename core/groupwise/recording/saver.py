@@ -38,10 +38,12 @@ class Saver:
 
     def checkpoint(self) -> None:
         """Save a checkpoint. A collective: all processes go on when it is written."""
+        self.trainer.experience.store()
         self._on_writers(self._checkpoint)
 
     def save(self) -> None:
         """Save a checkpoint and the models. A collective, as `checkpoint`."""
+        self.trainer.experience.store()
         self._on_writers(self._save)
 
     def _on_writers(self, call: Callable[[], None]) -> None:

@@ -85,6 +85,7 @@ def take(trainer: Trainer, *, run: str | None = None) -> Checkpoint:
             "step": trainer.step,
             "seconds": trainer.seconds,
             "prompts": dict(trainer.prompts_state),
+            "in_flight": trainer.experience.in_flight(),
             "rows": len(trainer.experience.prompts.source),
             "digests": trainer.digests,
             "learners": {n: learner.state_dict() for n, learner in trainer.learners.items()},
@@ -157,6 +158,8 @@ def restore(trainer: Trainer, checkpoint: Saved) -> None:
     trainer.evaluator.alarms.load_state_dict(state.get("alarms", {}))
     trainer.scorer.load_state_dict(state["rewards"])
     trainer.resume_at(step=state["step"], seconds=state["seconds"], prompts_state=state["prompts"])
+    if "in_flight" in state:
+        trainer.experience.restore(state["in_flight"])
 
 
 def of_learner(checkpoint: Saved, label: str) -> Saved:

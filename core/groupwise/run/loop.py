@@ -71,7 +71,7 @@ def loop(trainer: Trainer, recorder: Recorder, saver: Saver) -> bool:
     with interruptible(recorder.interrupted) as interruption:
         while not trainer.is_over:
             due = trainer.due()
-            step = experience.next(trainer.state, ahead=due.nothing)
+            step = experience.next(trainer.state)
             with trainer.clock.time("update"):
                 learned = trainer.learn(step)
             learned = joined(learned, trainer.teach(step))

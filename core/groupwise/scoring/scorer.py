@@ -127,15 +127,35 @@ class Scorer:
             scales=tuple(self.weights.scales[n] for n in chosen),
         )
 
-    def finish(self, scorings: Sequence[Scoring]) -> Scores:
+    def finish(self, scorings: Sequence[Scoring], step: int | None = None) -> Scores:
         """The scores of batches that `start` began, joined in order.
 
         Calls the plain rewards that are not called yet, and then waits for the others. Raises
         RewardError for a failure that is not skipped.
+
+        step: takes its weights, where the batch was drawn for a later step than the one in which it
+        was begun.
         """
         for scoring in scorings:
             scoring.call()
+            if step is not None:
+                scoring.weights = self.weights.at(step)
         return Scores.concat([scoring.scores() for scoring in scorings])
+
+    def weighted(self, scores: Scores, step: int) -> Scores:
+        """Scores by the same rewards with the weights of a step."""
+        return replace(scores, weights=self.weights.at(step), scales=self.weights.scales)
+
+    @property
+    def changes(self) -> bool:
+        """Whether a reward learns, or has another state, so that values depend on the step."""
+        members = [reward.members for reward in self.rewards]
+        return any(m.refresh is not None or m.state_dict is not None for m in members)
+
+    @property
+    def works_beside(self) -> bool:
+        """Whether a reward is called elsewhere than in the main thread."""
+        return bool(self._workers) or any(reward.is_async for reward in self.rewards)
 
     def _begin(self, reward: Reward, call: RewardCall) -> Callable[[], Any]:
         """Start a call elsewhere; returns a function that waits for it, or makes the call here."""

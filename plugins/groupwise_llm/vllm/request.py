@@ -40,13 +40,15 @@ def split(
     infos: Mapping[Server, ServerInfo],
     policy: LanguageModel,
     process: tuple[int, int],
+    before: int = 0,
 ) -> list[Request]:
     """Requests for `size` completions of each prompt, which any of the servers can take.
 
     A group becomes several requests where it exceeds the `max_completions` of a server. Raises
     UserError for a prompt that is too long for one.
 
-    process: rank and number of the processes; process r has the prompts r, r + n, ... of a step.
+    process: rank and number of the processes; process r has the prompts r, r + n, ... of a step;
+    before: how many prompts this process had in earlier calls.
     """
     most, limit = min(own.max_completions for own in infos.values()), policy.config.max_new_tokens
     rank, world = process
@@ -54,7 +56,7 @@ def split(
     for row, prompt in enumerate(ids):
         _check_length(prompt, limit, infos)
         for start in range(0, size, most):
-            seed, turn = seeds[row * size + start] % SEEDS, rank + row * world
+            seed, turn = seeds[row * size + start] % SEEDS, rank + (before + row) * world
             requests.append(Request(row, min(most, size - start), seed, turn, limit))
     return requests
 

@@ -81,7 +81,8 @@ class VLLM(TextSampler):
         self._canary: Canary | None = None
         self._mismatch: dict[int, Mapping[str, float]] = {}
         self._open = 0
-        self._renewing = threading.Lock()
+        self._opening, self._renewing = threading.Lock(), threading.Lock()
+        self._turns = 0
 
     @property
     def codec(self) -> Codec:  # type: ignore[override]
@@ -204,8 +205,13 @@ class VLLM(TextSampler):
             infos=self.infos,
             policy=self.policy,
             process=(PartialState().process_index, PartialState().num_processes),
+            before=self._turns,
         )
-        with self.session(), self._generation(requests, contexts, purpose) as generation:
+        self._turns += len(prompts)
+        with (
+            nullcontext() if self._open else self.session(),
+            self._generation(requests, contexts, purpose) as generation,
+        ):
             for start in range(0, len(prompts), most):
                 rows = range(len(prompts))[start : start + most]
                 owners = [row for row in rows for _ in range(group_size)]
@@ -250,11 +256,13 @@ class VLLM(TextSampler):
         self.fleet.seek()
         with self._sleep.drawing() if self._sleep else nullcontext():
             self.fleet.each(self._renew)
-            self._open += 1
+            with self._opening:
+                self._open += 1
             try:
                 yield
             finally:
-                self._open -= 1
+                with self._opening:
+                    self._open -= 1
 
     def _generation(
         self,
