@@ -49,7 +49,7 @@ def test_every_metric_belongs_to_a_family_a_learner_or_a_reward(lab, tmp_path):
     names = names_of(alone) | names_of(pooled)
     assert {name.partition("/")[0] for name in names} == {*Family, "a", "b"} - {
         # nothing failed, no alarm was raised, and no rollouts are of older weights
-        *(Family.FAILED, Family.ALARM_SINCE, Family.STALE),
+        *(Family.FAILED, Family.ALARM_SINCE, Family.STALE, Family.STALENESS),
         # no environment of several turns, or of roles
         *(Family.ENDED, Family.ENVIRONMENT, Family.TURNS, Family.TURN_REWARD, Family.BASELINE),
         Family.WATCH,  # follows `evaluation/`
