@@ -122,6 +122,7 @@ OWN_JSON = {
     "disk.py": "in files of a run",
     "run_data.py": "in files of a run",
     "tracker.py": "in files of a run",
+    "stored.py": "in checkpoints of a run",
     "saving.py": "of a configuration in memory",
     "frames.py": "of a sandbox: what the run says to a program, beside what it reads back",
     "server.py": "of a sandbox: what the run asks its server",

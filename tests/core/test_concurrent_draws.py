@@ -6,6 +6,7 @@ import json
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from tests.core.launching import call
 
 import groupwise
 from groupwise import Environment
+from groupwise.episodes.loop_thread import LoopThread
 from groupwise.kit.errors import UserError
 from groupwise.sampler import TurnSampler
 
@@ -400,3 +402,20 @@ def test_a_player_in_process_is_sampled_in_batches_when_no_draw_is_left(lab, tmp
     _, two, eight = sizes
     assert two == eight  # not by timing
     assert max(two) > 4
+
+
+def test_groups_in_flight_that_begin_at_the_same_time_share_one_loop(monkeypatch):
+    made = asyncio.new_event_loop
+
+    def slowly():
+        time.sleep(0.05)
+        return made()
+
+    async def own():
+        return asyncio.get_running_loop()
+
+    monkeypatch.setattr(asyncio, "new_event_loop", slowly)
+    loops = LoopThread(deadline=60.0, place=str)
+    with ThreadPoolExecutor(4) as pool:
+        assert len({*pool.map(lambda _: loops.run(own()), range(4))}) == 1
+    loops.close()

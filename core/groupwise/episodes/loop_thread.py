@@ -39,6 +39,7 @@ class LoopThread:
     def __init__(self, *, deadline: float, place: Callable[[int | None], str]) -> None:
         self.deadline, self.place = deadline, place
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening = threading.Lock()  # groups in flight are drawn in several threads
         self._thread: threading.Thread | None = None
         self._end: weakref.finalize[..., LoopThread] | None = None
         self._error: BlockedError | None = None
@@ -107,15 +108,16 @@ class LoopThread:
         )
 
     def _running(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._loop.set_default_executor(_Threads())
-            self._thread = threading.Thread(
-                target=run_until_stopped, args=(self._loop,), daemon=True, name="episodes"
-            )
-            self._thread.start()
-            self._end = weakref.finalize(self, _stop, self._loop, self._thread)
-        return self._loop
+        with self._opening:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._loop.set_default_executor(_Threads())
+                self._thread = threading.Thread(
+                    target=run_until_stopped, args=(self._loop,), daemon=True, name="episodes"
+                )
+                self._thread.start()
+                self._end = weakref.finalize(self, _stop, self._loop, self._thread)
+            return self._loop
 
 
 class _Threads(ThreadPoolExecutor):
