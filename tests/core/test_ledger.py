@@ -49,6 +49,15 @@ def test_no_draw_is_begun_or_taken_twice():
         ledger.complete([0])
 
 
+def test_what_an_earlier_run_has_trained_is_not_begun_again():
+    ledger = Ledger()
+    ledger.restore([Draw(3, 0, is_complete=True)], anew=[1], newest=4)
+    ledger.begin([1, 5], 1)
+    for number in (1, 2, 3, 4):
+        with pytest.raises(ValueError, match=f"draw {number} was begun before"):
+            ledger.begin([number], 1)
+
+
 @pytest.mark.parametrize("ahead", [0, 1, 2, 4])
 @pytest.mark.parametrize("seed", range(20))
 def test_each_draw_is_trained_or_given_up_once_whatever_is_complete_first(ahead, seed):
@@ -63,8 +72,9 @@ def test_each_draw_is_trained_or_given_up_once_whatever_is_complete_first(ahead,
         if rng.random() < 0.05:  # a kill: what is complete is kept, the rest is drawn anew
             left = ledger.untrained
             ledger = Ledger()
-            ledger.restore(Draw(d.number, d.version, d.is_complete) for d in left if d.is_complete)
+            complete = [Draw(d.number, d.version, d.is_complete) for d in left if d.is_complete]
             anew = [draw.number for draw in left if not draw.is_complete]
+            ledger.restore(complete, anew=anew, newest=begun - 1)
             ledger.begin(anew, step)
             running = [(now + rng.expovariate(1.0), number) for number in anew]
             heapq.heapify(running)

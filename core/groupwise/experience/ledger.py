@@ -27,7 +27,7 @@ class Ledger:
     def __init__(self) -> None:
         self._begun: dict[int, Draw] = {}
         self._taken: dict[int, Draw] = {}
-        self._known = set[int]()
+        self._newest, self._anew = -1, set[int]()
         self.given_up = 0
 
     def __len__(self) -> int:
@@ -35,11 +35,13 @@ class Ledger:
         return len(self._begun) + len(self._taken)
 
     def begin(self, numbers: Iterable[int], version: int) -> None:
-        """Raises ValueError for a draw that was begun before."""
+        """Draws are numbered in order, but for those that are drawn anew. Raises ValueError for one
+        that was begun before."""
         for number in numbers:
-            if number in self._known:
+            if number <= self._newest and number not in self._anew:
                 raise ValueError(f"draw {number} was begun before")
-            self._known.add(number)
+            self._anew.discard(number)
+            self._newest = max(self._newest, number)
             self._begun[number] = Draw(number, version)
 
     def complete(self, numbers: Iterable[int]) -> None:
@@ -81,7 +83,8 @@ class Ledger:
         draws = {**self._begun, **self._taken}
         return [draws[number] for number in sorted(draws)]
 
-    def restore(self, draws: Iterable[Draw]) -> None:
-        """Draws of an earlier run, in their order, in place of all."""
+    def restore(self, draws: Iterable[Draw], *, anew: Iterable[int], newest: int) -> None:
+        """Draws of an earlier run, in their order, in place of all. anew: those that are to be
+        begun once more; newest: the last one that it had begun."""
         self._begun, self._taken = {draw.number: draw for draw in draws}, {}
-        self._known = {*self._begun}
+        self._newest, self._anew = newest, {*anew}

@@ -154,7 +154,9 @@ class Stream:
         stored = sorted(number for part in parts for number in part["numbers"])
         self._anew = [group for number, group in drawn.items() if number not in stored]
         self._drawn = {number: drawn[number] for number in stored}
-        self.ledger.restore([Draw(n, versions[n], is_complete=True) for n in stored])
+        complete = [Draw(number, versions[number], is_complete=True) for number in stored]
+        anew = [group.number for group in self._anew]
+        self.ledger.restore(complete, anew=anew, newest=self.prompts.drawn - 1)
         self._open = self.ledger.untrained
         for part in self.sampler.share(parts):
             groups, scores = decode(part, drawn, self.accelerator.device)
