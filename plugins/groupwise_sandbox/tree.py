@@ -80,15 +80,15 @@ def _of_zip(archive: Path) -> dict[str, bytes]:
 
 
 def _read(members: Iterable[tuple[str, IO[bytes]]]) -> dict[str, bytes]:
-    found, left = dict[str, bytes](), MOST
+    files, left = dict[str, bytes](), MOST
     for name, content in members:
         with content:
             data = content.read(left + 1)
         left -= len(data)
         if left < 0:
             raise ValueError(f"the files have more than {MOST} bytes")
-        found[name_of(name)] = data
-    return found
+        files[name_of(name)] = data
+    return files
 
 
 @contextmanager
@@ -102,14 +102,14 @@ def _refusing_damage() -> Iterator[None]:
 
 def edits_of(before: Tree, after: Tree) -> dict[str, str | None]:
     """What became of the files between the two; files that are no text count as unchanged."""
-    found = dict[str, str | None](dict.fromkeys(sorted({*before} - {*after})))
+    edits = dict[str, str | None](dict.fromkeys(sorted({*before} - {*after})))
     for name in sorted(after):
         if not {*LEFT_OUT} & {*PurePosixPath(name).parts} and after[name] != before.get(name):
             try:
-                found[name] = after[name].decode()
+                edits[name] = after[name].decode()
             except UnicodeDecodeError:
                 continue
-    return found
+    return edits
 
 
 def edited(before: Tree, edits: Edits) -> dict[str, bytes]:
@@ -142,12 +142,12 @@ def _at(path: Path) -> Tree:
 
 def below(folder: Path) -> Tree:
     """The files of a folder of the machine; links are left out."""
-    found = dict[str, bytes]()
+    files = dict[str, bytes]()
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         if path.is_file() and not path.is_symlink() and not {*LEFT_OUT} & {*name.parts}:
-            found[name.as_posix()] = path.read_bytes()
-    return found
+            files[name.as_posix()] = path.read_bytes()
+    return files
 
 
 def _commit(checkouts: Path, repository: str, commit: str) -> Tree:

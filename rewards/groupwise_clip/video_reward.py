@@ -182,19 +182,19 @@ class Scorer:
     def __call__(self, pairs: Sequence[tuple[Video, str]], batch: int) -> list[list[float]]:
         """The three normalised scores of each video and caption."""
         keys = [_digest(*pair) for pair in pairs]
-        found = {key: self._known[key] for key in keys if key in self._known}
+        scores_by_key = {key: self._known[key] for key in keys if key in self._known}
         own = dict(zip(keys, pairs, strict=True))
-        new = [(key, pair) for key, pair in own.items() if key not in found]
+        new = [(key, pair) for key, pair in own.items() if key not in scores_by_key]
         for start in range(0, len(new), batch):
             part = new[start : start + batch]
             scores = self._scores([pair for _, pair in part])
-            found |= {key: each for (key, _), each in zip(part, scores, strict=True)}
-        for key, scores_of_one in found.items():
+            scores_by_key |= {key: each for (key, _), each in zip(part, scores, strict=True)}
+        for key, scores_of_one in scores_by_key.items():
             self._known[key] = scores_of_one
             self._known.move_to_end(key)
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
-        return [found[key] for key in keys]
+        return [scores_by_key[key] for key in keys]
 
     def _scores(self, pairs: Sequence[tuple[Video, str]]) -> list[list[float]]:
         with quiet():  # the processor logs what it would do if it resized

@@ -60,8 +60,8 @@ def _call(function: Function, opening: str, own: int = 0) -> str:
     own: how many of its arguments are given by the call itself.
     """
     marks = [each for each in function.decorator_list if _last_name(each) == "parametrize"]
-    asked = ("parametrize", "asyncio")
-    kept = [each for each in function.decorator_list if _last_name(each) not in asked]
+    handled = ("parametrize", "asyncio")
+    kept = [each for each in function.decorator_list if _last_name(each) not in handled]
     function.decorator_list = kept
     loops, given, names = "", list[str](), set[str]()
     for depth, mark in enumerate(marks):

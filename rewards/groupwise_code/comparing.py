@@ -12,12 +12,12 @@ TOLERANCE = 1e-6
 """Absolute and relative, where what is expected has a point."""
 
 
-def same_output(found: str, expected: str) -> bool:
+def same_output(printed: str, expected: str) -> bool:
     """Whether two outputs have the same lines of the same words, but for white space around them.
 
     A word of `expected` that has a decimal point is compared as a number, within `TOLERANCE`.
     """
-    ours, theirs = _lines(found), _lines(expected)
+    ours, theirs = _lines(printed), _lines(expected)
     return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
 
 

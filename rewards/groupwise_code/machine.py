@@ -12,6 +12,10 @@ from groupwise_sandbox.sandbox import Called, Sandbox, Tested
 
 Left: TypeAlias = Callable[[], float]
 """The seconds that the reward's call has left."""
+SHARE = 0.9
+"""The part of them in which programs and tests are begun."""
+LAST = 0.95
+"""The part of them after which those that still run are ended, since a call must end in time."""
 LEETCODE = (
     "from typing import *\n"
     "import collections, functools, heapq, itertools, math, random, re, string\n"
@@ -24,8 +28,6 @@ LEETCODE = (
 )
 """What a program that is called may use without an import: the given beginnings of such problems
 are written for LeetCode, where these names are there."""
-
-
 SERVED = {"python": "python", "cpp": "cpp", "javascript": "nodejs"}
 """A server's names of our languages; it runs no others."""
 

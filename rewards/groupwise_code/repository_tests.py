@@ -15,6 +15,7 @@ from groupwise.kit.errors import UserError
 from groupwise.rewards import SampleErrors, seconds_left
 from groupwise_code import together
 from groupwise_code.assertions import SPACE, of_folder
+from groupwise_code.machine import LAST, SHARE
 from groupwise_code.problem import FormatError
 from groupwise_sandbox.harbor import files_of, task_of
 from groupwise_sandbox.interpreter import settings_of
@@ -31,10 +32,6 @@ COLUMNS = (
     *("test_patch", "PASS_TO_PASS", *TOGETHER),
 )
 """That a row may have."""
-SHARE = 0.9
-"""The part of the time left to a call in which tests are begun."""
-LAST = 0.95
-"""The part of it after which those that still run are ended, since a call must end in time."""
 _PROGRAM = (
     "import os, sys\nsys.dont_write_bytecode = True\n"
     "sys.path[:0] = [os.getcwd(), os.path.join(os.getcwd(), 'src')]\n"

@@ -14,7 +14,7 @@ from groupwise.kit.errors import UserError
 from groupwise.rewards import SampleErrors, seconds_left
 from groupwise_code.answer import Answer, answer_of
 from groupwise_code.formats import FORMATS, OTHERS, cases_of, language_of, supported
-from groupwise_code.machine import Here, Machine
+from groupwise_code.machine import LAST, SHARE, Here, Machine
 from groupwise_code.problem import (
     Case,
     FormatError,
@@ -35,10 +35,6 @@ from groupwise_sandbox.sandbox import Sandbox
 
 SERVER_PARALLEL = 16
 """Programs at the same time on a server."""
-SHARE = 0.9
-"""The part of the time left to a call in which programs are begun."""
-LAST = 0.95
-"""The part of it after which those that still run are ended, since a call must end in time."""
 
 
 class Verdict(NamedTuple):

@@ -229,7 +229,7 @@ class Learner:
                 f"sampler {type(self.sampler).__name__} gives no log-probs "
                 f"(`Rollouts.sampler_log_probs`), which the algorithm needs for importance "
                 f"weights; set algorithm.importance: none (grpo and its variants), which cannot be "
-                f"combined with train.ahead: 1"
+                f"combined with train.ahead"
             )
 
     # ---- updates

@@ -250,7 +250,7 @@ class VLLM(TextSampler):
         """Servers are awake within it; see `TextSampler.session`."""
         if self.config.sleep and threading.current_thread() is not self._thread:
             raise UserError(
-                "sampler.sleep: true and train.ahead: 1: servers that sleep during updates cannot "
+                "sampler.sleep: true and train.ahead: servers that sleep during updates cannot "
                 "sample at the same time; unset one of the two"
             )
         self.fleet.seek()

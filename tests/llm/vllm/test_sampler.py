@@ -175,7 +175,7 @@ def test_servers_sleep_while_nothing_is_drawn(make, engine, sampler, rows):
     assert server.paths().count("wake_up") == 2
     with ThreadPoolExecutor(1) as thread:
         ahead = thread.submit(vllm.sample, rows, group_size=1, seeds=range(3))
-        with pytest.raises(UserError, match=r"sampler.sleep: true and train.ahead: 1"):
+        with pytest.raises(UserError, match=r"sampler.sleep: true and train.ahead: servers"):
             ahead.result()
 
 

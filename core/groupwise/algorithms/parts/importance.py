@@ -32,7 +32,7 @@ class ImportanceWeights(Part):
             "token",
             description="how to correct for another sampler or older weights, by the ratio "
             "policy / sampler: a weight for each decision (token), or for the whole completion "
-            "(sequence); or the ratio that is clipped (ratio), the default with train.ahead: 1 "
+            "(sequence); or the ratio that is clipped (ratio), the default with train.ahead "
             "unless the clip range is narrow (gspo, luspo, images) or there is none (cispo, sapo)",
         )
         importance_mode: objective.Mode = Field(
@@ -51,7 +51,7 @@ class ImportanceWeights(Part):
         )
 
         ahead: ClassVar[str] = "ratio"
-        """The default of `importance` with train.ahead: 1."""
+        """The default of `importance` with train.ahead."""
 
         @model_validator(mode="before")
         @classmethod
