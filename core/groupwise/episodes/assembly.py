@@ -66,14 +66,14 @@ class Assembly:
         rollouts = [*dict.fromkeys(call.rollout for call in calls)]
         if calls and calls[0].context is not None:
             sampling = self.samplings[label]
-            contexts = [own.calls[-1].context for own in rollouts]
-            batch = sampling.assemble([own.row for own in rollouts], contexts)
+            contexts = [rollout.calls[-1].context for rollout in rollouts]
+            batch = sampling.assemble([rollout.row for rollout in rollouts], contexts)
             if self.trained:
                 turns.compare(sampling.turn_sampler, batch, rollouts)
                 batch = _of_own_turns(batch, rollouts)
             write(batch, rollouts, trained=self.trained)
-        for own in rollouts:
-            own.failure = own.failure or own.episode.failure
+        for rollout in rollouts:
+            rollout.failure = rollout.failure or rollout.episode.failure
         return rollouts
 
     def _judge(self, episode: Episode) -> None:
@@ -102,7 +102,7 @@ class Assembly:
 def _of_own_turns(batch: Rollouts, rollouts: Sequence[Rollout]) -> Rollouts:
     """The same with the decisions of each rollout's own turns: those that its context began with
     are of another one."""
-    before = [len(own.first.context_calls) - 1 for own in rollouts]
+    before = [len(rollout.first.context_calls) - 1 for rollout in rollouts]
     if not any(before):
         return batch
     if batch.turns is None:

@@ -135,13 +135,14 @@ class EpisodeSampler:
         """Take the facts of finished groups from the batch of judged rollouts, which has them in
         CPU memory; of rollouts that are not judged only those that are logged stay."""
         judged, facts = [call.rollout for group in groups for call in group.judged], batch.facts
-        for row, own in enumerate(judged):
-            own.facts = {n: facts[n][row] if n in facts else x for n, x in own.facts.items()}
-            own.move_facts()
+        for row, rollout in enumerate(judged):
+            own = rollout.facts
+            rollout.facts = {n: facts[n][row] if n in facts else x for n, x in own.items()}
+            rollout.move_facts()
         episodes = (episode for group in groups for episode in group.episodes)
-        for own in {each for episode in episodes for each in episode.rollouts} - {*judged}:
-            logged = sorted(self.samplings[own.label].policy.logged & own.facts.keys())
-            own.facts = {name: float(own.facts[name]) for name in logged}
+        for rollout in {each for episode in episodes for each in episode.rollouts} - {*judged}:
+            logged = sorted(self.samplings[rollout.label].policy.logged & rollout.facts.keys())
+            rollout.facts = {name: float(rollout.facts[name]) for name in logged}
 
     # ---- training, evaluation
 

@@ -253,11 +253,11 @@ def _write_rows(batch: Rollouts, calls: Sequence[Call], *, trained: bool) -> Non
     policy is trained on them."""
     write(batch, [call.rollout for call in calls], trained=trained)
     for call in calls:
-        own, call.is_drawn = call.rollout, True
-        if own.failure is None:
-            made = calls_of(own.completion)
+        rollout, call.is_drawn = call.rollout, True
+        if rollout.failure is None:
+            made = calls_of(rollout.completion)
             _count(call, made)
-            call.reply = Reply(own.completion, call.label, own.truncated, made, source=call)
+            call.reply = Reply(rollout.completion, call.label, rollout.truncated, made, source=call)
 
 
 def _write_turns(

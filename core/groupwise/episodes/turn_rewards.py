@@ -67,7 +67,8 @@ def measured(rollouts: Iterable[Rollout]) -> Tally:
     """The mean reward of each of the first turns, `turn_reward/1` and so on, without those of
     failed rollouts."""
     tally = Tally()
-    for call in (call for own in rollouts if own.failure is None for call in own.calls):
+    usable = [rollout for rollout in rollouts if rollout.failure is None]
+    for call in (call for rollout in usable for call in rollout.calls):
         if call.reward is not None and call.turn < MOST_LOGGED:
             tally.mean(f"{Family.TURN_REWARD}/{call.turn + 1}", call.reward)
     return tally

@@ -16,7 +16,7 @@ from groupwise.sampler import TurnSampler
 def compare(sampler: TurnSampler, batch: Rollouts, rollouts: Sequence[Rollout]) -> None:
     """Note of each call whether its rollout has its turn as it was drawn; batch: of these rollouts,
     as it was assembled."""
-    chains = [own.calls[-1].context_calls for own in rollouts]
+    chains = [rollout.calls[-1].context_calls for rollout in rollouts]
     held = sampler.holds(batch, [[call.drawn for call in chain] for chain in chains])
     if held is None:
         return

@@ -22,7 +22,7 @@ def credit(groups: Sequence[Group], scores: Scores, refused: Mapping[str, float]
     for process rewards if there are such rollouts.
     """
     for episode in (episode for group in groups for episode in group.episodes):
-        if all(own.rewards is not None for own in episode.rollouts):
+        if all(rollout.rewards is not None for rollout in episode.rollouts):
             continue
         if scores.steps is not None:
             raise UserError(

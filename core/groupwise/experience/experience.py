@@ -148,7 +148,7 @@ class Experience(Stream):
         right = self.accuracy.right(scores).masked_fill(scores.failed, math.nan)
         episodes = [episode for group in step.groups for episode in group.episodes]
         lost = sum(episode.is_lost for episode in episodes)
-        sampled = [own for label in labels for own in step.rollouts_of(label)]
+        sampled = [rollout for label in labels for rollout in step.rollouts_of(label)]
         metrics = step_metrics.describe(
             step.rollouts,
             scores,
@@ -159,7 +159,7 @@ class Experience(Stream):
             multi_turn=self.sampler.environment.multi_turn,
             columns=self.sampler.logged_columns,
             turns=turns.counted(episodes),
-            decisions=sum(own.length for own in sampled),
+            decisions=sum(rollout.length for rollout in sampled),
             sources=[call.episode.group.source for call in step.judged],
         )
         metrics |= turn_rewards.measured(sampled).of_all_processes().result()
@@ -176,7 +176,7 @@ def _by_signal(step: Step, dead: Mapping[str, Tensor]) -> tuple[list[Group], lis
     """The groups of a step that stay, and those with rollouts that teach no learner anything."""
     alive, drawn = set[int](), set[int]()
     for label in step.sampler.labels:
-        numbers = [own.draw for own in step.rollouts_of(label)]
+        numbers = [rollout.draw for rollout in step.rollouts_of(label)]
         drawn |= {*numbers}
         if label in dead:
             pairs = zip(numbers, dead[label].tolist(), strict=True)
@@ -189,7 +189,7 @@ def _dummy(rollouts: Sequence[Rollout]) -> Rollouts | None:
     """The longest rollout, of those that did not fail if there are any; None without any."""
     if not rollouts:
         return None
-    usable = [own for own in rollouts if not own.failed]
+    usable = [rollout for rollout in rollouts if not rollout.failed]
     extents = light(usable or rollouts).extents
     return gather([(usable or rollouts)[int(extents.argmax())]])
 

@@ -18,8 +18,8 @@ def described(groups: Sequence[Group], labels: Sequence[str]) -> dict[str, str]:
         prompt = excerpt(lost[0].group.row.get("prompt"))
         sentences["/"] = f"an episode failed: {lost[0].failure}, at the prompt {prompt}"
     for label in labels:
-        rollouts = (own for group in groups for own in group.rollouts(label))
-        failed = next((own for own in rollouts if own.failure is not None), None)
+        rollouts = (rollout for group in groups for rollout in group.rollouts(label))
+        failed = next((rollout for rollout in rollouts if rollout.failure is not None), None)
         if failed is not None:
             which = "a completion" if label == SOLE else f"a completion of {label!r}"
             prompt = excerpt(failed.episode.group.row.get("prompt"))

@@ -78,7 +78,7 @@ class Replay:
         rollouts: judged; like: scores of the same rewards; step: training steps done so far, from
         which the age of kept completions is counted; columns: of the policy's trajectories.
         """
-        batches = [own.batch for own in rollouts]
+        batches = [rollout.batch for rollout in rollouts]
         if any(batch is None or batch.sampler_log_probs is None for batch in batches):
             raise UserError(
                 "train.replay: the sampler gives no log-probs (`Rollouts.sampler_log_probs`), but "
@@ -87,12 +87,12 @@ class Replay:
         scores = scores_of(rollouts, like)
         self._expire(step, columns, scores)
         right, filled, replayed = self.accuracy.right(scores).tolist(), [*rollouts], 0
-        in_episode = Counter(id(own.episode) for own in rollouts)
-        whole = [in_episode[id(own.episode)] == 1 for own in rollouts]
+        in_episode = Counter(id(rollout.episode) for rollout in rollouts)
+        whole = [in_episode[id(rollout.episode)] == 1 for rollout in rollouts]
         new: list[tuple[int, str, list[KeptCompletion]]] = []
         groups = defaultdict[int, list[int]](list)
-        for place, own in enumerate(rollouts):
-            groups[own.comparison.number].append(place)
+        for place, rollout in enumerate(rollouts):
+            groups[rollout.comparison.number].append(place)
         for number, places in sorted(groups.items()):
             row_of_group = fingerprint(rollouts[places[0]].episode.group.row)
             missing = self.settings.at_least - sum(right[place] == 1 for place in places)
@@ -221,19 +221,19 @@ def _bare(**columns: Any) -> Rollouts:
     return Rollouts(prompts=nothing, completions=nothing, groups=groups, **columns)
 
 
-def _light(own: Rollout, like: Scores) -> KeptCompletion:
+def _light(rollout: Rollout, like: Scores) -> KeptCompletion:
     """A copy of one rollout, so that the memory of the batch can be freed."""
-    rollout = gather([own])
+    alone = gather([rollout])
     bare = _bare(
-        mask=_copied(rollout.mask),
-        truncated=_copied(rollout.truncated),
-        sampler_log_probs=_copied(rollout.sampler_log_probs),
-        versions=_copied(rollout.versions),
-        turns=rollout.turns,
-        roles=rollout.roles,
-        trajectory={name: _copied(column) for name, column in rollout.trajectory.items()},
+        mask=_copied(alone.mask),
+        truncated=_copied(alone.truncated),
+        sampler_log_probs=_copied(alone.sampler_log_probs),
+        versions=_copied(alone.versions),
+        turns=alone.turns,
+        roles=alone.roles,
+        trajectory={name: _copied(column) for name, column in alone.trajectory.items()},
     )
-    return KeptCompletion(bare, scores_of([own], like).bare)
+    return KeptCompletion(bare, scores_of([rollout], like).bare)
 
 
 def _copied(column: Any) -> Any:
@@ -256,10 +256,10 @@ def _in_place_of(wrong: Rollout, kept: KeptCompletion) -> Rollout:
         sampler_log_probs=_moved(old.sampler_log_probs, drawn.sampler_log_probs, wrong.at),
         trajectory={n: _moved(c, columns[n], wrong.at) for n, c in old.trajectory.items()},
     )
-    own = Rollout(calls=wrong.calls, is_replayed=True)
-    write(moved, [own], trained=True)
-    write_scores(kept.scores, [own])
-    return own
+    rollout = Rollout(calls=wrong.calls, is_replayed=True)
+    write(moved, [rollout], trained=True)
+    write_scores(kept.scores, [rollout])
+    return rollout
 
 
 def _moved(column: Any, like: Any, row: int) -> Any:

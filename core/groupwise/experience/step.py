@@ -33,7 +33,7 @@ class Step:
 
     def rollouts_of(self, label: str) -> list[Rollout]:
         """Those of a player."""
-        return [own for group in self.groups for own in group.rollouts(label)]
+        return [rollout for group in self.groups for rollout in group.rollouts(label)]
 
     def rest(self, label: str) -> list[Rollout] | None:
         """The judged rollouts of other players that are compared with a player's; None if there are

@@ -35,12 +35,12 @@ def encode(groups: Sequence[Group], scores: Scores | None, labels: Sequence[str]
     Raises ValueError if they hold what cannot be stored, as a picture."""
     places = dict[int, tuple[Rollouts, int]]()
     for rollouts in ([*group.rollouts(label)] for group in groups for label in labels):
-        if any(own.batch is None for own in rollouts):
+        if any(rollout.batch is None for rollout in rollouts):
             raise ValueError("they were released")
         if rollouts:  # its completions alone, since others may share what was drawn
             batch = moved(gather(rollouts), torch.device("cpu"))
             batch = replace(batch, prompts=[{}] * len(rollouts))
-            places |= {id(own): (batch, at) for at, own in enumerate(rollouts)}
+            places |= {id(rollout): (batch, at) for at, rollout in enumerate(rollouts)}
     rows = {id(group.row): group.number for group in groups}
     plain, tensors = state.encode(_Encoder(rows, places).of([[*groups], scores]), "groups")
     return {"groups": json.dumps(plain), "tensors": tensors}
@@ -55,10 +55,12 @@ def decode(
     groups, scores = _Decoder({number: group.row for number, group in drawn.items()}).of(plain)
     calls = [call for group in groups for episode in group.episodes for call in episode.calls]
     rollouts = {id(call.rollout): call.rollout for call in calls}.values()
-    batches = {id(own.batch): own.batch for own in rollouts if own.batch is not None}
+    batches = {
+        id(rollout.batch): rollout.batch for rollout in rollouts if rollout.batch is not None
+    }
     on_device = {number: moved(batch, device) for number, batch in batches.items()}
-    for own in rollouts:
-        own.batch = on_device.get(id(own.batch))
+    for rollout in rollouts:
+        rollout.batch = on_device.get(id(rollout.batch))
     return groups, scores
 
 

@@ -111,7 +111,7 @@ class Learner:
         self.algorithm.begin_step(step)
         rate = self.rate(step, seconds)
         logged = {"learning_rate": rate, **self.algorithm.adapted}
-        rest = None if rest is None else [own for own in rest if own.is_usable]
+        rest = None if rest is None else [rollout for rollout in rest if rollout.is_usable]
         chosen, left, replayed = self._chosen(sampled, like, step, rest=rest, dummy=dummy)
         plan = self._updates(chosen) * self.settings.epochs
         if not plan:
@@ -141,7 +141,7 @@ class Learner:
         """The rollouts to train on: those that did not fail, with replayed ones, without what lies
         between the best and the worst; what is left out so, None if nothing is; metrics of
         replay."""
-        chosen, metrics = [own for own in sampled if own.is_usable], dict[str, float]()
+        chosen, metrics = [rollout for rollout in sampled if rollout.is_usable], dict[str, float]()
         if self.replay is not None:
             columns = nothing_of(sampled, dummy).trajectory.keys()
             chosen, metrics = self.replay.fill(chosen, like, step, columns)
@@ -237,7 +237,7 @@ class Learner:
     def _updates(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
         """This process's rows for each update: all rollouts of a draw together, in the order of the
         draws."""
-        draws = torch.tensor([own.draw for own in rollouts], dtype=torch.int64)
+        draws = torch.tensor([rollout.draw for rollout in rollouts], dtype=torch.int64)
         parts = processes.union(draws).tensor_split(self.settings.updates_per_rollout)
         return [torch.isin(draws, part).nonzero().flatten() for part in parts if len(part)]
 

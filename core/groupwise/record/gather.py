@@ -33,12 +33,12 @@ def write(batch: Rollouts, rollouts: Sequence[Rollout], *, trained: bool) -> Non
     endings, turns = batch.endings or nothing, batch.turns or nothing
     drawn = replace(batch, completions=nothing, facts={}, failures=None)
     drawn = drawn if trained else replace(drawn, trajectory={})
-    for at, own in enumerate(rollouts):
-        own.batch, own.at, own.mask = drawn, at, mask[at]
-        own.completion, own.truncated = batch.completions[at], truncated[at]
-        own.facts = {name: column[at] for name, column in batch.facts.items()}
-        own.failure, own.ended = failures[at], endings[at]
-        own.role, own.turns = roles[at], turns[at]
+    for at, rollout in enumerate(rollouts):
+        rollout.batch, rollout.at, rollout.mask = drawn, at, mask[at]
+        rollout.completion, rollout.truncated = batch.completions[at], truncated[at]
+        rollout.facts = {name: column[at] for name, column in batch.facts.items()}
+        rollout.failure, rollout.ended = failures[at], endings[at]
+        rollout.role, rollout.turns = roles[at], turns[at]
 
 
 def write_scores(scores: Scores, rollouts: Sequence[Rollout]) -> None:
@@ -46,10 +46,10 @@ def write_scores(scores: Scores, rollouts: Sequence[Rollout]) -> None:
     nothing: list[None] = [None] * len(rollouts)
     values, failed = scores.values.tolist(), scores.failed.tolist()
     steps, reasons = nothing if scores.steps is None else scores.steps, scores.reasons or nothing
-    for row, own in zip(range(len(values)), rollouts, strict=True):
-        own.rewards, own.failed = values[row], failed[row]
-        own.steps, own.reason = steps[row], reasons[row]
-        own.extra = {name: column[row] for name, column in scores.extra.items()}
+    for row, rollout in zip(range(len(values)), rollouts, strict=True):
+        rollout.rewards, rollout.failed = values[row], failed[row]
+        rollout.steps, rollout.reason = steps[row], reasons[row]
+        rollout.extra = {name: column[row] for name, column in scores.extra.items()}
 
 
 def gather(rollouts: Sequence[Rollout]) -> Rollouts:
@@ -62,7 +62,7 @@ def gather(rollouts: Sequence[Rollout]) -> Rollouts:
     drawn = _drawn(rollouts)
     gathered = replace(drawn, **_columns(rollouts, drawn.groups.device))
     truncated = _truncated(rollouts)
-    if truncated != [own.truncated for own in rollouts]:
+    if truncated != [rollout.truncated for rollout in rollouts]:
         moved = torch.tensor(truncated, device=drawn.truncated.device)
         gathered = replace(gathered, truncated=moved)
     return gathered
@@ -71,8 +71,8 @@ def gather(rollouts: Sequence[Rollout]) -> Rollouts:
 def settle(rollouts: Sequence[Rollout], batch: Rollouts) -> None:
     """From now on these rollouts lie in this batch, which was gathered of them, so that the memory
     of what was drawn is freed."""
-    for at, own in enumerate(rollouts):
-        own.batch, own.at = batch, at
+    for at, rollout in enumerate(rollouts):
+        rollout.batch, rollout.at = batch, at
 
 
 def moved(rollouts: Rollouts, device: torch.device) -> Rollouts:
@@ -100,7 +100,7 @@ def light(rollouts: Sequence[Rollout]) -> Rollouts:
     """The same without trajectories and the sampler's log-probs, in CPU memory."""
     if not rollouts:
         return nothing_drawn()
-    masks = [own.mask for own in rollouts if own.mask is not None]
+    masks = [rollout.mask for rollout in rollouts if rollout.mask is not None]
     assert len(masks) == len(rollouts)
     return Rollouts(
         mask=pad_sequence(masks, batch_first=True),
@@ -112,7 +112,7 @@ def light(rollouts: Sequence[Rollout]) -> Rollouts:
 
 def by_draw(rollouts: Sequence[Rollout]) -> Rollouts:
     """The same, where all rollouts of a draw are compared with each other."""
-    draws = torch.tensor([own.draw for own in rollouts], dtype=torch.int64)
+    draws = torch.tensor([rollout.draw for rollout in rollouts], dtype=torch.int64)
     return replace(light(rollouts), groups=draws)
 
 
@@ -142,20 +142,20 @@ def judged(calls: Sequence[Call], columns: Sequence[str]) -> Rollouts:
 
 def scores_of(rollouts: Sequence[Rollout], like: Scores) -> Scores:
     """The scores of these rollouts; like: scores of the same rewards in the same step."""
-    values = [own.rewards for own in rollouts if own.rewards is not None]
+    values = [rollout.rewards for rollout in rollouts if rollout.rewards is not None]
     assert len(values) == len(rollouts)
     first = rollouts[0].extra if rollouts else ()
-    logged = [name for name in first if all(name in own.extra for own in rollouts)]
+    logged = [name for name in first if all(name in rollout.extra for rollout in rollouts)]
     nothing = torch.empty(0, dtype=torch.float64)
-    steps = [nothing if own.steps is None else own.steps for own in rollouts]
+    steps = [nothing if rollout.steps is None else rollout.steps for rollout in rollouts]
     padded = pad_sequence(steps or [nothing], batch_first=True, padding_value=math.nan)
     return replace(
         like.bare,
         values=torch.tensor(values, dtype=torch.float64).view(len(rollouts), len(like.names)),
-        failed=torch.tensor([own.failed for own in rollouts], dtype=torch.bool),
-        reasons=_some([own.reason for own in rollouts]),
-        extra={name: [own.extra[name] for own in rollouts] for name in logged},
-        steps=padded if any(own.steps is not None for own in rollouts) else None,
+        failed=torch.tensor([rollout.failed for rollout in rollouts], dtype=torch.bool),
+        reasons=_some([rollout.reason for rollout in rollouts]),
+        extra={name: [rollout.extra[name] for rollout in rollouts] for name in logged},
+        steps=padded if any(rollout.steps is not None for rollout in rollouts) else None,
     )
 
 
@@ -172,31 +172,31 @@ def nothing_drawn() -> Rollouts:
 
 def _drawn(rollouts: Sequence[Rollout]) -> Rollouts:
     """The batches in which these rollouts lie as one, with these rows in order."""
-    parts = list({id(own.batch): own.batch for own in rollouts}.values())
+    parts = list({id(rollout.batch): rollout.batch for rollout in rollouts}.values())
     batches = [part for part in parts if part is not None]
     drawn = batches[0] if len(batches) == 1 else Rollouts.concat(batches)
     starts, start = dict[int, int](), 0
     for part in batches:
         starts[id(part)], start = start, start + len(part)
-    rows = [starts[id(own.batch)] + own.at for own in rollouts]
+    rows = [starts[id(rollout.batch)] + rollout.at for rollout in rollouts]
     return drawn if rows == [*range(len(drawn))] else drawn.select(rows)
 
 
 def _columns(rollouts: Sequence[Rollout], device: torch.device) -> dict[str, Any]:
     """What is written on the rollouts, as columns of `Rollouts`."""
-    names = dict.fromkeys(name for own in rollouts for name in own.facts)
+    names = dict.fromkeys(name for rollout in rollouts for name in rollout.facts)
     plain = rollouts[0].episode.plain
-    endings = [own.ended for own in rollouts]
+    endings = [rollout.ended for rollout in rollouts]
     return {
-        "prompts": [own.row for own in rollouts],
-        "completions": [own.completion for own in rollouts],
-        "groups": torch.tensor([own.comparison.number for own in rollouts], device=device),
-        "episodes": None if plain else torch.tensor([own.weighed_as for own in rollouts]),
-        "failures": _some([own.failure for own in rollouts]),
+        "prompts": [rollout.row for rollout in rollouts],
+        "completions": [rollout.completion for rollout in rollouts],
+        "groups": torch.tensor([rollout.comparison.number for rollout in rollouts], device=device),
+        "episodes": None if plain else torch.tensor([rollout.weighed_as for rollout in rollouts]),
+        "failures": _some([rollout.failure for rollout in rollouts]),
         "endings": _some([None if word == "length" else word for word in endings]),
         "turns": _turns(rollouts),
-        "roles": _some([own.role for own in rollouts]),
-        "facts": {name: [own.facts.get(name) for own in rollouts] for name in names},
+        "roles": _some([rollout.role for rollout in rollouts]),
+        "facts": {name: [rollout.facts.get(name) for rollout in rollouts] for name in names},
     }
 
 
@@ -205,21 +205,25 @@ def _some(values: Sequence[Any]) -> Sequence[Any] | None:
 
 
 def _turns(rollouts: Sequence[Rollout]) -> Sequence[Sequence[Turn]] | None:
-    if all(own.turns is None for own in rollouts):
+    if all(rollout.turns is None for rollout in rollouts):
         return None
-    return [(Turn(own.length),) if own.turns is None else own.turns for own in rollouts]
+    return [
+        (Turn(rollout.length),) if rollout.turns is None else rollout.turns for rollout in rollouts
+    ]
 
 
 def _truncated(rollouts: Sequence[Rollout]) -> list[bool]:
     """Whether each was cut off: as the sampler says, unless the environment has a word for it."""
     return [
-        own.truncated if own.ended in (None, *OF_EXCEPTIONS) else own.ended == "length"
-        for own in rollouts
+        rollout.truncated if rollout.ended in (None, *OF_EXCEPTIONS) else rollout.ended == "length"
+        for rollout in rollouts
     ]
 
 
 def _versions(rollouts: Sequence[Rollout]) -> torch.Tensor | None:
-    known = [(own.batch.versions, own.at) for own in rollouts if own.batch is not None]
+    known = [
+        (rollout.batch.versions, rollout.at) for rollout in rollouts if rollout.batch is not None
+    ]
     if any(versions is None for versions, _ in known):
         return None
     return torch.stack([versions[at] for versions, at in known if versions is not None])

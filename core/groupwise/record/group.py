@@ -45,8 +45,8 @@ class Group:
 
     def rollouts(self, label: str) -> Iterator["Rollout"]:
         """Those of a player, in the order of their episodes."""
-        every = (own for episode in self.episodes for own in episode.rollouts)
-        return (own for own in every if own.label == label)
+        every = (rollout for episode in self.episodes for rollout in episode.rollouts)
+        return (rollout for rollout in every if rollout.label == label)
 
     def release(self) -> None:
         """Forget what needs memory of all calls."""
