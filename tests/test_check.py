@@ -159,11 +159,9 @@ def test_no_weights_are_loaded(config, monkeypatch):
 
 def test_more_processes_than_groups_give_a_warning(config):
     config["train"]["updates_per_rollout"] = 2
-    message = (
-        "4 processes share 2 groups an update, so 2 of them idle: set train.groups_per_step to"
-    )
+    message = "4 processes share 2 groups an update, so 2 of them sample nothing: set train.groups"
     assert message in check(config, "--processes", "4").stdout
-    assert "idle" not in check(config, "--processes", "2").stdout
+    assert "sample nothing" not in check(config, "--processes", "2").stdout
 
 
 @pytest.mark.slow

@@ -69,6 +69,8 @@ class Policy(nn.Module, Sampler):
         nor a reference uses them (a critic, again).
     factored: True if trained weights are factors that the model multiplies with each other (LoRA):
         a mean of two copies is then not the mean of the two models.
+    portable: whether another process with the same weights can make the passes of its rollouts; not
+        if they need what only this one has, such as the graph of sampling.
     mesh: the processes that the weights are divided among, as `shard` received it; None if each
         process has all weights.
     """
@@ -87,6 +89,7 @@ class Policy(nn.Module, Sampler):
     notes: Sequence[str] = ()
     scale_loss: bool = False
     factored: bool = False
+    portable: bool = True
     mesh: DeviceMesh | None = None
     rates: Mapping[str, float] = MappingProxyType({})
     unkept: tuple[str, ...] = ()
@@ -218,6 +221,11 @@ class Policy(nn.Module, Sampler):
             parts.append((rows, slice(0, longest)))
             start += len(rows)
         return parts
+
+    def costs(self, rollouts: Rollouts) -> Tensor:
+        """[B], in any unit: what the passes of an update over each rollout cost. By it rollouts are
+        dealt among the processes of a run; by default as many as it has positions."""
+        return rollouts.extents
 
     def check_prompts(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Raise UserError for a row that this policy cannot answer; called once before a run.

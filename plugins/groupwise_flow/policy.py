@@ -64,6 +64,7 @@ class FlowPolicy(DiffusionPolicy):
 
     def __init__(self, config: FlowSettings) -> None:
         super().__init__(config)
+        self.portable = not config.keep_graph
         self.rounding = Rounding(config.precision)
         self.facts = self.facts | self.rounding.metrics  # type: ignore[misc]
         self.logged = self.rounding.metrics  # type: ignore[misc]

@@ -99,6 +99,13 @@ class TokenLogProbs(Policy):
         prompts = list(rollouts.trajectory["prompt_ids"])
         return Sequences.of(prompts, ids, attention, chosen), placed
 
+    def costs(self, rollouts: Rollouts) -> Tensor:
+        """Tokens, with those of the prompt; where rows share a pass of it, each has a part."""
+        ids = list(rollouts.trajectory["prompt_ids"])
+        which = torch.tensor(distinct(ids)[1])
+        rows = which.bincount()[which] if self.ability.shared_training else 1
+        return rollouts.extents.cpu() + torch.tensor([len(own) for own in ids]) / rows
+
     def microbatches(
         self,
         rollouts: Rollouts,

@@ -25,7 +25,7 @@ FORMS = {
     "groupwise.rewards.scores.Scores": "the rewards of a batch",
 }
 OTHERS = {
-    "groupwise.learning.batch.Batch": "the Rollouts of a learner's step, gathered",
+    "groupwise.learning.share.Share": "the Rollouts of a learner, where their passes are made",
     "groupwise.learning.batch.Update": "some rows of them, for one optimizer step",
     "groupwise.environment.Reply": "what an environment gets of a call",
     "groupwise.run.reopening.SampledReply": "what a command shows of a call",

@@ -101,6 +101,7 @@ def test_passes_with_a_picture_that_is_not_finite_keep_no_graph(lab, monkeypatch
     policy = lab.policy(steps=4, keep_graph=True)
     policy.begin(0)
     kept = policy.sample(lab.rows, group_size=1, seeds=[1, 2])
+    assert not policy.portable
     other = policy.sample(lab.rows, group_size=1, seeds=[7, 8])
     assert other.failed.tolist() == [True, False]
     joined = Rollouts.concat([other, kept]).select([1, 2, 3])

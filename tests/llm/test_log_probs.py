@@ -57,7 +57,9 @@ def test_a_shared_prompt_changes_neither_log_probs_nor_gradients(
     policy, rollouts = make(architecture), random_rollouts()
     assert policy.ability.shared_training, policy.notes
     shared = log_probs_and_gradient(policy, rollouts)
+    costs = policy.costs(rollouts)
     allow(policy, training="plain")
+    assert (costs < policy.costs(rollouts)).any()  # rows of one prompt have a part of it each
     rounding.same(lambda: log_probs_and_gradient(policy, rollouts), shared)
     rounding.same(lambda: transformers_log_probs(policy, rollouts), shared[0] * rollouts.mask)
 

@@ -150,6 +150,12 @@ class ByRowNumber:
         return shifted(output, 1e-3 * moved.unsqueeze(1))
 
 
+class ReadsCompletions:
+    def forward(self, rollouts, decisions=slice(None)):
+        missing = torch.tensor([text is None for text in rollouts.completions])
+        return shifted(super().forward(rollouts, decisions), missing.unsqueeze(1))
+
+
 class ByLengths:
     def microbatches(self, rollouts, budget, *, cut_decisions):
         return [(torch.arange(len(rollouts)), slice(0, int(rollouts.lengths.max())))]
@@ -216,6 +222,7 @@ POLICIES = {
     "`forward` scores the distribution that `sample` draws from": Sharper,
     "padding changes no output": SeesPadding,
     "selected and joined rollouts have the same outputs": ByRowNumber,
+    "rollouts that were sent to another process have the same outputs": ReadsCompletions,
     "every decision is in one micro-batch, also behind holes of the mask": ByLengths,
     "`forward` of some decisions returns the same as for all": NoContext,
     "the gradient does not depend on micro-batches": DetachesOne,

@@ -109,7 +109,7 @@ def idle_processes(config: RunConfig, processes: int) -> str | None:
         return None
     return (
         f"{processes} processes share {groups} group{'' if groups == 1 else 's'} an update, so "
-        f"{processes - groups} of them idle: set train.groups_per_step to at least "
+        f"{processes - groups} of them sample nothing: set train.groups_per_step to at least "
         f"{processes * config.train.updates_per_rollout}, or lower train.updates_per_rollout"
     )
 

@@ -5,11 +5,12 @@ every process has called them, so all processes must call them in the same order
 policies may use them, for what one process does for all.
 
 How a run is divided: process r of n samples and scores every n-th group of a step. Targets are
-computed over the scores and masks of all processes, which are small; completions and trajectories
-stay on the process that sampled them. DDP averages gradients over processes while the loss weights
-already divide by counts of the whole update, so losses are multiplied by n; gradients are reduced
-in the last micro-batch only. A process with fewer micro-batches runs the remaining ones on a dummy
-rollout, with its loss multiplied by 0. Only the first process writes files and prints.
+computed over the scores and masks of all processes, which are small. Rollouts then go, with their
+trajectories, from processes with long ones to those that have less to do (`learning/dealing.py`);
+completions stay on the process that sampled them. DDP averages gradients over processes while the
+loss weights already divide by counts of the whole update, so losses are multiplied by n; gradients
+are reduced in the last micro-batch only. A process with fewer micro-batches runs the remaining ones
+on a dummy rollout, with its loss multiplied by 0. Only the first process writes files and prints.
 
 With `train.shard` a policy divides its weights (FSDP2), and with them gradients, moments, kept
 weights and checkpoints. With `true` the mesh has one dimension; with `node` or a number two,
@@ -24,7 +25,7 @@ After an error on one process no checkpoint is saved, since saving needs all of 
 
 import os
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -235,6 +236,20 @@ def share(tensors: Iterable[Tensor]) -> None:
         value = tensor.detach().to(state.device)  # the device of collectives
         distributed.broadcast(value, 0)
         tensor.copy_(value)
+
+
+def exchange(parts: Sequence[T]) -> list[T]:
+    """Give each process its part of these; returns what all processes gave to this one, by rank."""
+    state = PartialState()
+    if state.num_processes == 1:
+        return [*parts]
+    sent = [torch.frombuffer(bytearray(pickle.dumps(part)), dtype=torch.uint8) for part in parts]
+    sizes: list[list[int]] = gather_object([[len(part) for part in sent]])
+    counts = [row[state.process_index] for row in sizes]
+    received = torch.empty(sum(counts), dtype=torch.uint8, device=state.device)
+    lengths = [len(part) for part in sent]
+    distributed.all_to_all_single(received, torch.cat(sent).to(state.device), counts, lengths)
+    return [pickle.loads(part.numpy().tobytes()) for part in received.cpu().split(counts)]
 
 
 def total(count: int) -> int:

@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from groupwise import objective
 from groupwise.kit import processes
+from groupwise.learning.share import Share
 from groupwise.record import Rollout
 from groupwise.record.gather import View, by_draw, gather, light, nothing_drawn, scores_of
 from groupwise.rewards import Scores
@@ -37,6 +37,9 @@ class Update:
     """The learner's own that are not trained on; None if it is trained on all."""
     replayed: Tensor | None = None
     """[B] bool: rollouts of earlier steps, which are not compared with the sampler."""
+    order: Tensor | None = None
+    """[B, 3]: the order of the rollouts of all processes in which targets are computed, so that
+    they do not depend on where a rollout lies; None for that of the processes."""
     repeated: bool = False
     """Whether the step had an update with these rollouts before, in an earlier epoch."""
     first: bool = True
@@ -53,47 +56,53 @@ class Update:
 
 @dataclass(kw_only=True)
 class Batch:
-    """B rollouts of a learner, in one order."""
+    """The rollouts of a learner in a step."""
 
-    members: Sequence[Rollout]
-    rollouts: Rollouts
-    """What was gathered of them."""
+    share: Share
+    """Those whose passes this process makes."""
     like: Scores
     """Scores of the step's rewards."""
     rest: Sequence[Rollout] | None
-    """Other learners' rollouts in the same groups; None if there are none."""
+    """Other learners' rollouts in the same groups, sampled here; None if there are none."""
     left: Sequence[Rollout] | None
-    """Those of its own that are compared, but not trained on; None if it is trained on all."""
+    """Those of its own that are compared, but not trained on, sampled here; None if it is trained
+    on all."""
+    advantages: Tensor = field(init=False)
+    """[B] float64, of the share: the mean over the decisions that count; NaN if the algorithm has
+    no advantages, or the rollout no such decision."""
 
-    @cached_property
-    def scores(self) -> Scores:
-        """Of the rollouts."""
-        return scores_of(self.members, self.like)
+    def __post_init__(self) -> None:
+        self.advantages = torch.full((len(self.share),), math.nan, dtype=torch.float64)
 
-    @cached_property
-    def replayed(self) -> Tensor:
-        """[B] bool: rollouts of earlier steps."""
-        return torch.tensor([member.is_replayed for member in self.members], dtype=torch.bool)
+    @property
+    def rollouts(self) -> Rollouts:
+        return self.share.rollouts
 
     def oldest(self, step: int) -> int:
         """The version of the oldest weights that drew rollouts of this step, on any process; `step`
         for the current ones. A collective."""
         versions = self.rollouts.versions
-        fresh = [] if versions is None else versions[~self.replayed].tolist()
+        fresh = [] if versions is None else versions[~self.share.replayed].tolist()
         own = min(fresh, default=step)
         return step - processes.largest(step - own)
 
-    def update(self, rows: Tensor, outputs: Mapping[str, Tensor], **how: bool) -> Update:
-        """That of these rows; outputs: [B, T, ...], of all rollouts; how: the flags of `Update`."""
-        part = self.rollouts.select(rows)
-        draws, decisions = {self.members[row].draw for row in rows.tolist()}, part.mask.shape[1]
+    def rows(self, draws: Tensor) -> Tensor:
+        """Those of the share that answer these draws."""
+        return torch.isin(self.share.draws, draws).nonzero().flatten()
+
+    def update(self, draws: Tensor, outputs: Mapping[str, Tensor], **how: bool) -> Update:
+        """That of these draws; outputs: [B, T, ...], of the share; how: the flags of `Update`."""
+        rows, numbers = self.rows(draws), {*draws.tolist()}
+        part = self.share.select(rows)
+        decisions = part.rollouts.mask.shape[1]
         return Update(
-            rollouts=part,
-            scores=self.scores.select(rows),
+            rollouts=part.rollouts,
+            scores=part.scores,
             outputs={name: value[rows, :decisions] for name, value in outputs.items()},
-            rest=self._of_draws(self.rest, draws, by_draw),
-            left=self._of_draws(self.left, draws, light),
-            replayed=self.replayed[rows],
+            rest=self._of_draws(self.rest, numbers, by_draw),
+            left=self._of_draws(self.left, numbers, light),
+            replayed=part.replayed,
+            order=torch.cat([part.draws.unsqueeze(1), part.homes], dim=1),
             **how,
         )
 
@@ -112,24 +121,15 @@ class Batch:
     def own_observations(self, observations: Tensor) -> Tensor:
         """[B, T] bool: those of each rollout; what stands before the first decision of one that
         begins within a context is of another rollout."""
-        own = observations.clone()
-        for row, member in enumerate(self.members):
-            if member.first.goes_on_from is not None and member.mask is not None:
-                own[row, : int(member.mask.int().argmax())] = False
+        own, mask = observations.clone(), self.rollouts.mask.cpu()
+        for row in self.share.goes_on.nonzero().flatten().tolist():
+            own[row, : int(mask[row].int().argmax())] = False
         return own
 
-    def write_advantages(self, rows: Tensor, mask: Tensor, targets: Mapping[str, Tensor]) -> None:
-        """Write on the members of these rows the mean advantage over the decisions that count; None
-        if the algorithm has no advantages, or the rollout no such decision.
-
-        mask, targets: of their update.
-        """
-        advantages = targets.get("advantages")
-        if advantages is None:
-            means = [math.nan] * len(rows)
-        else:
-            counts = mask.cpu() & (targets["weights"] != 0)
-            sums = (objective.per_decision(advantages) * counts).sum(dim=1)
-            means = (sums / counts.sum(dim=1)).tolist()
-        for row, mean in zip(rows.tolist(), means, strict=True):
-            self.members[row].advantage = None if math.isnan(mean) else mean
+    def note_advantages(self, draws: Tensor, mask: Tensor, targets: Mapping[str, Tensor]) -> None:
+        """Note the `advantages` of the rollouts of an update; mask, targets: of it."""
+        if (advantages := targets.get("advantages")) is None:
+            return
+        counts = mask.cpu() & (targets["weights"] != 0)
+        sums = (objective.per_decision(advantages) * counts).sum(dim=1)
+        self.advantages[self.rows(draws)] = (sums / counts.sum(dim=1)).double()

@@ -1,5 +1,6 @@
 """Learner: a policy with its algorithm and optimizer; turns scored rollouts into updates."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,10 @@ from groupwise.kit.errors import UserError
 from groupwise.kit.metric_names import Family
 from groupwise.learning import learning_rate
 from groupwise.learning.batch import Batch, Update, nothing_of
+from groupwise.learning.dealing import at_home, dealt
 from groupwise.learning.optimizer import Optimizer
 from groupwise.learning.outputs import outputs_before
+from groupwise.learning.share import Share
 from groupwise.learning.update import Updater
 from groupwise.metrics.tally import Tally
 from groupwise.policy import Policy
@@ -61,7 +64,7 @@ class Learner:
     ) -> None:
         self.policy, self.algorithm, self.sampler = policy, algorithm, sampler
         self.settings, self.weights, self.replay = settings, weights, replay
-        self.teacher = teacher
+        self.teacher, self.accelerator = teacher, accelerator
         self.at_step_boundary, self.updates = True, 0
         model = policy if policy.mesh is not None else accelerator.prepare(policy)
         # After the move to the device, which may replace parameters by new tensors.
@@ -113,21 +116,20 @@ class Learner:
         logged = {"learning_rate": rate, **self.algorithm.adapted}
         rest = None if rest is None else [rollout for rollout in rest if rollout.is_usable]
         chosen, left, replayed = self._chosen(sampled, like, step, rest=rest, dummy=dummy)
-        plan = self._updates(chosen) * self.settings.epochs
-        if not plan:
+        updates = self._updates(chosen)
+        if not updates:
             return {"skipped_updates": 0, **logged, **replayed}
         rollouts = gather(chosen) if chosen else nothing_of(sampled, dummy)
         settle(chosen, rollouts)
-        batch = Batch(
-            members=chosen,
-            rollouts=self.algorithm.with_decisions(rollouts, step),
-            like=like,
-            rest=rest,
-            left=left,
-        )
-        metrics = self._train(batch, plan, rate, step)
+        rollouts = self.algorithm.with_decisions(rollouts, step)
+        share = Share.of(chosen, rollouts, like, process=self.accelerator.process_index)
+        share, balance = self._dealt(share, updates)
+        batch = Batch(share=share, like=like, rest=rest, left=left)
+        metrics = self._train(batch, updates * self.settings.epochs, rate, step)
+        for place, advantage in at_home(share, batch.advantages, self.accelerator):
+            chosen[place].advantage = None if math.isnan(advantage) else advantage
         self.algorithm.after_updates(metrics)
-        return {**metrics, **logged, **replayed}
+        return {**metrics, **logged, **replayed, **balance}
 
     def _chosen(
         self,
@@ -151,10 +153,18 @@ class Learner:
         settle(left, light(left))
         return chosen, left, metrics
 
+    def _dealt(self, share: Share, updates: Sequence[Tensor]) -> tuple[Share, dict[str, float]]:
+        """The rollouts whose passes this process makes, and how unequal the processes' work is."""
+        if self.accelerator.num_processes == 1 or not self.policy.portable:
+            return share, {}
+        costs = self.policy.costs(share.rollouts) if len(share) else torch.empty(0)
+        share, slowest = dealt(share, costs.cpu(), updates, self.accelerator)
+        return share, {"slowest_process": slowest}
+
     def _train(
         self, batch: Batch, plan: Sequence[Tensor], rate: float, step: int
     ) -> dict[str, float]:
-        """Make the updates of these rows each; returns metrics."""
+        """Make the updates of these draws each; returns metrics."""
         rollouts, oldest = batch.rollouts, batch.oldest(step)
         others = self.algorithm.samples_with is not None or self._is_older(rollouts, step)
         # The sampler's log-probs stand for the policy's own where both are the same function.
@@ -177,9 +187,9 @@ class Learner:
         self.at_step_boundary = self.at_step_boundary and stateless
         tally = Tally()
         tally.total("skipped_updates", 0)
-        for number, rows in enumerate(plan):
+        for number, draws in enumerate(plan):
             update = batch.update(
-                rows,
+                draws,
                 outputs,
                 repeated=number >= len(plan) // self.settings.epochs,
                 first=number == 0,
@@ -188,7 +198,7 @@ class Learner:
                 stale=oldest < step,
             )
             targets = self.updater.targets(update)
-            batch.write_advantages(rows, update.rollouts.mask, targets)
+            batch.note_advantages(draws, update.rollouts.mask, targets)
             shown = f"update {number + 1} of {len(plan)}" if len(plan) > 1 else "update"
             with progress.doing(shown):
                 tally.add(self._make(update, targets, rate, step).finite())
@@ -235,11 +245,10 @@ class Learner:
     # ---- updates
 
     def _updates(self, rollouts: Sequence[Rollout]) -> list[Tensor]:
-        """This process's rows for each update: all rollouts of a draw together, in the order of the
-        draws."""
+        """The draws of each update, of all processes, in order."""
         draws = torch.tensor([rollout.draw for rollout in rollouts], dtype=torch.int64)
         parts = processes.union(draws).tensor_split(self.settings.updates_per_rollout)
-        return [torch.isin(draws, part).nonzero().flatten() for part in parts if len(part)]
+        return [part for part in parts if len(part)]
 
     def _make(self, update: Update, targets: Mapping[str, Tensor], rate: float, step: int) -> Tally:
         """One optimizer step; returns metrics.

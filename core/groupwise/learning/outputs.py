@@ -25,7 +25,7 @@ def outputs_before(
     weights, `teacher_*` and `old_*` tensors [B, T, ...] on the CPU; and `observations`, if the
     algorithm reads them.
 
-    plan: the rows of each update; known_log_probs: [B, T], the policy's, if they need not be
+    plan: the draws of each update; known_log_probs: [B, T], the policy's, if they need not be
     computed.
     """
     algorithm, rollouts = updater.algorithm, batch.rollouts
@@ -40,7 +40,7 @@ def outputs_before(
     if OBSERVATIONS in algorithm.target_inputs:
         observations = updater.policy.observations(rollouts).cpu()
         outputs[OBSERVATIONS] = batch.own_observations(observations)
-    names, rows = _old(algorithm, plan, len(rollouts))
+    names, rows = _old(algorithm, batch, plan)
     if known_log_probs is not None and "log_probs" in names:
         outputs["old_log_probs"] = known_log_probs.cpu()
         names -= {"log_probs"}
@@ -51,13 +51,15 @@ def outputs_before(
     return outputs
 
 
-def _old(algorithm: Algorithm, plan: Sequence[Tensor], count: int) -> tuple[frozenset[str], Tensor]:
-    """The names of outputs that are compared with later ones, and of which of `count` rows they
-    are needed: all if `targets` reads them, else those of later updates."""
+def _old(
+    algorithm: Algorithm, batch: Batch, plan: Sequence[Tensor]
+) -> tuple[frozenset[str], Tensor]:
+    """The names of outputs that are compared with later ones, and of which rows they are needed:
+    of all if `targets` reads them, else of those of later updates."""
     names = algorithm.old_for_targets | (algorithm.old if len(plan) > 1 else frozenset())
     if algorithm.old_for_targets:
-        return names, torch.arange(count)
-    return names, torch.cat([torch.empty(0, dtype=torch.int64), *plan[1:]]).unique()
+        return names, torch.arange(len(batch.share))
+    return names, batch.rows(torch.cat([torch.empty(0, dtype=torch.int64), *plan[1:]]))
 
 
 def _named(prefix: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

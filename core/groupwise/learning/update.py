@@ -160,9 +160,8 @@ class Updater:
         zeros = rollouts.mask.new_zeros(rollouts.mask.shape, dtype=torch.float32)
         inputs = {n: outputs.get(n, zeros).cpu() for n in sorted(self.algorithm.target_inputs)}
         ours = replace(skeleton(rollouts), trajectory=inputs), update.scores.bare
-        shared = gather_object([ours])
-        start = sum(len(part) for part, _ in shared[: self.accelerator.process_index])
-        own = [*shared, *_shared(update.left)]
+        view, rows = self._in_order(ours, update.order)
+        own = [view, *_shared(update.left)]
         scores, together, of_all = self._together(own)
         if not update.repeated:
             self.algorithm.observe(scores, together)
@@ -170,20 +169,33 @@ class Updater:
         if update.rest is not None:
             targets = self.algorithm.targets(*self._together([*own, *_shared(update.rest)]))
         if update.left is not None:
-            weighed = self.algorithm.targets(*self._together(shared))
+            weighed = self.algorithm.targets(*self._together([view]))
         targets = {**targets, "weights": weighed["weights"]}
         decisions = rollouts.mask.shape[1]
-        rows = slice(start, start + len(rollouts))
         return {
             name: value[rows, :decisions] if value.ndim > 1 else value[rows]
             for name, value in targets.items()
         }
 
+    def _in_order(self, ours: View, order: Tensor | None) -> tuple[View, Tensor]:
+        """The rollouts of all processes in the order of an update, and where ours are in it. A
+        collective."""
+        every = gather_object([(ours, order)])
+        before = [len(rollouts) for (rollouts, _), _ in every[: self.accelerator.process_index]]
+        rows = torch.arange(len(ours[0])) + sum(before)
+        if len(every) == 1:
+            return ours, rows
+        view = _joined([part for part, _ in every])
+        if order is None:
+            return view, rows
+        keys = [key.tolist() for _, keys in every for key in keys]
+        places = torch.tensor(sorted(range(len(keys)), key=keys.__getitem__), dtype=torch.int64)
+        return (view[0].select(places), view[1].select(places)), places.argsort()[rows]
+
     def _together(self, parts: Sequence[View]) -> tuple[Scores, Rollouts, Mapping[str, Tensor]]:
         """All parts together, in order, as the algorithm gets them."""
-        whole = Rollouts.concat([rollouts for rollouts, _ in parts])
+        whole, scores = _joined(parts)
         inputs = {name: whole.tensor(name) for name in sorted(self.algorithm.target_inputs)}
-        scores = Scores.concat([scores for _, scores in parts])
         return scores, replace(whole, trajectory={}), inputs
 
     @torch.no_grad()
@@ -222,6 +234,11 @@ class Updater:
         assert self.dummy is not None
         rows, decisions = self._split(self.dummy, policy)[0]
         return self.dummy.select(rows), decisions
+
+
+def _joined(parts: Sequence[View]) -> View:
+    rollouts = Rollouts.concat([part for part, _ in parts])
+    return rollouts, Scores.concat([scores for _, scores in parts])
 
 
 def _shared(view: View | None) -> list[View]:

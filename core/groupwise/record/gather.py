@@ -1,7 +1,7 @@
 """gather: batches of rollouts and of their scores from the record, and back."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -75,24 +75,51 @@ def settle(rollouts: Sequence[Rollout], batch: Rollouts) -> None:
         rollout.batch, rollout.at = batch, at
 
 
-def moved(rollouts: Rollouts, device: torch.device) -> Rollouts:
-    """Rollouts on another device, without completions and facts."""
+def moved(
+    rollouts: Rollouts,
+    device: torch.device,
+    *,
+    only: Collection[str] | None = None,
+    copy: bool = False,
+) -> Rollouts:
+    """Rollouts on another device, without completions and facts.
 
-    def on_device(column: Any) -> Any:
+    only: the columns that move, by name, if not all; copy: into memory that nothing else uses.
+    """
+
+    def on_device(name: str, column: Any) -> Any:
+        if column is None or (only is not None and name not in only):
+            return column
         if isinstance(column, Tensor):
-            return column.to(device)
-        return [value.to(device) for value in column]
+            return column.to(device, copy=copy)
+        # Rows may share a tensor, such as their prompt.
+        each = {id(value): value.to(device, copy=copy) for value in column}
+        return [each[id(value)] for value in column]
 
-    sampled = rollouts.sampler_log_probs
+    names = ("groups", "mask", "truncated", "sampler_log_probs")
     return replace(
         rollouts,
         completions=[None] * len(rollouts),
         facts={},
-        groups=rollouts.groups.to(device),
-        mask=rollouts.mask.to(device),
-        truncated=rollouts.truncated.to(device),
-        sampler_log_probs=None if sampled is None else sampled.to(device),
-        trajectory={name: on_device(column) for name, column in rollouts.trajectory.items()},
+        **{name: on_device(name, getattr(rollouts, name)) for name in names},
+        trajectory={name: on_device(name, column) for name, column in rollouts.trajectory.items()},
+    )
+
+
+def on_accelerator(rollouts: Rollouts) -> frozenset[str]:
+    """The names of the columns that `moved` moves and that do not lie in CPU memory."""
+    columns = {
+        "groups": rollouts.groups,
+        "mask": rollouts.mask,
+        "truncated": rollouts.truncated,
+        "sampler_log_probs": rollouts.sampler_log_probs,
+        **rollouts.trajectory,
+    }
+    return frozenset(
+        name
+        for name, column in columns.items()
+        for value in ([column] if isinstance(column, Tensor) else column or ())
+        if value.device.type != "cpu"
     )
 
 

@@ -1,12 +1,14 @@
 """Laws of a policy's outputs for its decisions."""
 
 import math
+import pickle
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from groupwise.record.gather import moved
 from groupwise.rollouts import Rollouts
 from groupwise_testing import compare
 from groupwise_testing.laws import law
@@ -109,4 +111,16 @@ def selecting(case: Case) -> str | None:
     return None
 
 
-LAWS = (provided, ratio, drawn_from, padding, selecting)
+@law(
+    "rollouts that were sent to another process have the same outputs",
+    hint="what `forward` reads must be in `prompts` or `trajectory`: completions and facts are not "
+    "sent; or set `portable = False`",
+)
+def sent(case: Case) -> str | None:
+    if not case.policy.portable:
+        return None
+    rollouts: Rollouts = pickle.loads(pickle.dumps(moved(case.rollouts, torch.device("cpu"))))
+    return case.difference(case.outputs(moved(rollouts, case.rollouts.mask.device)))
+
+
+LAWS = (provided, ratio, drawn_from, padding, selecting, sent)
