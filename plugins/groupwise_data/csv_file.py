@@ -4,6 +4,7 @@ import json
 import math
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,18 @@ def read_csv(path: Path, options: Mapping[str, Any]) -> tuple[HuggingFaceDataset
     """The table of a file, and notes on its columns; an empty cell is None.
 
     options: further arguments of `pandas.read_csv`. Raises UserError for a row with more cells than
-    the header, with its line, and for a file with another delimiter.
+    the header, with its line, for a file with another delimiter, and for two columns of one name.
     """
-    own = {NAMES.get(name, name): value for name, value in options.items()}
-    own = {"sep": "\t" if path.suffix == ".tsv" else ",", **AS_TEXT, **own}
+    own = _of_pandas(path, options)
     frame = _frame(path, own)
     _check_delimiter(path, frame, own["sep"])
+    check_names(path, options)
     return typed_table({str(name): [*series] for name, series in frame.items()}, str(path))
+
+
+def _of_pandas(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    own = {NAMES.get(name, name): value for name, value in options.items()}
+    return {"sep": "\t" if path.suffix == ".tsv" else ",", **AS_TEXT, **own}
 
 
 def typed_table(
@@ -152,6 +158,22 @@ def _check_delimiter(path: Path, frame: pd.DataFrame, used: str) -> None:
     for other in DELIMITERS:
         if other != used and 0 < name.count(other) == cell.count(other):
             raise UserError(f"prompts: {path} has one column, {name!r:.80}{_delimiter_hint(other)}")
+
+
+def check_names(path: Path, options: Mapping[str, Any]) -> None:
+    """Raise UserError for two columns of one name, of which pandas would rename the second.
+
+    options: as of `read_csv`.
+    """
+    own = _of_pandas(path, options)
+    if not {"header", "names"}.isdisjoint(own):
+        return
+    names = Counter(pd.read_csv(path, **{**own, "header": None, "nrows": 1}).iloc[0])
+    for name, count in names.items():
+        if name and count > 1:
+            raise UserError(
+                f"prompts: {path} has {count} columns of the name {name!r}; rename all but one"
+            )
 
 
 def _delimiter_hint(delimiter: str) -> str:

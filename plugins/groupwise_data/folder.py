@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset as HuggingFaceDataset
@@ -10,7 +11,7 @@ from datasets import load_dataset, load_dataset_builder
 from datasets.packaged_modules.csv.csv import CsvConfig
 from datasets.packaged_modules.json.json import JsonConfig
 
-from groupwise_data.csv_file import LONGER_ROW, typed_table
+from groupwise_data.csv_file import LONGER_ROW, check_names, typed_table
 from groupwise_data.json_file import ENCODING, JsonRows, rows_of
 
 AS_TEXT = {
@@ -31,6 +32,9 @@ def read_folder(
     """
     config = load_dataset_builder(path, subset, **_of_builder(options)).config
     if isinstance(config, CsvConfig):
+        for file in (Path(name) for names in (config.data_files or {}).values() for name in names):
+            if file.is_file():
+                check_names(file, _of_reader(options))
         with warnings.catch_warnings():
             warnings.filterwarnings("error", **LONGER_ROW)
             data = load_dataset(path, subset, split=split, **{**AS_TEXT, **options})
@@ -47,6 +51,12 @@ def _of_builder(options: Mapping[str, Any]) -> dict[str, Any]:
         inspect.signature(function).parameters for function in (load_dataset, load_dataset_builder)
     )
     others = {*of_loading} - {*of_builder}
+    return {name: value for name, value in options.items() if name not in others}
+
+
+def _of_reader(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those options that say how a CSV file is read, not where it is."""
+    others = inspect.signature(load_dataset).parameters
     return {name: value for name, value in options.items() if name not in others}
 
 

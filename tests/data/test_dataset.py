@@ -153,6 +153,22 @@ def test_a_row_with_a_cell_too_many_is_named(content, line):
         read("folder", prompt="a")
 
 
+def test_two_columns_of_one_name_are_refused():
+    """pandas renames the second one, and a reward would read the first."""
+    for content, options in (
+        ("prompt,answer,answer\nWhat?,5,6\n", {}),
+        ("# a comment\nanswer,prompt,answer\n5,What?,6\n", {"comment": "#"}),
+    ):
+        with pytest.raises(UserError, match=r"a\.csv has 2 columns of the name 'answer'"):
+            read("a.csv", content, options=options)
+    Path("folder").mkdir()
+    Path("folder/train.csv").write_text("prompt,answer,answer\nWhat?,5,6\n")
+    with pytest.raises(UserError, match=r"train\.csv has 2 columns of the name 'answer'"):
+        read("folder")
+    names = {"names": ["prompt", "answer", "other"], "header": 0}
+    assert values(read("a.csv", "prompt,answer,answer\nWhat?,5,6\n", options=names)[0]) == [5]
+
+
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
 def test_another_delimiter_is_named(delimiter):
     content = f"prompt{delimiter}answer\nWhat?{delimiter}5\n"
