@@ -120,10 +120,16 @@ def test_an_exchanged_scheduler_has_the_levels_of_the_pipelines_own_or_both_are_
         notes = dict(zip(counts, others, strict=False))
         for key, steps in counts.items():
             trained, own = levels(adapter, steps), levels_before(adapter, steps)
-            same = own.shape == trained.shape and (own - trained).abs().max() < 1e-6
+            same = are_equal(own, trained)
             assert same == kept == (key not in notes), (settings, steps)
             for values in () if same else (trained, own):
                 assert " ".join(f"{value:.3f}" for value in values.tolist()) in notes[key]
+        for steps in range(2, 51) if kept else ():
+            assert are_equal(levels_before(adapter, steps), levels(adapter, steps)), settings
+
+
+def are_equal(left, right):
+    return left.shape == right.shape and bool((left - right).abs().max() < 1e-6)
 
 
 def test_defaults_of_a_solver_that_differ_from_those_of_the_other_class_are_kept(pipeline):
