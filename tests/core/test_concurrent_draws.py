@@ -37,10 +37,14 @@ class Context:
 
 
 class Turns(TurnSampler):
-    """Draws symbols up to END, at most LIMIT of them; each draw first calls `delay(context)`."""
+    """Draws symbols up to END, at most LIMIT of them; each draw first calls `delay(context)`.
 
-    def __init__(self, lab, policy, *, concurrency=1, delay=lambda context: None):
+    crowds: draws of training wait until as many run as may, however busy the machine is.
+    """
+
+    def __init__(self, lab, policy, *, concurrency=1, delay=lambda context: None, crowds=False):
         self.lab, self.policy, self.delay, self.concurrency = lab, policy, delay, concurrency
+        self.crowds, self.crowded = crowds, threading.Event()
         self.running = self.most = 0
         self.lock, self.sessions = threading.Lock(), 0
 
@@ -80,6 +84,10 @@ class Turns(TurnSampler):
         with self.lock:
             self.running += 1
             self.most = max(self.most, self.running)
+            if self.most == self.concurrency:
+                self.crowded.set()
+        if self.crowds and purpose == "train":
+            assert self.crowded.wait(60)
         try:
             for context in contexts:
                 self.delay(context)
@@ -190,7 +198,7 @@ def test_draws_at_the_same_time_are_those_of_batches(lab, tmp_path):
     shares = [line for line in expected[0] if "ended/turns" in line]
     assert any(0 < line["ended/turns"] < 1 for line in shares)
     for number, concurrency in enumerate((2, 8)):
-        folder, options = tmp_path / f"run-{number}", {"delay": waits}
+        folder, options = tmp_path / f"run-{number}", {"delay": waits, "crowds": True}
         environment = Answered(wait=0.004)
         sampler, result = train(lab, folder, environment, concurrency=concurrency, **options)
         assert record(folder, result) == expected
@@ -198,7 +206,7 @@ def test_draws_at_the_same_time_are_those_of_batches(lab, tmp_path):
 
 
 def test_groups_drawn_ahead_share_the_calls_at_the_same_time(lab, tmp_path):
-    options = {"delay": waits, "train": {"ahead": 2}}
+    options = {"delay": waits, "crowds": True, "train": {"ahead": 2}}
     sampler, _ = train(lab, tmp_path / "run", Answered(wait=0.004), concurrency=3, **options)
     assert sampler.most == 3
     assert any(line.get("staleness/max", 0) > 0 for line in metrics_of(tmp_path / "run"))
