@@ -222,6 +222,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.slow(after=1)
 def test_check_finds_it_before_a_model_is_loaded(what):
     text, expected = BROKEN[what]
     with pytest.raises(UserError) as caught:

@@ -314,6 +314,7 @@ def test_a_gold_of_several_values_is_refused_with_its_row(config):
 
 
 @pytest.mark.parametrize("form", ["list", "mapping"])
+@pytest.mark.slow(after=1)
 def test_accepted_answers_are_tried_and_their_neighbours_are_wrong(config, form):
     rows = [
         {"prompt": f"p{n}", "answer": [f"{name} 1", f"Saint {name}"]}

@@ -128,7 +128,7 @@ def test_python(page: Path, folder: Path, short: None) -> None:
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks it
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page in RECIPES])
-@pytest.mark.slow(after=4)
+@pytest.mark.slow(after=1)
 def test_recipes(page: Path, folder: Path) -> None:
     """Files, Python and commands, as a reader would run them."""
     run_python(page, folder, ("python", "sh"))

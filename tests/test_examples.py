@@ -45,6 +45,7 @@ def imports_from(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")
 @pytest.mark.parametrize("name", ["shapes", "glyphs", "clip_shapes"])
+@pytest.mark.slow(after=1)
 def test_two_steps_of_an_example(name, tmp_path):
     loaded = load_config(EXAMPLES / f"{name}.yaml", [*SMALL, f"output={tmp_path / 'run'}"])
     result = train_from_config(loaded, quiet=True)
@@ -54,6 +55,7 @@ def test_two_steps_of_an_example(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")
+@pytest.mark.slow
 def test_two_steps_of_a_chain(tmp_path):
     overrides = [f"players.1.{key}" for key in SMALL if key.startswith("policy")]
     overrides += ["players.0.train.group_size=2", "players.1.train.group_size=4"]
@@ -199,6 +201,7 @@ def test_solutions_and_cheats_are_paid_by_the_naive_reward_and_nothing_else_is_r
 
 
 @pytest.mark.parametrize("players", [2, 1])
+@pytest.mark.slow(after=1)
 def test_two_steps_of_self_play(players, imports_from, tmp_path):
     """Two learners play each other, or one plays both sides."""
     imports_from("nim")
@@ -336,6 +339,7 @@ def test_drawn_scenes_and_strings_get_full_rewards(imports_from):
     assert sum(values) / len(values) > 0.98
 
 
+@pytest.mark.slow
 def test_both_variants_of_the_iterative_example_train_and_are_plotted(imports_from, tmp_path):
     """Two steps of each variant of the iterative example, with the base model as reward model."""
     imports_from("iterative")

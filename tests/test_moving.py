@@ -111,6 +111,7 @@ def test_an_autoencoder_trained_by_frames_is_diffusers_own(rounding):
         rounding.same(lambda: decoded(vae), decoded(framewise))
 
 
+@pytest.mark.slow
 def test_two_steps_of_filming(tmp_path):
     loaded = load_config(EXAMPLES / "moving.yaml", [*SMALL, f"output={tmp_path / 'run'}"])
     result = train_from_config(loaded, quiet=True)

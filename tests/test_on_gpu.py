@@ -93,6 +93,7 @@ def test_a_repeated_call_measures_what_is_left(scripts, setup, row, capsys):
     assert call(retry=True) == (0, ["broken"])
 
 
+@pytest.mark.slow
 def test_the_machine_is_measured_and_named_on_the_page(scripts, setup):
     arguments = ["machine", "--device", "cpu", "--toy", "--out", str(setup.out)]
     scripts.on_gpu.main(arguments)

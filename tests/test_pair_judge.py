@@ -82,6 +82,7 @@ def test_pairs_of_the_recipe_are_of_a_right_and_a_wrong_picture():
     assert pairs([own for own in drawn if own["right"]], random.Random(0)) == []
 
 
+@pytest.mark.slow
 def test_a_step_of_each_stage_of_the_judge(tmp_path):
     from judge import sft
     from judge.judgements import ANSWERS, judgement, question
@@ -118,6 +119,7 @@ def test_a_step_of_each_stage_of_the_judge(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:reward 'image_contents'. the detector")
+@pytest.mark.slow
 def test_two_steps_by_the_wins_that_the_judge_gives(tmp_path):
     from judge.judgements import CAPTIONS
     from judge.recipe import write

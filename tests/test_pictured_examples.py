@@ -69,6 +69,7 @@ def test_thoughts_count_what_is_asked_for():
     assert thought(things, "What colour is the square?") == "red disk, blue square, red disk"
 
 
+@pytest.mark.slow
 def test_two_steps_of_looking(tmp_path):
     overrides = ["prompts.size=300", "train.groups_per_step=2", "train.steps=2"]
     overrides += ["evaluation.prompts=12", "evaluation.every=0", f"output={tmp_path / 'run'}"]

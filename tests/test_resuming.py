@@ -253,6 +253,7 @@ def test_a_missing_first_evaluation_leaves_before_empty(project):
     assert json.loads((folder / "result.json").read_text())["before"] == {}
 
 
+@pytest.mark.slow
 def test_the_settings_of_accuracy_apply_to_eval(project):
     (project / "graded_rewards.py").write_text(
         "def graded(completions): return [0.5 * len(text) for text in completions]\n"
@@ -296,6 +297,7 @@ def test_evaluating_builds_no_optimizer_and_keeps_no_reference(project, monkeypa
 
 
 @pytest.mark.parametrize("every", [0, 1])
+@pytest.mark.slow(after=1)
 def test_a_run_killed_after_its_last_step_evaluates_once(project, every):
     folder = project / "runs" / "run"
     more = f"evaluation.every={every}"

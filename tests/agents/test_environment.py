@@ -97,6 +97,7 @@ def test_mistakes_are_shown_before_the_run(check, environment, problem):
     assert problem in result.output
 
 
+@pytest.mark.slow
 def test_prompts_are_checked_with_the_tools_that_are_shown(check):
     environment = "{name: tools, tools: ['tools_of_this_test:add']}"
     model = Path(__file__).parents[2] / "examples" / "calculator" / "base"

@@ -62,6 +62,7 @@ def returned(reward):
     return reward
 
 
+@pytest.mark.slow
 def test_the_same_run_twice_trains_the_same_tokens(tmp_path, rounding):
     one, two = (trained(tmp_path / name) for name in ("one", "two"))
     for name in ("reward", "entropy", "loss", "grad_norm"):

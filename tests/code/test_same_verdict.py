@@ -78,6 +78,7 @@ def test_on_a_busy_machine() -> None:
     assert found[-1] == 0.0  # it waited for no processor
 
 
+@pytest.mark.slow
 def test_a_program_that_the_machine_holds_up_is_not_wrong() -> None:
     """Sixteen share one processor, so none has its time before the wall time is over."""
     processors = os.sched_getaffinity(0)

@@ -249,6 +249,7 @@ def test_contradicting_selections_are_refused(options, message):
         Selection(**options)
 
 
+@pytest.mark.slow
 def test_a_very_large_source_needs_a_number_of_prompts(run):
     class Large:
         def __len__(self):

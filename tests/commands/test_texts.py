@@ -103,6 +103,7 @@ def test_what_cannot_be_drawn_is_refused(run, arguments, message):
 
 @pytest.mark.parametrize("chat", [False, True])
 @pytest.mark.parametrize("key", ["prompt", "question"])
+@pytest.mark.slow(after=1)
 def test_a_run_of_python_objects_answers_a_text_without_them(tmp_path, chat, key):
     """Its rewards are not needed, and of its prompts only whether they are messages."""
 

@@ -106,6 +106,7 @@ def run(lab, folder, reward, **options):
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.slow(after=1)
 def test_a_plain_reward_has_one_call_at_a_time_in_the_main_thread(lab, tmp_path, ahead):
     reward = Plain()
     run(lab, tmp_path / "run", reward, ahead=ahead)

@@ -240,6 +240,7 @@ class Branches(Environment):
 
 
 @pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.slow(after=1)
 def test_conversations_of_an_episode_at_the_same_time_do_not_depend_on_time(
     lab, tmp_path, concurrency
 ):
@@ -360,6 +361,7 @@ def runs(lab, folder):
     return result.policies["policy"].table.flatten().tolist()
 
 
+@pytest.mark.slow
 def test_two_processes_with_draws_at_the_same_time_learn_as_one(lab, tmp_path):
     one, two = runs(lab, tmp_path / "one"), call(runs, tmp_path, 2)
     assert torch.tensor(one).sub(torch.tensor(two)).abs().max() < 1e-9
@@ -376,6 +378,7 @@ class Talk(Environment):
                 await players["critic"](reply)
 
 
+@pytest.mark.slow
 def test_a_player_in_process_is_sampled_in_batches_when_no_draw_is_left(lab, tmp_path):
     sizes = []
 

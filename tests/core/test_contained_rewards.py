@@ -86,6 +86,7 @@ def forks(leave):
     ],
     ids=["returns", "exits", "exits without a code", "raises"],
 )
+@pytest.mark.slow(after=1)
 def test_a_child_of_a_reward_ends_where_the_reward_does(rollouts, leave, code, capfd):
     own = os.getpid()
     try:
@@ -402,6 +403,7 @@ def test_a_child_may_end_by_exit():
 @pytest.mark.parametrize(
     ("leave", "code"), [("", 0), ("sys.exit(0)", 0), ("sys.exit(2)", 2), ("1 / 0", 1)]
 )
+@pytest.mark.slow(after=1)
 def test_a_thread_that_goes_on_does_not_hold_the_finished_command(leave, code):
     with Effort() as effort:
         done = run(ALONE, leave=leave)

@@ -135,6 +135,7 @@ def likeness(completions):
     return [1 - float(np.abs(np.diff(each, axis=0)).mean()) for each in pixels]
 
 
+@pytest.mark.slow
 def test_a_run_that_pays_stillness_is_caught_by_the_alarm_and_by_no_other(filming, lab, tmp_path):
     """`motion` and the others are watched without being named."""
     result = train(lab, tmp_path, policy=filming, rewards=[likeness])
@@ -144,6 +145,7 @@ def test_a_run_that_pays_stillness_is_caught_by_the_alarm_and_by_no_other(filmin
     assert result.alarms["motion"].watched.fell(0.02)
 
 
+@pytest.mark.slow
 def test_no_alarm_where_films_move_more(filming, lab, tmp_path):
     def unlike(completions):
         return [-value for value in likeness(completions)]

@@ -173,6 +173,7 @@ def test_rewards_judge_their_sources_and_metrics_are_of_each(lab, tmp_path):
     assert Counter(sample["source"] for sample in samples) == {"sums": 6, "chats": 2}
 
 
+@pytest.mark.slow
 def test_a_run_that_was_cut_goes_on_to_the_same_bits(lab, tmp_path):
     options = {"groups_per_step": 8, "learning_rate": 0.1, "checkpoint_every": 2}
     through = run(lab, tmp_path / "through", ["sums", "chats"], **options)

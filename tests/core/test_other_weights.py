@@ -117,6 +117,7 @@ def lines_of_steps(folder):
     return [line for line in lines(folder) if "loss" in line]
 
 
+@pytest.mark.slow
 def test_a_policy_without_log_probs_is_trained(tmp_path):
     result = run(tmp_path / "run", steps=40)
     assert result.after["reward"] > result.before["reward"] + 0.5
@@ -244,6 +245,7 @@ class KeepsLate(Regress):
 
 
 @pytest.mark.parametrize("kind", ["late", "mixed", "replaced"])
+@pytest.mark.slow(after=1)
 def test_weights_kept_or_blended_during_a_run_are_resumed_exactly(lab, tmp_path, kind):
     def train_named(name, **options):
         if kind == "late":
@@ -306,6 +308,7 @@ def test_an_average_is_dropped_if_the_resumed_run_has_no_ema(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["loss", "end_step", "end_step without an update"])
+@pytest.mark.slow(after=1)
 def test_a_failing_algorithm_leaves_a_checkpoint_of_a_complete_step(tmp_path, where):
     """Changes to its state and weights in the failed step are not saved."""
 

@@ -35,6 +35,7 @@ def rollouts_of(lab, policy, chosen, *, version=0, size=None, prompt=0, **column
 
 
 @pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.slow(after=1)
 def test_replay_scales_the_expected_gradient_by_a_known_factor(lab, size):
     """Over all groups of a tiny policy, and all completions that may be replayed in them."""
     policy = lab.Tabular(prompts=1, symbols=2, length=3, seed=1)

@@ -608,6 +608,7 @@ def test_a_task_of_an_async_reward_that_exits_does_not_end_the_loop(rollouts):
         score(rollouts, reward, deadline=5)
 
 
+@pytest.mark.slow
 def test_deadlines_work_with_a_closed_stderr():
     program = (
         "import sys; from groupwise.scoring import watchdog\n"

@@ -103,6 +103,7 @@ def test_each_draw_is_trained_once_and_at_most_so_many_are_in_flight(lab, ahead,
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])
+@pytest.mark.slow(after=1)
 def test_flat_groups_are_given_up_once(lab, ahead):
     def half_flat(completions, prompts, **_):
         odd = [int(prompt.split()[1]) % 2 for prompt in prompts]
@@ -119,6 +120,7 @@ def test_flat_groups_are_given_up_once(lab, ahead):
 
 @pytest.mark.parametrize("ahead", [1, 2, 4])
 @pytest.mark.parametrize("kind", ["plain", "async", "learns"])
+@pytest.mark.slow(after=1)
 def test_a_resumed_run_equals_one_that_was_not_killed(lab, tmp_path, ahead, kind):
     whole = Watched(lab, ahead=ahead, reward=[reward(lab, kind)]).run(lab, tmp_path, every=3)
     for step in (3, 6):

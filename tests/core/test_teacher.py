@@ -126,6 +126,7 @@ def test_steps_of_reward_and_teacher_match_plain_torch(lab, updates, microbatch)
     assert teacher.table.grad is None
 
 
+@pytest.mark.slow
 def test_without_a_reward_the_policy_becomes_its_teacher_and_then_stays(lab, tmp_path):
     policy, teacher = lab.Tabular(prompts=2, length=1), lab.Tabular(prompts=2, length=1, seed=4)
 

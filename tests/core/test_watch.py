@@ -116,6 +116,7 @@ def steps_done(completions, trainer_state):
 
 
 @pytest.mark.parametrize("cut", [5, 7])
+@pytest.mark.slow(after=1)
 def test_a_fall_since_the_best_evaluation_is_an_alarm_also_in_a_resumed_run(lab, tmp_path, cut):
     """A run that ended after 5 steps had its evaluation there after its last checkpoint."""
     sections = {"watch": [by_step], "rewards": [steps_done]}

@@ -70,7 +70,7 @@ def test_the_configuration_itself_works(config, command):
             assert purpose in result.output
 
 
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("window", "steps"),
     [
@@ -96,6 +96,7 @@ def test_check_compares_the_two_kls_over_the_trained_steps(config, window, steps
     assert "set algorithm.kl: published" in output
 
 
+@pytest.mark.slow
 def test_check_names_the_other_kl_of_the_sde_that_has_two(config):
     assert "published" not in call(config, "check").output  # without a KL
     config["algorithm"] |= {"beta": 0.04, "kl": "published"}
@@ -529,6 +530,7 @@ def test_the_default_algorithm_is_for_tokens(config, command, policy, named):
 
 
 @pytest.mark.parametrize("key", ["guidance", "training_guidance"])
+@pytest.mark.slow(after=1)
 def test_guidance_for_a_model_without_guidance(config, lab, key):
     shutil.rmtree("model")
     shutil.copytree(lab.folders["flux unguided"], "model")
@@ -541,7 +543,7 @@ def test_guidance_for_a_model_without_guidance(config, lab, key):
     assert call(config, "train").exit_code == 0
 
 
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("command", ["train", "check"])
 @pytest.mark.parametrize("key", ["guidance", "training_guidance"])
 def test_guidance_below_1_where_it_would_change_nothing(config, lab, key, command):
@@ -555,7 +557,7 @@ def test_guidance_below_1_where_it_would_change_nothing(config, lab, key, comman
     assert call(config, command).exit_code == 0
 
 
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("command", ["train", "check"])
 @pytest.mark.parametrize("name", ["sd3", "flux"])
 def test_more_prompt_tokens_than_the_pipeline_takes(config, lab, name, command):
@@ -579,6 +581,7 @@ def test_a_last_step_with_noise_outside_a_window(config):
     assert "policy.last_step: noise needs window: {kind: all}" in message
 
 
+@pytest.mark.slow
 def test_a_text_encoder_that_is_set_to_none_may_be_missing(config):
     shutil.rmtree("model/text_encoder_3")
     assert "has no folder 'text_encoder_3'" in refused(config, "check")
@@ -627,6 +630,7 @@ def test_a_mistake_in_a_call_from_python(lab, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_columns_that_look_like_settings_get_a_note(config):
     """`check` says what draws the pictures, and each name with its setting."""
     own = {"height": 64, "negative_prompt": "blur", "seed": 3, "guidance_scale": 4.5}

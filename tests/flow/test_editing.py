@@ -123,6 +123,7 @@ def test_the_law_of_sources_names_an_adapter_that_ignores_them(lab, folders):
         testing.check_adapter(Blind, pipeline, rows=rows, height=16, width=24, prompt_tokens=24)
 
 
+@pytest.mark.slow
 def test_encodings_of_the_unconditional_pass_are_one_a_row(lab):
     """So a cache for four rows holds eight, and of a model that only draws five."""
     counts = {"rollouts": 4, "prompts": 4, "facts": frozenset(), "references": 0}

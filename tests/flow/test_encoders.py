@@ -98,7 +98,7 @@ def test_cached_is_refused_for_a_policy_whose_prompts_another_one_writes():
     assert "in a chain they are written during the run; set offload or resident" in text
 
 
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("architecture", ["sd3", "sd3 without t5", "flux"])
 @pytest.mark.parametrize("encoders", ["offload", "cached"])
 def test_the_saved_pipeline_has_its_encoders(lab, architecture, encoders, tmp_path, rounding):

@@ -142,6 +142,7 @@ def test_only_the_most_recently_used_prompts_are_kept():
 
 
 @pytest.mark.parametrize("architecture", ["sd3", "flux"])
+@pytest.mark.slow(after=1)
 def test_an_encoding_is_the_same_to_the_bit_whatever_is_encoded_with_it(lab, architecture):
     """In a batch, the last digits of a row depend on how many rows the batch has."""
     prompts = rows_of(*(f"{letter} cat" for letter in "abcdefghijklm"))

@@ -139,7 +139,7 @@ def test_impossible_levels_are_refused(lab, levels, message):
 # ---- laws
 
 
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -205,6 +205,7 @@ def files(folder, name):
     return max((folder / "checkpoints").rglob(f"{name}.safetensors")).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_learns_without_path_or_log_probs(lab, tmp_path):
     result = run(
         lab,
@@ -236,6 +237,7 @@ def test_metrics_do_not_depend_on_micro_batches(lab, tmp_path, rounding):
     rounding.same(metrics, metrics(microbatch=3), unit=1.0, digits=6)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one(lab, tmp_path):
     options = {"epochs": 2, "updates_per_rollout": 2}
     run(lab, tmp_path / "through", **options)

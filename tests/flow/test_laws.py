@@ -66,7 +66,7 @@ def test_algorithm(name, settings):
 SHARING = {"window": {"kind": "random", "size": 2}, "shared_noise": True}
 
 
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     "settings", [{}, {"architecture": "flux"}, {"guidance": 3.0, "lora": {"rank": 2}}, SHARING]
 )

@@ -103,7 +103,7 @@ def of_a_run(**options):
 SOME, FEED_FORWARD = {"rank": 2}, {"rank": 3, "targets": ["to_q", "ff.net.2"]}
 
 
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("architecture", "lora", "precision"),
     [
@@ -177,6 +177,7 @@ def test_shards_divide_the_trained_weights_and_not_the_frozen_models(lab, lora):
     assert gathered & sampling.keys() == {"gathered blocks"}
 
 
+@pytest.mark.slow
 def test_the_estimate_of_activations_is_within_a_factor_of_1_5(lab):
     for architecture in ("sd3", "flux", "sdxl"):
         policy = lab.policy(architecture)
@@ -247,7 +248,7 @@ def estimate_of_sampling(config, sampled):
     "settings",
     [{}, {"guidance": 3.0}, {"window": {"kind": "random", "size": 2}}, {"kind": ForwardProcess}],
 )
-@pytest.mark.slow(after=3)
+@pytest.mark.slow(after=1)
 def test_the_estimate_of_sampling_is_within_a_factor_of_1_5(lab, architecture, settings):
     """Against the bytes of the tensors that exist while a policy samples, on the CPU."""
     policy = lab.policy(architecture, **settings)

@@ -110,7 +110,7 @@ def same_pictures(rounding, case, scale, negative=""):
     rounding.same(ours, tuple(case.drawn(scale, kind, negative) for kind in ("latent", "pt")))
 
 
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 def test_without_noise_it_draws_what_the_pipeline_draws(model, rounding):
     """Without guidance and with it, with a negative prompt, and in another size."""
     case = model.case()
@@ -141,7 +141,7 @@ def settings_of(model, **settings):
     return {"guidance": 3.0 if guided else 1.0, "steps": 3, **settings}
 
 
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 def test_ratios_are_one_gradients_are_true_and_lora_is_read_back_at_the_same_strength(
     model, lab, tmp_path, rounding
 ):
@@ -291,6 +291,7 @@ def test_examining_knows_whether_a_model_is_distilled(folders):
 @pytest.mark.parametrize(
     ("name", "options"), [("sana", {"instruction": False}), ("lumina2", {"normalization": False})]
 )
+@pytest.mark.slow(after=1)
 def test_options_of_an_adapter_are_those_of_the_pipelines_call(name, options, folders, rounding):
     model = Model(name, folders[name])
     usual = model.case().latents(4.0)

@@ -145,6 +145,7 @@ def run(lab, folder, *, steps=3, resume=False, policy=None, **options):
     )
 
 
+@pytest.mark.slow
 def test_an_old_copy_samples_and_resumes_while_evaluations_have_the_current_weights(lab, tmp_path):
     options = {"decay": 0.9, "decay_delay": 1, "decay_rise": 0.3, "beta": 0.1}
     through = run(lab, tmp_path / "through", **options)

@@ -49,7 +49,7 @@ def pipeline_of(folder):
 
 
 @pytest.mark.parametrize(("name", "settings"), CASES)
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 def test_latents_are_those_of_the_pipeline(lab, name, settings, rounding):
     policy = lab.policy(name, evaluation_steps=8, **settings)
     pipeline = pipeline_of(lab.folders[name])

@@ -48,7 +48,7 @@ def without_unconditional(rollouts):
     ("kind", "window"),
     [*(("flow", window) for window in WINDOWS), ("cps", "random"), ("dance", "sliding")],
 )
-@pytest.mark.slow(after=3)
+@pytest.mark.slow(after=1)
 def test_forward_repeats_the_samplers_log_probs(lab, kind, window, rounding):
     for architecture, guidance, batch in [
         ("sd3", 1.0, 64),

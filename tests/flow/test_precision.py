@@ -35,6 +35,7 @@ def test_in_float32_computes_the_bf16_weights_exactly(lab, architecture, lora, r
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.slow(after=1)
 def test_the_rounding_error_of_log_probs_is_logged(lab, precision):
     settings = {"lora": {"rank": 2}, "guidance": 2.0, "guidance_gradient": "conditional"}
     policy = lab.policy(precision=precision, **settings)

@@ -247,6 +247,7 @@ def test_a_step_of_a_recipe_runs_on_tiny_models(name, lab, stand_ins, tmp_path, 
     assert len(list((tmp_path / "run" / "samples" / "after").glob("*.png"))) == 4
 
 
+@pytest.mark.slow
 def test_a_step_by_the_wins_that_a_stand_in_for_unified_reward_gives(lab, stand_ins, tmp_path):
     def brightness(block):
         data = b64decode(block["image_url"]["url"].partition(",")[2])

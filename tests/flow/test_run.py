@@ -82,6 +82,7 @@ def test_a_run_writes_what_it_did(lab, train, rounding):
     assert (result.folder / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_the_moving_average_is_evaluated_and_saved(lab, train):
     result = train(train={"ema": 0.6, "ema_every": 2, "steps": 4, "learning_rate": 0.01})
     own, average = tensors(result.folder, "weights"), tensors(result.folder, "kept_average")
@@ -131,6 +132,7 @@ def test_a_method_without_a_path_trains_on_the_best_and_worst_with_a_distance_to
         ),
     ],
 )
+@pytest.mark.slow(after=1)
 def test_a_resumed_run_is_the_uninterrupted_one(train, policy, settings, beta):
     options = {"policy": policy, "algorithm": {"name": "flow_grpo", "beta": beta}}
 
@@ -236,6 +238,7 @@ def test_random_windows_shared_noise_and_lora_together(lab, train, rounding):
     assert names == {"pytorch_lora_weights.safetensors", "README.md"}
 
 
+@pytest.mark.slow
 def test_evaluating_a_finished_run_gives_the_same_metrics(train, tmp_path, monkeypatch):
     (tmp_path / "shades.py").write_text(
         "from PIL import ImageStat\n"

@@ -52,7 +52,7 @@ LORA = [
 
 
 @pytest.mark.parametrize(("architecture", "lora"), LORA)
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 def test_a_saved_lora_loads_into_a_fresh_pipeline(lab, architecture, lora, tmp_path, rounding):
     """From the folder, and as tensors alone, where alpha is taken to be the rank."""
     policy = lab.policy(architecture, lora=lora, guidance=2.0)

@@ -190,7 +190,7 @@ def test_every_setting_of_the_installed_diffusers_is_tested_here():
 
 @pytest.mark.parametrize("name", ["sd3", "flux"])
 @pytest.mark.parametrize("setting", RIGHT)
-@pytest.mark.slow(after=6)
+@pytest.mark.slow(after=1)
 def test_a_setting_draws_the_latents_of_the_pipeline(lab, tmp_path, name, setting, rounding):
     value, others = RIGHT[setting]
     folder = folder_with(lab, tmp_path / "with", name, {**others, setting: value})

@@ -78,6 +78,7 @@ def test_a_teacher_computes_its_own_unconditional_velocities(lab, rounding):
     rounding.same(lambda: both(rollouts).extra["mean"], mean)
 
 
+@pytest.mark.slow
 def test_a_run_approaches_its_teacher_and_resumes_exactly(lab, tmp_path):
     teacher = lab.policy("sd3 without t5", window=WINDOW)
     lab.nudge(teacher)

@@ -66,7 +66,7 @@ def gradient_in_one_pass(lab, policy, algorithm, rollouts, outputs, *, first):
 
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.slow(after=6)
+@pytest.mark.slow(after=1)
 def test_any_split_into_microbatches_gives_the_same_gradient(lab, form, first, rounding):
     policy, algorithm, rollouts, outputs = stale_policy(lab, form)
 

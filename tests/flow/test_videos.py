@@ -82,6 +82,7 @@ def test_evaluation_of_another_size_is_that_of_a_policy_of_this_size(lab):
     assert "num_frames=5" in policy.card["usage"]
 
 
+@pytest.mark.slow
 def test_evaluation_of_a_larger_size_takes_more_memory(lab):
     load = Workload(
         decisions=0, rollouts=4, group_size=2, sampled=4, training=True, reference=False, averages=0
@@ -98,6 +99,7 @@ def length(completions, **_):
     return [float(len(video)) for video in completions]
 
 
+@pytest.mark.slow
 def test_check_names_what_is_watched_by_default(lab, tmp_path):
     size = [f"policy.{key}={value}" for key, value in MODELS["wan21"].size.items()]
     rows = "".join(f'{{"prompt": "{letter} cat"}}\n' for letter in "abcdef")

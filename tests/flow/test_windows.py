@@ -48,6 +48,7 @@ def test_a_random_window_starts_before_until(until, last):
     assert min(starts.count(start) for start in set(starts)) > 400 / (last + 1) / 2
 
 
+@pytest.mark.slow
 def test_until_as_k_of_n_steps_gives_k_possible_starts():
     for steps in range(2, 61):
         for k in range(1, steps):

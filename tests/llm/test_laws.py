@@ -30,13 +30,13 @@ def test_architectures(make, architecture):
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 def test_settings(make, settings):
     testing.check_policy(make(**SETTINGS[settings]), ROWS)
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.slow(after=4)
+@pytest.mark.slow(after=1)
 def test_form(make, form):
     case = Case(make(**FORMS[form]), ROWS, 4, None)
     testing.hold(form, (outputs.ratio, *gradients.LAWS), case)

@@ -75,6 +75,7 @@ def test_adapters_on_a_float16_base_scale_the_loss(make, lora):
 @pytest.mark.parametrize(
     "options", [{"targets": ["lm_head"]}, {"options": {"modules_to_save": ["lm_head"]}}], ids=str
 )
+@pytest.mark.slow(after=1)
 def test_adapters_of_the_head_take_effect(make, transformers_log_probs, options, rounding):
     policy = make(model={"tie_word_embeddings": False}, lora={**LORA, **options})
     assert any("own logits" in note for note in policy.notes)
@@ -105,6 +106,7 @@ def parametrised(head):
 
 
 @pytest.mark.parametrize("change", [hooked, parametrised])
+@pytest.mark.slow(after=1)
 def test_hooks_and_parametrizations_of_the_head_take_effect(
     make, transformers_log_probs, change, monkeypatch, rounding
 ):
@@ -123,6 +125,7 @@ def test_hooks_and_parametrizations_of_the_head_take_effect(
 
 
 @pytest.mark.parametrize("cap", [10.0, None])
+@pytest.mark.slow(after=1)
 def test_softcapping_is_detected_with_bf16_weights(make, cap):
     # The difference of 0.1 nats is below the rounding errors of bf16.
     model = {"final_logit_softcapping": cap}
@@ -140,6 +143,7 @@ def test_adapters_without_effect_are_refused(make_of):
     assert all(p.grad is not None for p in policy.parameters() if p.requires_grad)
 
 
+@pytest.mark.slow
 def test_modules_that_peft_refuses_can_be_left_out(make_of, rounding):
     config = CONFIG_MAPPING["mamba2"](**TABLES["RECURRENT"]["mamba2"])
     with pytest.raises(UserError, match="exclude_modules"):
@@ -173,6 +177,7 @@ def multimodal(make_of):
 @pytest.mark.parametrize(
     "settings", [{}, {"lora": LORA}, {"gradient_checkpointing": True}], ids=str
 )
+@pytest.mark.slow(after=1)
 def test_a_vision_tower_is_not_trained(multimodal, settings, rounding):
     policy = multimodal(**settings).train()
     assert any("model.vision_tower, model.multi_modal" in note for note in policy.notes)

@@ -218,6 +218,7 @@ def test_memory_of_only_sampling_and_of_only_updating():
     }
 
 
+@pytest.mark.slow
 def test_the_loading_dtype_applies_to_frozen_weights():
     full, rounded = estimate(), estimate(loading={"dtype": "bfloat16"})
     assert rounded["weights"] == full["weights"]
@@ -228,6 +229,7 @@ def test_the_loading_dtype_applies_to_frozen_weights():
     assert rounded["gradients"] == adapters
 
 
+@pytest.mark.slow
 def test_copies_in_bf16_are_counted():
     lora, bf16 = {"rank": 2}, {"precision": "bf16"}
     full, half = estimate(), estimate(**bf16)

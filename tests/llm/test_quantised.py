@@ -23,6 +23,7 @@ needs = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("bits", "precision"), [("4bit", "float32"), ("4bit", "bf16"), ("8bit", "float32")]
 )
+@pytest.mark.slow(after=1)
 def test_adapters_learn_on_quantised_weights(make, rows, bits, precision):
     policy = make("llama", quantize=bits, lora=LORA, precision=precision)
     dtypes = {p.dtype for n, p in policy.named_parameters() if n.endswith("proj.base_layer.weight")}
@@ -53,6 +54,7 @@ def test_adapters_learn_on_quantised_weights(make, rows, bits, precision):
 
 
 @needs
+@pytest.mark.slow
 def test_gradient_checkpointing_through_quantised_layers(make, rows):
     gradients = []
     for recompute in (False, True):
@@ -65,6 +67,7 @@ def test_gradient_checkpointing_through_quantised_layers(make, rows):
 
 
 @needs
+@pytest.mark.slow
 def test_the_estimate_counts_quantised_weights(saved):
     config = partial(Settings, model=str(saved("llama")), max_new_tokens=12, lora=LORA)
     sizes = {}

@@ -97,6 +97,7 @@ def test_frequencies_within_the_models_positions_are_left_alone(make_of):
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.slow(after=1)
 def test_probes_refuse_a_model_whose_rows_depend_on_each_other(make_of, monkeypatch, name):
     monkeypatch.setattr(rotary, "fix", lambda *_: [])
     with pytest.raises(UserError, match=rf"nats when a row of {POSITIONS} tokens is in the same"):

@@ -38,6 +38,7 @@ def trained(saved, tmp_path_factory):
     return make
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_file_of_samples(trained):
     run = trained(ROWS)
     result = call("sample", run, "--per-prompt", 3, "--prompts", 4, "--keep", "all")
@@ -79,6 +80,7 @@ def test_an_interrupt_reports_how_many_completions_were_written(trained, monkeyp
 
 
 @pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.slow(after=1)
 def test_trl_and_datasets_read_the_file(trained, chat):
     from datasets import load_dataset
     from trl import SFTConfig, SFTTrainer

@@ -160,7 +160,7 @@ def test_a_device_without_float64_draws_the_same(make, rows, monkeypatch):
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])
 @pytest.mark.parametrize("settings", [{}, {"top_p": 0.9, "repetition_penalty": 1.3}], ids=str)
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 def test_a_seed_gives_the_same_tokens_in_any_batch(make, rows, allow, architecture, settings):
     policy = make(architecture, temperature=0.8, max_new_tokens=20, **settings)
     together = ids_of(sample(policy, rows))
@@ -179,6 +179,7 @@ def test_a_seed_gives_the_same_tokens_in_any_batch(make, rows, allow, architectu
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
+@pytest.mark.slow(after=1)
 def test_the_moment_when_ended_rows_are_dropped_changes_no_token(make, rows, monkeypatch, share):
     policy = make(max_new_tokens=20)
     expected = ids_of(sample(policy, rows))
@@ -202,7 +203,7 @@ def test_padding_does_not_count_as_repetition(make):
 @pytest.mark.parametrize(
     "settings", [{}, {"temperature": 0.6}, {"top_k": 5, "repetition_penalty": 1.2}], ids=str
 )
-@pytest.mark.slow(after=6)
+@pytest.mark.slow(after=1)
 def test_the_samplers_log_probs_are_those_of_forward(
     make, transformers_log_probs, rows, architecture, settings, rounding
 ):
@@ -344,6 +345,7 @@ def test_rows_that_wait_take_the_place_of_ended_ones(make, batch_shapes, setting
     rounding.same(lambda: policy(expected).log_probs * expected.mask, *log_probs)
 
 
+@pytest.mark.slow
 def test_rows_that_join_a_batch_fit_into_the_cache_with_it(make):
     policy = make(cache_tokens=400, max_new_tokens=60, model={"eos_token_id": list(range(4))})
     sizes = []

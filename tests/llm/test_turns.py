@@ -71,7 +71,7 @@ def test_the_log_probs_of_turns_are_those_of_forward(
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2", "gemma3"])
 @pytest.mark.parametrize("settings", [{}, {"top_p": 0.9, "repetition_penalty": 1.3}], ids=str)
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 def test_a_turn_depends_on_its_seed_and_context_alone(make, allow, architecture, settings):
     policy = make(architecture, max_new_tokens=90, temperature=0.8, **settings)
     with policy.session():

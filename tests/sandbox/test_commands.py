@@ -150,6 +150,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("name", ENDINGS)
+@pytest.mark.slow(after=1)
 def test_how_a_program_in_c_ends(programs: Programs, name: str) -> None:
     code, ended = ENDINGS[name]
     finished = programs.run(compiled(programs, "c", code), "")
@@ -188,6 +189,7 @@ def test_an_attack_in_javascript_wins_nothing(programs: Programs, name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["a loop", "memory", "output without a line", "messages"])
+@pytest.mark.slow(after=1)
 def test_a_greedy_command_is_ended(held: Sandbox, name: str) -> None:
     assert held.command(command(GREEDY[name][0])).status != 0
 

@@ -101,6 +101,7 @@ def test_correct_environments_satisfy_all_laws():
 
 
 @pytest.mark.parametrize(("name", "kind"), ENVIRONMENTS)
+@pytest.mark.slow(after=1)
 def test_an_environment_that_breaks_a_law_fails_its_check(name, kind):
     with pytest.raises(AssertionError, match=f'breaks the law "{re.escape(name)}": '):
         testing.check_environment(kind(), ROWS, {"writer": player})

@@ -150,6 +150,7 @@ def check_scalars(folder):
     return events
 
 
+@pytest.mark.slow
 def test_tensorboard_has_each_value_of_metrics_jsonl_once_also_after_resuming(lab, tmp_path):
     settings = {"tracking": ["tensorboard"], "evaluation": {"every": 2, "samples": 2}}
     result = train(lab, tmp_path, settings["tracking"], steps=3)

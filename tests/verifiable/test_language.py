@@ -64,6 +64,7 @@ def test_equal_texts_get_equal_values_for_any_random_state() -> None:
     assert len(values) == 1
 
 
+@pytest.mark.slow
 def test_of_a_long_text_only_a_sample_is_detected() -> None:
     rng = random.Random(0)
     words = ENGLISH.lower().strip(".").replace(",", "").split()

@@ -54,6 +54,7 @@ def test_answers_that_have_no_value_are_wrong() -> None:
         assert reward(["p"] * 8, texts, answer=[GOLD] * 8) == [1.0, *[0.0] * 7]
 
 
+@pytest.mark.slow
 def test_answers_too_costly_to_check_by_published_rules_are_wrong_and_counted() -> None:
     reward = MathEquivalence(MathEquivalence.Config(rules="trl", timeout=1.0))
     metrics: dict[str, float] = {}

@@ -44,6 +44,7 @@ def reward() -> ImageText:
 
 
 @pytest.mark.parametrize("width", [320, 144])
+@pytest.mark.slow(after=1)
 def test_small_strings_are_read(width: int) -> None:
     reward = ImageText(ImageText.Config(width=width))
     rng, noise_rng = random.Random(0), np.random.default_rng(0)

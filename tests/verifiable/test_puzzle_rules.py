@@ -166,6 +166,7 @@ LONG = [
 ]
 
 
+@pytest.mark.slow
 def test_rules_take_linear_time() -> None:
     row = {"question": "", "answer": "5", "metadata": {}}
     row["metadata"] = {"numbers": [1], "target": 1, "original_numbers": ["1"], "min_moves": 9}

@@ -52,7 +52,7 @@ def placed(kind: str, color: tuple[int, int, int], quarter: int, rng: random.Ran
 @pytest.mark.parametrize(
     ("degraded", "minimum"), [("clean", 1.0), ("noisy", 0.99), ("blurred", 0.98)]
 )
-@pytest.mark.slow(after=3)
+@pytest.mark.slow(after=1)
 def test_every_shape_is_detected_in_every_colour_and_quarter(
     background: str, degraded: str, minimum: float
 ) -> None:
@@ -169,6 +169,7 @@ def test_empty_pictures_have_no_objects_and_specks_are_unknown() -> None:
     assert detected(picture(*specks)) == [(UNKNOWN, "pink")]
 
 
+@pytest.mark.slow
 def test_noise_has_hardly_any_shapes_and_raises_no_error() -> None:
     noise_rng = np.random.default_rng(0)
     labels = []

@@ -52,6 +52,7 @@ def test_a_worker_imports_no_heavy_modules() -> None:
     assert map_each(behave, ["modules"], timeout=5) == [""]
 
 
+@pytest.mark.slow
 def test_an_item_has_processor_time_and_not_that_of_a_busy_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -93,6 +94,7 @@ def test_what_may_be_the_machines_doing_is_tried_once_more(
 
 
 @pytest.mark.parametrize("size", [1, 100_000], ids=["few bytes", "more than the pipe takes"])
+@pytest.mark.slow(after=1)
 def test_items_that_no_worker_takes_may_pass(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(workers, "_STARTING", 0.3)
     workers._close()

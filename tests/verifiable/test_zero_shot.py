@@ -133,6 +133,7 @@ def test_objects_of_other_classes_are_not_counted_as_the_row_s(owl: Path, four: 
         assert value == 1 - abs(count - seen) / count
 
 
+@pytest.mark.slow
 def test_rewards_with_the_same_model_share_it_until_the_last_is_deleted(
     owl: Path, four: np.ndarray, loads: list[str]
 ) -> None:

@@ -63,7 +63,7 @@ def saved_bytes(model, call):
 
 
 @pytest.mark.parametrize(("family", "pixels"), FAMILIES.items())
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 def test_pixels_features_and_activations_are_what_the_tower_allocates(family, pixels):
     config = VisionSettings(model=str(standins.folder(family)), max_pixels=pixels)
     reader = VisionLanguageModel.make_codec(config, None, (), positions=None).reader
@@ -100,6 +100,7 @@ def test_a_tower_whose_code_reads_pixels_is_reported_as_not_counted(monkeypatch)
     assert sizes["vision tower: not counted"] == 0
 
 
+@pytest.mark.slow
 def test_an_estimate_says_where_it_assumes_how_large_pictures_are():
     load = Workload(
         decisions=0,

@@ -117,6 +117,7 @@ def checked(data, model=None, **policy):
     return call("check", "run.yaml")
 
 
+@pytest.mark.slow
 def test_check_shows_pictures_with_their_size_and_tokens(data):
     result = checked(data, name="vision_language_model")
     assert result.exit_code == 0, result.output
@@ -133,6 +134,7 @@ def test_check_names_the_row_of_a_picture_that_cannot_be_opened(data):
     assert "2.png is not a picture" in result.output
 
 
+@pytest.mark.slow
 def test_check_says_that_a_model_of_text_sees_no_pictures(data):
     model = Path(groupwise.__file__).parents[2] / "examples" / "arithmetic" / "base"
     result = checked(data, name="language_model", model=model)

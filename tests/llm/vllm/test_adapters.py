@@ -40,6 +40,7 @@ def largest_gap(policy, rollouts):
     return float(gaps[rollouts.mask].abs().max())
 
 
+@pytest.mark.slow
 def test_only_adapters_are_sent_and_sample_as_the_policy(policy, engine, sampler, rows, rounding):
     server = engine(lora_rank=8)
     vllm = sampler(policy, server)

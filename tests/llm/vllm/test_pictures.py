@@ -164,6 +164,7 @@ def test_tokens_of_pictures_are_never_drawn(both, rounding):
     assert not {*excluded} & {t for own in rollouts.facts["completion_ids"] for t in own}
 
 
+@pytest.mark.slow
 def test_features_of_an_older_tower_are_dropped(both, rounding):
     policy, _, vllm = both({"vision": "trained"})
     for version in (1, 2):
@@ -188,6 +189,7 @@ def test_pictures_of_all_turns_are_sent(both, rounding):
     same_log_probs(rounding, policy, rollouts)
 
 
+@pytest.mark.slow
 def test_adapters_are_sent_alone_unless_the_tower_has_some(
     policy, engine, sampler, capsys, rounding
 ):

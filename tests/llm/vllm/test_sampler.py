@@ -302,6 +302,7 @@ class Three(Environment):
         return {"ended": "turns"}
 
 
+@pytest.mark.slow
 def test_each_episode_is_drawn_without_waiting_for_others(run, engine, tmp_path, rounding):
     """The first turn of a session is outstanding until another context has its third turn."""
     server = engine()
@@ -342,7 +343,7 @@ def test_each_episode_is_drawn_without_waiting_for_others(run, engine, tmp_path,
         assert line["ended/length"] == line["truncated"]
 
 
-@pytest.mark.slow(after=2)
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("settings", "overlaps"),
     [
@@ -368,6 +369,7 @@ def test_an_engine_samples_during_updates_by_default(run, engine, capsys, settin
 
 
 @pytest.mark.parametrize("ahead", [0, None])
+@pytest.mark.slow(after=1)
 def test_a_resumed_run_overlaps_as_it_began(run, engine, ahead):
     """Also one that is resumed with its first configuration, where `train.ahead` is unset."""
     server, options = engine(), {"evaluation.prompts": 0, "prompts.held_out": 0.0}

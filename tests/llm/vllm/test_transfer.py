@@ -55,6 +55,7 @@ def test_the_files_of_a_run_in_another_container_stay(pair, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("error", [OSError(37, "No locks available"), NotImplementedError("flock")])
+@pytest.mark.slow(after=1)
 def test_a_folder_that_cannot_lock_files_is_used_without_a_lock(
     pair, tmp_path, monkeypatch, capsys, error
 ):
