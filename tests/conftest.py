@@ -139,7 +139,8 @@ def rounding() -> ModuleType:
 @pytest.fixture
 def reloaded(tmp_path: Path) -> Callable[[Any], Any]:
     """reloaded(state): the state of a part of a run as a checkpoint gives it back."""
-    from groupwise.storage.checkpoint import Checkpoint, Checkpoints
+    from groupwise.storage.checkpoint import Checkpoints
+    from groupwise.storage.staging import Checkpoint
 
     checkpoints, steps = Checkpoints(tmp_path / "reloaded"), count(1)
 

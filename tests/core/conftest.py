@@ -291,6 +291,9 @@ class Events:
     def check_collapse(self) -> bool:
         return True
 
+    def finish(self, *, wait: bool = True) -> None:
+        pass
+
     def checkpoint(self) -> None:
         self.trainer.saved = time.monotonic()
         self.on_checkpoint()

@@ -11,7 +11,8 @@ from groupwise.config.load import load_config
 from groupwise.kit.errors import UserError
 from groupwise.learning.optimizer import Optimizer
 from groupwise.sampler import products_are_exact, products_in_tf32
-from groupwise.storage.checkpoint import Checkpoint, Checkpoints
+from groupwise.storage.checkpoint import Checkpoints
+from groupwise.storage.staging import Checkpoint
 
 needs_bitsandbytes = pytest.mark.skipif(
     importlib.util.find_spec("bitsandbytes") is None, reason="needs bitsandbytes"

@@ -12,7 +12,9 @@ from groupwise import Policy, train
 from groupwise.kit.errors import UserError
 from groupwise.policy import Uncopied
 from groupwise.prompts.seeds import seed_for
-from groupwise.storage.checkpoint import Checkpoint, Checkpoints, read_weights
+from groupwise.storage.checkpoint import Checkpoints
+from groupwise.storage.saved import read_weights
+from groupwise.storage.staging import Checkpoint
 from groupwise.weights import KeptWeights
 
 

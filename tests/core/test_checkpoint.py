@@ -13,7 +13,8 @@ from torch import nn
 from groupwise import train
 from groupwise.algorithms.grpo import GRPO
 from groupwise.kit.errors import UserError
-from groupwise.storage.checkpoint import Checkpoints, read_weights
+from groupwise.storage.checkpoint import Checkpoints
+from groupwise.storage.saved import read_weights
 from groupwise_algorithms.dapo import DAPO
 
 OF_MACHINE = ("time/", "reward_time/", "decisions_per_second", "memory/")

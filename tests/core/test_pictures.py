@@ -10,8 +10,9 @@ import torch
 import groupwise
 from groupwise.kit.errors import UserError
 from groupwise.run.evaluate import evaluate_run
-from groupwise.storage.checkpoint import Checkpoints, read_weights
+from groupwise.storage.checkpoint import Checkpoints
 from groupwise.storage.samples import read_samples, write_samples
+from groupwise.storage.saved import read_weights
 from groupwise.storage.training_samples import TrainingSamples
 
 

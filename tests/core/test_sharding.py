@@ -12,7 +12,8 @@ from tests.core.launching import launch
 
 from groupwise.kit.errors import UserError
 from groupwise.kit.processes import shards
-from groupwise.storage.checkpoint import Checkpoint, Checkpoints
+from groupwise.storage.checkpoint import Checkpoints
+from groupwise.storage.staging import Checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +37,8 @@ from groupwise.kit import processes
 from groupwise_algorithms.dapo import DAPO
 from groupwise.algorithms.grpo import GRPO
 from groupwise.recording import snapshot
-from groupwise.storage.checkpoint import Checkpoint, Checkpoints
+from groupwise.storage.checkpoint import Checkpoints
+from groupwise.storage.staging import Checkpoint
 
 def gathered(tensor):
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -10,7 +10,9 @@ from diffusers import DiffusionPipeline
 from safetensors.torch import load_file
 
 from groupwise.kit.errors import UserError
-from groupwise.storage.checkpoint import Checkpoint, Checkpoints, read_weights, trained_weights
+from groupwise.storage.checkpoint import Checkpoints
+from groupwise.storage.saved import read_weights, trained_weights
+from groupwise.storage.staging import Checkpoint
 
 SEEDS = [5, 6]
 

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import TypeVar
 
 from groupwise.config.learners import SOLE
 from groupwise.kit import processes, progress
@@ -13,6 +15,9 @@ from groupwise.storage import disk
 from groupwise.storage.checkpoint import Checkpoints
 from groupwise.storage.files import MODEL, RUN_INFO
 from groupwise.storage.run_folder import RunFolder
+from groupwise.storage.staging import Checkpoint
+
+T = TypeVar("T")
 
 
 class Saver:
@@ -34,36 +39,53 @@ class Saver:
         self.writes = writes
         self._meshes = [learner.policy.mesh for learner in trainer.learners.values()]
         self._together = any(mesh is not None for mesh in self._meshes)
+        self._is_writing = False
         self.resume_hint = resume_hint
 
     def checkpoint(self) -> None:
-        """Save a checkpoint. A collective: all processes go on when it is written."""
-        self.trainer.experience.store()
-        self._on_writers(self._checkpoint)
+        """Begin to save a checkpoint, which a thread writes while training goes on. A collective,
+        as all methods but `rescue` and `close`."""
+        self._prepare()
+        self._on_writers(partial(self._checkpoint, self.checkpoints.begin))
+        self._is_writing = True
+
+    def finish(self, *, wait: bool = True) -> None:
+        """Complete a checkpoint that was begun; wait: until it is written, else only if it is."""
+        if self._is_writing:
+            self._is_writing = not self._on_writers(partial(self._finish, wait=wait))
 
     def save(self) -> None:
-        """Save a checkpoint and the models. A collective, as `checkpoint`."""
-        self.trainer.experience.store()
+        """Save a checkpoint and the models; all processes go on when they are written."""
+        self._prepare()
         self._on_writers(self._save)
+        self._is_writing = False
 
-    def _on_writers(self, call: Callable[[], None]) -> None:
+    def close(self) -> None:
+        """Wait for what this process writes."""
+        self.checkpoints.close()
+
+    def _prepare(self) -> None:
+        self.trainer.experience.store()
         self.trainer.saved = time.monotonic()
-        if self._together:
-            call()
-        else:
-            processes.first(call, patient=True)
 
-    def _checkpoint(self) -> None:
+    def _on_writers(self, call: Callable[[], T]) -> T:
+        return call() if self._together else processes.first(call, patient=True)
+
+    def _finish(self, *, wait: bool) -> bool:
+        with self.run_folder.writing(together=self._together):
+            return self.checkpoints.finish(wait=wait)
+
+    def _checkpoint(self, save: Callable[[int, Checkpoint], object]) -> None:
         with (
             progress.doing("saving a checkpoint"),
             self.run_folder.writing(together=self._together),
         ):
             checkpoint = snapshot.take(self.trainer, run=self.run_folder.identity)
-            self.checkpoints.save(self.trainer.step, checkpoint)
+            save(self.trainer.step, checkpoint)
 
     def _save(self) -> None:
         try:
-            self._checkpoint()
+            self._checkpoint(self.checkpoints.save)
         finally:  # the models are saved even if the checkpoint fails
             with (
                 progress.doing("saving the model"),

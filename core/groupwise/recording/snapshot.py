@@ -11,15 +11,9 @@ from groupwise.config.learners import SOLE
 from groupwise.kit.errors import UserError
 from groupwise.learning.learner import AVERAGE, Learner
 from groupwise.learning.trainer import Trainer
-from groupwise.storage.checkpoint import (
-    KEPT,
-    Checkpoint,
-    Saved,
-    as_here,
-    read_weights,
-    trained_weights,
-)
 from groupwise.storage.run_info import kept
+from groupwise.storage.saved import KEPT, Saved, as_here, read_weights, trained_weights
+from groupwise.storage.staging import Checkpoint
 from groupwise.storage.state import encode
 from groupwise.weights import kept_parameters
 

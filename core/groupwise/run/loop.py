@@ -39,10 +39,13 @@ def run_and_record(trainer: Trainer, recorder: Recorder, saver: Saver, started: 
             finished = False
         trainer.adopt_averages()
     except CollapsedError:  # the checkpoints are from before
+        saver.finish()
         raise
     except BaseException:
         saver.rescue(recorder.display.say)
         raise
+    finally:
+        saver.close()
     if not finished:
         recorder.display.say(f"stopped: the model and a checkpoint are saved; {saver.resume_hint}")
     progress.start("")
@@ -89,6 +92,7 @@ def loop(trainer: Trainer, recorder: Recorder, saver: Saver) -> bool:
                     with interruption.held():
                         recorder.samples(trainer.step, samples)
                         recorder.step(trainer.step, metrics | trainer.clock.take())
+            saver.finish(wait=False)
             if recorder.check_collapse() and due.checkpoint:
                 saver.checkpoint()
             trainer.failing.check()

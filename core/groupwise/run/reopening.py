@@ -32,10 +32,11 @@ from groupwise.recording import snapshot
 from groupwise.rewards import RunState
 from groupwise.run.interruption import orderly
 from groupwise.sampler import Purpose
-from groupwise.storage.checkpoint import KEPT, Checkpoints, Saved, read_weights
+from groupwise.storage.checkpoint import Checkpoints
 from groupwise.storage.files import BEFORE, CHECKPOINTS
 from groupwise.storage.run_info import check_kept, check_objects, identity, run_config, written
 from groupwise.storage.samples import read_samples, with_completions
+from groupwise.storage.saved import KEPT, Saved, read_weights
 
 AVERAGED = f"{KEPT}{AVERAGE}"
 """The file of the averaged weights in a checkpoint."""

@@ -33,10 +33,25 @@ class Piece:
     start: int = 0
 
 
-def write(
-    folder: Path, name: str, tensors: Mapping[str, Tensor], process: tuple[int, int]
-) -> list[Path]:
-    """Write this process's part of the tensors; returns the file, if there is anything to write.
+@dataclass(frozen=True)
+class Part:
+    """What a process writes of the tensors of a file: copies in CPU memory, and, where there are
+    several processes, the places of shards and the end of the file's name."""
+
+    tensors: Mapping[str, Tensor]
+    places: Mapping[str, str]
+    number: str
+
+    def write(self, folder: Path, name: str) -> Path:
+        """Write them; returns the file."""
+        path = folder / f"{name}{self.number}.safetensors"
+        save_file(dict(self.tensors), path, metadata=dict(self.places) or None)
+        open_to_others(folder, path)
+        return path
+
+
+def part_of(tensors: Mapping[str, Tensor], process: tuple[int, int]) -> Part | None:
+    """This process's part of the tensors; None if there is nothing to write.
 
     process: rank and number of the processes that write. Tensors that are not sharded are written
     by the first.
@@ -52,17 +67,13 @@ def write(
             parts[key] = local
             places[key] = json.dumps([piece.shape, piece.dim, piece.start])
     if rank and not parts:
-        return []
-    number = f".{rank}-of-{world}" if world > 1 else ""
-    path = folder / f"{name}{number}.safetensors"
+        return None
     # Copies, since safetensors refuses tensors that share memory.
     copies = {
         key: part.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for key, part in parts.items()
     }
-    save_file(copies, path, metadata=places or None)
-    open_to_others(folder, path)
-    return [path]
+    return Part(copies, places, f".{rank}-of-{world}" if world > 1 else "")
 
 
 def piece_of(tensor: Tensor) -> Piece | None:
@@ -93,7 +104,7 @@ def _is_first(tensor: Tensor) -> bool:
 
 
 class Stored(Mapping[str, Tensor]):
-    """The tensors in files that `write` wrote, loaded lazily."""
+    """The tensors in files that `Part.write` wrote, loaded lazily."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         """Raises ValueError if pieces of a tensor are missing or do not fit together."""
