@@ -41,11 +41,14 @@ class Turn(NamedTuple):
     reward: the environment's, in addition to those of the episode; None if it gave none.
     state: a number that is equal for turns of a prompt's episodes that began in the same state of
         the environment; None if it does not name its states.
+    spans: where a sampler exchanges weights while it draws (`Sampler.follows_in_flight`), the
+        versions of the weights that drew its decisions, and how many each, in order.
     """
 
     decisions: int
     reward: float | None = None
     state: int | None = None
+    spans: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,6 +57,10 @@ class Sampler(ABC):
         same time, each in a thread of its own; with 1 there is one after the other. An engine that
         batches requests as they arrive takes many. With `train.ahead` each group is then drawn by
         itself, so that none waits for the longest completion of another one.
+    follows_in_flight: whether `follow` may be called while samples are drawn in other threads. What
+        was begun is then drawn on with the new weights, each decision with the log-prob of the
+        weights that drew it: nothing that older weights have computed may be left in a cache.
+        `Rollouts.versions` are the oldest of each rollout, and `Turn.spans` may say more.
     """
 
     concurrency: ClassVar[int] = 1
@@ -64,6 +68,7 @@ class Sampler(ABC):
     requires: ClassVar[frozenset[str]] = frozenset()
     seeded: bool = True
     exact: bool = False
+    follows_in_flight: bool = False
 
     @classmethod
     def draws_beside(cls, config: Any) -> bool:
@@ -106,7 +111,7 @@ class Sampler(ABC):
             "greedy" takes the likeliest decisions.
 
         `groups` numbers the rows 0, 1, ...; the core renumbers it. A sampler other than the policy
-        sets `versions` to the version that it followed when it drew.
+        sets `versions` to the version that it followed when it drew, to the oldest of several.
         """
 
     def stream(
@@ -136,7 +141,8 @@ class Sampler(ABC):
         """Copy the policy's current weights, and draw with them until the next call.
 
         Called on every process before sampling if the weights differ from those followed last, and
-        never while samples are being drawn. Copy the weights: the policy changes its own.
+        while samples are being drawn only if it `follows_in_flight`. Copy the weights: the policy
+        changes its own.
 
         name: "policy" for the weights in training, else the name of kept weights ("average").
         version: how many training steps these weights were trained for.
@@ -284,7 +290,8 @@ class TurnSampler(Sampler):
     @abstractmethod
     def session(self) -> AbstractContextManager[None]:
         """The context of the draws of some episodes, in which weights neither change nor are
-        exchanged, so that what was computed for a context can be kept for its next turn."""
+        exchanged (unless it `follows_in_flight`), so that what was computed for a context can be
+        kept for its next turn."""
 
     @abstractmethod
     def assemble(

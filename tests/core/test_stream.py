@@ -42,26 +42,32 @@ class Simulated:
         pass
 
 
+class InFlight(Engine):
+    follows_in_flight = True
+
+
 class Watched:
     """A trainer on a simulated clock, with what it begins and trains.
 
     resumes: the folder of checkpoints, and the step of the one to go on from.
     """
 
-    def __init__(self, lab, seed=0, *, resumes=None, **options):
+    def __init__(self, lab, seed=0, *, resumes=None, engine=Engine, **options):
         policy = lab.Tabular()
-        self.trainer = lab.trainer(policy, sampler=Engine(policy), **{**SETTINGS, **options})
+        self.trainer = lab.trainer(policy, sampler=engine(policy), **{**SETTINGS, **options})
         experience = self.trainer.experience
         if resumes is not None:
             snapshot.restore(self.trainer, Checkpoints(resumes[0]).load(step=resumes[1]))
         self.flight = Simulated(lambda groups: experience.sampler.draw(groups, shared=False), seed)
         experience._flight = self.flight
         self.begun, self.trained, self.most, self.metrics = self.open, [], 0, []
+        self.versions = []
         begin, learn = experience.ledger.begin, self.trainer.learner.learn
 
         def beginning(numbers, version):
             begin(numbers, version)
             self.begun += numbers
+            self.versions += [(number, version) for number in numbers]
             self.most = max(self.most, len(experience.ledger))
 
         def learning(rollouts, *args, **settings):
@@ -100,6 +106,21 @@ def test_each_draw_is_trained_once_and_at_most_so_many_are_in_flight(lab, ahead,
     assert max(staleness) >= 1
     if ahead > 1:
         assert watched.trained != sorted(watched.trained), "long ones are overtaken"
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_draw_waits_for_a_straggler_where_weights_are_exchanged_in_flight(lab, ahead, seed):
+    drained = Watched(lab, seed, ahead=ahead).run(lab)
+    flowing = Watched(lab, seed, ahead=ahead, engine=InFlight).run(lab)
+    assert sorted(flowing.trained) == flowing.begun == [*range(30)]
+    assert flowing.most == (ahead + 1) * 3
+    assert flowing.flight.now < drained.flight.now
+    # Each step begins as many as the one before has trained.
+    begun = [draw for draw, _ in flowing.versions]
+    assert begun == [*range(30)]
+    expected = [0] * (ahead + 1) * 3 + [step for step in range(1, 10 - ahead) for _ in range(3)]
+    assert [version for _, version in flowing.versions] == expected
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])

@@ -18,6 +18,8 @@ from groupwise.rollouts import Rollouts
 class Assembly:
     """Finishes groups: assembles rollouts of several turns, and notes which calls are judged.
 
+    Made before their first turn: no older weights draw any than those that are followed then.
+
     samplings: of the players, by label; trained: whether players are trained on the rollouts;
     compared: whether the players' rollouts are compared with each other.
     """
@@ -31,6 +33,7 @@ class Assembly:
         compared: bool,
     ) -> None:
         self.samplings, self.trained, self.compared = samplings, trained, compared
+        self._oldest = {label: sampling.version for label, sampling in samplings.items()}
         self.judged = environment.judged([*samplings])
 
     def finish(self, groups: Sequence[Group]) -> None:
@@ -67,7 +70,8 @@ class Assembly:
         if calls and calls[0].context is not None:
             sampling = self.samplings[label]
             contexts = [rollout.calls[-1].context for rollout in rollouts]
-            batch = sampling.assemble([rollout.row for rollout in rollouts], contexts)
+            rows = [rollout.row for rollout in rollouts]
+            batch = sampling.assemble(rows, contexts, self._oldest[label])
             if self.trained:
                 turns.compare(sampling.turn_sampler, batch, rollouts)
                 batch = _of_own_turns(batch, rollouts)

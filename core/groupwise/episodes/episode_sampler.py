@@ -73,6 +73,11 @@ class EpisodeSampler:
         return all(s.follows(weights.get(label), version) for label, s in self.samplings.items())
 
     @property
+    def follows_in_flight(self) -> bool:
+        """Whether every sampler may follow other weights while it draws."""
+        return all(sampling.sampler.follows_in_flight for sampling in self.samplings.values())
+
+    @property
     def is_seeded(self) -> bool:
         """Whether a sample depends on its seed and the weights alone."""
         return all(sampling.sampler.seeded for sampling in self.samplings.values())

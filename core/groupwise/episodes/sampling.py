@@ -47,7 +47,9 @@ class Sampling:
         self.policy, self.sampler, self.seed, self.batch = policy, sampler, seed, batch
         self.weights = KeptWeights(policy)
         self.process, self.threads = process, threads
+        # What is followed, and what it is about to follow.
         self._followed: tuple[str, int] | None = None
+        self._following: tuple[str, int] | None = None
         self._calls = BoundedSemaphore(sampler.concurrency)
 
     def forget(self) -> None:
@@ -55,13 +57,15 @@ class Sampling:
         self._followed = None
 
     def follow(self, weights: str | None, version: int) -> None:
-        """Make the sampler follow these weights; nothing must be sampled at that time.
+        """Make the sampler follow these weights; nothing must be sampled at that time, unless it
+        `follows_in_flight`.
 
         weights: the name of kept weights, None for those in training; version: the training steps
         that the policy has made.
         """
         target = (weights or PRESENT, version)
         if target != self._followed:
+            self._following = target
             with self.weights.using(weights):
                 self.sampler.follow(self.policy, *target)
             self._followed = target
@@ -69,6 +73,11 @@ class Sampling:
     def follows(self, weights: str | None, version: int) -> bool:
         """Whether the sampler follows these weights already."""
         return self._followed == (weights or PRESENT, version)
+
+    @property
+    def version(self) -> int:
+        """Of the weights that are followed, which are the oldest that draw what begins now."""
+        return -1 if self._followed is None else self._followed[1]
 
     def share(self, groups: Sequence[T]) -> Sequence[T]:
         """This process's share of the groups."""
@@ -94,6 +103,7 @@ class Sampling:
         """
         if not rows:
             return
+        oldest = self.version
         size, most = len(seeds[0]), len(rows) if most is None else most
         each = max(1, self.batch // size)
         shared: dict[str, Any] = {}
@@ -115,7 +125,7 @@ class Sampling:
             if rollouts is END:
                 break
             part = slice(start, start + each)
-            rollouts = self._checked(rollouts, rows[part], seeds[part], purpose)
+            rollouts = self._checked(rollouts, rows[part], seeds[part], purpose, oldest)
             count = min(each, max(0, most - start)) * size
             start += each
             if count:
@@ -173,10 +183,11 @@ class Sampling:
         if self.threads is not None:
             self.threads.adapt()
 
-    def assemble(self, rows: Sequence[Row], contexts: Sequence[Any]) -> Rollouts:
-        """The rollouts of these contexts, checked, with versions."""
+    def assemble(self, rows: Sequence[Row], contexts: Sequence[Any], oldest: int) -> Rollouts:
+        """The rollouts of these contexts, checked, with versions; oldest: the one that was followed
+        when the first of their turns began."""
         rollouts = self.turn_sampler.assemble(rows, contexts, groups=range(len(rows)))
-        return replace(rollouts, versions=self._versions(rollouts))
+        return replace(rollouts, versions=self._versions(rollouts, oldest))
 
     @property
     def turn_sampler(self) -> TurnSampler:
@@ -194,15 +205,16 @@ class Sampling:
         rows: Sequence[Row],
         seeds: Sequence[Sequence[int]],
         purpose: Purpose,
+        oldest: int,
     ) -> Rollouts:
-        """The sampler's rollouts for these rows, with versions."""
+        """The sampler's rollouts for these rows, with versions; oldest: as of `assemble`."""
         size = len(seeds[0])
         self._check(rollouts, rows, size)
         if self.sampler is not self.policy:
             self._check_answers(rollouts, rows, size, trained_on=purpose == "train")
         return replace(
             rollouts,
-            versions=self._versions(rollouts),
+            versions=self._versions(rollouts, oldest),
             failures=_with_seeds(rollouts.failures, [seed for own in seeds for seed in own]),
         )
 
@@ -248,10 +260,11 @@ class Sampling:
                     f"are not finite, the first is {float(bad[0])}"
                 )
 
-    def _versions(self, rollouts: Rollouts) -> torch.Tensor:
-        """[B] int64 on the CPU, all equal to the version followed."""
-        assert self._followed is not None
-        _, followed = self._followed
+    def _versions(self, rollouts: Rollouts, oldest: int) -> torch.Tensor:
+        """[B] int64 on the CPU, none older than the one that was followed when the draw began, and
+        none newer than the one that is followed now: both are one, unless it follows in flight."""
+        assert self._following is not None
+        _, followed = self._following
         if rollouts.versions is None and self.sampler is self.policy:
             return torch.full((len(rollouts),), followed, dtype=torch.int64)
         if rollouts.versions is None:
@@ -260,11 +273,12 @@ class Sampling:
                 f"to the version that `follow` passed (now {followed})"
             )
         versions = rollouts.versions.cpu()
-        odd = versions[versions != followed]
+        odd = versions[(versions < oldest) | (versions > followed)]
         if len(odd):
+            since = f"{oldest} to {followed}" if oldest < followed else f"{followed}"
             raise UserError(
                 f"{self._name} sampled with the weights of step {int(odd[0])}, expected those of "
-                f"step {followed}, passed to `follow`; did something else change its weights?"
+                f"step {since}, passed to `follow`; did something else change its weights?"
             )
         return versions
 

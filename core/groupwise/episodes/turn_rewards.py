@@ -52,15 +52,15 @@ def write(judged: Sequence[Call], rollouts: Mapping[str, Sequence[Rollout]]) -> 
 def _write_turns(rollout: Rollout, after: Sequence[Call]) -> None:
     """Write the rewards and states of a rollout's turns; after: the later turns of its episode."""
     inside, turns = rollout.calls, rollout.turns
-    counts = [rollout.length] if turns is None else [turn.decisions for turn in turns]
-    if len(counts) != len(inside):
+    turns = [Turn(rollout.length)] if turns is None else [*turns]
+    if len(turns) != len(inside):
         raise UserError(
             f"environment: `play` returned {TURN_REWARDS}, {STATES} or {ROLE}, but the sampler "
             f"does not say where turns end: a TurnSampler's `assemble` sets `Rollouts.turns`"
         )
-    counts += [0] * len(after)
-    pairs = zip(counts, (*inside, *after), strict=True)
-    rollout.turns = [Turn(count, call.reward, call.state) for count, call in pairs]
+    turns += [Turn(0)] * len(after)
+    pairs = zip(turns, (*inside, *after), strict=True)
+    rollout.turns = [turn._replace(reward=call.reward, state=call.state) for turn, call in pairs]
 
 
 def measured(rollouts: Iterable[Rollout]) -> Tally:

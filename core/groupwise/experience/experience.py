@@ -21,6 +21,7 @@ from groupwise.experience.stream import Stream
 from groupwise.kit import processes
 from groupwise.kit.metric_names import Family
 from groupwise.metrics import step_metrics
+from groupwise.metrics.tally import Tally
 from groupwise.prompts.draws import Prompts
 from groupwise.record import Group, Rollout
 from groupwise.record.gather import by_draw, gather, light, moved, scores_of
@@ -89,16 +90,25 @@ class Experience(Stream):
             refilled += len(numbers)
         if self.refills:
             metrics["refilled_groups"] = refilled
-        step.metrics = metrics | self._staleness(taken, state)
+        step.metrics = metrics | self._staleness(step, taken, state)
         return step
 
-    def _staleness(self, draws: Sequence[Draw], state: RunState) -> dict[str, float]:
-        """How many training steps before this one the weights are from that began its draws."""
+    def _staleness(self, step: Step, draws: Sequence[Draw], state: RunState) -> dict[str, float]:
+        """How many training steps before this one the weights are from that began its draws, and
+        that drew its decisions."""
         if not self.ahead:
             return {}
         steps = [state.global_step - draw.version for draw in draws]
         mean, most = sum(steps) / len(steps), float(max(steps))
-        return {f"{Family.STALENESS}/mean": mean, f"{Family.STALENESS}/max": most}
+        own, decisions = Tally(), f"{Family.STALENESS}/decisions"
+        for rollout in (each for label in self.algorithms for each in step.rollouts_of(label)):
+            for version, count in rollout.spans:
+                own.mean(decisions, (state.global_step - version) * count, count)
+        return {
+            f"{Family.STALENESS}/mean": mean,
+            f"{Family.STALENESS}/max": most,
+            **own.of_all_processes().result(),
+        }
 
     def state_dict(self) -> dict[str, Any]:
         return self.prompts.state_dict()

@@ -32,9 +32,9 @@ class Stream:
     its own groups with the latest weights. An engine draws beside the updates; a policy that
     samples for itself, whose weights an update changes, draws in `take`.
 
-    The engine follows the weights when nothing is being drawn; until then no draw is begun, and
-    steps take what is complete. So a long completion keeps others waiting only when the steps have
-    nothing else to train on.
+    An engine that follows in flight gets the weights of each step, and what it draws goes on with
+    them. Another one follows when nothing is being drawn; until then no draw is begun, and steps
+    take what is complete.
     """
 
     def __init__(
@@ -78,6 +78,13 @@ class Stream:
         """Wait for all that is being drawn."""
         while not self.ledger.is_idle:
             self._collect(wait=True)
+
+    def make_way(self, weights: Mapping[str, str | None]) -> None:
+        """Before samplers follow the weights kept under these names for something else: wait for
+        what is being drawn, unless it may be drawn on with them."""
+        names = ((self.samples_with.get(n), weights.get(n)) for n in self.sampler.labels)
+        if not (self.sampler.follows_in_flight and all(own == other for own, other in names)):
+            self.settle()
 
     def end_step(self) -> None:
         """What the last step took is trained."""
@@ -166,12 +173,14 @@ class Stream:
     # ---- drawing
 
     def _begin(self, state: RunState) -> None:
-        """Begin as many draws as there is room for, if the sampler can follow the weights now."""
+        """Begin as many draws as there is room for, with the present weights, if the sampler can
+        follow them now; what is in flight goes on with them."""
         self._collect(wait=False)
         steps = min(self.ahead + 1, max(1, state.max_steps - state.global_step))
-        room = steps * self.settings.groups_per_step - len(self.ledger)
+        room = max(0, steps * self.settings.groups_per_step - len(self.ledger))
         weights, step = self.samples_with, state.global_step
-        if room <= 0 or not (self.ledger.is_idle or self.sampler.follows(weights, step)):
+        in_flight = self.sampler.follows_in_flight and not self.ledger.is_idle
+        if not (room or in_flight) or not self._may_follow(weights, step):
             return
         drawn, self._anew = self._anew[:room], self._anew[room:]
         drawn += self.prompts.take(room - len(drawn))
@@ -187,6 +196,11 @@ class Stream:
                 self._beside.begin(self.sampler.share(groups), partial(self._part, state=state))
             else:
                 self._draw(groups, state)
+
+    def _may_follow(self, weights: Mapping[str, str | None], step: int) -> bool:
+        """Whether the sampler follows these weights, or can do so now."""
+        can = self.ledger.is_idle or self.sampler.follows_in_flight
+        return can or self.sampler.follows(weights, step)
 
     def _draw(self, drawn: Sequence[Group], state: RunState) -> None:
         """Draw this process's share of these groups now.

@@ -216,7 +216,7 @@ class Trainer:
         }
 
     def evaluate(self) -> Evaluation:
-        self.experience.settle()  # the sampler follows other weights
+        self.experience.make_way(self.averaged)
         progress.start(f"evaluation after step {self.step}" if self.step else "first evaluation")
         with self.clock.time("evaluate"):
             evaluation = self.evaluator(self.state, self.averaged)

@@ -98,6 +98,15 @@ class Rollout:
         return 0 if self.mask is None else int(self.mask.sum())
 
     @property
+    def spans(self) -> Sequence[tuple[int, int]]:
+        """The versions of the weights that drew its decisions, and how many each; () if none is
+        known."""
+        known = [span for turn in self.turns or () for span in turn.spans]
+        if known or self.batch is None or self.batch.versions is None:
+            return known
+        return [(int(self.batch.versions[self.at]), self.length)]
+
+    @property
     def is_usable(self) -> bool:
         """Whether it is judged and did not fail: algorithms, updates and replay see no others."""
         return self.rewards is not None and not self.failed
