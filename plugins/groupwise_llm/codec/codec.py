@@ -133,7 +133,7 @@ class Codec:
         mask = _padded([torch.tensor(context.decisions, dtype=torch.bool) for context in contexts])
         lengths = torch.tensor([len(ids) for ids in tokens])
         turns = [context.turns for context in contexts]
-        failed = [any(turn.ended == "failed" for turn in of_row) for of_row in turns]
+        failures = [_failure(of_row) for of_row in turns]
         completions = [self.completions.of(context) for context in contexts]
         observations = {}
         if OBSERVED in requested:
@@ -147,8 +147,11 @@ class Codec:
             truncated=torch.tensor([context.ended == "length" for context in contexts]).to(device),
             sampler_log_probs=_log_probs(contexts, device),
             versions=_versions(turns),
-            failures=[NOT_FINITE if bad else None for bad in failed] if any(failed) else None,
-            turns=[[TurnOfRollout(len(turn.ids)) for turn in of_row] for of_row in turns],
+            failures=failures if any(failures) else None,
+            turns=[
+                [TurnOfRollout(len(turn.ids), spans=turn.spans) for turn in of_row]
+                for of_row in turns
+            ],
             facts={
                 "completion_ids": tokens,
                 "thinking_prefix": self.prompts.thinking_prefixes(rows),
@@ -226,8 +229,14 @@ def _log_probs(contexts: Sequence[Context], device: torch.device | str) -> Tenso
     return _padded(columns).to(device)
 
 
+def _failure(turns: Sequence[Turn]) -> str | None:
+    """Why a rollout failed, None if it did not."""
+    reasons = [turn.failure or NOT_FINITE for turn in turns if turn.ended == "failed"]
+    return reasons[0] if reasons else None
+
+
 def _versions(turns: Sequence[Sequence[Turn]]) -> Tensor | None:
-    versions = [[turn.version for turn in of_row if turn.version is not None] for of_row in turns]
+    versions = [[version for turn in of_row for version, _ in turn.spans] for of_row in turns]
     if not all(versions):
         return None
     return torch.tensor([min(of_row) for of_row in versions], dtype=torch.int64)

@@ -34,10 +34,11 @@ class Turn(Segment):
     ids: with the end token or stop string. text: of the ids, without an end token.
     calls: of tools, in it; content: its text without those that have no fault, None for all of it.
     ended: "stop", by an end token or a stop string; "length", cut at the limit; "failed", since the
-        next token's logits were not finite.
+        next token's logits were not finite, or for the reason `failure`.
     log_probs: the sampler's, one for each id; empty where it states none.
     sampled_mass, entropy: means over the ids, as the policy's facts; NaN where unknown.
-    version: of the weights, where the sampler is not the policy.
+    spans: where the sampler is not the policy, the versions of the weights that drew the ids, and
+        how many each, in order.
     """
 
     text: str
@@ -47,7 +48,8 @@ class Turn(Segment):
     log_probs: tuple[float, ...] = ()
     sampled_mass: float = math.nan
     entropy: float = math.nan
-    version: int | None = None
+    spans: tuple[tuple[int, int], ...] = ()
+    failure: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -28,8 +28,12 @@ HERE = {"localhost", "127.0.0.1", "::1"}
 
 class Adapters(Files):
     """The adapters' tag is also the name under which a server knows them and requests ask for them,
-    so no request can be answered by the base model, nor from a prompt cache of older adapters."""
+    so no request can be answered by the base model, nor from a prompt cache of older adapters.
 
+    A request keeps the name that it asked for, so none may run while it is replaced.
+    """
+
+    in_flight = False
     prefix = PREFIX
 
     def send(self, policy: LanguageModel, tag: str) -> None:

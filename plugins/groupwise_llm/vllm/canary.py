@@ -13,11 +13,13 @@ While the policy has moved little, this is much, and the change is measured from
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from torch import Tensor
 
 from groupwise.kit import processes
@@ -35,6 +37,11 @@ DEVIATIONS = 3.0
 """Standard errors of the slope that are allowed for."""
 ROUNDING = 1e-5
 """Nats that are taken for rounding in any case: above that of float32."""
+
+
+Check = Callable[[], Mapping[str, float]]
+"""Waits for the servers' scores, and returns the `mean` and `max` of |policy - server|, in nats.
+Raises UserError where the weights did not arrive."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +70,13 @@ class Canary:
         self._prompt = prompt_of(context, family_of(policy))
         self._ids = context.completion_ids
         self._readings: dict[str, Reading] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="canary")
 
     @torch.no_grad()
-    def check(self, norms: Mapping[str, float], *, model: str | None) -> Mapping[str, float]:
-        """Have every server score the text; raises UserError where the weights did not arrive.
+    def begin(self, norms: Mapping[str, float], *, model: str | None) -> Check:
+        """Have every server score the text. A collective, as what it returns, which waits for them.
 
-        Returns the `mean` and `max` of |policy - server|, in nats. A collective.
+        The servers must not get further weights before: what runs there may keep the text waiting.
 
         norms: of the tensors that were sent, known on the first process; model: the name of
         adapters.
@@ -77,18 +85,28 @@ class Canary:
         ours = self.policy.forward(self._rollouts, outputs=outputs, temperature=1.0).log_probs
         assert ours is not None
         ours = ours.squeeze(0).double().cpu()
-        return processes.first(lambda: self._compare(ours, norms, model))
+        norms, scored = dict(norms), None
+        if PartialState().is_main_process:
+            scored = self._thread.submit(self._scored, model)
+        return lambda: processes.first(lambda: self._compare(ours, scored, norms), patient=True)
 
-    def _compare(
-        self, ours: Tensor, norms: Mapping[str, float], model: str | None
-    ) -> Mapping[str, float]:
+    def _scored(self, model: str | None) -> dict[Server, Sequence[float]]:
         theirs: dict[Server, Sequence[float]] = {}
 
         def score(server: Server) -> None:
             theirs[server] = server.score(self._prompt, self._ids, model=model)
 
         self.fleet.each(score)
-        gaps = []
+        return theirs
+
+    def _compare(
+        self,
+        ours: Tensor,
+        scored: Future[dict[Server, Sequence[float]]] | None,
+        norms: Mapping[str, float],
+    ) -> Mapping[str, float]:
+        assert scored is not None
+        theirs, gaps = scored.result(), []
         for server, scores in theirs.items():
             now = Reading(
                 policy=ours, server=torch.tensor(scores, dtype=torch.float64), norms=norms

@@ -48,6 +48,10 @@ class LostError(UserError):
         self.waited = waited
 
 
+class LateError(LostError):
+    """An answer takes longer than `timeout`."""
+
+
 class Client:
     """One server's HTTP client; url: http://host:port, without a path.
 
@@ -103,7 +107,7 @@ class Client:
     ) -> Any:
         """The server's answer as JSON.
 
-        Raises RefusedError; LostError where requests fail for `patience` seconds; LostError where
+        Raises RefusedError; LostError where requests fail for `patience` seconds; LateError where
         an answer takes longer than `timeout` as a whole, which is not repeated: the server may
         still be at work.
         """
@@ -124,7 +128,9 @@ class Client:
                 if now + wait > deadline or late:
                     problem = self._problem(error, waits=waits)
                     message = f"sampler: the vLLM server at {self.url} {problem}"
-                    raise LostError(message, waited=waits or late) from error
+                    raise (LateError if late else LostError)(
+                        message, waited=waits or late
+                    ) from error
                 if first:
                     self._note_waiting(error)
             time.sleep(wait)

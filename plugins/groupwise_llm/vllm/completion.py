@@ -1,15 +1,16 @@
 """Completion: one sampled completion, read from a server's answer and checked."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from groupwise.kit.errors import UserError
 from groupwise.sampler import Purpose
-from groupwise_llm.codec.contexts import Turn
+from groupwise_llm.codec.contexts import Ended, Turn
 from groupwise_llm.policy import LanguageModel
 
 ENDED, CUT = "stop", "length"
@@ -19,12 +20,18 @@ ENDED, CUT = "stop", "length"
 @dataclass(frozen=True, kw_only=True)
 class Completion:
     """ids: including end token and stop string; log_probs: of each id, empty if not requested;
-    tags: of all weights that sampled any part of it."""
+    spans: the tags of the weights that sampled the ids, and how many each, in order; failure: why
+    it was given up."""
 
     ids: list[int]
     log_probs: list[float]
     truncated: bool
-    tags: frozenset[str]
+    spans: list[tuple[str, int]]
+    failure: str | None = None
+
+    @property
+    def tags(self) -> set[str]:
+        return {tag for tag, _ in self.spans}
 
 
 def read(choice: Any, url: str, *, longest: int, vocabulary: int, scored: bool) -> Completion:
@@ -37,14 +44,14 @@ def read(choice: Any, url: str, *, longest: int, vocabulary: int, scored: bool) 
     try:
         ids = [int(token) for token in choice["token_ids"]]
         reason = choice["finish_reason"]
-        spans = choice["weight_versions"]
-        tags = frozenset(str(span["version"]) for span in spans or ())
+        stated = choice["weight_versions"] or ()
+        spans = [(str(own["version"]), int(own["start"]), int(own["end"])) for own in stated]
         scores = choice["logprobs"]["content"] if scored else []
         scored_ids = [score["token_id"] for score in scores]
         log_probs = [float(score["logprob"]) for score in scores]
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{where} {_missing(choice, scored)}") from error
-    if not tags:
+    if not spans:
         raise UserError(f"{where} does not state a completion's weight version; vLLM 0.32 does")
     if not 0 < len(ids) <= longest:
         raise UserError(
@@ -60,14 +67,24 @@ def read(choice: Any, url: str, *, longest: int, vocabulary: int, scored: bool) 
             f"{where} ended a completion after {len(ids)} of {longest} tokens, with neither an end "
             f"token nor a stop string (reason: {reason})"
         )
+    starts, ends = [start for _, start, _ in spans], [end for *_, end in spans]
+    if [*starts, len(ids)] != [0, *ends]:
+        raise UserError(f"{where} sampled {len(ids)} tokens, and states the weights of others")
     if scored and scored_ids != ids:
         raise UserError(f"{where} sampled {len(ids)} tokens and states {len(scores)} log-probs")
     return Completion(
         ids=ids,
         log_probs=log_probs,
         truncated=reason == CUT,
-        tags=tags,
+        spans=[(tag, end - start) for tag, start, end in spans],
     )
+
+
+def vocabulary_of(policy: LanguageModel) -> int:
+    """How many tokens its model has."""
+    embeddings = policy.model.get_input_embeddings()
+    assert isinstance(embeddings, nn.Embedding)
+    return embeddings.num_embeddings
 
 
 def _missing(choice: Any, scored: bool) -> str:
@@ -85,19 +102,30 @@ def _missing(choice: Any, scored: bool) -> str:
 
 
 def turn_of(
-    completion: Completion, policy: LanguageModel, purpose: Purpose, *, version: int
+    completion: Completion,
+    policy: LanguageModel,
+    purpose: Purpose,
+    *,
+    version: Callable[[str], int],
 ) -> Turn:
-    """The turn that the policy's own `draw` would return; version: of the weights that sampled."""
+    """The turn that the policy's own `draw` would return; version: of the weights of a tag."""
     training, log_probs = purpose == "train", completion.log_probs
     own = policy.config
     whole = training or own.for_evaluation() == own
     return Turn(
         ids=tuple(completion.ids),
         text=policy.codec.completions.text(completion.ids),
-        ended="length" if completion.truncated else "stop",
+        ended=_ended(completion),
         log_probs=tuple(log_probs) if training else (),
         sampled_mass=1.0 if whole else math.nan,
         # An unbiased estimate, since an engine returns no distributions: E[-log p] is the entropy.
-        entropy=-float(torch.tensor(log_probs).mean()) if training else math.nan,
-        version=version,
+        entropy=-float(torch.tensor(log_probs or [0.0]).mean()) if training else math.nan,
+        spans=tuple((version(tag), count) for tag, count in completion.spans),
+        failure=completion.failure,
     )
+
+
+def _ended(completion: Completion) -> Ended:
+    if completion.failure is not None:
+        return "failed"
+    return "length" if completion.truncated else "stop"

@@ -14,7 +14,7 @@ from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.home import MEMORY, Home, in_turn
 from groupwise_llm.vllm.server import Server
-from groupwise_llm.vllm.transfer import UNFINISHED, Transfer, norm
+from groupwise_llm.vllm.transfer import Transfer, norm
 
 FILE_BYTES = 2**31
 """Size of a file: weights are collected in memory up to this size, then written."""
@@ -55,9 +55,8 @@ class Files(Transfer):
             self._own.close()
 
     def _load(self, server: Server, tag: str) -> None:
-        server.set_tag(UNFINISHED)
-        server.load(str(self.home))
-        server.set_tag(tag)
+        with server.exchange(tag):
+            server.load(str(self.home))
 
     def _clear(self) -> None:
         for file in self.home.glob("*.safetensors"):

@@ -19,7 +19,7 @@ from groupwise.kit.errors import UserError
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.server import Server
-from groupwise_llm.vllm.transfer import UNFINISHED, Transfer, Weights, norm
+from groupwise_llm.vllm.transfer import Transfer, Weights, norm
 
 BACKEND = "nccl"
 
@@ -36,7 +36,7 @@ class NCCL(Transfer):
     def send(self, policy: LanguageModel, tag: str) -> None:
         self._source.weights = policy.weights
         self._source.describe()  # gathers, on every rank, as sending does
-        processes.first(lambda: self.fleet.each(lambda server: server.set_tag(UNFINISHED)))
+        processes.first(lambda: self.fleet.each(Server.begin_exchange))
         if PartialState().is_main_process:
             if self._sender is None:
                 self._sender = self._begin()
@@ -45,7 +45,7 @@ class NCCL(Transfer):
         else:
             for _ in self._source:
                 pass
-        processes.first(lambda: self.fleet.each(lambda server: _finish(server, tag)))
+        processes.first(lambda: self.fleet.each(lambda server: server.finish_exchange(tag)))
 
     def resend(self, server: Server, tag: str) -> None:
         raise UserError(
@@ -137,11 +137,6 @@ class _Source:
         for name, tensor in self.weights():
             self.norms[name] = norm(tensor)  # stays on the device: reading it would wait for it
             yield name, tensor.to(device)
-
-
-def _finish(server: Server, tag: str) -> None:
-    server.reset_caches()
-    server.set_tag(tag)
 
 
 def _free_port() -> int:

@@ -9,7 +9,7 @@ from groupwise.kit.errors import UserError
 from groupwise_llm.codec.contexts import Context
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vision.model import PicturedModel
-from groupwise_llm.vllm.completion import Completion, read, turn_of
+from groupwise_llm.vllm.completion import Completion, read, turn_of, vocabulary_of
 from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.prompt import family_of, prompt_of
 from groupwise_llm.vllm.request import sampling_of
@@ -25,7 +25,6 @@ COMPLETIONS, TOKENS = 8, 16
 def check_weights(
     fleet: Fleet,
     policy: LanguageModel,
-    vocabulary: int,
     *,
     version: int,
     model: str | None,
@@ -35,7 +34,7 @@ def check_weights(
     did not load all weights. Returns the row, its context, and the tokens that were drawn in it by
     one server.
 
-    vocabulary: size of the policy's; version: of the weights that the servers have loaded; model:
+    version: of the weights that the servers have loaded; model:
     their name, if they are adapters; most: completions of a request.
     """
     context, row = Context(prompt="0", prompt_ids=torch.tensor([policy.ends[0]])), {"prompt": "0"}
@@ -58,13 +57,13 @@ def check_weights(
         choices = server.generate(prompt_of(context, family), sampling, model=model)
         if choices is None:
             raise UserError(f"sampler: {server.url} does not know the adapters that it has loaded")
-        most = {"longest": sampling["max_tokens"], "vocabulary": vocabulary}
+        most = {"longest": sampling["max_tokens"], "vocabulary": vocabulary_of(policy)}
         drawn[server] = [read(choice, server.url, **most, scored=True) for choice in choices]
 
     fleet.each(draw)
     # One pass for all servers, since a sharded policy's is a collective.
     owners, completions = zip(*((s, own) for s, of in drawn.items() for own in of), strict=True)
-    turns = [turn_of(own, policy, "train", version=version) for own in completions]
+    turns = [turn_of(own, policy, "train", version=lambda _: version) for own in completions]
     finished = [context.with_turn(turn) for turn in turns]
     rollouts = policy.assemble([row] * len(finished), finished)
     ours = policy(rollouts, outputs=frozenset({"log_probs"})).log_probs

@@ -1,7 +1,6 @@
 """VLLM: a sampler that gets its completions from vLLM servers."""
 
 import threading
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -10,39 +9,34 @@ from typing import Any, ClassVar
 import torch
 from accelerate import PartialState
 
-from groupwise.kit import processes, progress, terminal
+from groupwise.kit import processes, progress
 from groupwise.kit.errors import UserError
 from groupwise.rollouts import Rollouts
-from groupwise.sampler import PRESENT, Purpose
+from groupwise.sampler import Purpose
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Context, Turn
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.sampler import TextSampler
-from groupwise_llm.vllm.adapters import Adapters, obstacle
-from groupwise_llm.vllm.canary import Canary
 from groupwise_llm.vllm.client import Client
-from groupwise_llm.vllm.completion import Completion, read, turn_of
-from groupwise_llm.vllm.demands import ADAPTERS, check
-from groupwise_llm.vllm.files import Files
+from groupwise_llm.vllm.completion import Completion, read, turn_of, vocabulary_of
+from groupwise_llm.vllm.demands import check
+from groupwise_llm.vllm.exchange import Exchange, chosen
 from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.generation import AT_ONCE, Generation
 from groupwise_llm.vllm.launch import Launch
-from groupwise_llm.vllm.nccl import BACKEND, NCCL
-from groupwise_llm.vllm.probe import check_weights
+from groupwise_llm.vllm.nccl import BACKEND
 from groupwise_llm.vllm.prompt import Prompt, family_of, prompt_of
 from groupwise_llm.vllm.request import Request, sampling_of, split, turns
 from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.settings import Settings
-from groupwise_llm.vllm.sleep import Sleep
-from groupwise_llm.vllm.transfer import Transfer
 
 
 class VLLM(TextSampler):
     """vLLM servers sample the completions: quicker for models of some billions of weights.
 
-    Every update of the weights is sent to them under a new tag, and with each completion a server
-    states the tags of the weights that sampled it. Completions by other weights than the current
-    ones are sampled again.
+    The weights are sent to them under a new tag, also while they sample: requests wait meanwhile,
+    and go on with the new weights. With each completion a server states which tokens were sampled
+    by which tag; a completion by weights older than its request is sampled again.
     """
 
     concurrency: ClassVar[int] = AT_ONCE
@@ -58,8 +52,7 @@ class VLLM(TextSampler):
 
     def __init__(self, config: Settings, policy: LanguageModel) -> None:
         self.config, self.policy = config, policy
-        self.tag, self.version = "", -1
-        self.vocabulary = policy.model.get_input_embeddings().num_embeddings
+        self.vocabulary = vocabulary_of(policy)
         self._launch = Launch(config.start, policy, config) if config.start else None
         urls = list(config.servers)
         try:
@@ -67,21 +60,17 @@ class VLLM(TextSampler):
                 urls = [processes.first(self._launch.open, patient=True)]
             servers = [Server(Client(url, config)) for url in urls]
             self.infos = {server: server.info() for server in servers}
-            backend = self._backend
+            backend = chosen(policy, config, self.infos)
             for server, info in self.infos.items():
                 check(server, info, policy, config, backend)
             self.fleet = Fleet(servers, fixed=backend == BACKEND)
-            self._transfer = self._new_transfer(backend)
-            files = self._transfer if isinstance(self._transfer, Files) else None
-            self._sleep = Sleep(files) if config.sleep and files else None
+            self.exchange = Exchange(policy, self.fleet, self.infos, config, backend)
         except BaseException:
             self._stop()
             raise
         self._thread: threading.Thread | None = None
-        self._canary: Canary | None = None
-        self._mismatch: dict[int, Mapping[str, float]] = {}
         self._open = 0
-        self._opening, self._renewing = threading.Lock(), threading.Lock()
+        self._opening = threading.Lock()
         self._turns = 0
 
     @property
@@ -100,69 +89,26 @@ class VLLM(TextSampler):
     # ---- weights
 
     @property
-    def _backend(self) -> str:
-        """How weights are sent: adapters alone where that is possible; else by NCCL from a GPU to
-        servers on other GPUs, else by files. Raises UserError if adapters are to be sent alone and
-        cannot be."""
-        config = self.config
-        # Told by one process: the tags of servers change as soon as one begins to send.
-        reason = processes.first(lambda: obstacle(self.policy, config, self.infos))
-        if reason is None:
-            return ADAPTERS
-        if config.adapters:
-            raise UserError(f"sampler.adapters: true, but {reason}")
-        if config.adapters is None and self.policy.config.lora and PartialState().is_main_process:
-            note = f"note: servers get the whole model with adapters merged, since {reason}"
-            terminal.say(note)
-        direct = self.policy.device.type == "cuda" and not config.sleep and config.start is None
-        return config.transfer or (BACKEND if direct else "files")
+    def tag(self) -> str:
+        """Of the weights that all servers have."""
+        return self.exchange.tags.last
 
-    def _new_transfer(self, backend: str) -> Transfer:
-        if backend == ADAPTERS:
-            return Adapters(self.fleet, self.config.folder)
-        if backend == BACKEND:
-            workers = [info.workers for info in self.infos.values()]
-            return NCCL(self.fleet, workers, self.config.address)
-        return Files(self.fleet, self.config.folder)
+    @property
+    def follows_in_flight(self) -> bool:  # type: ignore[override]
+        """Whole models of text can be exchanged while requests run; adapters have a name that
+        requests keep, and features of pictures are not computed anew."""
+        may = self.exchange.transfer.in_flight and not self.config.sleep
+        return may and family_of(self.policy) is None
 
-    @torch.no_grad()
     def follow(self, policy: Any, name: str, version: int) -> None:
         """Send the policy's weights to all servers; returns when all have loaded them."""
         self._thread = threading.current_thread()
         self.fleet.seek()
-        prefix = self._transfer.prefix
-        self.tag = processes.first(lambda: f"{prefix}{name}-{version}-{uuid.uuid4().hex}")
-        if self._sleep is not None:
-            processes.first(self._sleep.wake)
-        self._transfer.send(policy, self.tag)
-        self.version = version
-        model = self._transfer.model(self.tag)
-        if self._canary is None:
-            self._canary = self._probed(policy, model)
-        measured = self._canary.check(self._transfer.norms, model=model)
-        if name == PRESENT:
-            self._mismatch[version] = measured
-
-    def _probed(self, policy: LanguageModel, model: str | None) -> Canary:
-        """The text for later transfers: what one server drew when all of them were probed."""
-        infos = self.infos.values()
-        probe = partial(
-            check_weights,
-            *(self.fleet, policy, self.vocabulary),
-            version=self.version,
-            model=model,
-            most=min(info.max_completions for info in infos),
-        )
-        # On all processes before any goes on, else the fastest would put servers to sleep.
-        row, context, ids = processes.each(probe)[0]
-        longest = min(info.max_tokens for info in infos)
-        room = min(longest, policy.prompts.longest or longest) - len(context.prompt_ids) - 1
-        turn = Turn(ids=tuple(ids[:room]), text="", ended="length")
-        return Canary(self.fleet, policy, row, context.with_turn(turn))
+        self.exchange.follow(policy, name, version, is_drawing=self._open > 0)
 
     def mismatch(self, version: int) -> Mapping[str, float]:
         """Of a fixed text, as it was scored when these weights were sent."""
-        return self._mismatch.get(version, {})
+        return self.exchange.mismatch.get(version, {})
 
     # ---- completions
 
@@ -254,8 +200,9 @@ class VLLM(TextSampler):
                 "sample at the same time; unset one of the two"
             )
         self.fleet.seek()
-        with self._sleep.drawing() if self._sleep else nullcontext():
-            self.fleet.each(self._renew)
+        sleep = self.exchange.sleep
+        with sleep.drawing() if sleep else nullcontext():
+            self.fleet.each(self.exchange.renew)
             with self._opening:
                 self._open += 1
             try:
@@ -273,13 +220,8 @@ class VLLM(TextSampler):
     ) -> Generation:
         written = [prompt_of(context, family_of(self.policy)) for context in contexts]
         ask = partial(self._ask, written, sampling_of(self.policy, purpose, stop))
-        return Generation(requests, self.fleet, tag=self.tag, ask=ask, renew=self._renew)
-
-    def _renew(self, server: Server) -> None:
-        """Send the weights again to a server that no longer has them, after a restart."""
-        with self._renewing:  # several threads may find it restarted
-            if server.tag != self.tag:
-                self._transfer.resend(server, self.tag)
+        exchange = self.exchange
+        return Generation(requests, self.fleet, tags=exchange.tags, ask=ask, renew=exchange.renew)
 
     def _ask(
         self,
@@ -289,7 +231,7 @@ class VLLM(TextSampler):
         request: Request,
     ) -> list[Completion]:
         of_request = {"n": request.count, "seed": request.seed, "max_tokens": request.limit}
-        model = self._transfer.model(self.tag)
+        model = self.exchange.transfer.model(self.tag)
         choices = server.generate(prompts[request.row], {**sampling, **of_request}, model=model)
         if choices is None:  # it restarted, and will be sent the weights again
             return []
@@ -313,11 +255,11 @@ class VLLM(TextSampler):
         return completions
 
     def _turn(self, completion: Completion, purpose: Purpose) -> Turn:
-        return turn_of(completion, self.policy, purpose, version=self.version)
+        return turn_of(completion, self.policy, purpose, version=self.exchange.tags.version)
 
     def close(self) -> None:
         try:
-            self._transfer.close()
+            self.exchange.transfer.close()
         finally:
             self._stop()
 

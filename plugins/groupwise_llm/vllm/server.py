@@ -1,6 +1,7 @@
 """Server: the calls to a vLLM server: its configuration, completions, new weights, sleep."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from groupwise_llm.vllm.client import (
     RESET_FEATURES,
     UNLOAD_ADAPTER,
     Client,
+    LostError,
     RefusedError,
 )
 from groupwise_llm.vllm.prompt import Prompt
@@ -19,6 +21,8 @@ VERSION = "0.32"
 """The first version that states for every completion which weights sampled it."""
 ORIGINAL = "default"
 """The tag of the weights that a server has started with."""
+UNFINISHED = "groupwise: being replaced"
+"""The tag of weights while they are being loaded."""
 ENGINE_FAILED, UNKNOWN = 500, 404
 ADAPTERS_HINT = "; sampler.adapters: false sends the whole model, with adapters merged"
 TOKEN_BYTES = 1000
@@ -171,11 +175,42 @@ class Server:
     def set_tag(self, tag: str) -> None:
         self._post("update_weight_version", {"new_version": tag})
 
+    def begin_exchange(self) -> None:
+        """Let requests wait, which go on with the next weights, and drop what was computed."""
+        self._post("pause", {}, mode="keep", clear_cache=True)
+        self.set_tag(UNFINISHED)
+
+    def finish_exchange(self, tag: str) -> None:
+        """Go on with the weights that were loaded since, under this tag.
+
+        What older weights have computed is dropped, also the keys and values of requests that wait:
+        with these later tokens would be drawn from a mixture of both.
+        """
+        self._reset_caches()
+        self.set_tag(tag)
+        self.resume()
+
+    def resume(self) -> None:
+        """Let requests go on."""
+        self._post("resume", {})
+
+    @contextmanager
+    def exchange(self, tag: str) -> Iterator[None]:
+        """The context in which weights of this tag are loaded, while requests wait."""
+        self.begin_exchange()
+        try:
+            yield
+        except LostError:
+            raise
+        except UserError:
+            self.resume()
+            raise
+        self.finish_exchange(tag)
+
     def load(self, folder: str) -> None:
-        """Load the weights from the files of a folder, and drop what older ones have computed."""
+        """Load the weights from the files of a folder."""
         body = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
         self._post("collective_rpc", body, loads=True)
-        self.reset_caches()
 
     def load_adapter(self, folder: str, name: str) -> None:
         """Load the adapters in a folder, as peft saves them, under a new name."""
@@ -189,14 +224,13 @@ class Server:
             if refused.status != UNKNOWN:
                 raise self._refusal(refused, "forget adapters") from refused
 
-    def reset_caches(self) -> None:
-        """Drop the cache of prompts and that of pictures' features, computed with older weights."""
+    def _reset_caches(self) -> None:
         self._post(RESET_FEATURES, {})
-        answer = self._post("reset_prefix_cache", {})
+        answer = self._post("reset_prefix_cache", {}, reset_running_requests=True)
         if not (isinstance(answer, dict) and answer.get("success", True)):
             raise UserError(
-                f"sampler: {self.url} could not drop its cache of prompts, computed with older "
-                f"weights; does another run use it?"
+                f"sampler: {self.url} could not drop its cache, computed with older weights; does "
+                f"another run use it?"
             )
 
     def transfer(self, step: str, body: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,18 +13,18 @@ from groupwise_llm.vllm.server import Server
 
 Weights = Callable[[], Iterator[tuple[str, Tensor]]]
 """Each call iterates over all weights from the beginning; a collective, so on every rank."""
-UNFINISHED = "groupwise: being replaced"
-"""The tag of weights while they are being loaded."""
 
 
 class Transfer(ABC):
-    """Sends weights to servers; no request may be in flight meanwhile.
+    """Sends weights to servers.
 
-    prefix: of the tags of weights that are sent so. norms: by name, those of the tensors that were
-    sent last, in the servers' dtype: other tensors have other ones. Known on the first process.
+    in_flight: whether requests may run meanwhile; prefix: of the tags of weights that are sent so;
+    norms: by name, those of the tensors that were sent last, in the servers' dtype: other tensors
+    have other ones. Known on the first process.
     """
 
-    prefix = ""
+    in_flight: ClassVar[bool] = True
+    prefix: ClassVar[str] = ""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet

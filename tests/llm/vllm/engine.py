@@ -48,14 +48,19 @@ class Engine:
     queries: by path, those of the last request.
 
     faults: by path, a function of the body that is called first and may return the response;
-    spoil: a function that changes each choice before it is sent.
+    spoil: a function that changes each choice before it is sent; halt: one that is called before
+    each token of a choice, with the number of those so far.
+
+    Requests run beside each other, token by token, and wait while it is paused. cached: whether
+    keys and values are kept for the next token, until they are dropped.
     """
 
-    def __init__(self, folder, *, port=0, **facts):
+    def __init__(self, folder, *, port=0, cached=False, **facts):
         self.folder, self.facts = Path(folder), {**FACTS, **facts}
         self.calls, self.faults, self.spoil = [], {}, lambda choice: choice
-        self.queries = {}
-        self.lock = threading.Lock()
+        self.queries, self.halt = {}, lambda count: None
+        self.lock = threading.Condition()
+        self.cached, self.drops = cached, 0
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         self.sees = hasattr(transformers.AutoConfig.from_pretrained(folder), "vision_config")
         self.kind = (
@@ -75,7 +80,7 @@ class Engine:
     def start(self):
         """Starts with the original weights and the tag of a new server."""
         self.base = self.model = self.loaded()
-        self.tag, self.adapters = "default", {}
+        self.tag, self.adapters, self.is_paused = "default", {}, False
         engine = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -150,14 +155,25 @@ class Engine:
             return self.server_info()
         if path == "weight_info":
             return {"weight_version": self.tag}
+        if path == "inference/v1/generate":
+            return self.completions(body)
+        with self.lock:
+            return self.changed(path, body, query)
+
+    def changed(self, path, body, query):
+        """What is done between two tokens."""
         if path == "update_weight_version":
             self.tag = body["new_version"]
         elif path == "collective_rpc":
             assert body["method"] == "reload_weights"
             self.load(body["kwargs"]["weights_path"])
-        elif path == "inference/v1/generate":
-            with self.lock:
-                return self.completions(body)
+        elif path in ("pause", "resume"):
+            assert path == "resume" or query["mode"] == "keep"
+            self.is_paused = path == "pause"
+            self.drops += query.get("clear_cache") == "true"
+            self.lock.notify_all()
+        elif path == "reset_prefix_cache":
+            self.drops += query["reset_running_requests"] == "true"
         elif path.endswith("load_lora_adapter"):
             return self.change_adapters(path, body)
         elif path == "reset_encoder_cache":
@@ -232,8 +248,8 @@ class Engine:
         name = body.get("model")
         if name is not None and name not in self.adapters:
             raise RefusedError(404, f"The model `{name}` does not exist.")
-        self.model = self.adapters.get(name, self.base)
-        sampling, (prompt, inputs) = body["sampling_params"], self.prompt(body)
+        sampling = body["sampling_params"] | {"model": name}
+        prompt, inputs = self.prompt(body)
         if sampling["n"] > self.facts["max_rows"]:
             raise RuntimeError("n is too large")
         numbers = range(sampling["n"])
@@ -243,11 +259,16 @@ class Engine:
         return {
             "choices": choices,
             "prompt_token_ids": read,
-            "prompt_logprobs": self.prompt_scores(prompt, inputs) if scored else None,
+            "prompt_logprobs": self.prompt_scores(prompt, inputs, name) if scored else None,
         }
 
-    def prompt_scores(self, prompt, inputs):
+    def prompt_scores(self, prompt, inputs, name):
         """For each token of a prompt its log-prob, of the first none; as vLLM at temperature 1."""
+        with self.lock:
+            self.model = self.adapters.get(name, self.base)
+            return self.scores(prompt, inputs)
+
+    def scores(self, prompt, inputs):
         log_probs = self.logits(prompt, inputs).log_softmax(-1)
         scores = [
             {str(token): {"logprob": float(own[token]), "rank": 1, "decoded_token": None}}
@@ -284,11 +305,27 @@ class Engine:
             inputs = inputs | dict.fromkeys(kinds, (ids == self.processor.image_token_id).long())
         return self.model(input_ids=ids, **inputs).logits[0]
 
+    def next_logits(self, name, ids, inputs, kept):
+        """[v], of the next token, and the tag of the weights; kept: what is cached of the ids."""
+        with self.lock:
+            self.lock.wait_for(lambda: not self.is_paused)
+            self.model = self.adapters.get(name, self.base)
+            if not self.cached or inputs:
+                return self.logits(ids, inputs)[-1], self.tag
+            if kept.get("drops") != self.drops:
+                kept |= {"drops": self.drops, "cache": transformers.DynamicCache(), "count": 0}
+            new = torch.tensor([ids[kept["count"] :]])
+            logits = self.model(input_ids=new, past_key_values=kept["cache"], use_cache=True).logits
+            kept["count"] = len(ids)
+            return logits[0, -1], self.tag
+
     def choice(self, prompt, inputs, sampling, number):
         generator = torch.Generator().manual_seed(sampling.get("seed", 0) + number)
-        ids, scores, reason, first = list(prompt), [], "length", self.tag
+        ids, scores, reason, kept, tags = list(prompt), [], "length", {}, []
         while len(scores) < sampling["max_tokens"]:
-            logits = self.logits(ids, inputs)[-1]
+            self.halt(len(scores))
+            logits, tag = self.next_logits(sampling["model"], ids, inputs, kept)
+            tags.append(tag)
             for token, bias in sampling.get("logit_bias", {}).items():
                 logits[int(token)] += bias
             log_probs = (logits / (sampling["temperature"] or 1.0)).log_softmax(-1)
@@ -304,14 +341,23 @@ class Engine:
             ):
                 reason = "stop"
                 break
-        versions = {first, self.tag}
         return {
             "index": number,
             "token_ids": ids[len(prompt) :],
             "finish_reason": reason,
             "logprobs": {"content": scores} if sampling.get("logprobs") is not None else None,
-            "weight_versions": [{"version": v, "start": 0, "end": len(scores)} for v in versions],
+            "weight_versions": spans(tags),
         }
+
+
+def spans(tags):
+    """vLLM's spans of tokens with an equal tag."""
+    made = []
+    for place, tag in enumerate(tags):
+        if not made or made[-1]["version"] != tag:
+            made.append({"version": tag, "start": place})
+        made[-1]["end"] = place + 1
+    return made
 
 
 def late(seconds):

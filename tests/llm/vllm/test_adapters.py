@@ -54,7 +54,7 @@ def test_only_adapters_are_sent_and_sample_as_the_policy(policy, engine, sampler
         # Each version has a name of its own, and the former one is gone.
         assert [*server.adapters] == [server.tag] == [vllm.tag]
     assert "collective_rpc" not in server.paths()
-    home = vllm._transfer.home
+    home = vllm.exchange.transfer.home
     assert not [*home.glob("*.safetensors")]
     with safe_open(home / "adapters" / "adapter_model.safetensors", framework="pt") as file:
         sent = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118

@@ -103,7 +103,7 @@ def test_a_server_with_other_numbers_is_refused(make, engine, sampler, facts, me
 
 def test_a_server_that_scores_no_prompt_is_refused(make, engine, sampler):
     policy, server = make("llama"), engine()
-    server.prompt_scores = lambda prompt, inputs: None
+    server.scores = lambda prompt, inputs: None
     with pytest.raises(UserError, match=r"does not state the log-probs of a prompt"):
         sampler(policy, server).follow(policy, "policy", 0)
 

@@ -237,13 +237,53 @@ def test_waiting_for_a_server_prints_one_note(pair, rows, capsys):
     )
 
 
-def test_a_request_that_takes_too_long_is_not_repeated(pair, rows, late):
-    """The server would still be working on the first one."""
+def test_a_request_that_never_ends_is_named_and_given_up(pair, rows, late, capsys):
+    """Its completions fail; the server works, so the others are those that it draws."""
+    policy, server, vllm = pair({"max_new_tokens": 2}, timeout=1.0, patience=5.0)
+    expected = vllm.sample(rows, group_size=2, seeds=range(6))
+    slow, before = late(2.5), server.paths().count(GENERATE)
+    server.faults[GENERATE] = lambda body: body["sampling_params"]["seed"] == 2 and slow(body)
+    rollouts = vllm.sample(rows, group_size=2, seeds=range(6))
+    assert server.paths().count(GENERATE) == before + 3  # not repeated: it is still at work
+    assert rollouts.failed.tolist() == [False, False, True, True, False, False]
+    assert "took longer than 1 s to answer (sampler.timeout)" in rollouts.failures[2]
+    kept = [0, 1, 4, 5]
+    assert [rollouts.completions[row] for row in kept] == [expected.completions[n] for n in kept]
+    assert rollouts.versions.tolist() == [0] * 6
+    log_probs = policy(rollouts).log_probs  # as a pass may contain them
+    assert log_probs.isfinite().all()
+    assert rollouts.sampler_log_probs.isfinite().all()
+    note = "its 2 completions (seed 2) are given up, as failed samples"
+    assert note in capsys.readouterr().err
+
+    contexts = vllm.encode(rows)
+    (turn,) = vllm.draw(contexts[1:2], seeds=[2], limits=[2])
+    assert (turn.ended, turn.ids) == ("failed", ())
+
+
+def test_a_server_that_does_not_work_is_lost_instead(pair, rows, late):
     _, server, vllm = pair({"max_new_tokens": 2}, timeout=1.0, patience=5.0)
     server.faults[GENERATE] = late(2.5)
+    server.faults["health"] = lambda _: (503, {})
     with pytest.raises(UserError, match=r"took longer than 1 s .*sampler.timeout"):
         vllm.sample(rows, group_size=2, seeds=range(6))
     assert server.paths().count(GENERATE) == 2 + 3  # the first ones check the weights
+
+
+def test_a_run_goes_on_without_what_was_given_up(run, engine, late, tmp_path):
+    server, slow, drawn = engine(), late(2.5), []
+
+    def one(body):
+        if body["sampling_params"].get("stop_token_ids"):
+            drawn.append(body)
+            if len(drawn) == 6:
+                slow(body)
+
+    server.faults[GENERATE] = one
+    more = {"sampler.timeout": 1.0, "evaluation.prompts": 0, "train.max_failed": 0.9}
+    assert run(server, **more).steps == 3
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert sorted(line.get("failed", 0) for line in lines if "loss" in line) == [0, 0, 3]
 
 
 def test_failed_requests_are_repeated_for_a_while(pair, rows):

@@ -167,6 +167,7 @@ def test_tokens_of_pictures_are_never_drawn(both, rounding):
 @pytest.mark.slow
 def test_features_of_an_older_tower_are_dropped(both, rounding):
     policy, _, vllm = both({"vision": "trained"})
+    assert not vllm.follows_in_flight
     for version in (1, 2):
         change(policy, version)
         vllm.follow(policy, "policy", version)

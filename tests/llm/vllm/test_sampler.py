@@ -161,9 +161,12 @@ def test_servers_sleep_while_nothing_is_drawn(make, engine, sampler, rows):
     vllm.follow(policy, "policy", 0)
     vllm.sample(rows, group_size=1, seeds=range(3))
     calls = [path for path in server.paths() if path != "weight_info"]
-    load = ["update_weight_version", "collective_rpc", "reset_encoder_cache", "reset_prefix_cache"]
+    load = [
+        *("pause", "update_weight_version", "collective_rpc", "reset_encoder_cache"),
+        *("reset_prefix_cache", "update_weight_version", "resume"),
+    ]
     assert calls == [
-        "server_info", "wake_up", *load, "update_weight_version",
+        "server_info", "wake_up", *load,
         *["inference/v1/generate"] * 2, "wake_up", *["inference/v1/generate"] * 3, "sleep",
     ]  # fmt: skip
     # As a run samples, part by part.

@@ -25,7 +25,7 @@ def test_files_of_runs_that_were_killed_are_removed(pair, tmp_path):
         folder.mkdir()
     Path(f"{other}.lock").touch()
     *_, vllm = pair()
-    home = vllm._transfer.home
+    home = vllm.exchange.transfer.home
     assert {path.name for path in tmp_path.glob("groupwise-*")} == {
         *(other.name, f"{other.name}.lock", alike.name, home.name, f"{home.name}.lock"),
     }
@@ -65,11 +65,11 @@ def test_a_folder_that_cannot_lock_files_is_used_without_a_lock(
 
     monkeypatch.setattr("filelock.FileLock.acquire", refuses)
     *_, vllm = pair()
-    home = vllm._transfer.home
+    home = vllm.exchange.transfer.home
     err = capsys.readouterr().err
     assert f"cannot lock files ({error})" in err
     assert f"remove {home} yourself" in err
-    vllm._transfer.resend(vllm.fleet.servers[0], "another")
+    vllm.exchange.transfer.resend(vllm.fleet.servers[0], "another")
     monkeypatch.undo()
     # The folder of a run that may be alive is left alone, also where locks work again.
     Home(str(tmp_path)).close()
@@ -81,7 +81,7 @@ def test_a_folder_that_cannot_lock_files_is_used_without_a_lock(
 def test_weights_are_split_into_files(pair, rows, monkeypatch, tmp_path, rounding):
     monkeypatch.setattr(files, "FILE_BYTES", 4096)
     policy, _, vllm = pair()
-    home = vllm._transfer.home
+    home = vllm.exchange.transfer.home
     count = len(list(home.glob("*.safetensors")))
     assert count > 5
     with torch.no_grad():
@@ -134,8 +134,8 @@ class Sender:
 class Silent:
     """No canary: where no tensors are sent, none of them arrives."""
 
-    def check(self, norms, *, model):
-        return {}
+    def begin(self, norms, *, model):
+        return dict
 
 
 class Values:
@@ -161,15 +161,15 @@ def test_the_requests_of_a_transfer_by_nccl(make, engine, sampler, weight_transf
     policy, servers = make("llama"), [engine(backend="nccl"), engine(backend="nccl")]
     vllm = sampler(policy, *servers, transfer="nccl")
     for version in range(2):
-        vllm._canary = Silent()  # no tensors arrive
+        vllm.exchange._canary = Silent()  # no tensors arrive
         vllm.follow(policy, "policy", version)
     for offset, server in enumerate(servers):
         update = [
-            "update_weight_version", "start_weight_update", "update_weights",
+            "pause", "update_weight_version", "start_weight_update", "update_weights",
             "finish_weight_update", "reset_encoder_cache", "reset_prefix_cache",
-            "update_weight_version",
+            "update_weight_version", "resume",
         ]  # fmt: skip
-        first = [update[0], "init_weight_transfer_engine", *update[1:]]
+        first = [*update[:2], "init_weight_transfer_engine", *update[2:]]
         assert server.paths() == ["server_info", *first, *update]
         bodies = dict(server.calls)
         init = bodies["init_weight_transfer_engine"]["init_info"]
@@ -187,7 +187,7 @@ def test_closing_ends_the_started_server_although_another_is_gone(
 ):
     server, ended = engine(backend="nccl"), []
     vllm = sampler(make("llama"), server, transfer="nccl")
-    vllm._canary = Silent()
+    vllm.exchange._canary = Silent()
     vllm.follow(vllm.policy, "policy", 0)
     vllm._launch = Values()
     vllm._launch.close = lambda: ended.append("server")
@@ -200,7 +200,7 @@ def test_closing_ends_the_started_server_although_another_is_gone(
 
 def test_nccl_without_vllm_is_refused(make, engine, sampler):
     vllm = sampler(make("llama"), engine(backend="nccl"), transfer="nccl")
-    assert isinstance(vllm._transfer, NCCL)
+    assert isinstance(vllm.exchange.transfer, NCCL)
     with pytest.raises(UserError, match=r"in the environment of training, too: pip install"):
         vllm.follow(vllm.policy, "policy", 0)
 
