@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 CALCULATION = Path(__file__).parent / "benchmarks" / "scaling"
-MODULES = ("machines", "models", "published", "sizes", "steps", "tables")
+MODULES = ("machines", "models", "published", "sizes", "steps", "tables", "stream")
 
 
 @pytest.fixture
@@ -63,6 +63,25 @@ def test_a_batch_takes_less_time_on_more_hardware(calculation):
         fast * machines.H100.gather(64) / steps.with_network(100).gather(64), rel=0.3
     )
     assert steps.of_pass(model.weights, model.layers, 1, machines.H100, lora=False) == 0
+
+
+def test_exchanging_weights_in_flight_saves_what_stragglers_cost(calculation):
+    stream, steps = calculation["stream"], calculation["steps"]
+    batch = steps.TextBatch(groups=16, group_size=8)
+    rates = stream.Rates.of("Qwen2.5-7B", batch)
+
+    def simulated(ahead, in_flight):
+        how = {"ahead": ahead, "in_flight": in_flight}
+        simulation = stream.Simulation(rates, batch, engines=2, gpus=2, **how)
+        return simulation.seconds(), simulation.staleness
+
+    assert simulated(0, in_flight=True) == simulated(0, in_flight=False)
+    before = simulated(0, in_flight=True)[0]
+    for ahead in (1, 2, 4):
+        seconds, ages = simulated(ahead, in_flight=True)
+        assert seconds < min(before, simulated(ahead, in_flight=False)[0])
+        assert sum(ages) / len(ages) == pytest.approx(ahead, rel=0.1)
+        before = seconds
 
 
 def test_every_published_figure_has_a_source(calculation):

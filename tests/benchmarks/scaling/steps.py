@@ -215,16 +215,6 @@ def ahead_step(
     return sampling + machines.TEXT_REWARD + sync(model.weights), work + gathers
 
 
-def best_split(model: Text, batch: TextBatch, *, gpus: int, tensor: int = 1) -> tuple[int, float]:
-    """(GPUs that sample, seconds of a step) of the fastest division of the GPUs."""
-    choices = range(tensor, gpus, max(tensor, gpus // 16))
-    steps = {
-        n: max(ahead_step(model, batch, engines=n, gpus=gpus - n, tensor=tensor)) for n in choices
-    }
-    best = min(steps, key=lambda n: steps[n])
-    return best, steps[best]
-
-
 # ---- images
 
 

@@ -30,7 +30,7 @@ def rewritten(page: str) -> str:
     return MARKED.sub(lambda part: f"{part[1]}{TABLES[part[2]]()}\n{part[3]}", page)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
@@ -43,7 +43,7 @@ def _image(name: str) -> Image:
 
 
 def assumptions() -> str:
-    return _table(["what", "taken as", "source"], machines.ASSUMPTIONS)
+    return table(["what", "taken as", "source"], machines.ASSUMPTIONS)
 
 
 def sized() -> str:
@@ -56,7 +56,7 @@ def sized() -> str:
         model = _image(name)
         work = f"{model.flops / GB:,.0f} an image of {side}x{side} with {prompt} tokens"
         rows.append([name, f"{model.weights / GB:.2f}", work, ""])
-    return _table(["model", "10⁹ weights", "GFLOP of a forward pass", "cache of a token"], rows)
+    return table(["model", "10⁹ weights", "GFLOP of a forward pass", "cache of a token"], rows)
 
 
 # ---- memory
@@ -72,7 +72,7 @@ def memory() -> str:
             for text, phases in views.items():
                 cells = [_most(sizes.of(name, how, gpus), phases) for gpus in sizes.GPUS]
                 rows.append([f"{name}, {how}{text}", *cells])
-    return _table(["GiB on each of", *(f"{n} GPU{'s' * (n > 1)}" for n in sizes.GPUS)], rows)
+    return table(["GiB on each of", *(f"{n} GPU{'s' * (n > 1)}" for n in sizes.GPUS)], rows)
 
 
 def _most(phase_sizes: sizes.Sizes, phases: Iterable[str]) -> str:
@@ -95,7 +95,7 @@ def purposes() -> str:
     rows = [
         [purpose, *(_gib(column.get(purpose)) for column in columns.values())] for purpose in order
     ]
-    return _table(["GiB on each of 8 GPUs", *columns], rows)
+    return table(["GiB on each of 8 GPUs", *columns], rows)
 
 
 def _gib(size: int | None) -> str:
@@ -138,7 +138,7 @@ def traffic() -> str:
             [f"{name}, {how}", f"{received / GB:.0f}", *seconds, f"{work:.1f} ({count:,} {unit})"]
         )
     head = ["a micro-batch", "GB received", "s, 8 GPUs", "s, 64", "s, 512", "s of its passes"]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def microbatch() -> str:
@@ -154,7 +154,7 @@ def microbatch() -> str:
             needed = steps.of_pass(weights, blocks, 64, machine, lora=lora) / work
             cells.append(f"{ceil(needed):,}")
         rows.append([f"{name}, {how}, {unit}", *cells])
-    return _table(["64 GPUs, Gb/s of a node", *map(str, rates)], rows)
+    return table(["64 GPUs, Gb/s of a node", *map(str, rates)], rows)
 
 
 def hybrid() -> str:
@@ -174,7 +174,7 @@ def hybrid() -> str:
             "`node`, an update": once,
         }.items():
             rows.append([f"{name}, {what}", *(f"{each:.2f}" for each in seconds)])
-    return _table(["s on 64 GPUs, Gb/s of a node", *map(str, rates)], rows)
+    return table(["s on 64 GPUs, Gb/s of a node", *map(str, rates)], rows)
 
 
 def sync() -> str:
@@ -185,7 +185,7 @@ def sync() -> str:
         shares = [f"{seconds / _text_step(name, gpus).seconds:.1%}" for gpus in (8, 64, 512)]
         rows.append([name, f"{steps.HALF * model.weights / GB:.0f}", f"{seconds:.1f}", *shares])
     head = ["model", "GB", "s", "of a step, 8 GPUs", "64 GPUs", "512 GPUs"]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 # ---- sampling
@@ -199,7 +199,7 @@ def sampling() -> str:
         rates = [n / steps.decode(model, n, 1000, gpus=gpus) / gpus for n in counts]
         engine = f"{name}, engine of {gpus} GPU{'s' * (gpus > 1)}"
         rows.append([engine, *(f"{rate:,.0f}" for rate in rates)])
-    return _table(["tokens a second and GPU, sequences at once:", *map(str, counts)], rows)
+    return table(["tokens a second and GPU, sequences at once:", *map(str, counts)], rows)
 
 
 def pictures() -> str:
@@ -221,7 +221,7 @@ def pictures() -> str:
         "sharded, 1 at once",
         "sharded, 8 at once",
     ]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 # ---- steps
@@ -248,7 +248,7 @@ def _anatomy(names: Iterable[str], step: Callable[..., Step], *, lora: bool) -> 
                 [name, gpus, *(f"{part:.1f}" for part in parts), f"{of.seconds:.0f}", ideal]
             )
     head = ["model", "GPUs", "sampling", "rewards", "passes", "gathers", "sync", "s a step"]
-    return _table([*head, "of 8 GPUs' efficiency"], rows)
+    return table([*head, "of 8 GPUs' efficiency"], rows)
 
 
 def text_steps() -> str:
@@ -269,29 +269,7 @@ def lora_steps() -> str:
         for gpus in (8, 64):
             full, lora = step(name, gpus).seconds, step(name, gpus, lora=True).seconds
             rows.append([name, gpus, f"{full:.0f}", f"{lora:.0f}", f"{full / lora:.2f}"])
-    return _table(["model", "GPUs", "full, s", "LoRA, s", "times as fast"], rows)
-
-
-def ahead() -> str:
-    rows = []
-    for name in sizes.TEXTS:
-        for gpus in SCALES:
-            model, tensor = sizes.text(name), TENSOR[name]
-            shared_seconds = _text_step(name, gpus).seconds
-            engines, separate_seconds = steps.best_split(model, TEXT, gpus=gpus, tensor=tensor)
-            divided = f"{engines} + {gpus - engines}"
-            rows.append(
-                [
-                    name,
-                    gpus,
-                    f"{shared_seconds:.0f}",
-                    f"{separate_seconds:.0f}",
-                    divided,
-                    f"{shared_seconds / separate_seconds:.2f}",
-                ]
-            )
-    head = ["model", "GPUs", "shared, s", "divided and ahead, s", "engines + training", "gain"]
-    return _table(head, rows)
+    return table(["model", "GPUs", "full, s", "LoRA, s", "times as fast"], rows)
 
 
 # ---- published
@@ -302,7 +280,7 @@ def _comparison(rows: Iterable[published.Row]) -> str:
         [row.what, row.source, _figure(row.published), _figure(row.predicted), f"{row.ratio:.2f}"]
         for row in rows
     ]
-    return _table(["what", "source", "published", "predicted", "predicted / published"], lines)
+    return table(["what", "source", "published", "predicted", "predicted / published"], lines)
 
 
 def _figure(value: float) -> str:
@@ -333,7 +311,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
         text_steps,
         image_steps,
         lora_steps,
-        ahead,
         runs,
         engines,
     )
