@@ -1,5 +1,8 @@
 """check_sampler: the properties that training requires of a sampler other than the policy."""
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+
 import torch
 from torch import Tensor
 
@@ -9,6 +12,9 @@ from groupwise.sampler import Sampler
 from groupwise_testing import compare
 from groupwise_testing.draws import Draws, Rows
 from groupwise_testing.laws import hold, law
+
+BEFORE = 0.1
+"""Seconds that a sampler draws before it follows other weights meanwhile."""
 
 
 def check_sampler(sampler: Sampler, policy: Policy, rows: Rows, *, group_size: int = 4) -> None:
@@ -132,4 +138,51 @@ def copies(case: Case) -> str | None:
     return None
 
 
-LAWS = (fits, complete, versions, log_probs, seeds, copies)
+@law(
+    "what is drawn during a `follow` has the log-probs of the weights that drew it",
+    hint="`follow`: drop what older weights have computed for what goes on, such as keys and "
+    "values; `Turn.spans`: (version, decisions) in order; or leave `follows_in_flight` False",
+)
+def in_flight(case: Case) -> str | None:
+    """Whichever decisions are drawn before, and whichever after."""
+    if not case.sampler.follows_in_flight or case.sample().sampler_log_probs is None:
+        return None
+    case.follow()
+    older = case.version
+    with ThreadPoolExecutor(1) as thread, compare.nudged(case.policy, size=0.5):
+        drawn = thread.submit(case.sample)
+        wait([drawn], timeout=BEFORE)
+        case.follow()
+        rollouts = drawn.result()
+        new = case.log_probs(rollouts)
+    case.follow()
+    old, theirs = case.log_probs(rollouts), rollouts.sampler_log_probs
+    assert old is not None
+    assert new is not None
+    assert theirs is not None
+    expected = new.clone()
+    for row, places, version in _spans(rollouts):
+        if version not in (None, older, older + 1):
+            return f"decisions of version {version}, expected {older} or {older + 1}"
+        if version == older:
+            expected[row, places] = old[row, places]
+        elif version is None:
+            is_old = (theirs - old)[row, places].abs() < (theirs - new)[row, places].abs()
+            expected[row, places] = old[row, places].where(is_old, new[row, places])
+    return case.mismatch(expected, rollouts)
+
+
+def _spans(rollouts: Rollouts) -> Iterator[tuple[int, Tensor, int | None]]:
+    """Row, places and version of decisions; None where the sampler says no more than the oldest."""
+    for row, turns in enumerate(rollouts.each_turn):
+        places = rollouts.mask[row].nonzero().flatten()
+        spans = [span for turn in turns for span in turn.spans]
+        start = 0
+        for version, count in spans:
+            yield row, places[start : start + count], version
+            start += count
+        if not spans:
+            yield row, places, None
+
+
+LAWS = (fits, complete, versions, log_probs, seeds, copies, in_flight)

@@ -4,6 +4,7 @@ import copy
 import re
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from groupwise import Algorithm, LogProbs, Policy, Rollouts, Sampler, objective,
 from groupwise.advantages import group_relative
 from groupwise.algorithms.grpo import GRPO
 from groupwise.policy import Uncopied
+from groupwise.rollouts import Turn
 from groupwise_testing import policy as policy_checks
 from groupwise_testing import sampler as sampler_checks
 from groupwise_testing.policy import gradients
@@ -416,6 +418,45 @@ class NeverCopies(Engine):
         self.version = version
 
 
+class InFlight(Engine):
+    """In another thread it draws the first decisions of each completion, and the others when it has
+    newer weights; in the test's own, which follows, all at once."""
+
+    follows_in_flight, seeded, keeps = True, False, False
+
+    def __init__(self, policy):
+        super().__init__(policy, bias=0.0)
+        self.changed = threading.Condition()
+
+    def follow(self, policy, name, version):
+        with self.changed:
+            super().follow(policy, name, version)
+            self.changed.notify_all()
+
+    def sample(self, prompts, **options):
+        older, first = copy.deepcopy(self.copy), self.version
+        if threading.current_thread() is not threading.main_thread():
+            with self.changed:
+                assert self.changed.wait_for(lambda: self.version > first, 60)
+        joint = copy.deepcopy(self.copy)
+        joint.table.data[:, :2] = older.table.data[:, :2]
+        rollouts = joint.sample(prompts, **options)
+        if self.keeps:
+            wrong = older(rollouts).log_probs.detach()
+            rollouts = replace(rollouts, sampler_log_probs=wrong)
+        lengths = rollouts.lengths.tolist()
+        spans = [[(first, min(2, n)), (self.version, max(0, n - 2))] for n in lengths]
+        return replace(
+            rollouts,
+            versions=torch.full((len(rollouts),), first),
+            turns=[[Turn(sum(n for _, n in own), spans=own)] for own in spans],
+        )
+
+
+class KeepsKeys(InFlight):
+    keeps = True
+
+
 ENGINES = [
     ("the sampler fits the policy", MissingRequirement),
     ("`sample` returns `group_size` rollouts per row, in order", Ungrouped),
@@ -424,13 +465,14 @@ ENGINES = [
     ("a sample depends on its seed alone", ByBatch),
     ("the sampler draws with the weights of the last `follow`", SharesWeights),
     ("the sampler draws with the weights of the last `follow`", NeverCopies),
+    ("what is drawn during a `follow` has the log-probs of the weights that drew it", KeepsKeys),
 ]
 
 
 def test_correct_samplers_satisfy_all_laws(lab):
     policy = lab.Tabular()
     before = policy.table.detach().clone()
-    for sampler in (Engine(policy), policy):
+    for sampler in (Engine(policy), policy, InFlight(policy)):
         testing.check_sampler(sampler, policy, lab.rows(3))
     assert torch.equal(policy.table, before)
     assert list(dict.fromkeys(name for name, _ in ENGINES)) == names(sampler_checks.LAWS)

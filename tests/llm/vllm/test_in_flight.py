@@ -3,10 +3,12 @@
 import copy
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from tests.core.launching import launch
 
 from groupwise.kit.errors import UserError
 from groupwise_llm.settings import Lora
@@ -163,3 +165,66 @@ def test_a_run_exchanges_weights_under_its_requests(run, engine, rounding):
     assert any(line["staleness/decisions"] < line["staleness/mean"] for line in steps)
     bound = rounding.ratio_bound(result.policy, {"prompt": "word 1"})
     assert max(line.get("mismatch/max", 0.0) for line in steps) <= bound
+
+
+CHILD = """
+import copy, json, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from tests import rounding
+from groupwise_llm.policy import LanguageModel
+from groupwise_llm.vllm.sampler import VLLM
+
+accelerator = Accelerator(cpu=True)
+out = Path(sys.argv[2])
+model, url = json.loads((out.parent / "places.json").read_text())
+policy = LanguageModel(LanguageModel.Config(model=model, max_new_tokens=12))
+policy.place("cpu")
+sampler = VLLM(VLLM.Config(servers=[url], folder=str(out.parent), patience=0.0), policy)
+sampler.follow(policy, "policy", 0)
+copies, generator = [copy.deepcopy(policy)], torch.Generator().manual_seed(0)
+rank = accelerator.process_index
+
+def draw(number):
+    time.sleep(0.1 * rank)  # so that some requests begin while the other process exchanges
+    seeds = [100 * rank + 10 * number + row for row in range(2)]
+    return sampler.sample([{"prompt": "a"}, {"prompt": "b"}], group_size=1, seeds=seeds)
+
+with ThreadPoolExecutor(3) as threads:
+    drawn = [threads.submit(draw, number) for number in range(12)]
+    for version in range(1, 6):
+        time.sleep(0.2)
+        with torch.no_grad():
+            for weight in policy.parameters():
+                noise = torch.randn(weight.shape, generator=generator)
+                weight.add_(0.1 * noise * weight.abs().mean())
+        copies.append(copy.deepcopy(policy))
+        sampler.follow(policy, "policy", version)
+    several = 0
+    for rollouts in (each.result() for each in drawn):
+        for row, (turn,) in enumerate(rollouts.turns):
+            start, one = 0, rollouts.select([row])
+            for version, count in turn.spans:
+                part = slice(start, start + count)
+                own = one.sampler_log_probs[:, part]
+                rounding.same(lambda: copies[version](one).log_probs[:, part], own)
+                start += count
+            several += len(turn.spans) > 1
+assert sum(gather_object([several])) > 0
+sampler.close()
+if accelerator.is_main_process:
+    out.write_text("null")
+accelerator.end_training()
+"""
+
+
+@pytest.mark.slow
+def test_several_processes_draw_while_one_of_them_sends(engine, saved, tmp_path):
+    server = engine(cached=True)
+    server.halt = lambda count: time.sleep(0.02)
+    (tmp_path / "places.json").write_text(json.dumps([str(saved("llama")), server.url]))
+    launch(CHILD, tmp_path, 2, limit=220, imports=["groupwise_llm.policy"])
+    assert server.paths().count("collective_rpc") == 6  # one for each version
