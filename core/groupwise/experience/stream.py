@@ -179,8 +179,7 @@ class Stream:
         steps = min(self.ahead + 1, max(1, state.max_steps - state.global_step))
         room = max(0, steps * self.settings.groups_per_step - len(self.ledger))
         weights, step = self.samples_with, state.global_step
-        in_flight = self.sampler.follows_in_flight and not self.ledger.is_idle
-        if not (room or in_flight) or not self._may_follow(weights, step):
+        if not self._is_due(room, weights, step):
             return
         drawn, self._anew = self._anew[:room], self._anew[room:]
         drawn += self.prompts.take(room - len(drawn))
@@ -197,10 +196,12 @@ class Stream:
             else:
                 self._draw(groups, state)
 
-    def _may_follow(self, weights: Mapping[str, str | None], step: int) -> bool:
-        """Whether the sampler follows these weights, or can do so now."""
-        can = self.ledger.is_idle or self.sampler.follows_in_flight
-        return can or self.sampler.follows(weights, step)
+    def _is_due(self, room: int, weights: Mapping[str, str | None], step: int) -> bool:
+        """Whether something can be drawn with these weights now: so many draws, or the rest of
+        those in flight."""
+        if self.ledger.is_idle or self.sampler.follows(weights, step):
+            return room > 0
+        return self.sampler.follows_in_flight
 
     def _draw(self, drawn: Sequence[Group], state: RunState) -> None:
         """Draw this process's share of these groups now.
