@@ -58,8 +58,8 @@ class Sampler(ABC):
         batches requests as they arrive takes many. With `train.ahead` each group is then drawn by
         itself, so that none waits for the longest completion of another one.
     follows_in_flight: whether `follow` may be called while samples are drawn in other threads. What
-        was begun is then drawn on with the new weights, each decision with the log-prob of the
-        weights that drew it: nothing that older weights have computed may be left in a cache.
+        was begun goes on, with the new weights or its own, and each decision has the log-prob of
+        the weights that drew it: nothing that others have computed may be left in a cache.
         `Rollouts.versions` are the oldest of each rollout, and `Turn.spans` may say more.
     """
 

@@ -84,6 +84,7 @@ def start_server(folder: Path, model: Path) -> tuple[Launch, str]:
             "max_num_batched_tokens": 4096,
             "no_enable_chunked_prefill": True,
             "enforce_eager": True,
+            "max_loras": 3,
         },
         "environment": {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
     }
@@ -153,8 +154,13 @@ class Keeps(Server):
 
 
 def flight(url: str, model: Path) -> None:
-    for kind in (Server, Keeps):
-        policy = policy_of(model, max_new_tokens=LONG)
+    cases: dict[str, tuple[type, dict]] = {  # adapters first, since they need the base model
+        "adapters alone": (Server, LORA),
+        "caches dropped": (Server, {}),
+        "caches kept": (Keeps, {}),
+    }
+    for name, (kind, settings) in cases.items():
+        policy = policy_of(model, max_new_tokens=LONG, **settings)
         sampler = VLLM(VLLM.Config(servers=[url]), policy)
         for server in sampler.fleet.servers:
             server.__class__ = kind
@@ -165,9 +171,9 @@ def flight(url: str, model: Path) -> None:
             drawn = thread.submit(sampler.sample, ROWS, group_size=4, seeds=range(12))
             while not drawn.done():
                 time.sleep(APART)
-                for p in policy.parameters():
-                    noise = torch.randn(p.shape, generator=generator)
-                    p.data += MOVED * noise * p.data.abs().mean()
+                for p in filter(lambda each: each.requires_grad, policy.parameters()):
+                    size = float(p.data.abs().mean()) or 1.0  # adapters begin with zeros
+                    p.data += MOVED * size * torch.randn(p.shape, generator=generator)
                 copies.append(copy.deepcopy(policy))
                 started = time.monotonic()
                 sampler.follow(policy, "policy", len(copies) - 1)
@@ -183,10 +189,10 @@ def flight(url: str, model: Path) -> None:
             gaps = torch.where(versions == version, gap, gaps)
         begun = gaps[versions == versions[:, :1]], gaps[versions != versions[:, :1]]
         print(
-            f"flight, caches {'kept' if kind is Keeps else 'dropped'}: new weights in "
+            f"flight, {name}: {len(seconds)} times new weights, each in "
             f"{statistics.median(seconds):.2f} s; spans {spans[0]}; log-probs differ from those of "
-            f"each token's weights, before the first exchange, and after it, by",
-            *(f"{own.mean():.1e} on average, {own.max():.1e} at most" for own in begun),
+            f"each token's weights, the first ones of a completion and later ones, by",
+            *(f"{own.mean():.1e} on average, {own.max():.1e} at most" for own in begun if len(own)),
             f"of {len(begun[0])} and {len(begun[1])} tokens",
             flush=True,
         )

@@ -1,6 +1,7 @@
 """Adapters: servers that have the policy's base model get its adapters alone (vLLM's LoRA)."""
 
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from groupwise.kit.errors import UserError, first_line
 from groupwise_llm.files.adapter import factors, more_than_factors, rank_of, write
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.files import Files
+from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.prompt import family_of
 from groupwise_llm.vllm.server import ORIGINAL, Server, ServerInfo
 from groupwise_llm.vllm.settings import Settings
@@ -30,11 +32,14 @@ class Adapters(Files):
     """The adapters' tag is also the name under which a server knows them and requests ask for them,
     so no request can be answered by the base model, nor from a prompt cache of older adapters.
 
-    A request keeps the name that it asked for, so none may run while it is replaced.
+    A request that runs goes on with the adapters that it asked for. They stay until none does.
     """
 
-    in_flight = False
     prefix = PREFIX
+
+    def __init__(self, fleet: Fleet, parent: str | None) -> None:
+        super().__init__(fleet, parent)
+        self._loaded: list[str] = []
 
     def send(self, policy: LanguageModel, tag: str) -> None:
         keep = PartialState().is_main_process
@@ -49,7 +54,7 @@ class Adapters(Files):
 
         def write_files() -> None:
             try:
-                write(policy.model, tensors, self.home / "adapters")
+                write(policy.model, tensors, self.home / tag)
             except (OSError, SafetensorError) as error:
                 raise UserError(
                     f"sampler.folder: the adapters cannot be written to {self.home}: "
@@ -57,17 +62,34 @@ class Adapters(Files):
                 ) from error
 
         processes.first(write_files)
+        self._loaded.append(tag)
         processes.first(lambda: self.fleet.each(lambda server: self._load(server, tag)))
 
     def model(self, tag: str) -> str | None:
         return tag
 
+    def keep_only(self, tags: Collection[str]) -> None:
+        others = [tag for tag in self._loaded if tag not in tags]
+        self._loaded = [tag for tag in self._loaded if tag in tags]
+
+        def unload(server: Server) -> None:
+            for tag in others:
+                server.unload_adapter(tag)
+
+        def remove() -> None:
+            self.fleet.each(unload)
+            for tag in others:
+                shutil.rmtree(self.home / tag, ignore_errors=True)
+
+        if others:
+            processes.first(remove)
+
     def _load(self, server: Server, tag: str) -> None:
         former = server.tag
-        # Also those of this tag: a request that was answered too late may have loaded them.
-        for name in (former, tag) if former.startswith(PREFIX) else (tag,):
-            server.unload_adapter(name)
-        server.load_adapter(str(self.home / "adapters"), tag)
+        if former.startswith(PREFIX) and former not in self._loaded:  # of another run
+            server.unload_adapter(former)
+        server.unload_adapter(tag)  # a request that was answered too late may have loaded them
+        server.load_adapter(str(self.home / tag), tag)
         server.set_tag(tag)
 
 

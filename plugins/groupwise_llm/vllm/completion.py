@@ -34,11 +34,19 @@ class Completion:
         return {tag for tag, _ in self.spans}
 
 
-def read(choice: Any, url: str, *, longest: int, vocabulary: int, scored: bool) -> Completion:
+def read(
+    choice: Any,
+    url: str,
+    *,
+    longest: int,
+    vocabulary: int,
+    scored: bool,
+    model: str | None = None,
+) -> Completion:
     """The completion in one choice of an answer. Raises UserError where it is incomplete or wrong.
 
     longest: most tokens allowed; vocabulary: size of the policy's; scored: whether log-probs were
-    requested.
+    requested; model: the adapters that it was drawn with, whatever the server has loaded since.
     """
     where = f"sampler: the vLLM server at {url}"
     try:
@@ -72,11 +80,12 @@ def read(choice: Any, url: str, *, longest: int, vocabulary: int, scored: bool) 
         raise UserError(f"{where} sampled {len(ids)} tokens, and states the weights of others")
     if scored and scored_ids != ids:
         raise UserError(f"{where} sampled {len(ids)} tokens and states {len(scores)} log-probs")
+    drawn = [(tag, end - start) for tag, start, end in spans]
     return Completion(
         ids=ids,
         log_probs=log_probs,
         truncated=reason == CUT,
-        spans=[(tag, end - start) for tag, start, end in spans],
+        spans=drawn if model is None else [(model, len(ids))],
     )
 
 

@@ -86,18 +86,19 @@ class Exchange:
         self._finish_check()
         with self._lock:
             # Gathered: no process still samples and lets servers sleep, nor sends weights again.
-            every = processes.each(lambda: (uuid.uuid4().hex, is_drawing))
+            every = processes.each(lambda: (uuid.uuid4().hex, is_drawing, self.tags.in_use))
             tag = f"{self.transfer.prefix}{name}-{version}-{every[0][0]}"
             self.tags.begin(tag, version)
             if self.sleep is not None:
                 processes.first(self.sleep.wake)
             self.transfer.send(policy, tag)
             self.tags.finish(tag)
+            self.transfer.keep_only({tag}.union(*(in_use for *_, in_use in every)))
         model = self.transfer.model(tag)
         if self._canary is None:
             self._canary = self._probed(policy, version, model)
         self._unchecked = name, version, self._canary.begin(self.transfer.norms, model=model)
-        if not any(draws for _, draws in every):
+        if not any(draws for _, draws, _ in every):
             self._finish_check()
 
     def renew(self, server: Server) -> None:

@@ -95,10 +95,9 @@ class VLLM(TextSampler):
 
     @property
     def follows_in_flight(self) -> bool:  # type: ignore[override]
-        """Whole models of text can be exchanged while requests run; adapters have a name that
-        requests keep, and features of pictures are not computed anew."""
-        may = self.exchange.transfer.in_flight and not self.config.sleep
-        return may and family_of(self.policy) is None
+        """A request goes on with a new model, or with the adapters that it began with. Features of
+        pictures are not computed anew."""
+        return not self.config.sleep and family_of(self.policy) is None
 
     def follow(self, policy: Any, name: str, version: int) -> None:
         """Send the policy's weights to all servers; returns when all have loaded them."""
@@ -231,8 +230,9 @@ class VLLM(TextSampler):
         request: Request,
     ) -> list[Completion]:
         of_request = {"n": request.count, "seed": request.seed, "max_tokens": request.limit}
-        model = self.exchange.transfer.model(self.tag)
-        choices = server.generate(prompts[request.row], {**sampling, **of_request}, model=model)
+        with self.exchange.tags.used() as tag:
+            model = self.exchange.transfer.model(tag)
+            choices = server.generate(prompts[request.row], {**sampling, **of_request}, model=model)
         if choices is None:  # it restarted, and will be sent the weights again
             return []
         if len(choices) != request.count:
@@ -247,6 +247,7 @@ class VLLM(TextSampler):
                 longest=request.limit,
                 vocabulary=self.vocabulary,
                 scored=sampling["logprobs"] is not None,
+                model=model,
             )
             for choice in choices
         ]

@@ -1,15 +1,19 @@
 """Tags: the names of the weights that servers were sent in this run, in order."""
 
-from collections.abc import Collection
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 
 class Tags:
-    """Tells which weights may have drawn a completion.
+    """Tells which weights may have drawn a completion, and with which requests still run.
 
     last: the tag of the weights that all servers have; "" before they were sent any.
     """
 
     def __init__(self) -> None:
+        self._running, self._lock = Counter[str](), threading.Lock()
         self._versions: dict[str, int] = {}
         self._places: dict[str, int] = {}
         self.last = ""
@@ -21,6 +25,24 @@ class Tags:
     def finish(self, tag: str) -> None:
         """All servers have them."""
         self.last = tag
+
+    @contextmanager
+    def used(self) -> Iterator[str]:
+        """The context of a request, with the last tag."""
+        with self._lock:
+            tag = self.last
+            self._running[tag] += 1
+        try:
+            yield tag
+        finally:
+            with self._lock:
+                self._running[tag] -= 1
+
+    @property
+    def in_use(self) -> set[str]:
+        """With which requests of this process may run, or begin to."""
+        with self._lock:
+            return {self.last, *(tag for tag, count in self._running.items() if count)}
 
     def version(self, tag: str) -> int:
         return self._versions[tag]

@@ -1,7 +1,7 @@
 """Transfer: how weights are sent to servers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import ClassVar
 
 import torch
@@ -18,12 +18,10 @@ Weights = Callable[[], Iterator[tuple[str, Tensor]]]
 class Transfer(ABC):
     """Sends weights to servers.
 
-    in_flight: whether requests may run meanwhile; prefix: of the tags of weights that are sent so;
-    norms: by name, those of the tensors that were sent last, in the servers' dtype: other tensors
-    have other ones. Known on the first process.
+    prefix: of the tags of weights that are sent so; norms: by name, those of the tensors that were
+    sent last, in the servers' dtype: other tensors have other ones. Known on the first process.
     """
 
-    in_flight: ClassVar[bool] = True
     prefix: ClassVar[str] = ""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -43,6 +41,9 @@ class Transfer(ABC):
     def resend(self, server: Server, tag: str) -> None:
         """Have one server load the last weights again. Called on any rank. Raises UserError where
         that is not possible."""
+
+    def keep_only(self, tags: Collection[str]) -> None:  # noqa: B027
+        """No request uses, or will use, other weights than these. Called on every rank."""
 
     def close(self) -> None:  # noqa: B027
         """Called once, after the last transfer."""

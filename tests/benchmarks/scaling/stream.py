@@ -247,13 +247,11 @@ def rows() -> Iterator[Sequence[object]]:
             f"{alone:.0f}",
             *(f"{seconds:.0f}" for seconds, _ in (*drained, *flowing)),
             f"{engines} + {gpus - engines}",
-            f"{max(two.staleness)} steps",
         ]
 
 
 if __name__ == "__main__":
-    head = ["model", "GPUs", "completions, tokens in the mean / at most", "shared GPUs"]
+    head = ["model", "GPUs", "completions, tokens: mean / most", "shared GPUs"]
     drained = [f"drained, `ahead: {ahead}`" for ahead in DRAINED]
     flowing = [f"in flight, {ahead}" for ahead in AHEAD]
-    tail = ["its engines + training at 2", "oldest group at 2"]
-    print(table([*head, *drained, *flowing, *tail], rows()))
+    print(table([*head, *drained, *flowing, "its engines + training at 2"], rows()))

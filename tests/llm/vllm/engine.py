@@ -265,7 +265,7 @@ class Engine:
     def prompt_scores(self, prompt, inputs, name):
         """For each token of a prompt its log-prob, of the first none; as vLLM at temperature 1."""
         with self.lock:
-            self.model = self.adapters.get(name, self.base)
+            self.model = self.adapters[name] if name else self.base
             return self.scores(prompt, inputs)
 
     def scores(self, prompt, inputs):
@@ -309,7 +309,7 @@ class Engine:
         """[v], of the next token, and the tag of the weights; kept: what is cached of the ids."""
         with self.lock:
             self.lock.wait_for(lambda: not self.is_paused)
-            self.model = self.adapters.get(name, self.base)
+            self.model = self.adapters[name] if name else self.base
             if not self.cached or inputs:
                 return self.logits(ids, inputs)[-1], self.tag
             if kept.get("drops") != self.drops:

@@ -24,17 +24,20 @@ WAIT = 30
 def move(policy, size=0.1):
     with torch.no_grad():
         generator = torch.Generator().manual_seed(1)
-        for weight in policy.parameters():
-            weight.add_(size * torch.randn(weight.shape, generator=generator) * weight.abs().mean())
+        for weight in filter(lambda each: each.requires_grad, policy.parameters()):
+            noise = torch.randn(weight.shape, generator=generator)
+            weight.add_(size * noise * weight.abs().mean().clamp(min=0.1))
 
 
 @pytest.fixture
 def exchange(pair, rows):
-    """exchange(**facts) -> the policy with the older weights, the one with the newer ones, rollouts
-    that were begun with the former and ended with the latter, the server and the sampler."""
+    """exchange(policy={...}, spoil=..., **facts) -> the policy with the older weights, the one with
+    the newer ones, rollouts that were begun with the former and ended after the latter had arrived,
+    the server and the sampler."""
 
-    def go(spoil=lambda server: None, **facts):
-        policy, server, vllm = pair({"max_new_tokens": 12}, {"cached": True, **facts})
+    def go(policy=None, spoil=lambda server: None, **facts):
+        of = {"max_new_tokens": 12, **(policy or {})}
+        policy, server, vllm = pair(of, {"cached": True, **facts})
         before, all_wait, sent = copy.deepcopy(policy), threading.Barrier(4), threading.Event()
 
         def halt(count):
@@ -94,7 +97,7 @@ def keep_caches(server):
 
 def test_keys_and_values_of_older_weights_would_be_noticed_here(exchange, rounding):
     """What the test above would say of a server that goes on with them."""
-    before, after, rollouts, *_ = exchange(keep_caches)
+    before, after, rollouts, *_ = exchange(spoil=keep_caches)
     with pytest.raises(AssertionError, match="times what rounding explains"):
         same_in_each_span(rounding, before, after, rollouts)
     with torch.no_grad():
@@ -108,7 +111,7 @@ def load_nothing(server):
 
 def test_weights_that_do_not_arrive_meanwhile_are_noticed_at_the_next_transfer(exchange):
     """The canary's text may have to wait behind the requests that run."""
-    _, policy, *_, vllm = exchange(load_nothing)
+    _, policy, *_, vllm = exchange(spoil=load_nothing)
     with pytest.raises(UserError, match="but computes with others"):
         vllm.follow(policy, "policy", 2)
 
@@ -129,11 +132,27 @@ def test_weights_older_than_a_request_are_sent_again(exchange, rows):
     assert server.paths().count(loads) == count + 1
 
 
-def test_adapters_are_exchanged_when_no_request_runs(pair):
-    *_, vllm = pair({"lora": Lora(rank=4)}, {"lora_rank": 8})
-    assert not vllm.follows_in_flight
-    *_, vllm = pair({"lora": Lora(rank=4)}, {"lora_rank": 8}, adapters=False)
+def test_requests_go_on_with_the_adapters_that_they_began_with(exchange, rounding):
+    before, after, rollouts, server, vllm = exchange({"lora": Lora(rank=4)}, lora_rank=8)
     assert vllm.follows_in_flight
+    lengths = rollouts.lengths.tolist()
+    assert [turn.spans for (turn,) in rollouts.turns] == [((0, length),) for length in lengths]
+    mask, drawn = rollouts.mask, rollouts.sampler_log_probs * rollouts.mask
+    rounding.same(lambda: before(rollouts).log_probs * mask, drawn)
+    with torch.no_grad():
+        moved = (before(rollouts).log_probs - after(rollouts).log_probs)[mask]
+    assert moved.abs().max() > 0.01
+    # They stay until no request runs with them.
+    assert len(server.adapters) == 2
+    for version in (2, 3):
+        vllm.follow(after, "policy", version)
+    assert len(server.adapters) == 2
+    assert server.tag == vllm.tag == [*server.adapters][-1]
+    again = vllm.sample([{"prompt": "a"}], group_size=2, seeds=[0, 1])
+    assert again.versions.tolist() == [3, 3]
+
+
+def test_servers_that_sleep_are_awaited(pair):
     *_, vllm = pair(sleep=True)
     assert not vllm.follows_in_flight
 
