@@ -38,9 +38,13 @@ class NCCL(Transfer):
         self._source.describe()  # gathers, on every rank, as sending does
         processes.first(lambda: self.fleet.each(Server.begin_exchange))
         if PartialState().is_main_process:
-            if self._sender is None:
-                self._sender = self._begin()
-            self._sender.send_weights()
+            try:
+                if self._sender is None:
+                    self._sender = self._begin()
+                self._sender.send_weights()
+            except BaseException:
+                self.fleet.each(Server.try_to_resume)
+                raise
             self.norms = {name: float(of) for name, of in self._source.norms.items()}
         else:
             for _ in self._source:

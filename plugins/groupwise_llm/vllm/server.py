@@ -1,7 +1,7 @@
 """Server: the calls to a vLLM server: its configuration, completions, new weights, sleep."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from groupwise_llm.vllm.client import (
     RESET_FEATURES,
     UNLOAD_ADAPTER,
     Client,
-    LostError,
     RefusedError,
 )
 from groupwise_llm.vllm.prompt import Prompt
@@ -194,16 +193,20 @@ class Server:
         """Let requests go on."""
         self._post("resume", {})
 
+    def try_to_resume(self) -> None:
+        """After an error, which is raised: who waits for a request would wait for ever."""
+        if self.answers():
+            with suppress(UserError):
+                self.resume()
+
     @contextmanager
     def exchange(self, tag: str) -> Iterator[None]:
         """The context in which weights of this tag are loaded, while requests wait."""
         self.begin_exchange()
         try:
             yield
-        except LostError:
-            raise
-        except UserError:
-            self.resume()
+        except BaseException:
+            self.try_to_resume()
             raise
         self.finish_exchange(tag)
 

@@ -13,6 +13,7 @@ from groupwise.kit.errors import UserError
 from groupwise_llm.vllm import files
 from groupwise_llm.vllm.home import PREFIX, Home
 from groupwise_llm.vllm.nccl import NCCL
+from groupwise_llm.vllm.server import UNFINISHED
 
 
 def test_files_of_runs_that_were_killed_are_removed(pair, tmp_path):
@@ -199,10 +200,21 @@ def test_closing_ends_the_started_server_although_another_is_gone(
 
 
 def test_nccl_without_vllm_is_refused(make, engine, sampler):
-    vllm = sampler(make("llama"), engine(backend="nccl"), transfer="nccl")
+    server = engine(backend="nccl")
+    vllm = sampler(make("llama"), server, transfer="nccl")
     assert isinstance(vllm.exchange.transfer, NCCL)
     with pytest.raises(UserError, match=r"in the environment of training, too: pip install"):
         vllm.follow(vllm.policy, "policy", 0)
+    assert not server.is_paused
+
+
+def test_a_server_that_cannot_load_weights_is_not_left_paused(pair):
+    policy, server, vllm = pair()
+    server.faults["collective_rpc"] = lambda _: (500, {"error": {"message": "no such weight"}})
+    with pytest.raises(UserError, match="cannot load the policy's weights: no such weight"):
+        vllm.follow(policy, "policy", 1)
+    assert not server.is_paused
+    assert server.tag == UNFINISHED
 
 
 # ---- several processes
