@@ -62,7 +62,10 @@ class Settings(BaseModel):
         description="servers share GPUs with training, and free them while nothing is sampled",
     )
     timeout: float = Field(
-        1800.0, gt=0, description="longest time for one answer as a whole, in seconds"
+        1800.0,
+        gt=0,
+        description="longest time for one answer as a whole, in seconds; of a server that works "
+        "its completions are then failed samples",
     )
     patience: float = Field(
         120.0,
