@@ -92,7 +92,8 @@ def drawn(lab):
 
 
 def alone(lab, folder):
-    """One group of eight for two processes: the passes of each, and the advantages of the group."""
+    """One group of eight for two processes: the passes of each, and the advantages of the group. That
+    the gradient is the same is the law of `test_invariance.py`."""
     results = {}
     for name, portable in (("dealt", True), ("as sampled", False)):
         policy = lab.Tabular()
@@ -110,7 +111,6 @@ def alone(lab, folder):
             "passes": gather_object([len(policy.forward_sizes)]),
             "group": gather_object([ours]),
             "slowest": metrics.get("slowest_process"),
-            "table": policy.table.flatten().tolist(),
         }
     return results
 
@@ -133,5 +133,3 @@ def test_a_group_is_divided_among_idle_processes(tmp_path):
     rewards = torch.tensor([reward for reward, _ in group])
     expected = (rewards - rewards.mean()) / rewards.std()
     assert [each for _, each in group] == pytest.approx(expected.tolist(), rel=1e-3)
-    left, right = (torch.tensor(each["table"]) for each in (dealt, sampled))
-    assert float((left - right).norm() / right.norm()) < 1e-10
