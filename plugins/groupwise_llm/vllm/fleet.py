@@ -1,28 +1,37 @@
 """Fleet: the servers of a run, of which some may be lost for a while."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from groupwise.kit import terminal
 from groupwise_llm.vllm.client import LostError
-from groupwise_llm.vllm.server import Server
+from groupwise_llm.vllm.completion import Completion
+from groupwise_llm.vllm.load import Load
+from groupwise_llm.vllm.request import Request
+from groupwise_llm.vllm.server import Server, ServerInfo
 
 
 class Fleet:
     """Servers that replace each other: one that is lost gets no requests until it answers again.
 
-    Only the last one is waited for (`sampler.patience`), and its loss ends the run. Each process
-    has a view of its own.
+    A request goes to the one with the least work. Only the last one is waited for
+    (`sampler.patience`), and its loss ends the run. Each process has a view of its own.
 
-    fixed: no server may be lost, since weights can only be sent to all at once (NCCL).
+    infos: how each server was started; fixed: no server may be lost, since weights can only be sent
+    to all at once (NCCL).
     """
 
-    def __init__(self, servers: Sequence[Server], *, fixed: bool) -> None:
-        self.servers, self.fixed = servers, fixed
+    def __init__(self, infos: Mapping[Server, ServerInfo], *, fixed: bool) -> None:
+        self.infos, self.fixed = infos, fixed
+        self.load: Load[Server] = Load()
         self._lost: list[Server] = []
         self._lock = threading.Lock()
         self._set_patience()
+
+    @property
+    def servers(self) -> list[Server]:
+        return [*self.infos]
 
     @property
     def living(self) -> list[Server]:
@@ -31,6 +40,20 @@ class Fleet:
     @property
     def addresses(self) -> str:
         return ", ".join(server.url for server in self.living)
+
+    def take(self, request: Request) -> Server:
+        """The living server that the request is sent to; it has more work until `release`."""
+        sizes = {server: self.infos[server].workers for server in self.living}
+        return self.load.take(sizes, request.count, turn=request.turn, context=request.begun)
+
+    def release(self, server: Server, request: Request) -> None:
+        self.load.release(server, request.count)
+
+    def remember(self, server: Server, request: Request, completions: Sequence[Completion]) -> None:
+        """The next turns of the episode should be sent to the server that drew this one."""
+        if request.begun is not None:
+            for completion in completions:
+                self.load.remember(request.after(completion.ids), server)
 
     def lose(self, server: Server, error: LostError) -> None:
         """Leave the server out from now on. If there is no other one, raises the error, or returns

@@ -9,14 +9,12 @@ from groupwise.kit.errors import UserError
 from groupwise_llm.vllm.client import LateError, LostError
 from groupwise_llm.vllm.completion import Completion
 from groupwise_llm.vllm.fleet import Fleet
-from groupwise_llm.vllm.request import Request
+from groupwise_llm.vllm.request import AT_ONCE, Request
 from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.tags import Tags
 
 ROUNDS = 3
 """Attempts to get all completions from the current weights."""
-AT_ONCE = 256
-"""Most requests in flight."""
 
 
 class Generation:
@@ -80,19 +78,22 @@ class Generation:
             self._answers[request] = self._threads.submit(self._answer, request)
 
     def _answer(self, request: Request) -> list[Completion] | None:
-        """The completions of a request; None if its server is lost. Servers take turns.
+        """The completions of a request; None if its server is lost.
 
         Those of a server that works but does not end are given up: another one would be as slow.
         """
-        living = self.fleet.living
-        server = living[request.turn % len(living)]
+        server = self.fleet.take(request)
         try:
-            return self.ask(server, request)
+            completions = self.ask(server, request)
+            self.fleet.remember(server, request, completions)
+            return completions
         except LostError as error:
             if isinstance(error, LateError) and server.answers():
                 return self._given_up(request, error)
             self.fleet.lose(server, error)
             return None
+        finally:
+            self.fleet.release(server, request)
 
     def _given_up(self, request: Request, error: LateError) -> list[Completion]:
         terminal.say(

@@ -1,10 +1,12 @@
-"""Request: completions of one prompt, at most as many as a server takes in one request."""
+"""Request: completions of one prompt, all of a group or a part of it."""
 
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from groupwise.kit.errors import UserError
@@ -19,17 +21,33 @@ SEEDS = 2**62
 """vLLM's seeds are below 2^63, and it adds a completion's index in its request to the seed."""
 
 
+AT_ONCE = 256
+"""Most requests in flight."""
+FOR_EACH = 32
+"""Requests that each server is to get of a step, so that long and short ones balance."""
+PROMPT_SHARE = 1 / 32
+"""How long a prompt may be for being computed by several servers, of the most tokens that a request
+of it may draw."""
+
+
 @dataclass(frozen=True)
 class Request:
-    """row: index of the prompt; count: number of completions; seed: of the first completion; turn:
-    the number of the prompt among those of all processes, by which servers take turns; limit: most
-    tokens of each completion."""
+    """row: index of the prompt; count: number of completions; seed: of the first completion, to
+    which a server adds 1 for each further one; turn: the number of the request among those of all
+    processes; limit: most tokens of each completion. Of one turn of an episode: context, a checksum
+    of its ids, and begun, that of those which a server has computed before, or of the prompt."""
 
     row: int
     count: int
     seed: int
     turn: int
     limit: int
+    context: int = 0
+    begun: int | None = None
+
+    def after(self, ids: Sequence[int]) -> int:
+        """The checksum of the context with the ids that were drawn in it."""
+        return _checksum(torch.tensor(ids, dtype=torch.int64), self.context)
 
 
 def split(
@@ -44,21 +62,52 @@ def split(
 ) -> list[Request]:
     """Requests for `size` completions of each prompt, which any of the servers can take.
 
-    A group becomes several requests where it exceeds the `max_completions` of a server. Raises
-    UserError for a prompt that is too long for one.
+    A group becomes several requests where `part` says so, or where it exceeds the `max_completions`
+    of a server. Its completions have the same seeds however it is divided. Raises UserError for a
+    prompt that is too long for a server.
 
     process: rank and number of the processes; process r has the prompts r, r + n, ... of a step;
     before: how many prompts this process had in earlier calls.
     """
-    most, limit = min(own.max_completions for own in infos.values()), policy.config.max_new_tokens
+    limit = policy.config.max_new_tokens
+    most = min(own.max_completions for own in infos.values())
     rank, world = process
     requests = []
     for row, prompt in enumerate(ids):
         _check_length(prompt, limit, infos)
-        for start in range(0, size, most):
-            seed, turn = seeds[row * size + start] % SEEDS, rank + (before + row) * world
-            requests.append(Request(row, min(most, size - start), seed, turn, limit))
+        count = part(
+            size,
+            len(prompt) / limit,
+            groups=len(ids),
+            processes=world,
+            servers=len(infos),
+        )
+        count = min(count, most)
+        parts = math.ceil(size / count)
+        for number in range(parts):
+            start = number * count
+            seed = seeds[row * size] % SEEDS + start
+            turn = (rank + (before + row) * world) * parts + number
+            requests.append(Request(row, min(count, size - start), seed, turn, limit))
     return requests
+
+
+def part(size: int, prompt: float, *, groups: int, processes: int, servers: int) -> int:
+    """How many completions of a group are one request.
+
+    All of them have one prompt, which a server computes once. Where servers would get few whole
+    groups, some of them long and some short, they are divided, if the prompts are short: so that
+    each server gets `FOR_EACH` requests, and no more are made than can be in flight at once.
+
+    size: of a group; prompt: its length, divided by the most tokens of a completion; groups: of
+    this process in a step.
+    """
+    least = max(
+        groups * processes * size / (FOR_EACH * servers),
+        groups * size / AT_ONCE,
+        prompt / PROMPT_SHARE,
+    )
+    return min(size, max(1, math.ceil(least)))
 
 
 def turns(
@@ -67,15 +116,27 @@ def turns(
     limits: Sequence[int],
     *,
     infos: Mapping[Server, ServerInfo],
+    process: tuple[int, int],
+    before: int = 0,
 ) -> list[Request]:
-    """A request for one turn in each context. The server is chosen by the prompt, so that it has
-    the context's earlier turns in its prefix cache. Raises UserError as `split`."""
+    """A request for one turn in each context. Raises UserError as `split`.
+
+    process: as of `split`; before: how many contexts this process had in earlier calls.
+    """
+    rank, world = process
     requests = []
     for row, (context, seed, limit) in enumerate(zip(contexts, seeds, limits, strict=True)):
-        _check_length(context.ids, limit, infos)
-        server = zlib.crc32(context.prompt_ids.numpy().tobytes())
-        requests.append(Request(row, 1, seed % SEEDS, server, limit))
+        ids = context.ids
+        _check_length(ids, limit, infos)
+        begun = ids[: context.drawn] if context.drawn else context.prompt_ids
+        turn, checksums = rank + (before + row) * world, (_checksum(ids), _checksum(begun))
+        requests.append(Request(row, 1, seed % SEEDS, turn, limit, *checksums))
     return requests
+
+
+def _checksum(ids: Tensor, before: int = 0) -> int:
+    """Of the ids, or of some ids and these, with the checksum of those before."""
+    return zlib.crc32(ids.numpy().tobytes(), before)
 
 
 def _check_length(prompt: Tensor, limit: int, infos: Mapping[Server, ServerInfo]) -> None:

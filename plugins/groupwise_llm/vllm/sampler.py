@@ -22,11 +22,11 @@ from groupwise_llm.vllm.completion import Completion, read, turn_of, vocabulary_
 from groupwise_llm.vllm.demands import check
 from groupwise_llm.vllm.exchange import Exchange, chosen
 from groupwise_llm.vllm.fleet import Fleet
-from groupwise_llm.vllm.generation import AT_ONCE, Generation
+from groupwise_llm.vllm.generation import Generation
 from groupwise_llm.vllm.launch import Launch
 from groupwise_llm.vllm.nccl import BACKEND
 from groupwise_llm.vllm.prompt import Prompt, family_of, prompt_of
-from groupwise_llm.vllm.request import Request, sampling_of, split, turns
+from groupwise_llm.vllm.request import AT_ONCE, Request, sampling_of, split, turns
 from groupwise_llm.vllm.server import Server
 from groupwise_llm.vllm.settings import Settings
 
@@ -63,7 +63,7 @@ class VLLM(TextSampler):
             backend = chosen(policy, config, self.infos)
             for server, info in self.infos.items():
                 check(server, info, policy, config, backend)
-            self.fleet = Fleet(servers, fixed=backend == BACKEND)
+            self.fleet = Fleet(self.infos, fixed=backend == BACKEND)
             self.exchange = Exchange(policy, self.fleet, self.infos, config, backend)
         except BaseException:
             self._stop()
@@ -182,7 +182,15 @@ class VLLM(TextSampler):
         if not contexts:
             return []
         self.check_draw(contexts, limits)
-        requests = turns(contexts, seeds, limits, infos=self.infos)
+        requests = turns(
+            contexts,
+            seeds,
+            limits,
+            infos=self.infos,
+            process=(PartialState().process_index, PartialState().num_processes),
+            before=self._turns,
+        )
+        self._turns += len(contexts)
         with (
             nullcontext() if self._open else self.session(),
             self._generation(requests, contexts, purpose, stop) as generation,

@@ -33,11 +33,11 @@ class ServerInfo:
     """How a server was started, by its own account.
 
     max_tokens: of prompt and completion together; max_completions: in one request; logprobs_mode,
-    chunked_prefill, sleep_mode: vLLM's options; workers: number of processes that hold weights;
-    backend: of weight transfer; lora_rank: the largest of adapters, None if it takes none;
-    lora_updates: whether it takes adapters after its start; pictures: whether it takes any. dtype,
-    quantization, cache_dtype: of its weights, and of the cache of keys and values; speculative:
-    whether another model or method proposes tokens.
+    chunked_prefill, sleep_mode: vLLM's options; workers: number of processes that hold weights, of
+    all data-parallel copies; backend: of weight transfer; lora_rank: the largest of adapters, None
+    if it takes none; lora_updates: whether it takes adapters after its start; pictures: whether it
+    takes any. dtype, quantization, cache_dtype: of its weights, and of the cache of keys and
+    values; speculative: whether another model or method proposes tokens.
     """
 
     max_tokens: int
@@ -83,7 +83,7 @@ class Server:
                 logprobs_mode=model["logprobs_mode"],
                 device=config["device_config"]["device"],
                 sleep_mode=model["enable_sleep_mode"],
-                workers=parallel["world_size"],
+                workers=parallel["world_size"] * parallel["data_parallel_size"],
                 backend=transfer.get("backend"),
                 lora_rank=lora.get("max_lora_rank"),
                 lora_updates=bool(variables.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING")),

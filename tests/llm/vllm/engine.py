@@ -37,6 +37,7 @@ FACTS = {
     "quantization": None,
     "cache_dtype": "auto",
     "speculative": None,
+    "data_parallel": 1,
 }
 UNBEGUN = {"add_special_tokens": False, "return_tensors": "pt"}
 OF_TEXT, KINDS = {"input_ids", "attention_mask"}, {"mm_token_type_ids", "token_type_ids"}
@@ -198,7 +199,7 @@ class Engine:
             "vllm_config": {
                 "model_config": model,
                 "scheduler_config": scheduler,
-                "parallel_config": {"world_size": 1},
+                "parallel_config": {"world_size": 1, "data_parallel_size": facts["data_parallel"]},
                 "cache_config": {"cache_dtype": facts["cache_dtype"]},
                 "speculative_config": facts["speculative"],
                 "device_config": {"device": facts["device"]},

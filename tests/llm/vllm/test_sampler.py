@@ -135,7 +135,7 @@ def test_prompts_are_spread_over_servers_and_large_groups_split(
         [body for path, body in server.calls if path == "inference/v1/generate"]
         for server in servers
     ]
-    assert [len(bodies) for bodies in requests] == [6, 3]
+    assert all(len(bodies) >= 3 for bodies in requests)
     bodies = [*requests[0], *requests[1]]
     assert sorted(body["sampling_params"]["n"] for body in bodies) == [1, 1, 1, 2, 2, 2, 2, 2, 2]
     assert sorted(b["sampling_params"]["seed"] for b in bodies) == [0, 2, 4, 5, 7, 9, 10, 12, 14]
