@@ -12,7 +12,8 @@ sampler, in_process: `TextSampler`: `encode`, `draw`, `extend`, `assemble`, the 
     and vLLM; how the policy draws with its own weights.
 log_probs: `TokenLogProbs`: the policy's training passes, and how an update is cut into them.
 vllm: a sampler: `generation.py`, the requests of a step, all in flight; `fleet.py`, servers that
-    replace each other; `server.py` (requests to a server, sent by `client.py`), `files.py`,
+    replace each other, `roster.py`, a file that names them, and `load.py`, which of them gets a
+    request; `server.py` (requests to a server, sent by `client.py`), `files.py`,
     `nccl.py` and `adapters.py` (transfer of weights; of adapters alone), `request.py`, `prompt.py`
     (a context as a server reads it, with its pictures) and `completion.py`, `sleep.py`,
     `launch.py`; `probe.py`, whether servers compute with the policy's weights.

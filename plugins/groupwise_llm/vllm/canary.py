@@ -27,6 +27,7 @@ from groupwise.kit.errors import UserError
 from groupwise_llm.codec.contexts import Context
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.fleet import Fleet
+from groupwise_llm.vllm.probe import check_gap
 from groupwise_llm.vllm.prompt import family_of, prompt_of
 from groupwise_llm.vllm.server import Server
 
@@ -112,6 +113,8 @@ class Canary:
                 policy=ours, server=torch.tensor(scores, dtype=torch.float64), norms=norms
             )
             gaps.append(now.gaps.abs())
+            if server.url not in self._readings:
+                check_gap(server, float(now.gaps.abs().mean()), self.policy)
             before = self._readings.setdefault(server.url, now)
             if before.norms == norms:
                 continue

@@ -4,7 +4,7 @@ import asyncio
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -55,7 +55,8 @@ class LateError(LostError):
 class Client:
     """One server's HTTP client; url: http://host:port, without a path.
 
-    waits: whether a failed request is repeated for `patience` seconds, or else given up at once.
+    waits: whether a failed request is repeated for `patience` seconds, or else given up at once;
+    is_replaced: asked while it waits whether another server does the work, so that it can give up.
 
     It uses no proxy and no password of the environment (HTTP_PROXY, .netrc): servers are machines
     of the user's own, and the API key is for them alone.
@@ -70,6 +71,7 @@ class Client:
         # Certificates take tens of milliseconds to load, so once.
         self._tls = ssl.create_default_context() if url.startswith("https:") else False
         self.waits = True
+        self.is_replaced: Callable[[], bool] = lambda: False
         self._lock, self._noted = threading.Lock(), False
 
     def get(self, path: str, **query: Any) -> Any:
@@ -125,7 +127,7 @@ class Client:
                 now = time.monotonic()
                 first, deadline = deadline is None, deadline or now + patience
                 late = isinstance(error, TimeoutError)
-                if now + wait > deadline or late:
+                if now + wait > deadline or late or (waits and self.is_replaced()):
                     problem = self._problem(error, waits=waits)
                     message = f"sampler: the vLLM server at {self.url} {problem}"
                     raise (LateError if late else LostError)(

@@ -15,7 +15,7 @@ from groupwise_llm.codec.contexts import Turn
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.vllm.adapters import Adapters, obstacle
 from groupwise_llm.vllm.canary import Canary, Check
-from groupwise_llm.vllm.demands import ADAPTERS
+from groupwise_llm.vllm.demands import ADAPTERS, check
 from groupwise_llm.vllm.files import Files
 from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.nccl import BACKEND, NCCL
@@ -40,8 +40,19 @@ def chosen(policy: LanguageModel, config: Settings, infos: Mapping[Server, Serve
     if config.adapters is None and policy.config.lora and PartialState().is_main_process:
         note = f"note: servers get the whole model with adapters merged, since {reason}"
         terminal.say(note)
-    direct = policy.device.type == "cuda" and not config.sleep and config.start is None
+    direct = policy.device.type == "cuda" and config.has_lasting_servers
     return config.transfer or (BACKEND if direct else "files")
+
+
+def check_newcomer(
+    policy: LanguageModel, config: Settings, backend: str, server: Server, info: ServerInfo
+) -> None:
+    """Raise UserError where a server that joins the others was started differently."""
+    check(server, info, policy, config, backend)
+    if backend == ADAPTERS:
+        reason = obstacle(policy, config, {server: info})
+        if reason is not None:
+            raise UserError(f"sampler: servers get adapters alone, but {reason}")
 
 
 class Exchange:

@@ -1,14 +1,18 @@
 """Fleet: the servers of a run, of which some may be lost for a while."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from groupwise.kit import terminal
+from groupwise.kit.errors import UserError
 from groupwise_llm.vllm.client import LostError
 from groupwise_llm.vllm.completion import Completion
 from groupwise_llm.vllm.load import Load
 from groupwise_llm.vllm.request import Request
+from groupwise_llm.vllm.roster import LOOKS_EVERY, Roster
 from groupwise_llm.vllm.server import Server, ServerInfo
 
 
@@ -19,14 +23,21 @@ class Fleet:
     (`sampler.patience`), and its loss ends the run. Each process has a view of its own.
 
     infos: how each server was started; fixed: no server may be lost, since weights can only be sent
-    to all at once (NCCL).
+    to all at once (NCCL); roster: a file that names the servers, if they may change.
     """
 
-    def __init__(self, infos: Mapping[Server, ServerInfo], *, fixed: bool) -> None:
-        self.infos, self.fixed = infos, fixed
+    def __init__(
+        self,
+        infos: Mapping[Server, ServerInfo],
+        *,
+        fixed: bool,
+        roster: Roster | None = None,
+    ) -> None:
+        self.infos, self.fixed, self.roster = infos, fixed, roster
         self.load: Load[Server] = Load()
         self._lost: list[Server] = []
-        self._lock = threading.Lock()
+        self._lock, self._seeking = threading.Lock(), threading.Lock()
+        self._needs_relief = False
         self._set_patience()
 
     @property
@@ -43,7 +54,8 @@ class Fleet:
 
     def take(self, request: Request) -> Server:
         """The living server that the request is sent to; it has more work until `release`."""
-        sizes = {server: self.infos[server].workers for server in self.living}
+        infos = self.infos
+        sizes = {server: infos[server].workers for server in infos if server not in self._lost}
         return self.load.take(sizes, request.count, turn=request.turn, context=request.begun)
 
     def release(self, server: Server, request: Request) -> None:
@@ -55,13 +67,19 @@ class Fleet:
             for completion in completions:
                 self.load.remember(request.after(completion.ids), server)
 
-    def lose(self, server: Server, error: LostError) -> None:
+    def lose(self, server: Server, error: LostError, *, replaceable: bool = False) -> None:
         """Leave the server out from now on. If there is no other one, raises the error, or returns
-        for another attempt that waits for the server, if this one did not."""
+        for another attempt that waits for the server, if this one did not.
+
+        replaceable: return also where the roster has another one, which `relieve` takes up.
+        """
         with self._lock:
-            if server in self._lost:
+            if server in self._lost or server not in self.infos:
                 return
             if self.fixed or self.living == [server]:
+                if replaceable and self._is_replaced():
+                    self._needs_relief = True
+                    return
                 if error.waited:
                     raise error
                 return
@@ -71,12 +89,64 @@ class Fleet:
         terminal.say(note)
 
     def seek(self) -> None:
-        """Take back lost servers that answer again."""
-        for server in [*self._lost]:
-            if server.answers():
-                self._lost.remove(server)
-                terminal.say(f"note: the vLLM server at {server.url} is back")
-        self._set_patience()
+        """Take back lost servers that answer again, take up those that are new in the roster, and
+        leave out those that are no longer there. With a roster it waits until one answers."""
+        end = time.monotonic() + self._patience
+        if self._look():
+            return
+        terminal.say(f"note: no vLLM server answers; waiting for {self._patience:g} s for one")
+        while time.monotonic() < end and not self._look():
+            time.sleep(LOOKS_EVERY)
+
+    def relieve(self, welcome: Callable[[Server], object]) -> None:
+        """Take up those that replace the last server, if it is lost; welcome: called with each
+        before it gets requests."""
+        if self._needs_relief:
+            self._needs_relief = False
+            self._look(welcome)
+
+    def _look(self, welcome: Callable[[Server], object] = lambda _: None) -> bool:
+        """See `seek`; whether a server answers."""
+        with self._seeking:
+            joining = {server: self.infos[server] for server in self._lost if server.answers()}
+            urls = {server.url for server in self.infos}
+            if self.roster is not None:
+                with suppress(UserError):  # the file is being written: it stays as it was
+                    joining |= self.roster.joining(urls)
+                    urls = {*self.roster.addresses()}
+            for server, info in joining.items():
+                with suppress(LostError):
+                    welcome(server)
+                    self._join(server, info)
+            self._leave({server for server in self.infos if server.url not in urls})
+            self._set_patience()
+            return self.roster is None or any(server.answers() for server in self.living)
+
+    @property
+    def _patience(self) -> float:
+        return next(iter(self.infos)).client.settings.patience
+
+    def _join(self, server: Server, info: ServerInfo) -> None:
+        if server in self._lost:
+            self._lost.remove(server)
+            terminal.say(f"note: the vLLM server at {server.url} is back")
+            return
+        self.infos = {**self.infos, server: info}
+        terminal.say(f"note: the vLLM server at {server.url} has joined")
+
+    def _leave(self, gone: set[Server]) -> None:
+        """The last one that lives stays, until another one has joined."""
+        if not {*self.living} - gone:
+            return
+        for server in gone:
+            self.infos = {own: info for own, info in self.infos.items() if own is not server}
+            with self._lock:
+                self._lost = [own for own in self._lost if own is not server]
+            terminal.say(f"note: the vLLM server at {server.url} has left")
+
+    def _is_replaced(self) -> bool:
+        known = {server.url for server in self.infos}
+        return self.roster is not None and self.roster.has_another(known)
 
     def each(self, action: Callable[[Server], object]) -> None:
         """Run the action on all living servers at the same time; those that fail are lost.
@@ -100,3 +170,4 @@ class Fleet:
         living = self.living
         for server in living:
             server.client.waits = self.fixed or len(living) == 1
+            server.client.is_replaced = self._is_replaced

@@ -69,6 +69,7 @@ class Generation:
                     f"than those that it was sent, after {ROUNDS} attempts: does another run use "
                     f"it, or does it restart?"
                 )
+            self.fleet.relieve(self.renew)
             self.fleet.each(self.renew)
             self._send([*lost, *other])
 
@@ -90,7 +91,7 @@ class Generation:
         except LostError as error:
             if isinstance(error, LateError) and server.answers():
                 return self._given_up(request, error)
-            self.fleet.lose(server, error)
+            self.fleet.lose(server, error, replaceable=True)
             return None
         finally:
             self.fleet.release(server, request)

@@ -73,12 +73,18 @@ def check_weights(
     for server in drawn:
         own = torch.tensor([owner is server for owner in owners], device=gaps.device)
         gap = float(gaps[own].sum() / rollouts.lengths[own].sum())
-        if not gap <= MAX_GAP:
-            raise UserError(
-                f"sampler: the vLLM server at {server.url} has loaded the policy's weights, but "
-                f"its log-probs differ from the policy's by {gap:.2g} nats on average: it runs "
-                f"another model, or in another precision. Start it with {policy.config.model}, "
-                f"and in the policy's precision (--dtype)"
-            )
+        check_gap(server, gap, policy)
     ids = [token for own in next(iter(drawn.values())) for token in own.ids]
     return row, context, ids
+
+
+def check_gap(server: Server, gap: float, policy: LanguageModel) -> None:
+    """Raise UserError where the server's log-probs are so many nats from the policy's that it runs
+    another model."""
+    if not gap <= MAX_GAP:
+        raise UserError(
+            f"sampler: the vLLM server at {server.url} has loaded the policy's weights, but "
+            f"its log-probs differ from the policy's by {gap:.2g} nats on average: it runs "
+            f"another model, or in another precision. Start it with {policy.config.model}, "
+            f"and in the policy's precision (--dtype)"
+        )

@@ -20,14 +20,15 @@ from groupwise_llm.sampler import TextSampler
 from groupwise_llm.vllm.client import Client
 from groupwise_llm.vllm.completion import Completion, read, turn_of, vocabulary_of
 from groupwise_llm.vllm.demands import check
-from groupwise_llm.vllm.exchange import Exchange, chosen
+from groupwise_llm.vllm.exchange import Exchange, check_newcomer, chosen
 from groupwise_llm.vllm.fleet import Fleet
 from groupwise_llm.vllm.generation import Generation
 from groupwise_llm.vllm.launch import Launch
 from groupwise_llm.vllm.nccl import BACKEND
 from groupwise_llm.vllm.prompt import Prompt, family_of, prompt_of
 from groupwise_llm.vllm.request import AT_ONCE, Request, sampling_of, split, turns
-from groupwise_llm.vllm.server import Server
+from groupwise_llm.vllm.roster import addresses_at_start, roster_of
+from groupwise_llm.vllm.server import Server, ServerInfo
 from groupwise_llm.vllm.settings import Settings
 
 
@@ -54,17 +55,18 @@ class VLLM(TextSampler):
         self.config, self.policy = config, policy
         self.vocabulary = vocabulary_of(policy)
         self._launch = Launch(config.start, policy, config) if config.start else None
-        urls = list(config.servers)
         try:
+            urls = addresses_at_start(config)
             if self._launch is not None:
                 urls = [processes.first(self._launch.open, patient=True)]
             servers = [Server(Client(url, config)) for url in urls]
-            self.infos = {server: server.info() for server in servers}
-            backend = chosen(policy, config, self.infos)
-            for server, info in self.infos.items():
+            infos = {server: server.info() for server in servers}
+            backend = chosen(policy, config, infos)
+            for server, info in infos.items():
                 check(server, info, policy, config, backend)
-            self.fleet = Fleet(self.infos, fixed=backend == BACKEND)
-            self.exchange = Exchange(policy, self.fleet, self.infos, config, backend)
+            roster = roster_of(config, partial(check_newcomer, policy, config, backend))
+            self.fleet = Fleet(infos, fixed=backend == BACKEND, roster=roster)
+            self.exchange = Exchange(policy, self.fleet, infos, config, backend)
         except BaseException:
             self._stop()
             raise
@@ -85,6 +87,10 @@ class VLLM(TextSampler):
     @property
     def device(self) -> torch.device:
         return self.policy.device
+
+    @property
+    def infos(self) -> Mapping[Server, ServerInfo]:
+        return self.fleet.infos
 
     # ---- weights
 

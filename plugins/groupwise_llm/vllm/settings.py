@@ -7,6 +7,13 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from groupwise.kit.options import PathOrName, PathToWrite
 
 
+def address(text: str) -> str:
+    """An address of a server, without a slash at its end. Raises ValueError."""
+    if not text.startswith(("http://", "https://")):
+        raise ValueError(f"expected addresses such as http://host:8000, found {text!r}")
+    return text.rstrip("/")
+
+
 class Start(BaseModel):
     """A server that the run itself starts on this machine."""
 
@@ -31,8 +38,10 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    servers: list[str] = Field(
-        default_factory=list, description="addresses of running servers: http://host:port"
+    servers: list[str] | PathToWrite = Field(
+        default_factory=list,
+        description="addresses of running servers: http://host:port; or a file with one a line, "
+        "which is read again before each batch: servers may be replaced by others",
     )
     start: Start | None = Field(
         None, description="start a server on this machine, instead of `servers`"
@@ -40,8 +49,8 @@ class Settings(BaseModel):
     transfer: Literal["files", "nccl"] | None = Field(
         None,
         description="how weights are sent: nccl from GPU to GPU, or files; if unset nccl where "
-        "training is on a GPU that servers do not share (no sleep, no start); adapters "
-        "alone always go by files",
+        "training is on a GPU that servers do not share (no sleep, no start), and servers are "
+        "listed; adapters alone always go by files",
     )
     adapters: bool | None = Field(
         None,
@@ -77,19 +86,26 @@ class Settings(BaseModel):
 
     @field_validator("servers")
     @classmethod
-    def _plain(cls, servers: list[str]) -> list[str]:
-        for server in servers:
-            if not server.startswith(("http://", "https://")):
-                raise ValueError(f"expected addresses such as http://host:8000, found {server!r}")
-        if len({server.rstrip("/") for server in servers}) < len(servers):
+    def _plain(cls, servers: list[str] | str) -> list[str] | str:
+        if isinstance(servers, str):
+            if servers.startswith(("http://", "https://")):
+                raise ValueError(f"expected a list or a file: servers: [{servers!r}]")
+            return servers
+        plain = [address(server) for server in servers]
+        if len({*plain}) < len(plain):
             raise ValueError("the same server is listed twice")
-        return [server.rstrip("/") for server in servers]
+        return plain
 
     @model_validator(mode="after")
     def _either(self) -> Self:
         if bool(self.servers) == (self.start is not None):
             raise ValueError(
                 "set either servers (addresses of running servers) or start (the run starts one)"
+            )
+        if isinstance(self.servers, str) and self.transfer == "nccl":
+            raise ValueError(
+                "transfer: nccl and a file of servers: NCCL connects all of them once, so none can "
+                "be replaced; list their addresses in servers, or set transfer: files"
             )
         if self.sleep and self.transfer == "nccl":
             raise ValueError(
@@ -102,3 +118,8 @@ class Settings(BaseModel):
                 "files, or leave it unset"
             )
         return self
+
+    @property
+    def has_lasting_servers(self) -> bool:
+        """Whether they have GPUs of their own, and are the same for the whole run."""
+        return isinstance(self.servers, list) and not self.sleep and self.start is None

@@ -44,8 +44,10 @@ def sampler(tmp_path):
     samplers = []
 
     def build(policy, *engines, **settings):
-        settings = {"folder": str(tmp_path), "patience": 0.0, **settings}
-        config = VLLM.Config(servers=[one.url for one in engines], **settings)
+        urls = [one.url for one in engines]
+        config = VLLM.Config(
+            **{"servers": urls, "folder": str(tmp_path), "patience": 0.0, **settings}
+        )
         samplers.append(VLLM(config, policy))
         return samplers[-1]
 

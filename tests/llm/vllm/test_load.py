@@ -97,15 +97,15 @@ def test_a_context_stays_with_its_server_unless_that_has_much_more_work():
 
 def test_a_group_is_drawn_by_several_servers(make, engine, sampler, rows):
     """Its completions are those that one server draws."""
-    policy, servers = make("llama", max_new_tokens=64), [engine(), engine(), engine()]
+    policy, servers = make("llama", max_new_tokens=32), [engine(), engine()]
     alone = sampler(policy, servers[0])
     alone.follow(policy, "policy", 0)
-    expected = alone.sample(rows[1:2], group_size=6, seeds=range(6))
+    expected = alone.sample(rows[1:2], group_size=4, seeds=range(4))
     vllm = sampler(policy, *servers)
     vllm.follow(policy, "policy", 0)
     for server in servers:
         server.calls.clear()
-    rollouts = vllm.sample(rows[1:2], group_size=6, seeds=range(6))
+    rollouts = vllm.sample(rows[1:2], group_size=4, seeds=range(4))
     assert rollouts.completions == expected.completions
     assert all(GENERATE in server.paths() for server in servers)
 
