@@ -1,12 +1,15 @@
 """Train on a Ray cluster: `groupwise train --auto-resume` in every worker.
 
     python examples/cluster/on_ray.py CONFIG --storage FOLDER [--workers 2] [--gpu] [key=value ...]
+    python examples/cluster/on_ray.py CONFIG ... --servers 4 --gpus-per-server 2
 
-docs/cluster.md says where the run is written, which files every node needs, and what happens when a
-worker or a node fails. Without RAY_ADDRESS, this machine becomes a cluster.
+starts vLLM's servers, too. docs/cluster.md says where the run is written, which files every node
+needs, and what happens when a worker, a server or a node fails. Without RAY_ADDRESS, this machine
+becomes a cluster.
 """
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
@@ -17,7 +20,8 @@ import torch
 import yaml
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
 from ray.train.torch import TorchTrainer
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray_servers import SERVE, Servers
 
 import groupwise
 
@@ -26,19 +30,20 @@ def work(settings: dict[str, Any]) -> None:
     """One process of the run; Ray restarts all of them when one fails."""
     if not torch.cuda.is_available():
         os.environ["ACCELERATE_USE_CPU"] = "true"
+    logging.getLogger("httpx").setLevel("WARNING")  # else a line for each request to a server
     groupwise.train(resume="auto", **settings)
 
 
-def wait_for_room(workers: int, each: dict[str, float], seconds: int) -> None:
-    """Request the workers' resources, which an autoscaler notices; exit if they do not come."""
-    room = placement_group([each] * workers)
+def reserve(count: int, each: dict[str, float], what: str, seconds: int) -> PlacementGroup:
+    """Request resources, which an autoscaler notices; exit if they do not come."""
+    room = placement_group([each] * count)
     if not room.wait(seconds):
         free = {name: ray.available_resources().get(name, 0.0) for name in each}
         sys.exit(
-            f"error: {workers} workers need {each} each, and after {seconds} s {free} of the "
-            f"cluster is free: add nodes, wait longer by --patience, or lower --workers"
+            f"error: {count} {what} need {each} each, and after {seconds} s {free} of the "
+            f"cluster is free: add nodes, wait longer by --patience, or lower --{what}"
         )
-    remove_placement_group(room)
+    return room
 
 
 def main() -> None:
@@ -47,8 +52,11 @@ def main() -> None:
     parser.add_argument("--storage", type=Path, required=True, help="a folder all nodes share")
     parser.add_argument("--workers", type=int, default=2, help="processes of the run")
     parser.add_argument("--gpu", action="store_true", help="one GPU per worker")
+    parser.add_argument("--servers", type=int, default=0, help="vLLM servers to start")
+    parser.add_argument("--gpus-per-server", type=int, default=1)
+    parser.add_argument("--serve", default=SERVE, help="the command of a server, without --port")
     parser.add_argument("--restarts", type=int, default=3, help="most restarts after failures")
-    parser.add_argument("--patience", type=int, default=300, help="seconds to wait for nodes")
+    parser.add_argument("--patience", type=int, default=900, help="seconds to wait for a start")
     options, overrides = parser.parse_known_args()
     storage, name = options.storage.absolute(), options.config.stem
     pairs = [text.partition("=") for text in overrides]
@@ -57,9 +65,17 @@ def main() -> None:
 
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(options.patience)
     ray.init()
-    wait_for_room(
-        options.workers, {"CPU": 1.0} | ({"GPU": 1.0} if options.gpu else {}), options.patience
-    )
+    if options.servers:
+        storage.mkdir(parents=True, exist_ok=True)
+        gpus, file = options.gpus_per_server, storage / f"{name}.servers"
+        model = yaml.safe_load(options.config.read_text())["policy"]["model"]
+        command = options.serve.format(model=settings.get("policy.model", model), gpus=gpus)
+        each = {"CPU": 1.0} | ({"GPU": float(gpus)} if gpus else {})
+        room = reserve(options.servers, each, "servers", options.patience)
+        Servers(room, command, gpus, file).start(options.patience)
+        settings |= {"sampler.servers": str(file), "sampler.patience": options.patience}
+    each = {"CPU": 1.0} | ({"GPU": 1.0} if options.gpu else {})
+    remove_placement_group(reserve(options.workers, each, "workers", options.patience))
     failures = FailureConfig(
         max_failures=options.restarts, controller_failure_limit=options.restarts
     )

@@ -56,7 +56,7 @@ class Engine:
     keys and values are kept for the next token, until they are dropped.
     """
 
-    def __init__(self, folder, *, port=0, cached=False, **facts):
+    def __init__(self, folder, *, host="127.0.0.1", port=0, cached=False, **facts):
         self.folder, self.facts = Path(folder), {**FACTS, **facts}
         self.calls, self.faults, self.spoil = [], {}, lambda choice: choice
         self.queries, self.halt = {}, lambda count: None
@@ -71,7 +71,7 @@ class Engine:
         )
         self.processor = transformers.AutoProcessor.from_pretrained(folder) if self.sees else None
         self.features = {}
-        self.http, self.port = None, port
+        self.http, self.host, self.port = None, host, port
         self.start()
 
     @property
@@ -100,7 +100,7 @@ class Engine:
                 if not isinstance(sys.exception(), ConnectionError):  # the client has closed it
                     super().handle_error(request, address)
 
-        self.http = Server(("127.0.0.1", self.port), Handler)
+        self.http = Server((self.host, self.port), Handler)
         self.port = self.http.server_port
         threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
 
