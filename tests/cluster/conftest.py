@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+from tests import repeated
 from tests.core.launching import Job
-from tests.repeated import lines
 
 ROOT = Path(__file__).parents[2]
 MODULES = [ROOT / "examples" / "third_party" / "src", Path(__file__).parent, *sys.path]
@@ -99,6 +99,12 @@ def wait_for(condition: Callable[[], bool], *processes: subprocess.Popen[str]) -
                 process.kill()
                 pytest.fail(process.communicate()[0])
         time.sleep(0.02)
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    """The repeatable metrics of a run's lines, without the one that only several processes have."""
+    own = repeated.lines(run)
+    return [{name: line[name] for name in line if name != "slowest_process"} for line in own]
 
 
 def approximately(expected: list[Mapping[str, Any]]) -> list[Any]:
