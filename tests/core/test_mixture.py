@@ -78,6 +78,23 @@ def test_numbers_and_seeds_are_distinct_and_rows_have_their_source():
     assert Counter(group.source for group in groups) == {"sums": 30, "chats": 10}
 
 
+class Worded(list):
+    """Rows that ask the same question in several wordings."""
+
+    key = "id"
+
+
+def test_a_source_holds_out_by_its_own_column_of_questions():
+    rows = Worded(rows_of("sums", 200))
+    source = Mixture(Mixture.Config(), {"sums": rows, "chats": rows_of("chats")}, SHARES, "source")
+    both, alone = draws(source, fraction=0.4), draws(rows, fraction=0.4)
+    taken = [group.row for group in both.take(64) if group.source == "sums"]
+    assert [row["prompt"] for row in taken] == [g.row["prompt"] for g in alone.take(48)]
+    held = {g.row["id"] for g in both.evaluation(8, distinct=False) if g.source == "sums"}
+    assert held
+    assert held.isdisjoint(row["id"] for row in taken)
+
+
 def test_all_that_reads_rows_sees_all_sources():
     prompts = draws(mixture())
     assert len(prompts.source) == 52

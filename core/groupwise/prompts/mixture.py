@@ -17,6 +17,11 @@ class Labelled:
     column: str
     label: str
 
+    @property
+    def key(self) -> str | None:
+        """The source's own column of questions, by which its rows are held out."""
+        return getattr(self.source, "key", None)
+
     def __len__(self) -> int:
         return len(self.source)
 
