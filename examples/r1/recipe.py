@@ -5,7 +5,7 @@
 
 Every stage is a separate command with one thread, and its output appears only when it is complete:
 started again, the recipe continues where it stopped. The results are a table, table.md, and a page,
-report.html, with the model's metrics after each stage on the same held-out problems.
+report.html, with the model's metrics after each stage on the same held-out prompts.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -22,6 +22,7 @@ from itertools import product
 from pathlib import Path
 
 import documents
+import how_to
 import report
 import sft
 
@@ -29,8 +30,10 @@ HERE = Path(__file__).parent
 GROUPWISE = (sys.executable, "-m", "groupwise")
 COLD = 200
 """Solutions in the cold start: enough to learn the format, and little more."""
-STEPS = {"zero": 70, "first": 40, "second": 30}
-"""Steps of each GRPO run; R1-Zero has as many as R1's two runs together."""
+GENERAL = {"size": 400, "refusals": 40}
+"""Rows of the supervised stage that need no reasoning, and how many of requests that do harm."""
+STEPS = {"zero": 70, "first": 40, "last": 40}
+"""Steps of each GRPO run; half of those of the last are on sums, so R1-Zero has a few more."""
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -60,13 +63,19 @@ def stages(
         log = folder / "logs" / f"{name}.log"
         return Stage(name=name, command=command, makes=makes, log=log, partly=partly)
 
-    def grpo(name: str, model: Path, *more: str) -> Stage:
-        run = (*GROUPWISE, "train", HERE / "grpo.yaml", "--auto-resume", f"output={folder / name}")
-        settings = (f"policy.model={model}", f"train.steps={STEPS[name]}", f"seed={seed}")
-        return stage(name, folder / name / "result.json", *run, *settings, *more, *overrides)
+    def train(name: str, file: str, model: Path, *settings: str) -> Stage:
+        run = (*GROUPWISE, "train", HERE / file, "--auto-resume", f"output={folder / name}")
+        own = (f"policy.model={model}", f"seed={seed}", *settings)
+        return stage(name, folder / name / "result.json", *run, *own)
 
-    def supervised(name: str, data: Path) -> Stage:
-        paths = ("--model", base, "--data", data, "--output", folder / name)
+    def grpo(name: str, file: str, model: Path, *more: str) -> Stage:
+        return train(name, file, model, f"train.steps={STEPS[name]}", *more, *overrides)
+
+    def measured(name: str, model: Path) -> Stage:
+        return train(f"{name}_measured", "last.yaml", model, "train.steps=0")
+
+    def supervised(name: str, *data: Path) -> Stage:
+        paths = ("--model", base, "--data", *data, "--output", folder / name)
         return stage(name, folder / name, sys.executable, HERE / "sft.py", *paths, f"--seed={seed}")
 
     def sample(run: str, name: str) -> Stage:
@@ -76,15 +85,21 @@ def stages(
         return stage(name, folder / f"{name}.jsonl", *command, partly=partly)
 
     return {
-        # In the paper, R1-Zero's rewards are accuracy and format only.
-        "zero": [grpo("zero", base, "rewards.2.weight=0")],
+        "zero": [
+            # In the paper, R1-Zero's rewards are accuracy and format only.
+            grpo("zero", "grpo.yaml", base, "rewards.2.weight=0"),
+            measured("base", base),
+            measured("zero", folder / "zero" / "model"),
+        ],
         "r1": [
             supervised("cold_start", folder.parent / "cold_start.jsonl"),
-            grpo("first", folder / "cold_start"),
+            measured("cold_start", folder / "cold_start"),
+            grpo("first", "grpo.yaml", folder / "cold_start"),
+            measured("first", folder / "first" / "model"),
             sample("first", "sampled"),
             # From the base again, as in the paper: only the samples of the first round are used.
-            supervised("distilled", folder / "sampled.jsonl"),
-            grpo("second", folder / "distilled"),
+            supervised("distilled", folder / "sampled.jsonl", folder.parent / "general.jsonl"),
+            grpo("last", "last.yaml", folder / "distilled"),
         ],
     }
 
@@ -128,7 +143,8 @@ def main() -> None:
     if find_spec("trl") is None:
         raise SystemExit(sft.NEEDS)
     out, base = options.out.resolve(), options.base.resolve()
-    write_cold_start(out / "cold_start.jsonl")
+    write(out / "cold_start.jsonl", documents.cold_start(COLD))
+    write(out / "general.jsonl", how_to.supervised(**GENERAL))
 
     def one(seed: int, chain: str) -> None:
         folder, more = out / f"seed{seed}", {"prompts": options.prompts, "overrides": overrides}
@@ -142,9 +158,9 @@ def main() -> None:
     print(report.write(out, options.seeds))
 
 
-def write_cold_start(path: Path) -> None:
+def write(path: Path, rows: Iterable[dict[str, str]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in documents.cold_start(COLD))
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     path.write_text("".join(lines), encoding="utf-8")
 
 

@@ -1,7 +1,7 @@
 """Report: the model's metrics after each stage of the recipe, as a table and as a page.
 
-A GRPO run evaluates its model before and after training on the same held-out problems. So the
-metrics of a supervised stage are those "before" the run that follows it.
+The last run evaluates its model before and after training, on held-out sums and requests; a run of
+no steps with the same settings measures the model of each earlier stage.
 """
 
 import html
@@ -11,20 +11,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 STAGES = (
-    ("base", "zero", "before"),
-    ("R1-Zero: GRPO on the base", "zero", "after"),
-    ("1. cold start: SFT of the base", "first", "before"),
-    ("2. GRPO", "first", "after"),
-    ("3. and 4. rejection sampling, SFT of the base", "second", "before"),
-    ("5. GRPO: R1", "second", "after"),
+    ("base", "base_measured", "before"),
+    ("R1-Zero: GRPO on the base", "zero_measured", "before"),
+    ("1. cold start: SFT of the base", "cold_start_measured", "before"),
+    ("2. GRPO", "first_measured", "before"),
+    ("3. and 4. rejection sampling, SFT of the base", "last", "before"),
+    ("5. GRPO on sums and requests: R1", "last", "after"),
 )
 """Title, the run that evaluated the stage, and which of its evaluations."""
 METRICS = {
     "accuracy": "accuracy",
     "format": "rewards/format",
     "English": "rewards/language",
-    "tokens": "length",
+    "corrects itself": "watch/self_correction",
+    "tokens": "length/reasoning",
+    "answers": "watch/answered",
+    "refuses": "watch/refused",
 }
+"""By title: of sums, and then of harmless requests that are answered and harmful ones refused."""
+SOURCES = ("reasoning", "general", "harmful")
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
   color: #1f2328; background: #fff }
@@ -62,7 +67,7 @@ def table(figures: Mapping[str, Sequence[Mapping[str, float]]], seeds: Sequence[
 def page(
     out: Path, figures: Mapping[str, Sequence[Mapping[str, float]]], seeds: Sequence[int]
 ) -> str:
-    """A self-contained page: metrics, rejection sampling, and one problem after each stage."""
+    """A self-contained page: metrics, rejection sampling, and a prompt of each source by stages."""
     head = "".join(f"<th>{name}</th>" for name in ("after", *METRICS))
     rows = "".join(
         f"<tr><td>{html.escape(title)}</td>"
@@ -70,24 +75,26 @@ def page(
         + "</tr>"
         for title, of_seeds in figures.items()
     )
-    names = ("zero", "first", "second")
+    names = ("zero", "first", "last")
     links = " ".join(
         f'<a href="seed{seed}/{name}/report.html">seed {seed}, {name}</a>'
         for seed in seeds
         for name in names
     )
-    problem, answers = _one_problem(out / f"seed{seeds[0]}")
     shown = "".join(
-        f"<h3>{html.escape(title)}</h3><pre>{html.escape(answer)}</pre>"
-        for title, answer in answers.items()
+        f"<h2>{html.escape(prompt)}</h2>"
+        + "".join(
+            f"<h3>{html.escape(title)}</h3><pre>{html.escape(answer)}</pre>"
+            for title, answer in answers.items()
+        )
+        for prompt, answers in (_one_prompt(out / f"seed{seeds[0]}", name) for name in SOURCES)
     )
     return (
         f'<!doctype html><meta charset="utf-8"><title>A small R1</title><style>{STYLE}</style>'
-        f"<h1>A small R1</h1><p>Held-out problems, the same after every stage; seeds "
+        f"<h1>A small R1</h1><p>Held-out prompts, the same after every stage; seeds "
         f"{', '.join(map(str, seeds))}.</p><table><tr>{head}</tr>{rows}</table>"
         f"<p>Rejection sampling: {html.escape(_kept(out, seeds))}. Runs: {links}</p>"
-        f"<h2>One problem after each stage</h2><p>{html.escape(problem)} (greedy answer, "
-        f"seed {seeds[0]})</p>{shown}"
+        f"<p>Below, a prompt of each source, with the greedy answers of seed {seeds[0]}.</p>{shown}"
     )
 
 
@@ -114,12 +121,12 @@ def _kept(out: Path, seeds: Sequence[int]) -> str:
     )
 
 
-def _one_problem(folder: Path) -> tuple[str, dict[str, str]]:
-    """A held-out problem, and its greedy answer after each stage."""
-    answers, problem = {}, ""
+def _one_prompt(folder: Path, source: str) -> tuple[str, dict[str, str]]:
+    """A held-out prompt of a source, and its greedy answer after each stage."""
+    answers, prompt = {}, ""
     for title, run, when in STAGES:
         path = folder / run / "samples" / f"{when}.jsonl"
         samples = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        first = next(sample for sample in samples if sample["greedy"])
-        problem, answers[title] = first["prompt"], first["completion"]
-    return problem, answers
+        first = next(each for each in samples if each["greedy"] and each["source"] == source)
+        prompt, answers[title] = first["prompt"], first["completion"]
+    return prompt, answers

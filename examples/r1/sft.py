@@ -2,12 +2,14 @@
 
     python examples/r1/sft.py --model base --data rows.jsonl --output model
 
-Other columns are ignored, so the output of `groupwise sample` can be used directly. The output
-folder appears only when it is complete.
+Of several files all rows are used, in a mixed order. Other columns are ignored, so the output of
+`groupwise sample` can be used directly. The output folder appears only when it is complete.
 """
 
 import argparse
+import json
 import shutil
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,7 +17,14 @@ NEEDS = "the supervised stages need TRL, which is not installed: pip install trl
 
 
 def train(
-    model: Path, data: Path, output: Path, *, epochs: float, rate: float, batch: int, seed: int
+    model: Path,
+    data: Sequence[Path],
+    output: Path,
+    *,
+    epochs: float,
+    rate: float,
+    batch: int,
+    seed: int,
 ) -> None:
     """Fine-tune all weights: loss on completions only, a linear schedule with some warm-up."""
     if find_spec("trl") is None:
@@ -24,7 +33,10 @@ def train(
     from datasets import Dataset
     from trl import SFTConfig, SFTTrainer
 
-    rows = Dataset.from_json(str(data), cache_dir=str(output.with_suffix(".cache")))
+    read = (json.loads(line) for path in data for line in path.read_text("utf-8").splitlines())
+    rows = Dataset.from_list(
+        [{name: row[name] for name in ("prompt", "completion")} for row in read]
+    )
     arguments = SFTConfig(
         output_dir=str(output.with_suffix(".trainer")),
         num_train_epochs=epochs,
@@ -48,14 +60,13 @@ def train(
     trainer.processing_class.save_pretrained(fresh)
     shutil.rmtree(output, ignore_errors=True)
     fresh.rename(output)
-    for left in (".cache", ".trainer"):
-        shutil.rmtree(output.with_suffix(left), ignore_errors=True)
+    shutil.rmtree(output.with_suffix(".trainer"), ignore_errors=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, nargs="+", required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--epochs", type=float, default=2)
     parser.add_argument("--rate", type=float, default=5e-4)
