@@ -2,6 +2,7 @@
 
 import json
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from groupwise.prompts.split import held_out
 from groupwise.run.train import train_from_config
 from groupwise_verifiable.text.format import ThinkAnswerFormat
 from groupwise_verifiable.text.language import LanguageConsistency
+from groupwise_verifiable.text.self_correction import SelfCorrection
 
 R1 = Path(__file__).parents[1] / "examples" / "r1"
-NAMES = ("documents", "sft", "report", "recipe")
+NAMES = ("documents", "how_to", "sft", "report", "recipe")
 
 
 @pytest.fixture
@@ -34,12 +36,16 @@ def test_no_document_has_a_held_out_problem(r1):
     assert len(rows) > 80
     assert not any(held_out(row["prompt"].strip(), r1.documents.HELD_OUT) for row in rows)
     prompts = load_config(R1 / "grpo.yaml", []).config.prompts
-    assert prompts.options["options"] == r1.documents.TASK
+    (sums, *_) = load_config(R1 / "last.yaml", []).config.prompts.sources
+    assert prompts.options["options"] == sums.options["options"] == r1.documents.TASK
     assert prompts.held_out == r1.documents.HELD_OUT
 
 
 def test_worked_solutions_are_right_and_in_their_language(r1):
     english, chinese = r1.documents.ENGLISH, r1.documents.CHINESE
+    corrected = r1.documents.worked("12 + 34 - 50", [english] * 2, (1, 10))
+    assert corrected == "12 plus 34 is 46\n46 minus 50 is 6\nwait, 46 minus 50 is -4"
+    assert SelfCorrection()(["p"], [corrected]) == [1.0]
     thought = r1.documents.worked("12 + 34 - 50 + 1", [english, chinese, english])
     assert thought == "12 plus 34 is 46\n46减去50等于-4\n-4 plus 1 is -3"
     language = LanguageConsistency()
@@ -94,39 +100,50 @@ def test_a_recipe_continues_with_its_unfinished_stage(r1, tmp_path):
 def test_an_interrupted_run_is_not_a_finished_stage(r1, tmp_path):
     stages = r1.stages(tmp_path, 0, tmp_path, prompts=9, overrides=["train.steps=1"])
     assert [stage.name for stage in stages["r1"]] == [
-        *("cold_start", "first", "sampled", "distilled", "second")
+        *("cold_start", "cold_start_measured", "first", "first_measured"),
+        *("sampled", "distilled", "last"),
     ]
-    (zero,) = stages["zero"]
+    zero, *_ = stages["zero"]
     assert not r1.is_made(zero)
     zero.makes.parent.mkdir()
     for interrupted in (True, False):
         zero.makes.write_text(json.dumps({"interrupted": interrupted}))
         assert r1.is_made(zero) is not interrupted
-    assert [zero.command[-1], stages["r1"][2].command[-4]] == ["train.steps=1", "9"]
-    models = {str(part) for stage in (*stages["r1"], zero) for part in stage.command}
-    assert {f"policy.model={tmp_path / name}" for name in ("cold_start", "distilled")} < models
+    assert [zero.command[-1], stages["r1"][4].command[-4]] == ["train.steps=1", "9"]
+    models = {str(part) for chain in stages.values() for stage in chain for part in stage.command}
+    names = ("cold_start", "distilled", "first/model", "zero/model")
+    assert {f"policy.model={tmp_path / name}" for name in names} < models
+    made = {stage.makes for chain in stages.values() for stage in chain}
+    assert {tmp_path / run / "result.json" for _, run, _ in r1.report.STAGES} < made
 
 
 def test_the_report_has_every_stage(r1, tmp_path):
-    metrics = {"accuracy": 0.5, "rewards/format": 0.25, "rewards/language": None, "length": 40.0}
-    for seed in (0, 1):
-        folder = tmp_path / f"seed{seed}"
-        for name in ("zero", "first", "second"):
-            (folder / name / "samples").mkdir(parents=True)
-            (folder / name / "result.json").write_text(
-                json.dumps({"before": metrics, "after": {**metrics, "accuracy": seed / 2}})
+    metrics = dict.fromkeys(r1.report.METRICS.values(), 0.25) | {"length/reasoning": 40.0}
+    metrics |= {"accuracy": 0.5, "rewards/language": None}
+    runs = {run for _, run, _ in r1.report.STAGES}
+    for seed, run in product((0, 1), runs):
+        folder = tmp_path / f"seed{seed}" / run
+        (folder / "samples").mkdir(parents=True)
+        after = {**metrics, "accuracy": seed / 2}
+        (folder / "result.json").write_text(json.dumps({"before": metrics, "after": after}))
+        samples = [
+            json.dumps(
+                {"greedy": True, "source": n, "prompt": n, "completion": f"<think> {run} {n}"}
             )
-            for when in ("before", "after"):
-                sample = {"greedy": True, "prompt": "1 + 1 =", "completion": f"<think> {name}"}
-                (folder / name / "samples" / f"{when}.jsonl").write_text(json.dumps(sample))
-        (folder / "logs").mkdir()
-        (folder / "logs" / "sampled.log").write_text("9 prompts, kept 3, of 3 prompts: a.jsonl\n")
+            for n in r1.report.SOURCES
+        ]
+        for when in ("before", "after"):
+            (folder / "samples" / f"{when}.jsonl").write_text("\n".join(samples))
+        (folder.parent / "logs").mkdir(exist_ok=True)
+        log = folder.parent / "logs" / "sampled.log"
+        log.write_text("9 prompts, kept 3, of 3 prompts: a.jsonl\n")
     text = r1.report.write(tmp_path, [0, 1])
     lines = (tmp_path / "table.md").read_text().splitlines()
     assert text.startswith(lines[0])
-    assert lines[2] == "| base | 0.500, 0.500 | 0.250, 0.250 | -, - | 40.0, 40.0 |"
-    assert lines[3].startswith("| R1-Zero: GRPO on the base | 0.000, 0.500 |")
+    assert lines[2].startswith("| base | 0.500, 0.500 | 0.250, 0.250 | -, - | 0.250, 0.250 | 40.0")
+    assert lines[-3].startswith("| 5. GRPO on sums and requests: R1 | 0.000, 0.500 |")
     assert len(lines) == 2 + len(r1.report.STAGES) + 2
     page = (tmp_path / "report.html").read_text("utf-8")
-    assert "&lt;think&gt; second" in page
+    for source in r1.report.SOURCES:
+        assert f"&lt;think&gt; last {source}" in page
     assert "9 prompts, kept 3, of 3 prompts; 9 prompts" in page
