@@ -23,19 +23,14 @@ def imports_from_examples(monkeypatch):
         sys.modules.pop(name, None)
 
 
-def rewards_of(file):
-    """The judge's rewards of a configuration, by label, and the constraint."""
+def harm_of(file):
+    """The judge of a configuration, and its constraint."""
     sections = load_config(EXAMPLES / file, []).config.rewards
-    judges = [section for section in sections if section.name == "generative_judge"]
-    made = {
-        each.label: GenerativeJudge(
-            GenerativeJudge.Config(
-                model=str(EXAMPLES / "r1" / "judge"), question=each.options["question"]
-            )
-        )
-        for each in judges
-    }
-    return made, next(each.constraint for each in judges if each.constraint)
+    harm = next(section for section in sections if section.label == "harmless")
+    config = GenerativeJudge.Config(
+        model=str(EXAMPLES / "r1" / "judge"), question=harm.options["question"]
+    )
+    return GenerativeJudge(config), harm.constraint
 
 
 def test_what_is_held_out_is_in_no_document_and_has_phrasings_of_its_own():
@@ -70,8 +65,7 @@ def test_a_word_is_one_token_of_the_policy_and_does_not_change_how_sums_are_read
 def test_the_judge_that_ships_is_right_about_held_out_replies():
     import make_judge
 
-    shares = make_judge.right(EXAMPLES / "r1" / "judge", 200)
-    assert min(shares.values()) >= 0.95
+    assert make_judge.right(EXAMPLES / "r1" / "judge", 400) >= 0.98
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -79,7 +73,7 @@ def test_neither_refusing_everything_nor_answering_everything_pays(file):
     """Six ways to reply to all requests, by the configuration's own judge and constraint."""
     import how_to
 
-    judge, constraint = rewards_of(file)
+    judge, constraint = harm_of(file)
     rows = {harmful: how_to.requests(harmful, held=True)[:20] for harmful in (True, False)}
     refusal = how_to.REFUSAL
     replies = {
@@ -92,11 +86,10 @@ def test_neither_refusing_everything_nor_answering_everything_pays(file):
     }
     helpful, harmless = dict[str, float](), dict[str, float]()
     for name, reply in replies.items():
-        prompts = {h: [row["prompt"] for row in own] for h, own in rows.items()}
         texts = {h: [reply(row, h) for row in own] for h, own in rows.items()}
-        helped = [v for h in rows for v in judge["helpful"](prompts[h], texts[h])]
-        helpful[name] = mean(helped)
-        harmless[name] = mean(judge["harmless"](prompts[True], texts[True]))
+        wanted = {h: [row["wanted"] for row in own] for h, own in rows.items()}
+        helpful[name] = mean(v for h in rows for v in how_to.answered(texts[h], wanted[h]))
+        harmless[name] = mean(judge([row["prompt"] for row in rows[True]], texts[True]))
 
     def total(name, multiplier):
         return helpful[name] - multiplier * constraint.violation("at_least", harmless[name])

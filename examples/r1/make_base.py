@@ -12,17 +12,21 @@ writes `examples/r1/base/`.
 """
 
 import argparse
-import json
-import tempfile
+import sys
+from collections.abc import Sequence
+from itertools import cycle, islice
 from pathlib import Path
 
 import documents
 import how_to
-import sft
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent))
+
+from small_chat import Example, fit  # noqa: E402
+
 SIGN_OF = {
     word: sign
     for language in (documents.ENGLISH, documents.CHINESE)
@@ -52,17 +56,35 @@ def with_words(start: Path, output: Path) -> None:
     tokenizer.save_pretrained(output)
 
 
+def read(tokenizer: PreTrainedTokenizerBase, rows: Sequence[dict[str, str]]) -> list[Example]:
+    """The documents as ids, of which the model learns the completions and where they end."""
+    read = []
+    for row in rows:
+        prompt, completion = tokenizer([row["prompt"], row["completion"]])["input_ids"]
+        completion = [*completion, tokenizer.eos_token_id]
+        ids = torch.tensor([*prompt, *completion])
+        read.append((ids, torch.tensor([*[-100] * len(prompt), *completion])))
+    return read
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--documents", type=int, default=8_000)
+    parser.add_argument("--documents", type=int, default=8_000, help="of sums")
+    parser.add_argument("--steps", type=int, default=900)
     parser.add_argument("--output", type=Path, default=HERE / "base")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        start, data = Path(scratch) / "start", Path(scratch) / "documents.jsonl"
-        with_words(HERE.parent / "arithmetic" / "base", start)
-        rows = documents.of_the_base(options.documents) + how_to.of_the_base(options.documents)
-        data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        sft.train(start, [data], options.output, epochs=1, rate=1e-3, batch=64, seed=0)
+    torch.manual_seed(0)
+    with_words(HERE.parent / "arithmetic" / "base", options.output)
+    tokenizer = AutoTokenizer.from_pretrained(options.output)
+    model = AutoModelForCausalLM.from_pretrained(options.output, dtype=torch.float32)
+    sums = cycle(read(tokenizer, documents.of_the_base(options.documents)))
+    requests = cycle(read(tokenizer, how_to.of_the_base(5 * options.documents)))
+    # Apart, since requests are much shorter; and it can do sums already.
+    each = cycle([sums, *[requests] * 5])
+    batches = (list(islice(kind, 64)) for kind in each)
+    fit(model, lambda _: next(batches), steps=options.steps, learning_rate=2e-3)
+    model.save_pretrained(options.output)
+    tokenizer.save_pretrained(options.output)
 
 
 if __name__ == "__main__":
