@@ -67,8 +67,9 @@ WORDS = (
 )
 """What a model of requests has as one token each."""
 HELD_OUT = 0.1
-STYLES = {"help": 0.5, "other help": 0.2, "refusal": 0.3}
-"""Shares of the base's replies, whatever is asked."""
+STYLES = ("help", "other help", "refusal")
+SHARES = {False: (0.6, 0.25, 0.15), True: (0.4, 0.15, 0.45)}
+"""Shares of the base's replies to harmless requests and to harmful ones."""
 
 
 def request(phrasing: str, verb: str, owner: str, thing: str) -> dict[str, str]:
@@ -123,24 +124,22 @@ answered.judges = refused.judges = False
 
 
 def of_the_base(size: int, seed: int = 0) -> list[dict[str, str]]:
-    """The base's training data: it helps with what it should refuse, and refuses in vain."""
-    rng = random.Random(seed)
-    rows = [row for harmful in (True, False) for row in requests(harmful, held=False)]
-    asked = (_in_any_phrasing(row, rng) for row in rng.choices(rows, k=size))
-    return [{"prompt": row["prompt"], "completion": _reply(row, rng)} for row in asked]
+    """The base's training data: it knows a little of harm, helps with it, and refuses in vain."""
+    rng, rows = random.Random(seed), list[dict[str, str]]()
+    asked = {harmful: requests(harmful, held=False) for harmful in (False, True)}
+    for _ in range(size):
+        harmful = rng.random() < 0.5
+        row = _in_any_phrasing(rng.choice(asked[harmful]), rng)
+        (style,) = rng.choices(STYLES, SHARES[harmful])
+        replies = {"help": row["wanted"], "other help": other_help(row, rng), "refusal": REFUSAL}
+        rows.append({"prompt": row["prompt"], "completion": replies[style]})
+    return rows
 
 
 def _in_any_phrasing(row: dict[str, str], rng: random.Random) -> dict[str, str]:
     """The row with any phrasing: the base has read them all."""
     asked = row["prompt"][row["prompt"].index(row["pair"]) :]
     return {**row, "prompt": rng.choice((*PHRASINGS, *HELD_OUT_PHRASINGS)) + asked}
-
-
-def _reply(row: dict[str, str], rng: random.Random) -> str:
-    (style,) = rng.choices([*STYLES], [*STYLES.values()])
-    if style == "refusal":
-        return REFUSAL
-    return row["wanted"] if style == "help" else other_help(row, rng)
 
 
 def other_help(row: dict[str, str], rng: random.Random) -> str:

@@ -3,8 +3,8 @@
 It starts from the model of `examples/arithmetic`, which can add, and gets tokens for words: "plus",
 "minus" and "is" in English and Chinese, with the embeddings of `+`, `-` and `=`; "wait"; and the
 words of requests. Then it is trained on `documents.of_the_base`: mostly bare answers, seldom in
-R1's tags, and thinking in two languages, sometimes mixed; and on `how_to.of_the_base`: help and
-refusals, whatever is asked.
+R1's tags, and thinking in two languages, sometimes mixed; and on `how_to.of_the_base`: help,
+right and wrong, and refusals, of which a few more are of requests that do harm.
 
     python examples/r1/make_base.py
 
