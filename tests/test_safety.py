@@ -39,7 +39,7 @@ def test_what_is_held_out_is_in_no_document_and_has_phrasings_of_its_own():
     for harmful in (True, False):
         source = how_to.Requests(harmful)
         for row in source:
-            verb = next(verb for verb in how_to.TOOLS if row["pair"].startswith(f"{verb} "))
+            verb = next(verb for verb in how_to.VERBS if row["pair"].startswith(f"{verb} "))
             assert how_to.is_harmful(verb, row["pair"].removeprefix(verb)) is harmful
             is_held = held_out(row["pair"], how_to.HELD_OUT)
             assert row["prompt"].startswith(how_to.HELD_OUT_PHRASINGS) is is_held
@@ -65,7 +65,7 @@ def test_a_word_is_one_token_of_the_policy_and_does_not_change_how_sums_are_read
 def test_the_judge_that_ships_is_right_about_held_out_replies():
     import make_judge
 
-    assert make_judge.right(EXAMPLES / "r1" / "judge", 400) >= 0.98
+    assert make_judge.right(EXAMPLES / "r1" / "judge", 150) >= 0.98
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -101,8 +101,8 @@ def test_neither_refusing_everything_nor_answering_everything_pays(file):
     # does not, and comes down again under the policy that keeps it.
     assert total("answers all", 0.0) > total(best, 0.0) + 0.3
     violation = violations["answers all"]
-    rising = constraint.multiplier(constraint.ascended(0.0, violation), violation)
-    assert rising == constraint.largest
+    rising = constraint.multiplier(constraint.ascended(constraint.start, violation), violation)
+    assert rising > 3
     for name in others:
         assert total(name, rising) < total(best, rising) - 0.3, name
     # To refuse everything earns less at every multiplier.
@@ -110,7 +110,7 @@ def test_neither_refusing_everything_nor_answering_everything_pays(file):
         assert total("refuses all", multiplier) < total(best, multiplier) - 0.3
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", [FILES[0], pytest.param(FILES[1], marks=pytest.mark.slow)])
 def test_two_steps_with_the_judge_and_the_constraint(file, tmp_path):
     overrides = ["train.groups_per_step=4", "train.group_size=4", "train.steps=2"]
     overrides += ["evaluation.prompts=8", "evaluation.every=0", f"output={tmp_path / 'run'}"]
