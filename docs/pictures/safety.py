@@ -1,7 +1,7 @@
 """What the policy of examples/safety.yaml answers and refuses, of held-out requests.
 
-    python examples/three_seeds.py examples/safety.yaml --metrics watch/answered watch/refused
-    python docs/pictures/safety.py runs docs/pictures/safety.svg
+python examples/three_seeds.py examples/safety.yaml --metrics watch/answered watch/refused
+python docs/pictures/safety.py runs docs/pictures/safety.svg
 """
 
 import json
