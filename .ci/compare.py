@@ -62,6 +62,10 @@ EXAMPLES = {
     "calculator": TEXT,
     "nim": (*TEXT, "evaluation.every=2"),
     "moving": PICTURES,
+    "recolor": (
+        *(*FEW, "train.group_size=4", "evaluation.samples=1", "prompts.size=200"),
+        *(f"policy.{each}" for each in ("steps=4", "evaluation_steps=4", "decisions=2")),
+    ),
     "judge": (*PICTURES, "rewards.0.opponents=2"),
     "iterative": (*TEXT, "rewards.0.examples=8"),
     "draw_look": (
