@@ -157,10 +157,9 @@ def training(
     """Seconds of the passes, and of their traffic that does not overlap with them.
 
     passes: the work of a token in forward passes: 3 with the backward pass, 4 if activations are
-    recomputed, one less for adapters. A group is never split: processes without one wait.
+    recomputed, one less for adapters. Rollouts are dealt among the GPUs by their tokens.
     """
-    busy = min(gpus, batch.groups)
-    tokens = ceil(batch.groups / busy) * batch.group_size * (batch.prompt + batch.mean)
+    tokens = ceil(batch.rollouts / gpus) * (batch.prompt + batch.mean)
     parts = max(1, ceil(tokens / batch.microbatch))
     work = passes * model.forward(tokens, (batch.prompt + batch.mean) / 2)
     seconds = work / (machines.TRAINING * machine.flops)
@@ -233,20 +232,20 @@ def image_step(
 
     passes: the work of a decision in forward passes, 4 and 3 with adapters if activations are
         recomputed, and as many for the unconditional branch.
-    sampled: forward passes to sample a picture. A group is never split between processes.
+    sampled: forward passes to sample a picture. A group is sampled by one process, and its passes
+        are dealt among all.
     """
-    busy = min(gpus, batch.groups)
-    pictures = ceil(batch.groups / busy) * batch.group_size
-    parts = ceil(pictures / batch.together)
+    pictures = ceil(batch.groups / min(gpus, batch.groups)) * batch.group_size
+    trained = ceil(batch.groups * batch.group_size / gpus)
     branches = 2 if batch.guided else 1
     sampled = sampled or branches * batch.steps
     passes = passes or branches * (3 if lora else 4)
     one = model.flops / (machines.IMAGES * machine.flops)
-    sampling, work = pictures * sampled * one, pictures * batch.decisions * passes * one
+    sampling, work = pictures * sampled * one, trained * batch.decisions * passes * one
     once = gather(model.weights, model.blocks, gpus, machine) if shard else 0.0
-    drawing = parts * sampled * once
+    drawing = ceil(pictures / batch.together) * sampled * once
     both = of_pass(model.weights, model.blocks, gpus, machine, lora=lora) if shard else 0.0
-    learning = parts * batch.decisions * branches * both
+    learning = ceil(trained / batch.together) * batch.decisions * branches * both
     return Step(
         sampling=sampling,
         rewards=pictures * machines.IMAGE_REWARD,
