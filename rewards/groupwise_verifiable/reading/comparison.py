@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+from groupwise_verifiable.reading.copies import is_copy
 from groupwise_verifiable.reading.equality import Equality
-from groupwise_verifiable.reading.form import compounds, notation, reducible
+from groupwise_verifiable.reading.form import compounds, notation
 from groupwise_verifiable.reading.intervals import Interval, intervals
 from groupwise_verifiable.reading.items import (
     are_named_differently,
@@ -57,7 +58,7 @@ class Comparison:
 
     def same(self, gold: Node, answer: Node) -> bool:
         """Returns whether an answer is the gold one."""
-        if self.strict and self._is_copy(gold, answer):
+        if self.strict and is_copy(gold, answer, self.question):
             return False
         return self._same(gold, answer)
 
@@ -99,33 +100,6 @@ class Comparison:
         if "tuple" in (gold.kind, answer.kind):
             return self._same_tuple(gold, answer)
         return self.values.same(gold, answer)
-
-    # ---- copies
-
-    def _is_copy(self, gold: Node, answer: Node) -> bool:  # noqa: PLR0911 - a case for each kind
-        """Whether the answer stands in the prompt, in another notation than gold's."""
-        gold, answer = peeled(unlabelled(gold)).node, peeled(unlabelled(answer)).node
-        if answer.kind == "relation" and gold.kind != "relation":
-            if answer.text != "in" and intervals(answer) in self.question.regions:
-                return True
-            rounds = notation(gold) == "decimal" and "approx" in answer.text
-            if set(answer.text.split()) == {"="} or rounds:
-                answer = peeled(answer.args[-1]).node
-        if gold.kind == "relation" and gold.text not in ("=", "in"):
-            is_region = answer.kind == "tuple" or answer.text == "in"
-            if is_region and intervals(answer) in self.question.regions:
-                return True
-        if answer.kind == "builder" and intervals(answer) in self.question.regions:
-            return gold.kind != "builder"
-        if answer.kind in ("name", "text") or key(answer) == key(gold):
-            return False
-        if answer.kind == gold.kind == "number" and notation(gold) == notation(answer):
-            return False
-        if key(answer) in self.question.keys:
-            return True
-        simplest = self.question.asks_for("simplest")
-        unreduced = set(reducible(answer)) - set(reducible(gold))
-        return bool(unreduced & self.question.unreduced) or bool(simplest and unreduced)
 
     # ---- several values
 
