@@ -8,21 +8,74 @@ noise.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
+from groupwise.kit.section import mistake_at
 from groupwise.policy import Outputs
 from groupwise.rollouts import LogProbs, Rollouts, Trajectory
 from groupwise_flow.diffusion import DiffusionPolicy
+from groupwise_flow.effect import Effect
 from groupwise_flow.noising import LEVELS, NOISE, SEED, stratified, with_levels
 from groupwise_flow.process.denoising import Denoised, Plan, without_noise
-from groupwise_flow.sde import ODE
-from groupwise_flow.settings import ForwardProcessSettings
+from groupwise_flow.sde import ODE, Noise
+from groupwise_flow.settings import Settings
 
 POWERS = {"x0": 2, "sigma": 1, "velocity": 0}
 """By `likelihood`, the power of sigma that weighs the squared error of a velocity."""
+
+
+class ForwardProcessSettings(Settings):
+    """Of the policy whose decisions are noised copies of the final latents."""
+
+    sde: Annotated[Literal["ode", "flow", "cps", "dance", "ddim"], Effect.DECISIONS] = Field(
+        "ode",
+        description="how images of training are drawn: without noise (ode), as in use, or with "
+        "noise in every step but the last, by a formula of the policy `flow`",
+    )
+    noise_level: Annotated[float, Effect.DECISIONS] = Field(
+        0.7, gt=0, description="scale of the noise of these steps; not for sde: ode"
+    )
+    decisions: Annotated[int, Effect.NOTHING] = Field(
+        1,
+        ge=1,
+        description="noised copies of each image that an update trains on, each at a noise level "
+        "of its own",
+    )
+    likelihood: Annotated[Literal["x0", "sigma", "velocity"], Effect.DECISIONS] = Field(
+        "x0",
+        description="weight of the squared error of a velocity in log-probs, which are the ELBO's: "
+        "sigma^2 (x0: the error of the predicted clean latents), sigma, or 1 (velocity)",
+    )
+
+    @model_validator(mode="after")
+    def _noise_has_an_effect(self) -> Self:
+        if self.sde == "ode" and "noise_level" in self.model_fields_set:
+            raise mistake_at(
+                ("noise_level",), "it has no effect with sde: ode; set sde, or remove it"
+            )
+        return self
+
+    @property
+    def noise(self) -> Noise:
+        return ODE if self.sde == "ode" else Noise(self.sde, self.noise_level)
+
+    @property
+    def max_decisions(self) -> int:
+        return self.decisions
+
+    @property
+    def stored_latents(self) -> int:
+        """The final latents."""
+        return 1
+
+    @property
+    def sampling_latents(self) -> int:
+        """The noise of each step."""
+        return 0 if self.noise == ODE else self.steps - 1
 
 
 class ForwardProcess(DiffusionPolicy):

@@ -1,4 +1,4 @@
-"""Settings: the configurations of policies over pipelines: what they share, and each one's own."""
+"""Settings: the configurations of policies over pipelines: what they share, and that of `flow`."""
 
 from abc import abstractmethod
 from typing import Annotated, Literal, Self
@@ -12,7 +12,7 @@ from groupwise.kit.trust import LoadingArguments
 from groupwise_flow.effect import Effect
 from groupwise_flow.named_adapter import AdapterOption
 from groupwise_flow.process.windows import Window
-from groupwise_flow.sde import ODE, Noise
+from groupwise_flow.sde import Noise
 
 Precision = Literal["float32", "bf16", "fp16"]
 
@@ -289,53 +289,3 @@ class FlowSettings(Settings):
     def sampling_latents(self) -> int:
         """The noise of each stochastic step, and what is stored."""
         return self.max_decisions + (self.last_step == "noise") + self.stored_latents
-
-
-class ForwardProcessSettings(Settings):
-    """Of the policy whose decisions are noised copies of the final latents."""
-
-    sde: Annotated[Literal["ode", "flow", "cps", "dance", "ddim"], Effect.DECISIONS] = Field(
-        "ode",
-        description="how images of training are drawn: without noise (ode), as in use, or with "
-        "noise in every step but the last, by a formula of the policy `flow`",
-    )
-    noise_level: Annotated[float, Effect.DECISIONS] = Field(
-        0.7, gt=0, description="scale of the noise of these steps; not for sde: ode"
-    )
-    decisions: Annotated[int, Effect.NOTHING] = Field(
-        1,
-        ge=1,
-        description="noised copies of each image that an update trains on, each at a noise level "
-        "of its own",
-    )
-    likelihood: Annotated[Literal["x0", "sigma", "velocity"], Effect.DECISIONS] = Field(
-        "x0",
-        description="weight of the squared error of a velocity in log-probs, which are the ELBO's: "
-        "sigma^2 (x0: the error of the predicted clean latents), sigma, or 1 (velocity)",
-    )
-
-    @model_validator(mode="after")
-    def _noise_has_an_effect(self) -> Self:
-        if self.sde == "ode" and "noise_level" in self.model_fields_set:
-            raise mistake_at(
-                ("noise_level",), "it has no effect with sde: ode; set sde, or remove it"
-            )
-        return self
-
-    @property
-    def noise(self) -> Noise:
-        return ODE if self.sde == "ode" else Noise(self.sde, self.noise_level)
-
-    @property
-    def max_decisions(self) -> int:
-        return self.decisions
-
-    @property
-    def stored_latents(self) -> int:
-        """The final latents."""
-        return 1
-
-    @property
-    def sampling_latents(self) -> int:
-        """The noise of each step."""
-        return 0 if self.noise == ODE else self.steps - 1
