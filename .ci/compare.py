@@ -66,6 +66,7 @@ EXAMPLES = {
         *(*FEW, "train.group_size=4", "evaluation.samples=1", "prompts.size=200"),
         *(f"policy.{each}" for each in ("steps=4", "evaluation_steps=4", "decisions=2")),
     ),
+    "safety": (*TEXT, "evaluation.every=0"),
     "judge": (*PICTURES, "rewards.0.opponents=2"),
     "iterative": (*TEXT, "rewards.0.examples=8"),
     "draw_look": (

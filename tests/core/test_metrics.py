@@ -464,7 +464,7 @@ def test_two_processes_have_the_metrics_of_one(tmp_path):
     one, two = json.loads(json.dumps(metrics_of_all())), launch(CHILD, tmp_path, 2)
     for name in CASES:
         for left, right in zip(one[name], two[name], strict=True):
-            assert left.keys() == right.keys()
+            assert left.keys() == right.keys() - {"slowest_process"}
             for metric, value in left.items():
                 if metric == "second/longest":  # logged for each process's batch, then averaged
                     assert right[metric] <= value

@@ -7,7 +7,7 @@ import torch
 from tests.core.launching import call
 
 from groupwise.kit import processes, waiting
-from groupwise.storage import checkpoint
+from groupwise.storage import checkpoint, saved, staging
 
 
 def late_work(lab, folder):
@@ -45,10 +45,10 @@ def late_files(lab, folder):
     waiting.limit(4)
     rank = accelerator.process_index
     if rank == 1:
-        own = checkpoint.sizes_and_checksums
-        checkpoint.sizes_and_checksums = lambda paths: time.sleep(9) or own(paths)
+        own = staging.sizes_and_checksums
+        staging.sizes_and_checksums = lambda paths: time.sleep(9) or own(paths)
     examined = []
-    problem = checkpoint.problem
+    problem = saved.problem
 
     def noted(path, *, contents=False):
         if not isinstance(contents, bool):
@@ -56,15 +56,15 @@ def late_files(lab, folder):
             time.sleep(9 * (rank == 1))
         return problem(path, contents=contents)
 
-    checkpoint.problem = noted
+    saved.problem = noted
     run = checkpoint.Checkpoints(folder, process=(rank, 2))
-    content = checkpoint.Checkpoint(
+    content = staging.Checkpoint(
         tensors={"weights": {"w": torch.ones(3)}, "optimizer": {"m": torch.zeros(3)}},
         state={"step": 1},
     )
     run.save(1, content)
-    saved = run.load()
-    return [saved.state["step"], processes.each(lambda: sorted(examined))]
+    loaded = run.load()
+    return [loaded.state["step"], processes.each(lambda: sorted(examined))]
 
 
 @pytest.mark.slow
