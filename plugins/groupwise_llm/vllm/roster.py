@@ -36,7 +36,7 @@ class Roster:
 
         Why a server cannot be used is printed once.
         """
-        found = {}
+        servers = dict[Server, ServerInfo]()
         for url in self.addresses():
             if url in known:
                 continue
@@ -54,8 +54,8 @@ class Roster:
                     self._refused[url] = f"{error}"
                     terminal.say(f"note: {error}. It is left out")
                 continue
-            found[server] = info
-        return found
+            servers[server] = info
+        return servers
 
     def has_another(self, known: Collection[str]) -> bool:
         """Whether any is joining; looks once a second."""
@@ -76,12 +76,12 @@ def addresses(settings: Settings) -> list[str]:
     path = Path(settings.servers).expanduser()
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-        found = [address(line.strip()) for line in lines if line.strip()]
+        urls = [address(line.strip()) for line in lines if line.strip()]
     except (OSError, ValueError) as error:
         raise UserError(f"sampler.servers: {path}: {first_line(error)}") from error
-    if not found:
+    if not urls:
         raise UserError(f"sampler.servers: {path} names no server yet")
-    return [*dict.fromkeys(found)]
+    return [*dict.fromkeys(urls)]
 
 
 def roster_of(settings: Settings, check: Callable[[Server, ServerInfo], object]) -> Roster | None:
