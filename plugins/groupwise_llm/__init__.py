@@ -26,12 +26,12 @@ vision: `picture.py`, `album.py`: a picture, prepared once, whose tokens have id
     pictures'; `loading.py`, `settings.py`; `probe.py`, whether a picture is read as by
     transformers' own code.
 codec: between rows and token ids: `prompts.py`, `template.py`; `contexts.py`, a prompt and the
-    turns after it; `suffixes.py`, what the chat template puts between turns; `escape.py`, names of
-    control tokens in what others wrote, as words; `cutter.py`, as much of a long text as has to be
-    encoded; `calls/`, the calls of tools in a turn, a file for each form, `detection.py`, which
-    finds the template's, and `schema.py`, which values a tool's schema allows; `completions.py` and
-    `characters.py`, what rewards read, and where in it each token ends; `observations.py`, which
-    tokens an environment said; `codec.py`, all of them, and contexts to rollouts.
+    turns after it; `suffixes.py`, what the chat template puts between turns; `cutter.py`, as much
+    of a long text as has to be encoded; `calls/`, the calls of tools in a turn, a file for each
+    form, `detection.py`, which finds the template's, and `schema.py`, which values a tool's schema
+    allows; `completions.py` and `characters.py`, what rewards read, and where in it each token
+    ends; `observations.py`, which tokens an environment said; `codec.py`, all of them, and
+    contexts to rollouts.
 probing: `trial.py`, `probes.py`: run the model on a few short rows to see what it supports
     (`Ability`); `ways.py`, the fastest way of decoding that is right; `capturing.py`, whether a GPU
     may run a token as a CUDA graph, and compile its norms for that.

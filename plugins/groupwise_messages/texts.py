@@ -18,6 +18,12 @@ def text_of(content: Any, between: str = "") -> str:
     return between.join(text for text in texts if isinstance(text, str))
 
 
+def encodable(text: str) -> str:
+    """The text with U+FFFD for lone halves of surrogate pairs, which no tokenizer accepts; JSON and
+    file names may bring them into messages."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def in_words(message: Any) -> str:
     """A message of any form: its role and content, and a line for each call of a tool."""
     if not isinstance(message, Mapping):

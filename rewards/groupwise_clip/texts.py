@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise_messages.texts import text_of
+from groupwise_messages.texts import encodable, text_of
 
 
 def texts(
@@ -18,17 +18,12 @@ def texts(
     Of chat messages it is the last user message. None where there is no text.
     """
     if name is None:
-        return [_encodable(_plain(prompt, "the prompt", reward)) for prompt in prompts]
+        return [_plain(prompt, "the prompt", reward) for prompt in prompts]
     column = columns.get(name)
     if column is None:
         names = ", ".join(sorted(columns)) or "none"
         raise ValueError(f"reward {reward!r} needs the column {name!r}; the columns are: {names}")
-    return [_encodable(_plain(value, f"the column {name!r}", reward)) for value in column]
-
-
-def _encodable(text: str | None) -> str | None:
-    """The text with U+FFFD for lone surrogates, which no tokenizer accepts."""
-    return text and text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return [_plain(value, f"the column {name!r}", reward) for value in column]
 
 
 def _plain(value: Any, source: str, reward: str) -> str | None:
@@ -36,13 +31,13 @@ def _plain(value: Any, source: str, reward: str) -> str | None:
     if value is None or value != value:  # noqa: PLR0124 - NaN, an empty CSV cell
         return None
     if isinstance(value, str):
-        return value if value.strip() else None
+        return encodable(value) if value.strip() else None
     if not isinstance(value, Sequence) or not all(isinstance(part, Mapping) for part in value):
         raise ValueError(
             f"reward {reward!r} expected text or messages in {source}, found {value!r:.80}"
         )
     for message in reversed(value):
         if message.get("role") == "user":
-            return text_of(message.get("content"), "\n")
+            return encodable(text_of(message.get("content"), "\n"))
     error = f"reward {reward!r} found no message by the user in {source}: {value!r:.80}"
     raise ValueError(error)

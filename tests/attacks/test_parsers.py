@@ -19,6 +19,7 @@ from groupwise_messages.completion import (
     prompt_text,
     tagged,
 )
+from groupwise_messages.texts import encodable
 from groupwise_verifiable.reading.numbers import last_number, whole_number
 from groupwise_verifiable.text.accepted import folded, last_line
 from groupwise_verifiable.text.answers import ExactAnswer, NumericAnswer
@@ -26,7 +27,6 @@ from groupwise_verifiable.text.format import TagCount, ThinkAnswerFormat, ThinkF
 from groupwise_verifiable.text.language import LanguageConsistency
 from groupwise_verifiable.text.overlong import SoftOverlong
 from groupwise_verifiable.text.repetition import Repetition
-from groupwise_verifiable.text.reward_model import encodable
 
 sys.path.insert(0, str(Path(__file__).parent))
 from scraps import FRAGMENTS, UNITS

@@ -14,9 +14,8 @@ from race import Race, main
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "shapes.yaml"
 COMMON = (
-    *("train.steps=14", "train.groups_per_step=4", "train.schedule=constant", "train.minutes=null"),
-    *("train.learning_rate=3e-4", "watch=[]"),
-    *("evaluation.prompts=0", "evaluation.every=0"),
+    *("train.steps=60", "train.groups_per_step=4", "train.minutes=null", "watch=[]"),
+    *("evaluation.prompts=100", "evaluation.samples=4", "evaluation.every=0"),
 )
 LATELY = {
     "reward": "reward",

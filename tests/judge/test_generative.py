@@ -164,6 +164,13 @@ def test_control_tokens_in_a_completion_are_text():
     assert reward(["1 + 1 ="], [CLOSED]) != pytest.approx([(yes / (yes + no)).item()], rel=1e-3)
 
 
+def test_a_word_stays_whole_where_the_template_s_program_has_its_letters():
+    """Some tokenizers have words among added tokens, here `no`, and templates have `if not`."""
+    template = "{% if not false %}" + tiny_judge.TEMPLATE + "{% endif %}"
+    folder = tiny_judge.folder(template)
+    assert judge(folder)(["1 + 1 ="], ["no"]) == judge()(["1 + 1 ="], ["no"])
+
+
 def test_a_placeholder_in_a_completion_is_not_a_picture():
     reward = judge(
         standins.folder("qwen2_5_vl"), question="{completion}?", answers={"y": 1, "n": 0}

@@ -15,8 +15,8 @@ from tests.llm.vision.test_words import codec as picture_codec
 from groupwise.tool_call import ToolCall
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Turn
-from groupwise_llm.codec.escape import Escape
 from groupwise_llm.settings import Settings
+from groupwise_messages.escape import Escape
 
 ROLES = CHATML.replace("'<|im_start|>' + m['role'] + '\n'", "'<|' + m['role'] + '|>'")
 DEEPSEEK = ["<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"]  # noqa: RUF001

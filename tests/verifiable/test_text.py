@@ -11,9 +11,9 @@ from groupwise_messages.completion import (
     prompt_text,
     tagged,
 )
+from groupwise_messages.texts import encodable
 from groupwise_verifiable.reading.numbers import last_number, whole_number
 from groupwise_verifiable.text.accepted import folded, last_line
-from groupwise_verifiable.text.reward_model import encodable
 
 
 def test_content_of_text_and_messages() -> None:

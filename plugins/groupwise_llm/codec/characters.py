@@ -1,15 +1,9 @@
-"""Characters: those that tokenizers take, and at which of a text each of its tokens ends."""
+"""Characters: at which of a text each of its tokens ends."""
 
 from collections.abc import Callable, Sequence
 
 UNKNOWN = "\ufffd"
 """The character that bytes decode to where they are no complete character."""
-
-
-def encodable(text: str) -> str:
-    """The text with a question mark for each half of a surrogate pair, which tokenizers refuse;
-    JSON and file names may bring these into messages."""
-    return text.encode(errors="replace").decode()
 
 
 def ends(decoded: Callable[[Sequence[int]], str], ids: Sequence[int], text: str) -> list[int]:

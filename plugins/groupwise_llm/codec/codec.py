@@ -14,13 +14,14 @@ from groupwise import attachments
 from groupwise.rollouts import Rollouts
 from groupwise.rollouts import Turn as TurnOfRollout
 from groupwise_llm.codec.calls.calls import Calls
-from groupwise_llm.codec.characters import UNKNOWN, encodable
+from groupwise_llm.codec.characters import UNKNOWN
 from groupwise_llm.codec.completions import Completions
 from groupwise_llm.codec.contexts import Context, Message, Segment, Turn, is_reply
 from groupwise_llm.codec.observations import Observations
 from groupwise_llm.codec.prompts import Prompts, tools_of
 from groupwise_llm.codec.suffixes import Suffixes
 from groupwise_llm.settings import Settings
+from groupwise_messages.texts import encodable
 
 OBSERVED = "observation_log_probs"
 """The output of the policy for which `assemble` adds `observations` to the trajectory."""

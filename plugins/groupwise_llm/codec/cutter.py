@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from groupwise_llm.codec.characters import encodable
+from groupwise_messages.texts import encodable
 
 FIRST = 16
 """Characters a token of the first piece that is tried; most texts have 2 to 6."""

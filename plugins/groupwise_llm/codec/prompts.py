@@ -12,10 +12,11 @@ from torch import Tensor
 from groupwise import attachments
 from groupwise.kit import foreign_json
 from groupwise.kit.errors import UserError
-from groupwise_llm.codec.characters import common_prefix, encodable
+from groupwise_llm.codec.characters import common_prefix
 from groupwise_llm.codec.cutter import Cutter
 from groupwise_llm.codec.template import FINISHED, ChatTemplate
 from groupwise_llm.settings import Settings
+from groupwise_messages.texts import encodable
 from groupwise_messages.thinking import OPENING
 
 MOST_NAMED = 5

@@ -8,9 +8,10 @@ from typing import Any
 
 from groupwise import attachments
 from groupwise.kit.errors import UserError
-from groupwise_llm.codec.characters import common_prefix, encodable
-from groupwise_llm.codec.escape import Escape, control_tokens
+from groupwise_llm.codec.characters import common_prefix
 from groupwise_llm.settings import Settings
+from groupwise_messages.escape import Escape, control_tokens
+from groupwise_messages.texts import encodable
 
 FINISHED = {"add_generation_prompt": False, "continue_final_message": False}
 """Renders messages without the beginning of another one."""

@@ -6,9 +6,9 @@ from functools import cached_property
 from typing import Any
 
 from groupwise.kit.errors import UserError
-from groupwise_llm.codec.escape import Escape
 from groupwise_llm.vision.family import Family
 from groupwise_llm.vision.picture import BEYOND, ROOM, Picture
+from groupwise_messages.escape import Escape
 
 
 class PictureTokenizer:

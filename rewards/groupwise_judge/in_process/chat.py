@@ -5,10 +5,13 @@ from typing import Any
 
 from PIL.Image import Image
 
-from groupwise_judge.in_process.control_tokens import ControlTokens
+from groupwise_messages.escape import Escape, control_tokens
+from groupwise_messages.texts import encodable
 
 Message = Mapping[str, Any]
 _PROBE = "groupwise"
+_PLACEHOLDERS = ("image_token", "video_token", "audio_token", "boi_token", "eoi_token")
+"""Attributes of processors: the texts that they replace by pictures and other media."""
 
 
 class ChatFormat:
@@ -28,15 +31,16 @@ class ChatFormat:
         self._processor, self._sees, self._arguments = processor, sees, arguments
         tokenizer = processor.tokenizer if sees else processor
         template = str(processor.chat_template or "")
-        self._control = ControlTokens(tokenizer, processor, template)
+        media = {str(getattr(processor, name, None) or "") for name in _PLACEHOLDERS} - {""}
+        self._escape = Escape(media | control_tokens(tokenizer, template, thinking=True))
         self._begin = tokenizer.bos_token
         self._takes_system = bool(template) and self._writes_system()
 
     def text(self, chat: Sequence[Message]) -> str:
         """The chat as text, up to where the reply begins; without a template its contents.
 
-        What the messages contain stays text: control tokens in it are broken up. Raises ValueError
-        for pictures that the model does not see.
+        What the messages contain stays text: names of control tokens in it are words. Raises
+        ValueError for pictures that the model does not see.
         """
         if not self._sees and pictures(chat):
             raise ValueError("the judge reads text alone: for pictures set a vision-language model")
@@ -56,13 +60,9 @@ class ChatFormat:
         return self._sees and not (self._begin is not None and text.startswith(self._begin))
 
     def _content(self, message: Message) -> Any:
-        blocks = [self._block(block) for block in _blocks([message])]
+        whole = {"content": [*map(_block, _blocks([message]))]}
+        blocks = self._escape.message(whole)["content"]
         return blocks if self._sees else "".join(block["text"] for block in blocks)
-
-    def _block(self, block: Mapping[str, Any]) -> dict[str, Any]:
-        if block["type"] == "image":
-            return {"type": "image"}
-        return {"type": "text", "text": self._control.escaped(encodable(block["text"]))}
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         rendered: str = self._processor.apply_chat_template(
@@ -85,9 +85,10 @@ def pictures(chat: Sequence[Message]) -> list[Image]:
     return [block["image"] for block in _blocks(chat) if block["type"] == "image"]
 
 
-def encodable(text: str) -> str:
-    """The text with U+FFFD for lone surrogates, which no tokenizer accepts."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+def _block(block: Message) -> dict[str, Any]:
+    if block["type"] == "image":
+        return {"type": "image"}
+    return {"type": "text", "text": encodable(block["text"])}
 
 
 def _blocks(chat: Sequence[Message]) -> Iterator[Mapping[str, Any]]:

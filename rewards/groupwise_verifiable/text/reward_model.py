@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from groupwise.kit.options import PathOrName
 from groupwise.rewards import SampleErrors
 from groupwise_messages.completion import content
+from groupwise_messages.texts import encodable
 from groupwise_verifiable.models import LazyModel, check_model_name, for_use, loading
 
 
@@ -219,8 +220,3 @@ def _check_outputs(name: str, config: Any) -> None:
             f"`model`: {name!r} has {config.num_labels} outputs, expected one; for a classifier "
             "write a reward of your own (docs/rewards.md#reward-models)"
         )
-
-
-def encodable(text: str) -> str:
-    """Returns the text with U+FFFD for lone surrogates, which no tokenizer accepts."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

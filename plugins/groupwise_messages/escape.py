@@ -58,17 +58,19 @@ class Escape:
         return f"{first[0]} " if named else first[0]
 
 
-def control_tokens(tokenizer: Any, template: str) -> set[str]:
+def control_tokens(tokenizer: Any, template: str, *, thinking: bool = False) -> set[str]:
     """Names of the tokens that structure a conversation: those that the tokenizer marks as special,
-    and of its other added ones the tags that the chat template writes, but for tags of thinking,
-    which prompts speak of and templates read in contents.
+    and of its other added ones the tags that the chat template writes.
 
-    White space and single characters are text.
+    White space and single characters are text. thinking: also tags of thinking, which prompts speak
+    of and templates read in contents.
     """
     added = tokenizer.added_tokens_decoder.values()
     special = {*tokenizer.all_special_tokens, *(each.content for each in added if each.special)}
     tags = {each.content for each in added if _TAG.fullmatch(each.content)}
-    written = {tag for tag in tags if tag in template} - {*TAGS, *TAGS.values()}
+    written = {tag for tag in tags if tag in template}
+    if not thinking:
+        written -= {*TAGS, *TAGS.values()}
     return {name for name in special | written if len(name.strip()) > 1}
 
 
