@@ -1,14 +1,17 @@
 """Draw a run's pictures before and after training, of the same prompts and the same noise.
 
 Right pictures have a green frame, wrong ones a red frame. Films are drawn as their frames side by
-side, and the sources of edits above their results.
+side, or move, and the sources of edits are drawn above their results.
 
 python docs/pictures/before_after.py runs/shapes docs/pictures/shapes.png
+python docs/pictures/before_after.py runs/moving docs/pictures/films.png --moving
 """
 
 import json
 import sys
 import textwrap
+from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +20,42 @@ from PIL import Image, ImageDraw, ImageFont, ImageSequence
 PICTURES, FILMS = (6, 128), (5, 160)
 """How many columns, and their width in pixels."""
 GAP, LINE = 14, 18
+PACE = 300
+"""Milliseconds of a frame of films that move; the last one stays three times as long."""
 INK, EDGE, RIGHT, WRONG = "#57606a", "#d0d7de", "#1a7f37", "#cf222e"
 
 
-Framed = tuple[Image.Image, str]
-"""A picture and the colour of its frame."""
+Framed = tuple[list[Image.Image], str]
+"""The frames of a film, or a picture alone, and the colour around it."""
+Drawn = tuple[Image.Image, str]
 
 
 def main() -> None:
-    run, output = Path(sys.argv[1]), Path(sys.argv[2])
+    run, output, moving = Path(sys.argv[1]), Path(sys.argv[2]), "--moving" in sys.argv
     before, after = (first_samples(run, name) for name in ("before", "after"))
     prompts = sorted(before.keys() & after.keys())
     rows = [{prompt: result(run, own[prompt]) for prompt in prompts} for own in (before, after)]
     if "images" in before[prompts[0]]:
         rows.insert(0, {prompt: source(run, before[prompt]) for prompt in prompts})
-    draw(rows, prompts).save(output, optimize=True)
+    if not moving:
+        draw(shown(rows, side_by_side), prompts).save(output, optimize=True)
+        return
+    count = max(len(frames) for row in rows for frames, _ in row.values())
+    sheets = [draw(shown(rows, itemgetter(frame)), prompts) for frame in range(count)]
+    pace = [*[PACE] * (count - 1), 3 * PACE]
+    sheets[0].save(output, save_all=True, append_images=sheets[1:], duration=pace)
 
 
-def draw(rows: list[dict[str, Framed]], prompts: list[str]) -> Image.Image:
+def shown(
+    rows: list[dict[str, Framed]], chosen: Callable[[list[Image.Image]], Image.Image]
+) -> list[dict[str, Drawn]]:
+    """Of each film the picture that is drawn."""
+    return [
+        {prompt: (chosen(film), color) for prompt, (film, color) in row.items()} for row in rows
+    ]
+
+
+def draw(rows: list[dict[str, Drawn]], prompts: list[str]) -> Image.Image:
     """A column for each of some prompts: its text, and below it its picture of each row."""
     first, _ = rows[0][prompts[0]]
     columns, width = PICTURES if first.width < 3 * first.height else FILMS
@@ -66,22 +87,26 @@ def first_samples(run: Path, name: str) -> dict[str, dict[str, Any]]:
 
 
 def result(run: Path, sample: dict[str, Any]) -> Framed:
-    return side_by_side(Image.open(run / sample["image"])), RIGHT if sample["right"] else WRONG
+    return frames(run / sample["image"]), RIGHT if sample["right"] else WRONG
 
 
 def source(run: Path, sample: dict[str, Any]) -> Framed:
-    return Image.open(run / sample["images"][0]).convert("RGB"), EDGE
+    return frames(run / sample["images"][0]), EDGE
 
 
-def side_by_side(picture: Image.Image) -> Image.Image:
-    """The frames of a film, from left to right; a picture is one frame."""
-    frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(picture)]
-    sheet = Image.new("RGB", (len(frames) * picture.width, picture.height))
-    for number, frame in enumerate(frames):
-        left = number * picture.width
-        sheet.paste(frame, (left, 0))
+def frames(file: Path) -> list[Image.Image]:
+    """Of a film; a picture is one frame."""
+    return [frame.convert("RGB") for frame in ImageSequence.Iterator(Image.open(file))]
+
+
+def side_by_side(film: list[Image.Image]) -> Image.Image:
+    """The frames of a film, from left to right."""
+    width, height = film[0].size
+    sheet = Image.new("RGB", (len(film) * width, height))
+    for number, frame in enumerate(film):
+        sheet.paste(frame, (number * width, 0))
         if number:
-            ImageDraw.Draw(sheet).line((left, 0, left, picture.height), fill=EDGE)
+            ImageDraw.Draw(sheet).line((number * width, 0, number * width, height), fill=EDGE)
     return sheet
 
 
