@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.launching import call
 
+from groupwise.algorithms.grpo import GRPO
 from groupwise.learning.dealing import loads, places
 from groupwise.learning.share import Share
 from groupwise.record.gather import on_accelerator
@@ -35,6 +36,12 @@ def test_no_process_has_more_than_by_the_rule_s_bound(costs):
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.integers(1, 6))
 def test_where_all_have_the_same_to_do_nothing_moves(row, count):
     assert places([row] * count) == home([row] * count)
+
+
+@given(COSTS)
+def test_what_costs_nothing_stays(costs):
+    for process, (row, chosen) in enumerate(zip(costs, places(costs), strict=True)):
+        assert all(there == process for cost, there in zip(row, chosen, strict=True) if not cost)
 
 
 @pytest.mark.parametrize("processes", [8, 64])
@@ -135,3 +142,52 @@ def test_a_group_is_divided_among_idle_processes(tmp_path):
     ranked = sorted(group)
     assert [each for _, each in ranked] == sorted(each for _, each in group)
     assert ranked[0][1] < 0 < ranked[-1][1]
+
+
+def flat_beside_mixed(lab, folder):
+    """Two groups of eight on two processes, of which the first has equal rewards: the passes of
+    each process, those of dummies among them, and what was observed."""
+    results = {}
+    for name, config in {"sparse": {}, "dense": {"beta": 0.1}}.items():
+        algorithm = GRPO(GRPO.Config(**config))
+        trainer = lab.trainer(
+            lab.Tabular(),
+            algorithm,
+            source=lab.rows(2),
+            reward=flat_for_even_prompts,
+            groups_per_step=2,
+            group_size=8,
+            microbatch=1,
+            held_out=0.0,
+        )
+        step = trainer.experience.next(trainer.state)
+        observed, observe = [], algorithm.observe
+        algorithm.observe = lambda *views: observed.append(1) or observe(*views)  # noqa: B023
+        trainer.policy.forward_sizes.clear()
+        metrics = trainer.learner.learn(
+            step.rollouts_of("policy"), step.scores, 0, step.dummies["policy"]
+        )
+        results[name] = {
+            "passes": gather_object([len(trainer.policy.forward_sizes)]),
+            "flat": gather_object([len({*step.scores.total.tolist()}) == 1]),
+            "slowest": metrics["slowest_process"],
+            "observed": len(observed),
+        }
+    return results
+
+
+def flat_for_even_prompts(completions, prompts, **_):
+    return [
+        float(int(prompt.split()[1]) % 2) * (len(text) + 0.1 * text.count("1"))
+        for prompt, text in zip(prompts, completions, strict=True)
+    ]
+
+
+@pytest.mark.slow
+def test_what_gets_no_pass_costs_nothing(tmp_path):
+    results = call(flat_beside_mixed, tmp_path, 2)
+    assert sorted(results["sparse"]["flat"]) == [False, True]
+    assert max(results["sparse"]["passes"]) < 8  # the mixed group's are divided
+    assert results["sparse"]["slowest"] < 1.3
+    assert sum(results["dense"]["passes"]) >= 2 * 16  # with a KL each has two
+    assert results["sparse"]["observed"] == results["dense"]["observed"] == 1

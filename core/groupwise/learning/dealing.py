@@ -1,8 +1,9 @@
 """Dealing: which process makes the passes of which rollouts, so that none waits for the fullest.
 
 Groups are sampled and judged whole, each on one process, and completions differ in length: with
-one group a process the fullest has several times the mean to do. Advantages are computed over the
-rollouts of all processes, so the passes of a rollout can be made anywhere.
+one group a process the fullest has several times the mean to do; and those whose advantage is 0
+may get no pass at all. Advantages are computed over the rollouts of all processes, so the passes of
+a rollout can be made anywhere.
 """
 
 from collections.abc import Sequence
@@ -24,15 +25,16 @@ WORTH = 0.02
 def places(costs: Sequence[Sequence[float]]) -> list[list[int]]:
     """For each rollout of each process, the process that makes its passes.
 
-    The most expensive rollouts first: each stays where it was sampled if that process has then no
-    more than the mean to do, or else goes to the one that has least; Graham's rule of the longest
-    processing time (SIAM J. Appl. Math. 17, 1969). costs: of each rollout of each process.
+    The most expensive rollouts first: each stays where it was sampled if it costs nothing or that
+    process has then no more than the mean to do, or else goes to the one that has least; Graham's
+    rule of the longest processing time (SIAM J. Appl. Math. 17, 1969). costs: of each rollout of
+    each process.
     """
     mean = sum(map(sum, costs)) / len(costs)
     loads, chosen = [0.0] * len(costs), [[0] * len(row) for row in costs]
     every = [(-cost, home, at) for home, row in enumerate(costs) for at, cost in enumerate(row)]
     for minus, home, at in sorted(every):
-        fits = loads[home] - minus <= mean * (1 + 1e-9)
+        fits = not minus or loads[home] - minus <= mean * (1 + 1e-9)
         process = home if fits else min(range(len(loads)), key=loads.__getitem__)
         loads[process] -= minus
         chosen[home][at] = process

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from groupwise.learning.batch import Batch, Update, nothing_of
 from groupwise.learning.dealing import at_home, dealt
 from groupwise.learning.optimizer import Optimizer
 from groupwise.learning.outputs import outputs_before
+from groupwise.learning.passes import passes
 from groupwise.learning.share import Share
 from groupwise.learning.update import Updater
 from groupwise.metrics.tally import Tally
@@ -123,10 +125,10 @@ class Learner:
         settle(chosen, rollouts)
         rollouts = self.algorithm.with_decisions(rollouts, step)
         share = Share.of(chosen, rollouts, like, process=self.accelerator.process_index)
-        share, balance = self._dealt(share, updates)
         batch = Batch(share=share, like=like, rest=rest, left=left)
+        batch, balance = self._dealt(batch, updates)
         metrics = self._train(batch, updates * self.settings.epochs, rate, step)
-        for place, advantage in at_home(share, batch.advantages, self.accelerator):
+        for place, advantage in at_home(batch.share, batch.advantages, self.accelerator):
             chosen[place].advantage = None if math.isnan(advantage) else advantage
         self.algorithm.after_updates(metrics)
         return {**metrics, **logged, **replayed, **balance}
@@ -153,13 +155,18 @@ class Learner:
         settle(left, light(left))
         return chosen, left, metrics
 
-    def _dealt(self, share: Share, updates: Sequence[Tensor]) -> tuple[Share, dict[str, float]]:
-        """The rollouts whose passes this process makes, and how unequal the processes' work is."""
+    def _dealt(self, batch: Batch, updates: Sequence[Tensor]) -> tuple[Batch, dict[str, float]]:
+        """The batch with the rollouts whose passes this process makes, and how unequal the
+        processes' work is."""
+        share = batch.share
         if self.accelerator.num_processes == 1 or not self.policy.portable:
-            return share, {}
-        costs = self.policy.costs(share.rollouts) if len(share) else torch.empty(0)
-        share, slowest = dealt(share, costs.cpu(), updates, self.accelerator)
-        return share, {"slowest_process": slowest}
+            return batch, {}
+        costs = self.policy.costs(share.rollouts).cpu() if len(share) else torch.empty(0)
+        costs = costs * passes(
+            batch, updates, self.updater, epochs=self.settings.epochs, is_exact=self.sampler.exact
+        )
+        share, slowest = dealt(share, costs, updates, self.accelerator)
+        return replace(batch, share=share), {"slowest_process": slowest}
 
     def _train(
         self, batch: Batch, plan: Sequence[Tensor], rate: float, step: int
