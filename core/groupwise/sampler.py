@@ -57,6 +57,11 @@ class Sampler(ABC):
         same time, each in a thread of its own; with 1 there is one after the other. An engine that
         batches requests as they arrive takes many. With `train.ahead` each group is then drawn by
         itself, so that none waits for the longest completion of another one.
+    timeout: seconds that a call may take which is made beside the run: with `train.ahead`, and of
+        a `draw` where `concurrency` is above 1. The completions of a later one are failed samples.
+        Its thread cannot be ended: it keeps its place among the `concurrency` until it returns, for
+        which neither `session` nor `follow` waits; where none is left the run ends. `math.inf` for
+        a sampler that has deadlines of its own.
     follows_in_flight: whether `follow` may be called while samples are drawn in other threads. What
         was begun goes on, with the new weights or its own, and each decision has the log-prob of
         the weights that drew it: nothing that others have computed may be left in a cache.
@@ -68,6 +73,7 @@ class Sampler(ABC):
     requires: ClassVar[frozenset[str]] = frozenset()
     seeded: bool = True
     exact: bool = False
+    timeout: float = 1800.0
     follows_in_flight: bool = False
 
     @classmethod

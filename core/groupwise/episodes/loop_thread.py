@@ -5,9 +5,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from typing import Any, TypeVar
 
+from groupwise.episodes.daemon_threads import DaemonThreads
 from groupwise.kit import terminal
 from groupwise.kit.errors import UserError
 from groupwise.scoring.event_loop import run_until_stopped
@@ -111,32 +112,13 @@ class LoopThread:
         with self._opening:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._loop.set_default_executor(_Threads())
+                self._loop.set_default_executor(DaemonThreads())
                 self._thread = threading.Thread(
                     target=run_until_stopped, args=(self._loop,), daemon=True, name="episodes"
                 )
                 self._thread.start()
                 self._end = weakref.finalize(self, _stop, self._loop, self._thread)
             return self._loop
-
-
-class _Threads(ThreadPoolExecutor):
-    """A daemon thread for each call of `asyncio.to_thread`: however many wait, the next one begins,
-    and one that hangs does not keep the program from ending."""
-
-    def submit(self, function: Callable[..., T], /, *args: Any, **options: Any) -> Future[T]:
-        future = Future[T]()
-
-        def call() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                future.set_result(function(*args, **options))
-            except BaseException as error:
-                future.set_exception(error)
-
-        threading.Thread(target=call, daemon=True, name="episode").start()
-        return future
 
 
 def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:

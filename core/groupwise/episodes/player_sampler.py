@@ -11,7 +11,8 @@ from accelerate.utils import gather_object
 
 from groupwise.environment import ContextRefused, Reply
 from groupwise.episodes.sampling import Sampling
-from groupwise.kit import processes
+from groupwise.episodes.timed_calls import OverdueError
+from groupwise.kit import processes, terminal
 from groupwise.kit.copies import equal, kept
 from groupwise.kit.errors import UserError
 from groupwise.prompt_source import Row
@@ -93,7 +94,11 @@ class PlayerSampler:
         if not calls:
             return
         loop = asyncio.get_running_loop()
-        pairs = await loop.run_in_executor(self._threads, self._drawn, *columns)
+        try:
+            pairs = await loop.run_in_executor(self._threads, self._drawn, *columns)
+        except OverdueError as error:
+            _give_up([request], error)
+            return
         if not request[0].episode.over:
             _write_turns(pairs, calls, self.sampling.turn_sampler)
 
@@ -137,11 +142,15 @@ class PlayerSampler:
             rows, seeds, purpose=self.purpose, group_seeds=group_seeds, most=len(batches)
         )
         ordered, start = [call for batch in batches for call in batch], 0
-        for rollouts in parts:
-            part = ordered[start : start + len(rollouts)]
-            _write_rows(rollouts, part, trained=self.purpose == "train")
-            start += len(rollouts)
-            del rollouts  # else this frame holds them while the next ones are sampled
+        try:
+            for rollouts in parts:
+                part = ordered[start : start + len(rollouts)]
+                _write_rows(rollouts, part, trained=self.purpose == "train")
+                start += len(rollouts)
+                del rollouts  # else this frame holds them while the next ones are sampled
+                yield
+        except OverdueError as error:
+            _give_up([request for request in requests if not _is_answered(request)], error)
             yield
 
     def _turns(self, requests: Sequence[Sequence[Call]]) -> Iterator[None]:
@@ -206,6 +215,18 @@ class PlayerSampler:
         if first.tools:
             sampler.check_tools()
         return sampler.encode([first.row])[0]
+
+
+def _give_up(requests: Sequence[Sequence[Call]], error: OverdueError) -> None:
+    """Note that the sampler is late with the completions of these requests."""
+    draws = sorted({request[0].episode.group.number for request in requests})
+    count = sum(map(len, requests))
+    terminal.say(
+        f"note: {error}: {count} completions (of draw {', '.join(map(str, draws))}) are given up, "
+        f"as failed samples"
+    )
+    for request in requests:
+        request[0].error = OverdueError(str(error))
 
 
 def _is_answered(request: Sequence[Call]) -> bool:

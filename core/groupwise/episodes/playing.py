@@ -32,6 +32,7 @@ from groupwise.episodes.episode_player import EpisodePlayer
 from groupwise.episodes.episode_task import EpisodeTask
 from groupwise.episodes.places import Places
 from groupwise.episodes.player_sampler import PlayerSampler
+from groupwise.episodes.timed_calls import OverdueError
 from groupwise.kit import terminal
 from groupwise.kit.copies import copied, kept
 from groupwise.kit.errors import UserError
@@ -165,6 +166,8 @@ class Playing:
             outcome = kept(await self.environment.play(row, players, **seed))
             fault = self._fault(episode, outcome)
             self._end(episode, outcome=None if fault else outcome, failure=fault)
+        except OverdueError as error:
+            self._end(episode, failure=str(error))
         except CompletionFailed:
             self._end(episode)  # its rollout says so
         except EpisodeEnded as error:

@@ -1,15 +1,19 @@
 """Sampling: the only place where completions are sampled: with the right weights and seeds."""
 
-from collections.abc import Iterator, Sequence
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from threading import BoundedSemaphore
 from typing import Any, TypeVar
 
 import torch
 
+from groupwise.episodes.answers import check, check_answers
 from groupwise.episodes.threads import Threads
-from groupwise.kit.copies import equal
+from groupwise.episodes.timed_calls import TimedCalls
 from groupwise.kit.errors import UserError
 from groupwise.policy import Policy
 from groupwise.prompt_source import Row
@@ -51,6 +55,11 @@ class Sampling:
         self._followed: tuple[str, int] | None = None
         self._following: tuple[str, int] | None = None
         self._calls = BoundedSemaphore(sampler.concurrency)
+        # In the run's own thread, whose number of torch's threads counts, there is no deadline.
+        self._owner = threading.get_ident()
+        self._timed: TimedCalls | None = None
+        if sampler is not policy and math.isfinite(sampler.timeout):
+            self._timed = TimedCalls(self._name, most=sampler.concurrency, seconds=sampler.timeout)
 
     def forget(self) -> None:
         """Weights were loaded, so the sampler must follow them again."""
@@ -95,7 +104,8 @@ class Sampling:
     ) -> Iterator[Rollouts]:
         """Rollouts of these rows, of each as many as it has seeds; equally many of all.
 
-        Raises UserError if the sampler drew with other weights.
+        Raises UserError if the sampler drew with other weights, and OverdueError if a call is late
+        that is made beside the run.
 
         group_seeds: of each row, one that is the same for all rollouts that are compared with its
         own; most: draw these rows alone, of which the others are dropped, since processes of a
@@ -121,7 +131,7 @@ class Sampling:
         while True:  # to the end of the stream, where an engine lets its servers sleep
             self._adapt_threads()
             with torch.no_grad(), self._drawing():
-                rollouts: Any = next(stream, END)
+                rollouts: Any = self._called(partial(next, stream, END))
             if rollouts is END:
                 break
             part = slice(start, start + each)
@@ -149,19 +159,21 @@ class Sampling:
     ) -> Iterator[list[Any]]:
         """For each context the one after its next turn, and the turn, in parts of `batch`.
 
-        In a `session` of the sampler.
+        In a `session` of the sampler. Raises OverdueError beside the run, if a call is late.
         """
         sampler = self.turn_sampler
         for start in range(0, len(contexts), self.batch):
             part = contexts[start : start + self.batch]
             self._adapt_threads()
-            with self._calls, torch.no_grad():
-                drawn = sampler.draw(
-                    part,
-                    seeds=seeds[start : start + self.batch],
-                    limits=limits[start : start + self.batch],
-                    purpose=purpose,
-                )
+            draw = partial(
+                sampler.draw,
+                part,
+                seeds=seeds[start : start + self.batch],
+                limits=limits[start : start + self.batch],
+                purpose=purpose,
+            )
+            with self._calls:
+                drawn = self._called(draw)
             pairs = zip(part, drawn, strict=True)
             yield [(sampler.with_turn(context, turn), turn) for context, turn in pairs]
 
@@ -170,6 +182,13 @@ class Sampling:
         """A context in which `turns` are drawn, with the weights that are followed."""
         with self._drawing(), self.turn_sampler.session():
             yield
+
+    def _called(self, call: Callable[[], T]) -> T:
+        """What a call of the sampler returns. Raises OverdueError beside the run, if it is late."""
+        if self._timed is not None and threading.get_ident() != self._owner:
+            return self._timed(call)
+        with torch.no_grad():
+            return call()
 
     def _drawing(self) -> AbstractContextManager[None]:
         """A context in which the policy, if it is its own sampler, has the weights that are
@@ -209,9 +228,9 @@ class Sampling:
     ) -> Rollouts:
         """The sampler's rollouts for these rows, with versions; oldest: as of `assemble`."""
         size = len(seeds[0])
-        self._check(rollouts, rows, size)
-        if self.sampler is not self.policy:
-            self._check_answers(rollouts, rows, size, trained_on=purpose == "train")
+        check(self._name, rollouts, rows, size)
+        if self.sampler is not self.policy:  # else reading tensors would wait for the device
+            check_answers(self._name, rollouts, rows, size, trained_on=purpose == "train")
         return replace(
             rollouts,
             versions=self._versions(rollouts, oldest),
@@ -221,44 +240,6 @@ class Sampling:
     @property
     def _name(self) -> str:
         return f"sampler {type(self.sampler).__name__}"
-
-    def _check(self, rollouts: Any, rows: Sequence[Row], size: int) -> None:
-        """Raise UserError unless there are `size` rollouts for each row."""
-        if not isinstance(rollouts, Rollouts):
-            raise UserError(
-                f"{self._name} returned {type(rollouts).__name__}, not groupwise.Rollouts"
-            )
-        if len(rollouts) != len(rows) * size:
-            raise UserError(
-                f"{self._name} returned {len(rollouts)} rollouts for {len(rows)} prompts with "
-                f"group_size {size}: expected {len(rows) * size}"
-            )
-
-    def _check_answers(
-        self, rollouts: Rollouts, rows: Sequence[Row], size: int, *, trained_on: bool
-    ) -> None:
-        """Raise UserError for rollouts in another order, or log-probs that are not finite.
-
-        Not called for a policy that samples itself, since reading tensors waits for the device.
-        """
-        numbers = torch.arange(len(rows)).repeat_interleave(size)
-        due = [rows[number]["prompt"] for number in numbers.tolist()]
-        answered = [row.get("prompt") for row in rollouts.prompts]
-        if not equal(answered, due) or not torch.equal(rollouts.groups.cpu(), numbers):
-            raise UserError(
-                f"{self._name} returned rollouts in another order than the prompts: those of a "
-                f"prompt must be adjacent, and `Rollouts.groups` must number the prompts 0, 1, ..."
-            )
-        log_probs = rollouts.sampler_log_probs
-        if trained_on and log_probs is not None:
-            mask = rollouts.mask.cpu() & ~rollouts.failed.unsqueeze(1)
-            decisions = log_probs.cpu()[mask]
-            bad = decisions[~decisions.isfinite()]
-            if len(bad):
-                raise UserError(
-                    f"{self._name}: sampler_log_probs of {len(bad)} of {len(decisions)} decisions "
-                    f"are not finite, the first is {float(bad[0])}"
-                )
 
     def _versions(self, rollouts: Rollouts, oldest: int) -> torch.Tensor:
         """[B] int64 on the CPU, none older than the one that was followed when the draw began, and

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from groupwise.environment import Columns, ContextRefused, Reply, Tools
+from groupwise.environment import Columns, EpisodeEnded, Reply, Tools
 from groupwise.kit.errors import UserError
 from groupwise.prompt_source import Row
 from groupwise.record.group import Episode
@@ -79,7 +79,7 @@ class Call:
 
     # ---- what was drawn
 
-    error: ContextRefused | UserError | None = None
+    error: EpisodeEnded | UserError | None = None
     """Why its context has no completion, if so."""
     goes_on_from: "Call | None" = field(default=None, repr=False)
     """The call in whose context it goes on, if it does."""

@@ -1,5 +1,6 @@
 """VLLM: a sampler that gets its completions from vLLM servers."""
 
+import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -44,6 +45,7 @@ class VLLM(TextSampler):
     policy_class: ClassVar[type] = LanguageModel
     requires: ClassVar[frozenset[str]] = frozenset({"log_probs"})
     seeded = False
+    timeout = math.inf  # requests have deadlines, `Settings.timeout`
     Config: ClassVar[type[Settings]] = Settings
 
     @classmethod
