@@ -71,6 +71,9 @@ class Policy(nn.Module, Sampler):
         a mean of two copies is then not the mean of the two models.
     portable: whether another process with the same weights can make the passes of its rollouts; not
         if they need what only this one has, such as the graph of sampling.
+    samples_apart: whether a completion takes as long to sample alone as in its group, as an image
+        does, and depends on nothing but its row, its seed and its group's. Then several processes
+        sample the completions of a group.
     mesh: the processes that the weights are divided among, as `shard` received it; None if each
         process has all weights.
     """
@@ -90,6 +93,7 @@ class Policy(nn.Module, Sampler):
     scale_loss: bool = False
     factored: bool = False
     portable: bool = True
+    samples_apart: bool = False
     mesh: DeviceMesh | None = None
     rates: Mapping[str, float] = MappingProxyType({})
     unkept: tuple[str, ...] = ()

@@ -102,6 +102,7 @@ class ForwardProcess(DiffusionPolicy):
     provides = frozenset({"log_probs", "velocity", "target_velocity", "noised", "clean", "sigma"})
     algorithms = ("nft", "awm", "elbo_grpo")
     unit = "noised images"
+    samples_apart = True
     exact = False  # what is drawn has no log-probs; decisions are chosen afterwards
     Config: ClassVar[type[ForwardProcessSettings]] = ForwardProcessSettings
     config: ForwardProcessSettings

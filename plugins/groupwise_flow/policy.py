@@ -65,6 +65,8 @@ class FlowPolicy(DiffusionPolicy):
     def __init__(self, config: FlowSettings) -> None:
         super().__init__(config)
         self.portable = not config.keep_graph
+        # A group that shares its noise shares passes, too.
+        self.samples_apart = self.portable and not config.shared_noise
         self.rounding = Rounding(config.precision)
         self.facts = self.facts | self.rounding.metrics  # type: ignore[misc]
         self.logged = self.rounding.metrics  # type: ignore[misc]

@@ -175,14 +175,21 @@ class EpisodeSampler:
     def draw(self, groups: Sequence[Group], *, shared: bool = True) -> Iterator[Sequence[Group]]:
         """Play episodes to train on; yields groups of which all are over.
 
-        shared: only this process's share of the groups. One without a share plays those of the
-        first group, to be dropped: collectives of a sharded policy need every process.
+        shared: only this process's share of the groups, while all others draw theirs. One without a
+        share plays those of the first group, to be dropped, where sampling needs every process.
         """
-        ours = (self.share(groups) or groups[:1]) if shared else groups
+        every = any(s.needs_every_process for s in self.samplings.values())
+        ours = (self.share(groups) or groups[:every]) if shared else groups
         sizes = self._episodes
         self.expect(len(ours) * sum(sizes.values()))
         yield from self._play(
-            ours, sizes, self.sizes, space="train", purpose="train", dummy=groups[0]
+            ours,
+            sizes,
+            self.sizes,
+            space="train",
+            purpose="train",
+            dummy=groups[0],
+            together=shared,
         )
 
     def evaluate(
@@ -214,12 +221,13 @@ class EpisodeSampler:
         space: str,
         purpose: Purpose,
         dummy: Group,
+        together: bool = True,
     ) -> Iterator[Sequence[Group]]:
         """Play all episodes of these groups; yields the next ones that are over, in their order.
 
         sizes: by cast, the episodes of a group; candidates: by label, for `Player.group`; dummy: a
         group whose row is sampled and dropped where other processes of a sharded policy have more
-        prompts.
+        prompts; together: whether all processes play at the same time.
         """
         labels = [label for label in self.labels if any(label in self.casts[c] for c in sizes)]
         groups = self._with_episodes(groups, sizes, space)
@@ -235,6 +243,7 @@ class EpisodeSampler:
                 purpose=purpose,
                 dummy=dummy.row,
                 multi_turn=self.environment.multi_turn,
+                together=together,
             )
             for label, sampling in samplings.items()
         }

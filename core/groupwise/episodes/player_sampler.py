@@ -29,7 +29,7 @@ class PlayerSampler:
 
     group_size: the completions of `Player.group`; space: of the seeds; dummy: a row to sample and
     drop where other processes of a sharded policy have more prompts; multi_turn: whether calls are
-    drawn turn by turn, if the sampler can.
+    drawn turn by turn, if the sampler can; together: whether all processes sample at the same time.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class PlayerSampler:
         purpose: Purpose,
         dummy: Row,
         multi_turn: bool,
+        together: bool,
     ) -> None:
         self.sampling, self.group_size = sampling, group_size
         self.space, self.dummy = space, dummy
@@ -48,12 +49,13 @@ class PlayerSampler:
         if purpose == "greedy" and not sampling.policy.greedy:
             self.purpose = "evaluate"
         self.by_turns = multi_turn and isinstance(sampling.sampler, TurnSampler)
+        self.spreads = together and sampling.spreads and not self.by_turns
         self._threads: ThreadPoolExecutor | None = None
 
     @property
     def is_collective(self) -> bool:
         """Whether all processes must sample equally often."""
-        return self.sampling.is_collective and not self.by_turns
+        return self.spreads or (self.sampling.is_collective and not self.by_turns)
 
     @property
     def is_concurrent(self) -> bool:
@@ -132,15 +134,21 @@ class PlayerSampler:
         rows = [own[0].row for own in batches]
         seeds = [[*map(self._seed, own)] for own in batches]
         group_seeds = [self._group_seed(own[0]) for own in batches]
-        if self.is_collective and (missing := processes.largest(len(batches)) - len(batches)):
-            space = f"{self.space} dummy"
-            dummies = [seed_for(self.sampling.seed, space, 0, index) for index in range(size)]
-            rows += [self.dummy] * missing
-            seeds += [dummies] * missing
-            group_seeds += dummies[:1] * missing
-        parts = self.sampling.draw(
-            rows, seeds, purpose=self.purpose, group_seeds=group_seeds, most=len(batches)
-        )
+        if self.spreads:
+            parts = self.sampling.spread(
+                rows, seeds, purpose=self.purpose, group_seeds=group_seeds, dummy=self.dummy
+            )
+        else:
+            count = len(batches)
+            if self.is_collective and (missing := processes.largest(count) - count):
+                space = f"{self.space} dummy"
+                dummies = [seed_for(self.sampling.seed, space, 0, index) for index in range(size)]
+                rows += [self.dummy] * missing
+                seeds += [dummies] * missing
+                group_seeds += dummies[:1] * missing
+            parts = self.sampling.draw(
+                rows, seeds, purpose=self.purpose, group_seeds=group_seeds, most=count
+            )
         ordered, start = [call for batch in batches for call in batch], 0
         try:
             for rollouts in parts:

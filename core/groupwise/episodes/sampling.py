@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 import torch
 
 from groupwise.episodes.answers import check, check_answers
+from groupwise.episodes.spreading import Wanted, spread
 from groupwise.episodes.threads import Threads
 from groupwise.episodes.timed_calls import TimedCalls
+from groupwise.kit import processes
 from groupwise.kit.errors import UserError
 from groupwise.policy import Policy
 from groupwise.prompt_source import Row
@@ -147,6 +149,43 @@ class Sampling:
                 f"must yield those of all prompts"
             )
 
+    def spread(
+        self,
+        rows: Sequence[Row],
+        seeds: Sequence[Sequence[int]],
+        *,
+        purpose: Purpose,
+        group_seeds: Sequence[int],
+        dummy: Row,
+    ) -> Iterator[Rollouts]:
+        """As `draw`, sampled by all processes together. A collective.
+
+        dummy: of a row that is sampled and dropped where others of a sharded policy sample more.
+        """
+        each = max(1, self.batch // len(seeds[0])) if seeds else 1
+        for number in range(processes.largest(-(-len(rows) // each))):
+            part = slice(number * each, (number + 1) * each)
+            pairs = zip(rows[part], seeds[part], group_seeds[part], strict=True)
+            wanted = [Wanted(row, seed, shared) for row, own, shared in pairs for seed in own]
+            self._adapt_threads()
+            with torch.no_grad(), self._drawing():
+                rollouts = spread(wanted, partial(self._apart, purpose=purpose, dummy=dummy))
+            if rollouts is not None:
+                yield self._checked(rollouts, rows[part], seeds[part], purpose, self.version)
+            del rollouts
+
+    def _apart(
+        self, wanted: Sequence[Wanted], most: int, *, purpose: Purpose, dummy: Row
+    ) -> Rollouts | None:
+        """These completions, each by itself; None for none."""
+        missing = most - len(wanted) if self.is_collective else 0
+        every = [*wanted, *[Wanted(dummy, 0, 0)] * missing]
+        if not every:
+            return None
+        rows, seeds, group_seeds = map(list, zip(*every, strict=True))
+        shared = {"group_seeds": group_seeds} if isinstance(self.sampler, GroupSampler) else {}
+        return self.sampler.sample(rows, group_size=1, seeds=seeds, purpose=purpose, **shared)
+
     # ---- turn by turn
 
     def turns(
@@ -212,6 +251,18 @@ class Sampling:
     def turn_sampler(self) -> TurnSampler:
         assert isinstance(self.sampler, TurnSampler)
         return self.sampler
+
+    @property
+    def spreads(self) -> bool:
+        """Whether the completions of a group may be sampled by several processes."""
+        own = self.sampler is self.policy and self.policy.samples_apart
+        return own and self.process[1] > 1
+
+    @property
+    def needs_every_process(self) -> bool:
+        """Whether collectives of sampling, of a sharded policy or an engine, may need those without
+        a prompt of their own; those of `spread` do not."""
+        return not self.spreads and (self.is_collective or self.sampler is not self.policy)
 
     @property
     def is_collective(self) -> bool:

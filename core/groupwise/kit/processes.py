@@ -4,8 +4,9 @@ All functions but `accelerator`, `mesh`, `shards` and `shard_of` are collectives
 every process has called them, so all processes must call them in the same order. Samplers and
 policies may use them, for what one process does for all.
 
-How a run is divided: process r of n samples and scores every n-th group of a step. Targets are
-computed over the scores and masks of all processes, which are small. Rollouts then go, with their
+How a run is divided: process r of n plays and scores every n-th group of a step. Of images, it has
+others sample some where they have fewer (`episodes/spreading.py`). Targets are computed over the
+scores and masks of all processes, which are small. Rollouts then go, with their
 trajectories, from processes with long ones to those that have less to do (`learning/dealing.py`);
 completions stay on the process that sampled them. DDP averages gradients over processes while the
 loss weights already divide by counts of the whole update, so losses are multiplied by n; gradients

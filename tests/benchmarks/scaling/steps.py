@@ -232,23 +232,23 @@ def image_step(
 
     passes: the work of a decision in forward passes, 4 and 3 with adapters if activations are
         recomputed, and as many for the unconditional branch.
-    sampled: forward passes to sample a picture. A group is sampled by one process, and its passes
-        are dealt among all.
+    sampled: forward passes to sample a picture. Pictures are sampled, and their passes made, by all
+        processes alike; a group is judged by one.
     """
-    pictures = ceil(batch.groups / min(gpus, batch.groups)) * batch.group_size
-    trained = ceil(batch.groups * batch.group_size / gpus)
+    judged = ceil(batch.groups / gpus) * batch.group_size
+    pictures = ceil(batch.groups * batch.group_size / gpus)
     branches = 2 if batch.guided else 1
     sampled = sampled or branches * batch.steps
     passes = passes or branches * (3 if lora else 4)
     one = model.flops / (machines.IMAGES * machine.flops)
-    sampling, work = pictures * sampled * one, trained * batch.decisions * passes * one
+    sampling, work = pictures * sampled * one, pictures * batch.decisions * passes * one
     once = gather(model.weights, model.blocks, gpus, machine) if shard else 0.0
     drawing = ceil(pictures / batch.together) * sampled * once
     both = of_pass(model.weights, model.blocks, gpus, machine, lora=lora) if shard else 0.0
-    learning = ceil(trained / batch.together) * batch.decisions * branches * both
+    learning = ceil(pictures / batch.together) * batch.decisions * branches * both
     return Step(
         sampling=sampling,
-        rewards=pictures * machines.IMAGE_REWARD,
+        rewards=judged * machines.IMAGE_REWARD,
         passes=work,
         gathers=max(0.0, drawing - sampling) + max(0.0, learning - work),
         sync=0.0,
