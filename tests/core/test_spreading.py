@@ -56,7 +56,7 @@ def trained(lab, *, apart):
         trainer,
         lambda _, own: steps.append([own["reward"], own["loss"], own["zero_variance"]]),
         lambda: None,
-        lambda _, own: evaluations.append(own.logged["reward"]),
+        lambda _, own: evaluations.append(own.metrics["reward"]),
     )
     every = gather_object([sampled])
     return {
