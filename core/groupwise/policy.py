@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from groupwise.kit.errors import UserError
-from groupwise.kit.memory import Workload
+from groupwise.preflight import Preflight
 from groupwise.rollouts import LogProbs, Rollouts
 from groupwise.sampler import Sampler
 
@@ -41,12 +41,10 @@ class Uncopied:
     copies: Callable[[], Mapping[str, Tensor]]
 
 
-class Policy(nn.Module, Sampler):
+class Policy(nn.Module, Sampler, Preflight):
     """The interface between the core and a modality (text, images, ...).
 
     provides: outputs of `forward`: "log_probs", "entropy", "mean" and other extras.
-    reads_attachments: whether it reads what is attached to prompts, such as pictures; then that is
-        a part of a row's question, which decides whether the row is held out.
     diversity: what makes the completions of a prompt differ more ("a higher temperature"), for a
         warning that they all have the same reward; "" if nothing does.
     unit: the word for decisions in progress lines ("tokens", "steps").
@@ -79,7 +77,6 @@ class Policy(nn.Module, Sampler):
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"log_probs"})
-    reads_attachments: ClassVar[bool] = False
     diversity: ClassVar[str] = ""
     unit: ClassVar[str] = "decisions"
     greedy: ClassVar[bool] = True
@@ -169,6 +166,12 @@ class Policy(nn.Module, Sampler):
                 f"policy's rollouts; found {teacher.__name__}"
             )
 
+    @classmethod
+    def rehearsal(cls, config: Any) -> "Policy | None":
+        """A `groupwise.rehearsal.Rehearsal`, with which `groupwise check` shows what this policy
+        would read in an episode; None for none."""
+        return None
+
     # ---- log-probs
 
     def __call__(
@@ -245,36 +248,6 @@ class Policy(nn.Module, Sampler):
         """
         return False
 
-    @classmethod
-    def examine(cls, config: Any, rows: Iterable[Mapping[str, Any]]) -> Sequence[str]:
-        """Like `check_prompts`, but without weights, for `groupwise check`.
-
-        config: the policy's `Config`. Returns notes; raises UserError.
-        """
-        return ()
-
-    @classmethod
-    def rehearsal(cls, config: Any) -> "Policy | None":
-        """A `groupwise.rehearsal.Rehearsal`, with which `groupwise check` shows what this policy
-        would read in an episode; None if there is none, as by default."""
-        return None
-
-    @classmethod
-    def examine_tools(cls, config: Any) -> None:
-        """Raise UserError if a model of this `Config` could not call the tools that an environment
-        shows to it; needs no weights, and by default checks nothing."""
-
-    @classmethod
-    def reads_attached(cls, config: Any) -> bool:
-        """`reads_attachments`, where it depends on this `Config`; needs no weights."""
-        return cls.reads_attachments
-
-    @classmethod
-    def least_rate(cls, config: Any) -> float:
-        """The least usual learning rate of the adapters that this `Config` trains, for a warning of
-        `groupwise check`; 0 for none, as for whole models."""
-        return 0.0
-
     def begin(self, step: int) -> None:
         """Called before the rollouts of a training step are sampled; the first step is 0.
 
@@ -297,7 +270,7 @@ class Policy(nn.Module, Sampler):
         """
         return None
 
-    # ---- saving, memory
+    # ---- saving
 
     @property
     def card(self) -> Mapping[str, Any]:
@@ -325,30 +298,6 @@ class Policy(nn.Module, Sampler):
         that nobody can write. Do what `save_pretrained` does, without the weights, in a folder of
         your own that is removed. By default nothing is tried.
         """
-
-    @classmethod
-    def estimate(cls, config: Any, load: Workload) -> Mapping[str, int]:
-        """Bytes on one process by purpose ("weights", "optimizer", ...), without loading anything.
-
-        With `load.shards` above 1, add the buffers of gathered weights (`groupwise.kit.memory`).
-        Returns {} if there is no estimate, as by default.
-        """
-        return {}
-
-    @classmethod
-    def estimate_cpu(
-        cls, config: Any, *, rollouts: int, prompts: int, facts: frozenset[str], references: int
-    ) -> Mapping[str, int]:
-        """Bytes in CPU memory on one process by purpose, where the model is on another device.
-
-        What `estimate` does not count: rollouts and caches that the policy stores there.
-
-        rollouts: of a step; prompts: rows of the data set; facts: as for `prepare`.
-        references: of how many other weights (a reference, a teacher) outputs are kept until the
-        update.
-        Returns {} if there is no estimate, as by default.
-        """
-        return {}
 
 
 @cache

@@ -12,6 +12,7 @@ from groupwise.kit.errors import UserError
 from groupwise.plugins.plugin import Plugin
 from groupwise.plugins.resolved import ResolvedConfig
 from groupwise.policy import Policy
+from groupwise.preflight import Preflight
 
 
 def build_policies(parts: Parts, accelerator: Accelerator) -> dict[str, Policy]:
@@ -67,7 +68,7 @@ def read_attachments(loaded: ResolvedConfig) -> bool:
 
 def _reads_attachments(plugin: Plugin) -> bool:
     kind = plugin.target
-    own, default = getattr(kind, "reads_attached", None), vars(Policy)["reads_attached"].__func__
+    own, default = getattr(kind, "reads_attached", None), vars(Preflight)["reads_attached"].__func__
     if getattr(own, "__func__", default) is default:  # whatever its options are
         return getattr(kind, "reads_attachments", False)
     return bool(own and own(plugin.settings))
