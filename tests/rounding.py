@@ -7,6 +7,7 @@ up to one unit in their last place. That needs no copy in float64, and takes in 
 depends on them: a difference of large numbers, or a division by a small one.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from random import Random
@@ -73,13 +74,21 @@ class Moved(TorchDispatchMode):
             return value
         if value.equal(value.round()):
             return value  # sums of whole numbers, such as counts, are exact
-        start, size = self.draws.randrange(len(SHARES)), value.numel()
-        shares = SHARES.roll(-start) if size > len(SHARES) - start else SHARES[start:]
-        if size > len(shares):
-            shares = shares.repeat(-(-size // len(shares)))
-        factors = shares[:size].view(value.shape) * torch.finfo(value.dtype).eps
-        moved = torch.addcmul(value, value, factors.to(value.device, value.dtype))
+        units, size = _units(value.dtype), value.numel()
+        start = self.draws.randrange(len(units))
+        units = units.roll(-start) if size > len(units) - start else units[start:]
+        if size > len(units):
+            units = units.repeat(-(-size // len(units)))
+        moved = torch.addcmul(value, value, units[:size].view(value.shape).to(value.device))
+        if math.isfinite(moved.sum()):
+            return moved
         return moved.where(value.isfinite(), value)  # masks hold infinity
+
+
+@cache
+def _units(dtype: torch.dtype) -> Tensor:
+    """`SHARES` of the unit in the last place of 1."""
+    return (SHARES * torch.finfo(dtype).eps).to(dtype)
 
 
 @cache
