@@ -30,6 +30,7 @@ from tests.core.programs import (
 
 import groupwise
 from groupwise.kit.errors import UserError
+from groupwise.record import Comparison
 
 # ---- the law
 
@@ -73,6 +74,14 @@ def test_a_comparison_has_one_draw_and_one_row_of_each_episode(steps, apart, fir
         firsts = [row.calls[0] for row in compared if not row.calls[0].grouped]
         plain = [(call.play, call.candidates) for call in firsts]
         assert len({*plain}) == len(plain)
+
+
+def test_unequal_comparisons_have_unequal_numbers():
+    """But first rollouts of a player have that of the draw: a batch is of one player."""
+    places = ((1,), (2,), (1, "fork"))
+    unequal = [Comparison(draw, who, place) for draw in (0, 7) for who in "ab" for place in places]
+    assert len({each.number for each in unequal}) == len(unequal)
+    assert Comparison(7, "a").number == Comparison(7, "b").number == 7
 
 
 @random_programs
