@@ -265,23 +265,23 @@ class Learner:
         overflows = 0
         while True:
             tally = self.updater.accumulate(update, targets)
-            outcome = self.optimizer.step(
+            result = self.optimizer.step(
                 rate, number=step + 1, first_nonfinite=self.updater.first_nonfinite
             )
-            if not outcome.overflow:
+            if not result.overflow:
                 break
             overflows += 1
-        if outcome.updated:
+        if result.updated:
             self.at_step_boundary = False
             self.updates += 1
             if self.settings.ema is not None and self.updates % self.settings.ema_every == 0:
                 self.weights.blend(AVERAGE, self.settings.ema)
-        tally.total("skipped_updates", int(outcome.skipped))
-        if outcome.norm is not None:
-            tally.mean("grad_norm", outcome.norm)
-        if outcome.scale is not None:
-            tally.mean("loss_scale", outcome.scale)
-            tally.mean("zero_gradients", *outcome.zeros)
+        tally.total("skipped_updates", int(result.skipped))
+        if result.norm is not None:
+            tally.mean("grad_norm", result.norm)
+        if result.scale is not None:
+            tally.mean("loss_scale", result.scale)
+            tally.mean("zero_gradients", *result.zeros)
             tally.total("overflows", overflows)
         return tally
 
