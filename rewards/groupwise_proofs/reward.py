@@ -67,7 +67,7 @@ class Proof:
             "and five times as much wall time; on a server, wall time of a proof.",
         )
         memory: int = Field(
-            default=1024, ge=256, description="Most memory of each of these runs, in MiB."
+            default=1024, ge=512, description="Most memory of each of these runs, in MiB."
         )
         parallel: int | None = Field(
             default=None,
@@ -77,7 +77,7 @@ class Proof:
         )
         total_memory: int | None = Field(
             default=None,
-            ge=512,
+            ge=1024,
             description="Most memory of all proofs together, in MiB, at least twice `memory`; by "
             "default half of what is free. Fewer run at the same time where it is little.",
         )
