@@ -207,8 +207,7 @@ class Stream:
         """Draw this process's share of these groups now.
 
         Plain rewards are called before the next part is sampled, so that the facts' tensors of one
-        part at a time are on the device. A process without a share
-        drops what it may draw.
+        part at a time are on the device. A process without a share drops what it may draw.
         """
         parts = self.sampler.draw(drawn)
         is_share = bool(self.sampler.share(drawn))

@@ -6,12 +6,12 @@ policies may use them, for what one process does for all.
 
 How a run is divided: process r of n plays and scores every n-th group of a step. Of images, it has
 others sample some where they have fewer (`episodes/spreading.py`). Targets are computed over the
-scores and masks of all processes, which are small. Rollouts then go, with their
-trajectories, from processes with long ones to those that have less to do (`learning/dealing.py`);
-completions stay on the process that sampled them. DDP averages gradients over processes while the
-loss weights already divide by counts of the whole update, so losses are multiplied by n; gradients
-are reduced in the last micro-batch only. A process with fewer micro-batches runs the remaining ones
-on a dummy rollout, with its loss multiplied by 0. Only the first process writes files and prints.
+scores and masks of all processes, which are small. Rollouts then go, with their trajectories, from
+processes with long ones to those that have less to do (`learning/dealing.py`); completions stay on
+the process that judges them. DDP averages gradients over processes while the loss weights already
+divide by counts of the whole update, so losses are multiplied by n; gradients are reduced in the
+last micro-batch only. A process with fewer micro-batches runs the remaining ones on a dummy
+rollout, with its loss multiplied by 0. Only the first process writes files and prints.
 
 With `train.shard` a policy divides its weights (FSDP2), and with them gradients, moments, kept
 weights and checkpoints. With `true` the mesh has one dimension; with `node` or a number two,
