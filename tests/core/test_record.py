@@ -27,6 +27,7 @@ FORMS = {
 OTHERS = {
     "groupwise.learning.share.Share": "the Rollouts of a learner, where their passes are made",
     "groupwise.learning.batch.Update": "some rows of them, for one optimizer step",
+    "groupwise.episodes.spreading.Wanted": "what a process asks another one to sample of a call",
     "groupwise.environment.Reply": "what an environment gets of a call",
     "groupwise.run.reopening.SampledReply": "what a command shows of a call",
     "groupwise.experience.replay.KeptCompletion": "of an earlier step, in a checkpoint",
