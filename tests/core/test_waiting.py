@@ -11,14 +11,14 @@ from groupwise.storage import checkpoint, saved, staging
 
 
 def late_work(lab, folder):
-    """Resuming, starting and saving, each 6 s long on one process, with a timeout of 4 s."""
+    """Resuming, starting and saving, each 9 s long on one process, with a timeout of 4 s."""
     accelerator = processes.accelerator()
     waiting.limit(4)
     rank, seconds = accelerator.process_index, {}
 
     def late(on, answer):
         def work():
-            time.sleep(6 if rank == on else 0)
+            time.sleep(9 if rank == on else 0)
             return answer
 
         return work
@@ -36,7 +36,7 @@ def late_work(lab, folder):
 def test_work_may_take_longer_than_the_timeout(tmp_path):
     seconds = call(late_work, tmp_path, 2)
     assert [answer for answer, _ in seconds.values()] == [[0, 1], "url"]
-    assert all(5.9 < spent < 20 for _, spent in seconds.values())
+    assert all(8.9 < spent < 20 for _, spent in seconds.values())
 
 
 def late_files(lab, folder):
@@ -46,14 +46,14 @@ def late_files(lab, folder):
     rank = accelerator.process_index
     if rank == 1:
         own = staging.sizes_and_checksums
-        staging.sizes_and_checksums = lambda paths: time.sleep(6) or own(paths)
+        staging.sizes_and_checksums = lambda paths: time.sleep(9) or own(paths)
     examined = []
     problem = saved.problem
 
     def noted(path, *, contents=False):
         if not isinstance(contents, bool):
             examined.extend(contents)
-            time.sleep(6 * (rank == 1))
+            time.sleep(9 * (rank == 1))
         return problem(path, contents=contents)
 
     saved.problem = noted
