@@ -39,13 +39,13 @@ def spread(
     samples, since those of a sharded policy must sample equally often.
     """
     counts = gather_object([len(wanted)])
-    given, rank = moves(counts), PartialState().process_index
-    kept = [count - sum(own) for count, own in zip(counts, given, strict=True)]
-    most = max(own + sum(of) for own, of in zip(kept, zip(*given, strict=True), strict=True))
-    ends = [*accumulate(given[rank], initial=kept[rank])]
-    asked = processes.exchange([wanted[start:end] for start, end in pairwise(ends)])
-    sampled = sample([*wanted[: kept[rank]], *chain.from_iterable(asked)], most)
-    starts = [*accumulate(map(len, asked), initial=kept[rank])]
+    transfers, rank = moves(counts), PartialState().process_index
+    kept = [count - sum(own) for count, own in zip(counts, transfers, strict=True)]
+    most = max(own + sum(of) for own, of in zip(kept, zip(*transfers, strict=True), strict=True))
+    ends = [*accumulate(transfers[rank], initial=kept[rank])]
+    received = processes.exchange([wanted[start:end] for start, end in pairwise(ends)])
+    sampled = sample([*wanted[: kept[rank]], *chain.from_iterable(received)], most)
+    starts = [*accumulate(map(len, received), initial=kept[rank])]
     answers = [
         _packed(sampled.select(range(start, end))) if sampled is not None and end > start else None
         for start, end in pairwise(starts)
@@ -66,11 +66,11 @@ def moves(counts: Sequence[int]) -> list[list[int]]:
     largest = sorted(range(len(counts)), key=lambda process: -counts[process])[:more]
     spare = [count - least - (process in largest) for process, count in enumerate(counts)]
     free = (process for process, own in enumerate(spare) for _ in range(-own))
-    given = [[0] * len(counts) for _ in counts]
+    transfers = [[0] * len(counts) for _ in counts]
     for home, own in enumerate(spare):
         for process in islice(free, max(0, own)):
-            given[home][process] += 1
-    return given
+            transfers[home][process] += 1
+    return transfers
 
 
 def _packed(rollouts: Rollouts) -> tuple[Rollouts, frozenset[str], frozenset[str]]:
