@@ -39,7 +39,8 @@ def test_a_killed_worker_and_a_preemption_change_no_metric(
             agent.terminate()
         (tmp_path / "on_6").touch()
         outcomes = [cluster.wait_for_end(agent) for agent in agents]
-    assert json.loads((run / "result.json").read_text())["interrupted"], outcomes
+    assert (run / "result.json").is_file(), outcomes
+    assert json.loads((run / "result.json").read_text())["interrupted"]
     assert (run / "checkpoints" / "step_6").is_dir()
     assert [line["step"] for line in cluster.lines(run)] == [0, 1, 2, 3, 4, 5, 6]
 

@@ -330,7 +330,7 @@ class Halves(Environment):
 
     async def play(self, row, players):
         (player,) = players.values()
-        self.text = await player.shortened("\ud83d", 2)
+        self.text = await player.shortened("\ud83d", 3)
         reply = await player(row["prompt"], limit=2)
         if isinstance(row["prompt"], str):
             await player(row["prompt"] + reply.text + "\ud83d", limit=2)
@@ -344,8 +344,8 @@ def test_answers_of_any_characters_are_encoded(make, rows):
     environment = Halves()
     policy = make("llama", max_new_tokens=40)
     episodes = play(policy, environment, rows)
-    assert environment.text == "?"
-    tokens = policy.tokenizer("?", add_special_tokens=False)["input_ids"]
+    assert environment.text == "\ufffd"
+    tokens = policy.tokenizer("\ufffd", add_special_tokens=False)["input_ids"]
     rollouts = episodes.rollouts("policy")
     assert len(rollouts) == 4
     for ids, mask in zip(rollouts.trajectory["completion_ids"], rollouts.mask, strict=True):

@@ -94,14 +94,14 @@ def test_a_prompt_that_is_neither_text_nor_messages_is_refused(make, prompt):
         make().check_prompts([SHORT, {"prompt": prompt}])
 
 
-def test_half_of_a_surrogate_pair_is_encoded_as_a_question_mark(make):
+def test_half_of_a_surrogate_pair_is_encoded_as_the_replacement_character(make):
     """Tokenizers refuse it, and a tool may have cut its answer within an emoji."""
     policy, half = make(), "\ud83d"
-    for row, same in (({"prompt": half}, {"prompt": "?"}), (chat(half), chat("?"))):
+    for row, same in (({"prompt": half}, {"prompt": "\ufffd"}), (chat(half), chat("\ufffd"))):
         rollouts = [policy.sample([own], group_size=1, seeds=[1]) for own in (row, same)]
         ours, theirs = (own.trajectory["prompt_ids"][0].tolist() for own in rollouts)
         assert ours == theirs
-    assert policy.prompts.lengths([{"prompt": half * 200}]) == [200]
+    assert policy.prompts.lengths([{"prompt": half * 200}]) == [600]  # a token a byte
 
 
 def test_checking_many_short_prompts_needs_no_tokenizer(make):
