@@ -111,8 +111,9 @@ class Algorithm(ABC):
         return rollouts
 
     def observe(self, scores: Scores, rollouts: Rollouts) -> None:  # noqa: B027
-        """Called once a step with the rollouts of each update, before its `targets`: the place to
-        count or to average, since `targets` may be called several times for the same rollouts.
+        """Called once a step with the rollouts of each update, before the `targets` that it is
+        trained on: the place to count or to average, since `targets` may be called several times
+        for the same rollouts, also before, to estimate what its passes cost.
 
         scores, rollouts: as in `targets`, with those that `train.keep` leaves out, and without
         those of other learners.

@@ -177,7 +177,7 @@ def weights(
         cut, and the gradient does not depend on how they are cut.
     normalize: "sequence": 1 / (B x own length), GRPO; "token": 1 / all decisions, DAPO and BNPO;
         "constant": 1 / (B x length), Dr. GRPO, with `length` the longest completion allowed.
-    episodes: [B] int64, the episode of each rollout: B is then the number of episodes, and a length
+    episodes: [B] int64, as `Rollouts.episodes`: B is then the number of episodes, and a length
         that of all rollouts of an episode, so that it does not matter into how many it is cut.
     A rollout without decisions has weight 0 and still counts in B.
     """

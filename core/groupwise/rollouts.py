@@ -66,8 +66,9 @@ class Rollouts:
         None if it gives none.
     versions: [B] int64, the training steps of the weights that drew the rollout, of the oldest if
         there were several; None from a policy that is its own sampler: the core sets it.
-    episodes: [B] int64, in CPU memory: the number of the episode that each rollout is of, where an
-        episode may have several rollouts; None if each has one. Set by the core.
+    episodes: [B] int64, in CPU memory: equal for rollouts that count as one episode in the loss,
+        those of an episode, but a candidate of `Player.group` and what follows it by itself; None
+        if each counts as one. Set by the core.
     failures: why each rollout failed, None where it did not; None if none failed. A rollout that
         failed (its image is not finite, its environment crashed) has no reward and no gradient,
         and no reward is called on it: it is counted and shown. Its trajectory must be finite, since

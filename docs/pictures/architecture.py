@@ -65,10 +65,10 @@ def step() -> str:
         ("play", "Episodes, Calls", SOFT),
         ("sample", "Rollouts [B, T]", BLUE),
         ("judge", "Scores [B, R]", GREEN),
-        ("refill, replay", "lists of Groups", SOFT),
+        ("credit, refill", "lists of Groups", SOFT),
     ]
     lower = [
-        ("gather", "Rollouts, Scores", SOFT),
+        ("replay, gather", "Rollouts, Scores", SOFT),
         ("targets", "advantages, weights", ORANGE),
         ("forward", "log-probs [b, t]", BLUE),
         ("loss", "[b, t], then a sum", ORANGE),

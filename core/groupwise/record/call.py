@@ -21,12 +21,12 @@ class Comparison(NamedTuple):
     who: str
     """The label of the player; "" for all casts of a pool."""
     place: tuple[Any, ...] = (0,)
-    """Of candidates their context; of others how many rollouts of the player began before, and the
-    forks on the way."""
+    """Of candidates their request's among the episode's calls; of others how many rollouts of the
+    player began before, and the forks on the way."""
 
     @property
     def number(self) -> int:
-        """For tensors: that of the draw where all rollouts of it are compared, else a hash."""
+        """For tensors: that of the draw for the player's first rollouts, else a hash."""
         return self.draw if self.is_plain else seed_for(0, f"{self.who}{self.place}", self.draw, 0)
 
     @property
@@ -62,7 +62,7 @@ class Call:
     forks: tuple[Any, ...]
     """The forks on its way, where a call was not the first to follow another one."""
     number: int
-    """Of the draw or of the parent."""
+    """Of the draw or of the parent; of the episode for candidates without a parent."""
     index: int
     """Among `size` calls that differ in nothing else."""
     size: int

@@ -83,7 +83,7 @@ class Episode:
     """Whether it is one call of the only player, with the row as it is."""
     calls: list["Call"] = field(default_factory=list, repr=False)
     """In the order in which they were made; once the episode is finished, those with a completion,
-    by how many they follow."""
+    and first those that follow fewest."""
     over: bool = False
     outcome: Outcome = field(default=None, repr=False)
     """What `play` returned, until the episode is finished."""

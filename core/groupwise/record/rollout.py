@@ -108,7 +108,7 @@ class Rollout:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is judged and did not fail: algorithms, updates and replay see no others."""
+        """Whether it has rewards and did not fail: algorithms, updates and replay see no others."""
         return self.rewards is not None and not self.failed
 
     @property
