@@ -1,5 +1,6 @@
 """The generated tables of the documentation are up to date."""
 
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,15 @@ def test_every_key_has_a_description_and_the_generated_page_is_up_to_date(genera
     assert tables.keys() >= {"The top level", "`train`"}
 
 
+def test_each_script_is_told_to_write_the_page_that_has_its_table() -> None:
+    for script in (ROOT / "docs" / "tables").glob("*.py"):
+        own = f"docs/tables/{script.name}"
+        told = re.findall(rf"python {own} (\S+\.md)", script.read_text(encoding="utf-8"))
+        pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        made = [page for page in pages if f"made by python {own} -->" in page.read_text("utf-8")]
+        assert {ROOT / page for page in told} == {*made}, script
+
+
 def test_the_table_of_algorithms_is_up_to_date(generate: Any) -> None:
     table = generate("docs/tables/algorithms.py", "docs/algorithms.md")["table"]()
     rows = [line.split(" | ") for line in table.splitlines()[2:]]
@@ -46,7 +56,9 @@ def test_the_table_of_algorithms_is_up_to_date(generate: Any) -> None:
         assert (ROOT / "docs" / name.split("(")[1].rstrip(")")).exists()
         assert (summary[-1], bool(averaged)) == (".", True)
         assert " = " in formula
-        assert "arxiv.org" in source or "`bnpo`" in name  # from TRL, without a paper
+        assert "arxiv.org" in source or "`bnpo`" in name, (  # from TRL, without a paper
+            f"{name}: its class's docstring names the paper that it is from, as arXiv:2402.03300"
+        )
 
 
 def test_the_tables_of_other_frameworks_are_up_to_date(generate: Any) -> None:

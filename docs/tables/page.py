@@ -4,13 +4,16 @@ import re
 import sys
 from pathlib import Path
 
-PART = re.compile(r"(<!-- begin: [^\n]* -->\n).*(\n<!-- end -->)", re.DOTALL)
-
 
 def rewrite(part: str) -> None:
-    """Replace the generated part of the page that the command line names."""
-    page = Path(sys.argv[1])
-    text, count = PART.subn(lambda old: f"{old[1]}\n{part}\n{old[2]}", page.read_text("utf-8"))
+    """Replace the part of the page that the command line names, between comments with the script's
+    own name."""
+    page, begin = (
+        Path(sys.argv[1]),
+        f"<!-- begin: made by python docs/tables/{Path(sys.argv[0]).name} -->\n",
+    )
+    own = re.compile(rf"({re.escape(begin)}).*?(\n<!-- end -->)", re.DOTALL)
+    text, count = own.subn(lambda old: f"{old[1]}\n{part}\n{old[2]}", page.read_text("utf-8"))
     if count != 1:
-        sys.exit(f"{page} has no lines <!-- begin: ... --> and <!-- end -->")
+        sys.exit(f"{page} has no lines {begin.strip()} and <!-- end -->")
     page.write_text(text, encoding="utf-8")
