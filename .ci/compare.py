@@ -80,6 +80,7 @@ EXAMPLES = {
     "code_world": TEXT,
     "count_shapes": (*TEXT, "evaluation.samples=1", "prompts.size=300"),
     "held_length": TEXT,
+    "repair": TEXT,
     "right_and_short": TEXT,
     "word_game": TEXT,
 }

@@ -17,8 +17,10 @@ from groupwise.config.load import load_config
 ROOT = Path(__file__).parents[1]
 compare = SimpleNamespace(**runpy.run_path(str(ROOT / ".ci" / "compare.py")))
 NOT_COMPARED = {
+    "propositions": "it needs Coq",
     "smollm": "its model is fetched",
     "smollm_code": "its model is fetched",
+    "smollm_repair": "its model is fetched",
     "smollm_tools": "its model is fetched",
     "word_game_openenv": "OpenEnv needs an environment of its own",
 }
