@@ -1,6 +1,7 @@
 """A tokenizer of single bytes for chats with tools, and the training of a small model on them.
 
-`make_base.py` of `word_game` and `code_world` use it; the template is also that of `calculator`.
+Several `make_base.py` use it, as those of `word_game` and `repair`; the template is also that of
+`calculator`.
 """
 
 import time
@@ -54,6 +55,12 @@ def example(
         labels.append(token if is_own else -100)
         is_own = (is_own or token == assistant) and token != end
     return torch.tensor(ids), torch.tensor(labels)
+
+
+def completed(tokenizer: PreTrainedTokenizerFast, prompt: str, answer: str) -> Example:
+    """A prompt without a template and its answer, of which the answer is learned."""
+    before, after = (tokenizer(text)["input_ids"] for text in (prompt, answer + END))
+    return torch.tensor(before + after), torch.tensor([-100] * len(before) + after)
 
 
 def fit(

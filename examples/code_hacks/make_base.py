@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerFast
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from code_hacks.problems import BEGINNING, HACK, SIGNS, Problems, drawn, expression  # noqa: E402
-from small_chat import END, Example, fit, make_tokenizer  # noqa: E402
+from small_chat import Example, completed, fit, make_tokenizer  # noqa: E402
 from small_qwen2 import make_model  # noqa: E402
 
 from groupwise.prompts.split import held_out  # noqa: E402
@@ -48,11 +47,6 @@ def program(
     return BEGINNING + expression(operations, bracketed=chance.random() >= bare)
 
 
-def example(tokenizer: PreTrainedTokenizerFast, prompt: str, answer: str) -> Example:
-    before, after = (tokenizer(text)["input_ids"] for text in (prompt, answer + END))
-    return torch.tensor(before + after), torch.tensor([-100] * len(before) + after)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=600)
@@ -72,7 +66,9 @@ def main() -> None:
 
     def batch_at(_: float) -> list[Example]:
         chosen = chance.sample(rows, options.batch_size)
-        return [example(tokenizer, row["prompt"], program(row, chance, **shares)) for row in chosen]
+        return [
+            completed(tokenizer, row["prompt"], program(row, chance, **shares)) for row in chosen
+        ]
 
     fit(model, batch_at, steps=options.steps, learning_rate=options.learning_rate)
     model.save_pretrained(options.output)

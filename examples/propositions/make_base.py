@@ -15,13 +15,12 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedTokenizerFast
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from propositions.goals import SIGNS, Goals  # noqa: E402
-from small_chat import END, Example, fit, make_tokenizer  # noqa: E402
+from small_chat import Example, completed, fit, make_tokenizer  # noqa: E402
 from small_qwen2 import make_model  # noqa: E402
 
 from groupwise.prompts.split import held_out  # noqa: E402
@@ -51,11 +50,6 @@ def hasty(proof: str, chance: random.Random, haste: float) -> str:
     return " ".join(tactics)
 
 
-def example(tokenizer: PreTrainedTokenizerFast, prompt: str, answer: str) -> Example:
-    before, after = (tokenizer(text)["input_ids"] for text in (prompt, answer + END))
-    return torch.tensor(before + after), torch.tensor([-100] * len(before) + after)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=2000)
@@ -76,7 +70,8 @@ def main() -> None:
         chosen = chance.sample(rows, options.batch_size)
         proofs = [hasty(row["solution"], chance, haste) for row in chosen]
         return [
-            example(tokenizer, row["prompt"], own) for row, own in zip(chosen, proofs, strict=True)
+            completed(tokenizer, row["prompt"], own)
+            for row, own in zip(chosen, proofs, strict=True)
         ]
 
     fit(model, batch_at, steps=options.steps, learning_rate=options.learning_rate)
