@@ -66,10 +66,11 @@ def torchrun(nodes: int, *arguments: Any, processes: int = 1, port: int = 0) -> 
         *("-m", "groupwise", "train", *arguments, "--quiet"),
     ]
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(start_python(*launch, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))
-            for _ in range(nodes)
-        ]
+        options = {
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(TIMEOUT),  # 30 s are few on a busy machine
+        }
+        yield [stack.enter_context(start_python(*launch, **options)) for _ in range(nodes)]
 
 
 def train(count: int, config: Path, run: Path) -> None:

@@ -12,7 +12,7 @@ from groupwise.kit.errors import UserError
 from groupwise.rollouts import Turn
 
 SETTINGS = {"steps": 8, "groups_per_step": 2, "group_size": 4, "learning_rate": 0.3}
-PATIENCE = 0.5
+PATIENCE = 2.0
 """Seconds that a draw waits for other weights; in the last steps there are none."""
 
 
