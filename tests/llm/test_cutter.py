@@ -13,6 +13,7 @@ from tokenizers.trainers import BpeTrainer
 from groupwise.kit.errors import UserError
 from groupwise_llm.codec.codec import Codec
 from groupwise_llm.codec.contexts import Turn
+from groupwise_llm.codec.cutter import Cutter
 from groupwise_llm.settings import Settings
 
 ROOM, LONG = 40, 3_000_000
@@ -115,3 +116,19 @@ def test_a_tokenizer_that_drops_characters():
     none = Mock(return_value={"input_ids": [[]]}, get_vocab=own.tokenizer.get_vocab)
     own.cutter.tokenizer = none
     assert len(own.cutter.beginning(" " * LONG, 30)) < 10_000
+
+
+@pytest.mark.parametrize("length", [1, 40])
+def test_a_part_has_more_tokens_than_are_asked_for(length):
+    """Also of a tokenizer whose tokens are longer than those of most texts."""
+
+    class Words:
+        def __call__(self, texts, **options):
+            return {"input_ids": [text.split() for text in texts]}
+
+        def get_vocab(self):
+            return {"x" * length: 0}
+
+    text = " ".join("x" * length for _ in range(1000))
+    for part in (Cutter(Words()).beginning(text, 30), Cutter(Words()).end(text, 30)):
+        assert 30 < len(part.split()) < 300
