@@ -8,6 +8,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from groupwise_verifiable.images.contents import ImageContents
+from groupwise_verifiable.images.shapes import find_shapes
 from groupwise_verifiable.images.unchanged import Unchanged
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -85,7 +86,9 @@ def test_source_and_mask_of_another_size_are_brought_to_the_results(fit):
 
 
 def test_a_huge_object_and_many_of_them_hide_nothing():
-    huge = drawn("blue", x=16, radius=14)
+    huge = Image.new("RGB", (SIDE, SIDE), "white")
+    ImageDraw.Draw(huge).ellipse((1, 1, 30, 30), COLORS["blue"])
+    assert "disk" in {found.label for found in find_shapes(np.asarray(huge) / 255)}
     copies = drawn("blue")
     for y in (3, 28):
         ImageDraw.Draw(copies).ellipse((17, y - 3, 23, y + 3), COLORS["blue"])
