@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from groupwise.storage.metrics import finite
+
 RECENT, APART = 5, 10
 """The median of so many last steps is compared with the steps before so many others: so one odd
 step is none, and a change within fifteen is one."""
@@ -57,7 +59,7 @@ class Collapse:
             if value is None or not abs(value) < float("inf"):
                 continue
             values = self._past.setdefault(name, [])
-            values.append((step, float(value)))
+            values.append((step, float(finite(float(value)))))  # as it is read when a run goes on
             past = [value for _, value in values[: -RECENT - APART]]
             if len(past) < LEAST_PAST or name in self.began:
                 continue

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,7 +10,7 @@ from groupwise.building.reports import Report
 from groupwise.callback import Callback
 from groupwise.display import Display
 from groupwise.evaluation import Alarm, Evaluation, Sample
-from groupwise.kit import progress
+from groupwise.kit import processes, progress
 from groupwise.kit.copies import copied
 from groupwise.kit.errors import UserError
 from groupwise.kit.metric_names import Family
@@ -120,6 +120,39 @@ class Recorder:
                 evaluator.alarms.observe(read_samples(self.folder / AFTER), step)
         return metrics
 
+    def recall(self) -> None:
+        """Look again at the steps of a resumed run, as far as they are kept: what they warned of is
+        not said again, and later steps are compared with them."""
+
+        def former() -> tuple[list[dict[str, Any]], list[str]]:
+            lines = [line for line in self.metrics.read() if line["step"] <= self.trainer.step]
+            with suppress(ValueError):  # it was killed
+                result = disk.read_record(self.folder / RESULT)
+                if result.get("steps") == self.trainer.step:
+                    return lines, result.get("warnings", [])
+            return lines, []
+
+        lines, said = processes.first(former)
+        for line in lines:
+            metrics = {name: math.nan if value is None else value for name, value in line.items()}
+            self.warnings += self._noticed(line["step"], metrics)
+        self.warnings += [warning for warning in said if warning not in self.warnings]
+
+    def _noticed(self, step: int, metrics: Mapping[str, Any]) -> Iterator[str]:
+        """What is to be said of a step, each once in a run."""
+        labels_by_warning: dict[str, list[str]] = {}
+        for label, learner in self.trainer.learners.items():
+            of_learner = {n.removeprefix(f"{label}/"): value for n, value in metrics.items()}
+            if "zero_variance" not in of_learner:  # an evaluation's own line
+                continue
+            nonfinite = learner.optimizer.first_nonfinite
+            for warning in self.symptoms[label].warnings(of_learner, nonfinite, step=step):
+                labels_by_warning.setdefault(warning, []).append(label)
+        for warning, labels in labels_by_warning.items():
+            # A warning about all learners is shown once, without labels.
+            prefix = "" if len(labels) == len(self.symptoms) else f"{', '.join(labels)}: "
+            yield f"step {step}: {prefix}{warning}"
+
     def samples(self, step: int, samples: Sequence[Sample]) -> None:
         """Record completions of a finished step, before its metrics."""
         if self.training is None:
@@ -149,17 +182,8 @@ class Recorder:
         )
         if Family.ALARM.of(metrics):
             self._print_alarms()
-        labels_by_warning: dict[str, list[str]] = {}
-        for label, learner in self.trainer.learners.items():
-            of_learner = {n.removeprefix(f"{label}/"): value for n, value in metrics.items()}
-            for warning in self.symptoms[label].warnings(
-                of_learner, learner.optimizer.first_nonfinite, step=step
-            ):
-                labels_by_warning.setdefault(warning, []).append(label)
-        for warning, labels in labels_by_warning.items():
-            # A warning about all learners is shown once, without labels.
-            prefix = "" if len(labels) == len(self.symptoms) else f"{', '.join(labels)}: "
-            self._warn(f"step {step}: {prefix}{warning}")
+        for warning in self._noticed(step, metrics):
+            self._warn(warning)
         self._warn_of_failures(self.trainer.experience.failures)
         self._compare(step, metrics)
         for callback in self.callbacks:

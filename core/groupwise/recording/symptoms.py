@@ -148,8 +148,8 @@ class Symptoms:
         self.steps += 1
         self.without_variance = 0 if learned else self.without_variance + 1
         self._last = metrics
-        if self.without_variance < STEPS_WITHOUT_VARIANCE:
-            return None
+        if self.without_variance < STEPS_WITHOUT_VARIANCE or math.isnan(metrics["reward"]):
+            return None  # without any reward `_unscored` says so
         spread, floor = metrics.get("reward_std", 0.0), self._floor
         if floor and spread > ROUNDING:
             return (

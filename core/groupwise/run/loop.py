@@ -21,6 +21,7 @@ def run_and_record(trainer: Trainer, recorder: Recorder, saver: Saver, started: 
     recorder.begin()
     if trainer.step:
         before = recorder.known_before()
+        recorder.recall()
     else:
         evaluation = trainer.evaluate()
         recorder.before(evaluation)
