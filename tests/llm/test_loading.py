@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Gemma3Config
 
 from groupwise.kit.errors import UserError
+from groupwise_llm.files.folder import config_of
 from groupwise_llm.policy import LanguageModel
 from groupwise_llm.settings import Settings
 
@@ -464,3 +465,13 @@ def test_check_accepts_known_loading_arguments(saved):
     }
     settings = Settings(model=str(saved()), max_new_tokens=12, loading=known)
     assert LanguageModel.examine(settings, ROWS) == []
+
+
+def test_a_misspelt_folder_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    with pytest.raises(UserError, match="no folder has this name, did you mean 'model'"):
+        config_of(Settings(model="modle", max_new_tokens=4))
+    with pytest.raises(UserError) as raised:
+        config_of(Settings(model="someone/something", max_new_tokens=4))
+    assert "no folder" not in str(raised.value)

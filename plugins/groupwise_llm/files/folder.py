@@ -6,7 +6,7 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer
 
 from groupwise.kit import trust
-from groupwise.kit.errors import UserError
+from groupwise.kit.errors import UserError, did_you_mean
 from groupwise.kit.model_files import folder_problem
 from groupwise_llm.settings import Settings
 
@@ -85,8 +85,16 @@ def config_of(settings: Settings) -> Any:
     try:
         return AutoConfig.from_pretrained(settings.model, **file_arguments(settings))
     except Exception as error:  # as above
-        reason = trust.reason_of_policy(error)
+        reason = f"{trust.reason_of_policy(error)}{_misspelt(settings.model)}"
         raise UserError(f"policy.model: cannot read {settings.model!r}: {reason}") from error
+
+
+def _misspelt(model: str) -> str:
+    """What to add where a name that no hub has may be that of a folder."""
+    path = Path(model)
+    beside = path.parent.iterdir() if path.parent.is_dir() and not path.exists() else ()
+    near = did_you_mean(path.name, [each.name for each in beside if each.is_dir()])
+    return f"; no folder has this name{near}" if near else ""
 
 
 def positions_of(config: Any) -> int | None:
