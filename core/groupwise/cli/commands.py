@@ -1,11 +1,13 @@
 """The command line. This module imports little; every command imports what it needs."""
 
 import atexit
+import gc
 import logging
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -136,12 +138,27 @@ def check(
 
     Builds everything else that a run builds, and finds the same mistakes.
     """
-    from groupwise.storage.run_info import read_config
+    with _uncollected():
+        from groupwise.storage.run_info import read_config
 
-    loaded = read_config(config, overrides or ())
-    from groupwise.cli.check import describe
+        loaded = read_config(config, overrides or ())
+        from groupwise.cli.check import describe
 
-    typer.echo(printable(describe(loaded, processes=processes)))
+        text = describe(loaded, processes=processes)
+    typer.echo(printable(text))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """A context without Python's collector of cycles. While so much is imported it is called for
+    hardly any garbage, and takes a fifth of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @app.command("eval", cls=Command)
