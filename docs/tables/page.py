@@ -8,10 +8,8 @@ from pathlib import Path
 def rewrite(part: str) -> None:
     """Replace the part of the page that the command line names, between comments with the script's
     own name."""
-    page, begin = (
-        Path(sys.argv[1]),
-        f"<!-- begin: made by python docs/tables/{Path(sys.argv[0]).name} -->\n",
-    )
+    script, page = map(Path, sys.argv[:2])
+    begin = f"<!-- begin: made by python docs/tables/{script.name} -->\n"
     own = re.compile(rf"({re.escape(begin)}).*?(\n<!-- end -->)", re.DOTALL)
     text, count = own.subn(lambda old: f"{old[1]}\n{part}\n{old[2]}", page.read_text("utf-8"))
     if count != 1:

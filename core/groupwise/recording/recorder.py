@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ from groupwise.kit.metric_names import Family
 from groupwise.learning.trainer import Trainer, unit
 from groupwise.recording.card import write_cards
 from groupwise.recording.result import RunResult
-from groupwise.recording.symptoms import Symptoms
+from groupwise.recording.symptoms import Symptoms, warnings_of_step
 from groupwise.storage import disk
 from groupwise.storage.files import (
     AFTER,
@@ -124,7 +124,7 @@ class Recorder:
         """Look again at the steps of a resumed run, as far as they are kept: what they warned of is
         not said again, and later steps are compared with them."""
 
-        def former() -> tuple[list[dict[str, Any]], list[str]]:
+        def kept() -> tuple[list[dict[str, Any]], list[str]]:
             lines = [line for line in self.metrics.read() if line["step"] <= self.trainer.step]
             with suppress(ValueError):  # it was killed
                 result = disk.read_record(self.folder / RESULT)
@@ -132,26 +132,11 @@ class Recorder:
                     return lines, result.get("warnings", [])
             return lines, []
 
-        lines, said = processes.first(former)
+        lines, warnings = processes.first(kept)
         for line in lines:
             metrics = {name: math.nan if value is None else value for name, value in line.items()}
-            self.warnings += self._noticed(line["step"], metrics)
-        self.warnings += [warning for warning in said if warning not in self.warnings]
-
-    def _noticed(self, step: int, metrics: Mapping[str, Any]) -> Iterator[str]:
-        """What is to be said of a step, each once in a run."""
-        labels_by_warning: dict[str, list[str]] = {}
-        for label, learner in self.trainer.learners.items():
-            of_learner = {n.removeprefix(f"{label}/"): value for n, value in metrics.items()}
-            if "zero_variance" not in of_learner:  # an evaluation's own line
-                continue
-            nonfinite = learner.optimizer.first_nonfinite
-            for warning in self.symptoms[label].warnings(of_learner, nonfinite, step=step):
-                labels_by_warning.setdefault(warning, []).append(label)
-        for warning, labels in labels_by_warning.items():
-            # A warning about all learners is shown once, without labels.
-            prefix = "" if len(labels) == len(self.symptoms) else f"{', '.join(labels)}: "
-            yield f"step {step}: {prefix}{warning}"
+            self.warnings += warnings_of_step(self.symptoms, metrics, {}, step=line["step"])
+        self.warnings += [warning for warning in warnings if warning not in self.warnings]
 
     def samples(self, step: int, samples: Sequence[Sample]) -> None:
         """Record completions of a finished step, before its metrics."""
@@ -182,7 +167,8 @@ class Recorder:
         )
         if Family.ALARM.of(metrics):
             self._print_alarms()
-        for warning in self._noticed(step, metrics):
+        nonfinite = {n: x.optimizer.first_nonfinite for n, x in self.trainer.learners.items()}
+        for warning in warnings_of_step(self.symptoms, metrics, nonfinite, step=step):
             self._warn(warning)
         self._warn_of_failures(self.trainer.experience.failures)
         self._compare(step, metrics)

@@ -203,3 +203,26 @@ class Symptoms:
             f"an update was skipped, since its gradient is not finite; the first tensor that is "
             f"not finite is {nonfinite}. skipped_updates in metrics.jsonl counts them"
         )
+
+
+def warnings_of_step(
+    symptoms: Mapping[str, Symptoms],
+    metrics: Mapping[str, Any],
+    nonfinite: Mapping[str, str],
+    *,
+    step: int,
+) -> Iterator[str]:
+    """Warnings about a step of all learners; one about all of them is given once, without labels.
+
+    symptoms, nonfinite: by label, as of `Symptoms.warnings`.
+    """
+    labels_by_warning: dict[str, list[str]] = {}
+    for label, own in symptoms.items():
+        of_learner = {n.removeprefix(f"{label}/"): value for n, value in metrics.items()}
+        if "zero_variance" not in of_learner:  # an evaluation's own line
+            continue
+        for warning in own.warnings(of_learner, nonfinite.get(label, ""), step=step):
+            labels_by_warning.setdefault(warning, []).append(label)
+    for warning, labels in labels_by_warning.items():
+        prefix = "" if len(labels) == len(symptoms) else f"{', '.join(labels)}: "
+        yield f"step {step}: {prefix}{warning}"
